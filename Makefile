@@ -1,0 +1,48 @@
+# Two commands for a newcomer, from a fresh clone: `make demo` and `make test`. Both set up all they need in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST_ARGS ?=
+
+.PHONY: help demo test check types layers unit bench docs lock clean
+
+help: ## say what can be made
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
+
+$(VENV)/installed: requirements.lock pyproject.toml scripts/check-prerequisites
+	@scripts/check-prerequisites $(PYTHON)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: $(VENV)/installed ## real Kafka segments into a store, compressed and encrypted, and back
+	$(BIN)/python examples/demo.py
+
+test: check types layers unit ## everything CI runs
+
+check: $(VENV)/installed ## lint and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/installed ## mypy and pyright, both strict
+	$(BIN)/mypy
+	$(BIN)/pyright
+
+layers: $(VENV)/installed ## imports go down only
+	$(BIN)/lint-imports
+
+unit: $(VENV)/installed ## the tests
+	$(BIN)/python -m pytest --numprocesses 2 $(PYTEST_ARGS)
+
+bench: $(VENV)/installed ## benchmarks of the hot paths, JSON out
+	$(BIN)/python benchmarks/bench_transform.py
+
+docs: $(VENV)/installed ## regenerate docs/settings.md
+	$(BIN)/python -m tieredstore.config.reference > docs/settings.md
+
+lock: ## pin the versions that CI tests (needs uv)
+	uv pip compile pyproject.toml --extra dev --universal --generate-hashes --no-header --no-annotate --python-version 3.11 --output-file requirements.lock
+
+clean: ## forget the virtual environment and everything made
+	rm -rf $(VENV) demo-out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,97 @@
+"""The object store contract: what the core needs of S3, GCS, Azure Blob Storage, a file system or memory."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+Body: TypeAlias = Buffer | Iterable[Buffer]
+"""What ``put`` takes. A buffer that an iterable yields is valid only until the next one is asked for: a store that
+keeps bytes longer than that copies them."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """One stored object.
+
+    ``size`` in bytes. ``etag`` changes whenever the content does; None where a listing does not tell it.
+    ``modified_ms`` is the store's own time of the last write, in ms since the epoch; None where it does not tell.
+    """
+
+    key: str
+    size: int
+    etag: str | None = None
+    modified_ms: int | None = None
+
+
+class ObjectStore(ABC):
+    """A flat map from keys to bytes, whole objects written at once.
+
+    Keys are non-empty text of at most 1,024 bytes of UTF-8, components parted by ``/``. Ranges are half-open.
+    A store is used from many threads at once and is picklable: clients and handles are made on first use, and again
+    after fork or unpickling.
+
+    Errors, the same for every store: ``ObjectNotFound``, ``RangeNotSatisfiable``, ``PreconditionFailed``,
+    ``InvalidKey``, ``AccessDenied``, ``StoreUnavailable`` (retryable; the store's own retries are used up), and
+    ``StoreError`` for what is none of these. Nothing of an SDK leaks out.
+    """
+
+    @property
+    @abstractmethod
+    def identity(self) -> str:
+        """Where the objects lie, as a URL without credentials: equal for two stores that hold the same objects."""
+
+    @abstractmethod
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+        """Write the whole object at once: readers see the old object (or none) until all of the new one is durable.
+
+        If ``body`` raises, or the store fails, the key is as it was and nothing of the attempt stays (parts are
+        aborted); what ``body`` raised is raised on. With ``if_absent``: ``PreconditionFailed`` if the key is taken,
+        and of several racing writers exactly one wins.
+        """
+
+    @abstractmethod
+    def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Exactly the bytes ``start:stop`` (to the end without ``stop``), by one request.
+
+        ``start == stop`` gives ``b""`` without a request. A range that is not wholly inside the object raises
+        ``RangeNotSatisfiable``; so does ``start`` at or past the end without ``stop``, but for the whole of an
+        empty object.
+        """
+
+    @abstractmethod
+    def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
+        """Fill all of ``buffer`` with the bytes from ``start``, by one request; an empty buffer needs none.
+
+        Errors as ``get``. After an error the buffer's content is undefined.
+        """
+
+    @abstractmethod
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """All objects whose key starts with ``prefix`` and is greater than ``start_after``, sorted by key (by its
+        UTF-8 bytes), page by page as they are consumed. Unfinished writes are not listed."""
+
+    @abstractmethod
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete the keys, in batches where the store can; an absent key is no error.
+
+        If some cannot be deleted the others still are; then one of their errors is raised, naming how many failed.
+        No order is kept among the keys of one call.
+        """
+
+    @abstractmethod
+    def head(self, key: str) -> ObjectInfo:
+        """Size and etag of one object, or ``ObjectNotFound``."""
+
+    @abstractmethod
+    def replace(self, key: str, body: Buffer, etag: str) -> str:
+        """Replace the object if it still has this etag, and return the new one.
+
+        ``PreconditionFailed`` if it has another one or is gone; of several racing replacers exactly one wins.
+        """
+
+    def close(self) -> None:  # noqa: B027  most stores hold nothing that needs closing
+        """Give connections and handles back. A closed store may be used again: it opens anew."""

@@ -1,0 +1,143 @@
+"""The pipeline: in order, in bounded memory, and nothing runs on after it ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tieredstore.errors import CorruptData
+from tieredstore.transform.chunks import ChunkDecoder, ChunkEncoder
+from tieredstore.transform.encryption import DataKey, SegmentCipher
+from tieredstore.transform.pipeline import ReadInto, TransformedChunks
+
+CIPHER = SegmentCipher(DataKey(bytes(32), bytes(32)))
+ENCODERS = [ChunkEncoder(level, cipher) for level in (None, 3) for cipher in (None, CIPHER)]
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(3) as made:
+        yield made
+
+
+def reader_of(data: bytes) -> ReadInto:
+    def read_into(position: int, buffer: memoryview) -> None:
+        buffer[:] = data[position : position + len(buffer)]
+
+    return read_into
+
+
+def counting_random(taken: list[int]) -> Iterator[bytes]:
+    for number in range(1 << 30):
+        taken.append(number)
+        yield number.to_bytes(12, "big")
+
+
+@settings(deadline=None)
+@given(st.binary(max_size=2000), st.integers(1, 700), st.sampled_from(ENCODERS), st.integers(1, 5))
+def test_chunks_come_in_order_and_decode_to_the_original(
+    data: bytes, chunk_size: int, encoder: ChunkEncoder, in_flight: int
+) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        chunks = TransformedChunks(
+            reader_of(data), len(data), chunk_size, encoder, pool=pool, chunks_in_flight=in_flight
+        )
+        stored = [bytes(chunk) for chunk in chunks]
+    assert list(chunks.stored_sizes) == [len(chunk) for chunk in stored]
+    decoder = ChunkDecoder(encoder.compression_level is not None, encoder.cipher)
+    originals: list[bytes] = []
+    for number, chunk in enumerate(stored):
+        original = bytearray(min(chunk_size, len(data) - number * chunk_size))
+        decoder.check_stored_size(len(chunk), len(original))
+        decoder.decode_into(memoryview(chunk), memoryview(original))
+        originals.append(bytes(original))
+    assert b"".join(originals) == data
+
+
+def test_ivs_are_drawn_in_chunk_order(pool: ThreadPoolExecutor) -> None:
+    taken: list[int] = []
+    random = counting_random(taken)
+    data = bytes(1000)
+    chunks = TransformedChunks(
+        reader_of(data), 1000, 10, ENCODERS[1], pool=pool, chunks_in_flight=4, random_bytes=lambda _: next(random)
+    )
+    assert [int.from_bytes(bytes(chunk[:12]), "big") for chunk in chunks] == list(range(100))
+
+
+def test_no_more_chunks_are_read_ahead_than_are_in_flight(pool: ThreadPoolExecutor) -> None:
+    read: list[int] = []
+
+    def read_into(position: int, buffer: memoryview) -> None:
+        read.append(position)
+        buffer[:] = bytes(len(buffer))
+
+    chunks = iter(TransformedChunks(read_into, 1000, 10, ENCODERS[0], pool=pool, chunks_in_flight=4))
+    for consumed in range(1, 50):
+        next(chunks)
+        assert len(read) <= consumed + 3
+    chunks.close()
+
+
+def test_memory_does_not_grow_with_the_segment(pool: ThreadPoolExecutor) -> None:
+    buffers: set[int] = set()
+
+    def read_into(_position: int, buffer: memoryview) -> None:
+        assert isinstance(buffer.obj, bytearray)
+        buffers.add(id(buffer.obj))
+
+    for _ in TransformedChunks(read_into, 100_000, 100, ENCODERS[1], pool=pool, chunks_in_flight=5):
+        pass
+    assert len(buffers) <= 5
+
+
+def test_a_failing_read_is_raised_at_its_chunk_and_nothing_runs_on(pool: ThreadPoolExecutor) -> None:
+    running = 0
+
+    def read_into(position: int, buffer: memoryview) -> None:
+        nonlocal running
+        running += 1
+        if position == 20:
+            raise CorruptData("the disk said no")
+        time.sleep(0.005)
+        running -= 1
+
+    chunks = iter(TransformedChunks(read_into, 1000, 10, ENCODERS[0], pool=pool, chunks_in_flight=6))
+    assert [len(next(chunks)), len(next(chunks))] == [10, 10]
+    with pytest.raises(CorruptData, match="the disk said no"):
+        next(chunks)
+    assert running == 1  # the one that raised; all others have ended
+
+
+def test_closing_early_waits_for_what_runs(pool: ThreadPoolExecutor) -> None:
+    entered, ended = [0], [0]
+
+    def read_into(_position: int, buffer: memoryview) -> None:
+        entered[0] += 1
+        time.sleep(0.01)
+        ended[0] += 1
+
+    chunks = iter(TransformedChunks(read_into, 1000, 10, ENCODERS[0], pool=pool, chunks_in_flight=3))
+    next(chunks)
+    chunks.close()
+    assert entered == ended
+
+
+def test_an_empty_source_has_no_chunks(pool: ThreadPoolExecutor) -> None:
+    chunks = TransformedChunks(reader_of(b""), 0, 10, ENCODERS[3], pool=pool, chunks_in_flight=2)
+    assert list(chunks) == []
+    assert len(chunks.stored_sizes) == 0
+
+
+@pytest.mark.parametrize("stored", [0, -1, 10_000, 2**31])
+@pytest.mark.parametrize("encoder", ENCODERS)
+def test_stored_sizes_that_no_writer_makes_are_refused_before_a_buffer_is_made(
+    stored: int, encoder: ChunkEncoder
+) -> None:
+    decoder = ChunkDecoder(encoder.compression_level is not None, encoder.cipher)
+    with pytest.raises(CorruptData, match="cannot be a chunk"):
+        decoder.check_stored_size(stored, 1000)

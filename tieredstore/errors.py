@@ -1,0 +1,155 @@
+"""The error tree. Every error of the library derives from :class:`TieredStoreError`.
+
+Errors carry policy as class attributes, so that a caller decides by attribute and never by matching text::
+
+    TieredStoreError                      retryable  exit_code
+    ├── ConfigError                       no         2   a user's setting or argument is wrong
+    │   └── KeyRingError                  no         2   key files or key ids that cannot be used
+    ├── InvalidRange                      no         2   a byte range outside of what was asked for
+    ├── InvalidSegment                    no         2   local segment files that cannot be copied
+    ├── ResourceNotFound                  no         3   absent: nothing was ever there, or it was deleted
+    │   ├── SegmentNotFound               no         3   no committed segment (no manifest)
+    │   ├── IndexNotRecorded              no         3   the segment was copied without this index
+    │   └── ObjectNotFound                no         3   one key of the store
+    ├── CorruptData                       no         4   bytes are there and wrong
+    │   ├── ManifestCorrupt               no         4
+    │   ├── SegmentCorrupt                no         4   the .log object: missing, short, or not what was written
+    │   ├── IndexesCorrupt                no         4   the .indexes object: missing, short, or not what was written
+    │   └── BatchCorrupt                  no         4   Kafka's own bytes: record batches, index files, checkpoints
+    ├── UnknownKey                        no         4   data wrapped by a key that is not on the ring
+    ├── SegmentAlreadyExists              no         5   a manifest stands already under this segment id
+    ├── SegmentTooLarge                   no         2   over the format's 2^31 limits
+    └── StoreError                        no         6   the object store said no
+        ├── RangeNotSatisfiable           no         6
+        ├── PreconditionFailed            no         5   if_absent or an etag did not hold
+        ├── InvalidKey                    no         2   a key that this store cannot hold
+        ├── AccessDenied                  no         6
+        └── StoreUnavailable              yes        75  throttled, timed out, connection lost: try again
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class TieredStoreError(Exception):
+    """Root of all errors of this library."""
+
+    retryable: ClassVar[bool] = False
+    """True when the same call may succeed later without anybody changing anything."""
+
+    exit_code: ClassVar[int] = 1
+    """The exit code of the command line for this class of errors."""
+
+
+class ConfigError(TieredStoreError):
+    """A user's setting, file or argument is wrong; the sentence names it and the way out."""
+
+    exit_code = 2
+
+
+class KeyRingError(ConfigError):
+    """A key file, key id or key size that the key ring cannot use."""
+
+
+class InvalidRange(TieredStoreError):
+    """A byte range with a negative start, or that starts past its end or past the segment."""
+
+    exit_code = 2
+
+
+class InvalidSegment(TieredStoreError):
+    """Local segment files that cannot be copied: one is missing, or they contradict each other."""
+
+    exit_code = 2
+
+
+class SegmentTooLarge(TieredStoreError):
+    """A segment over the format's signed 32-bit limits."""
+
+    exit_code = 2
+
+
+class ResourceNotFound(TieredStoreError):
+    """What was asked for is absent (and not damaged, and not out of reach)."""
+
+    exit_code = 3
+
+
+class SegmentNotFound(ResourceNotFound):
+    """No manifest: the segment was never committed, or it was deleted."""
+
+
+class IndexNotRecorded(ResourceNotFound):
+    """The segment was copied without this index (only the transaction index may be absent)."""
+
+
+class ObjectNotFound(ResourceNotFound):
+    """A key that the store does not hold."""
+
+
+class CorruptData(TieredStoreError):
+    """Bytes are there, and they are not what was written."""
+
+    exit_code = 4
+
+
+class ManifestCorrupt(CorruptData):
+    """A manifest that cannot be parsed or contradicts itself."""
+
+
+class SegmentCorrupt(CorruptData):
+    """A ``.log`` object that is missing or short under a valid manifest, or a chunk that does not decode."""
+
+
+class IndexesCorrupt(CorruptData):
+    """An ``.indexes`` object that is missing or short under a valid manifest, or an index that does not decode."""
+
+
+class BatchCorrupt(CorruptData):
+    """Kafka's own bytes (a record batch, an index file, a checkpoint) do not hold together."""
+
+
+class UnknownKey(TieredStoreError):
+    """A data key wrapped by a key pair that is not on the key ring."""
+
+    exit_code = 4
+
+
+class SegmentAlreadyExists(TieredStoreError):
+    """A manifest stands already under this segment id; nothing was written."""
+
+    exit_code = 5
+
+
+class StoreError(TieredStoreError):
+    """The object store refused or failed an operation."""
+
+    exit_code = 6
+
+
+class RangeNotSatisfiable(StoreError):
+    """A range that does not lie wholly inside the object."""
+
+
+class PreconditionFailed(StoreError):
+    """``if_absent`` found an object, or the etag was another one (or the object is gone)."""
+
+    exit_code = 5
+
+
+class InvalidKey(StoreError):
+    """A key that this store cannot hold, or that would leave its root."""
+
+    exit_code = 2
+
+
+class AccessDenied(StoreError):
+    """The credentials are not accepted, or do not allow this operation."""
+
+
+class StoreUnavailable(StoreError):
+    """A passing failure: throttling, a time-out, a lost connection. The same call may succeed later."""
+
+    retryable = True
+    exit_code = 75

@@ -1,0 +1,165 @@
+"""Frozen values that every layer shares, named after Kafka's own classes."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import enum
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tieredstore.errors import ConfigError, InvalidRange
+
+MAX_INT32: Final = 2**31 - 1
+"""Positions and sizes of the stored format are signed 32-bit integers."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Uuid:
+    """Kafka's ``Uuid``: 16 bytes, written as 22 characters of URL-safe base64 without padding."""
+
+    bytes: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.bytes) != 16:
+            raise ConfigError(f"a Kafka uuid has 16 bytes, not {len(self.bytes)}")
+
+    @classmethod
+    def parse(cls, text: str) -> Uuid:
+        """The uuid of 22 characters of URL-safe base64; ConfigError for anything else."""
+        try:
+            raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
+        except (binascii.Error, ValueError):
+            raw = b""
+        if len(text) != 22 or len(raw) != 16:
+            raise ConfigError(f"{text!r} is not a Kafka uuid: 22 characters of URL-safe base64 are expected")
+        return cls(raw)
+
+    @classmethod
+    def random(cls) -> Uuid:
+        """A random (version 4) uuid whose text does not start with ``-``, as Kafka's ``randomUuid``."""
+        while True:
+            raw = bytearray(os.urandom(16))
+            raw[6] = raw[6] & 0x0F | 0x40
+            raw[8] = raw[8] & 0x3F | 0x80
+            made = cls(bytes(raw))
+            if not str(made).startswith("-"):
+                return made
+
+    def __str__(self) -> str:
+        return base64.urlsafe_b64encode(self.bytes).decode("ascii").rstrip("=")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicIdPartition:
+    """One partition of one incarnation of a topic."""
+
+    topic_id: Uuid
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} ({self.topic_id})"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RemoteLogSegmentId:
+    """One attempt to copy one segment: every attempt has an ``id`` of its own."""
+
+    topic_id_partition: TopicIdPartition
+    id: Uuid
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLogSegmentMetadata:
+    """Which segment (Kafka's class of this name).
+
+    ``end_offset``, ``max_timestamp_ms``, ``broker_id`` and ``event_timestamp_ms`` are -1 where they are not known.
+    ``segment_leader_epochs`` are ``(epoch, start offset)`` pairs in ascending order of epochs.
+    ``txn_idx_empty`` is None for brokers before Kafka 4.0, which do not write it.
+    """
+
+    remote_log_segment_id: RemoteLogSegmentId
+    start_offset: int
+    end_offset: int
+    segment_size_in_bytes: int
+    max_timestamp_ms: int = -1
+    broker_id: int = -1
+    event_timestamp_ms: int = -1
+    segment_leader_epochs: tuple[tuple[int, int], ...] = ()
+    txn_idx_empty: bool | None = None
+    custom_metadata: bytes | None = None
+
+    @property
+    def topic_id_partition(self) -> TopicIdPartition:
+        """The partition that the segment belongs to."""
+        return self.remote_log_segment_id.topic_id_partition
+
+    def __str__(self) -> str:
+        where = self.topic_id_partition
+        return (
+            f"{where.topic}-{where.partition} at offset {self.start_offset} (segment {self.remote_log_segment_id.id})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LogSegmentData:
+    """The files of one closed segment (Kafka's class of this name).
+
+    ``leader_epoch_index`` is the text of the leader-epoch checkpoint cut at the segment's end.
+    """
+
+    log_segment: Path
+    offset_index: Path
+    time_index: Path
+    transaction_index: Path | None
+    producer_snapshot_index: Path
+    leader_epoch_index: bytes
+
+
+class IndexType(enum.Enum):
+    """Kafka's ``RemoteStorageManager.IndexType``; the value is the name that commands and messages use."""
+
+    OFFSET = "offset"
+    TIMESTAMP = "timestamp"
+    PRODUCER_SNAPSHOT = "producer-snapshot"
+    LEADER_EPOCH = "leader-epoch"
+    TRANSACTION = "transaction"
+
+
+@dataclass(frozen=True, slots=True)
+class ByteRange:
+    """Half-open: ``start`` is in, ``stop`` is out. Kafka's inclusive ends are converted at the facade."""
+
+    start: int
+    stop: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= self.stop:
+            raise InvalidRange(f"bytes {self.start}:{self.stop} are not a range")
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+Properties = Mapping[str, str]
+"""Settings as a file gives them: names to texts."""
+
+
+def human_bytes(count: int) -> str:
+    """``count`` bytes for a person: ``1.5 MiB``."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
+
+
+def covering_range(ranges: Iterator[ByteRange]) -> ByteRange:
+    """The smallest range that holds all of ``ranges``; at least one must be given."""
+    found = list(ranges)
+    return ByteRange(min(r.start for r in found), max(r.stop for r in found))

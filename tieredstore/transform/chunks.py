@@ -1,0 +1,91 @@
+"""What happens to one chunk: ``original -> [zstd frame] -> [IV | ciphertext | tag] -> stored``, and back."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from tieredstore.errors import CorruptData
+from tieredstore.transform.encryption import ENCRYPTION_OVERHEAD, SegmentCipher
+from tieredstore.transform.zstd import compress, compress_bound, decompress_into
+
+
+class GrowingBuffer:
+    """Memory that is used again and again: a fresh 4 MiB buffer costs more to fault in than to decrypt into."""
+
+    def __init__(self) -> None:
+        self._memory = memoryview(bytearray())
+
+    def first(self, size: int) -> memoryview:
+        """``size`` writable bytes, whatever they hold; valid until the next call."""
+        if len(self._memory) < size:
+            self._memory = memoryview(bytearray(size))
+        return self._memory[:size]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkEncoder:
+    """Original chunk to stored chunk.
+
+    ``compression_level`` is None for segments that are not compressed, ``cipher`` for those not encrypted.
+    """
+
+    compression_level: int | None = None
+    cipher: SegmentCipher | None = None
+
+    def encode(self, original: memoryview, iv: bytes, buffer: GrowingBuffer) -> bytes | memoryview:
+        """The stored chunk. It may lie in ``original`` or in ``buffer``: use it before they are used again."""
+        data = original if self.compression_level is None else compress(original, self.compression_level)
+        if self.cipher is None:
+            return data
+        unit = buffer.first(len(data) + ENCRYPTION_OVERHEAD)
+        self.cipher.seal_into(iv, data, unit)
+        return unit
+
+
+class _Scratch(threading.local):
+    """One buffer a thread for what is decrypted and not yet decompressed."""
+
+    def __init__(self) -> None:
+        self.decrypted = GrowingBuffer()
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkDecoder:
+    """Stored chunk to original chunk. Safe from several threads."""
+
+    compressed: bool
+    cipher: SegmentCipher | None
+    _scratch = _Scratch()
+
+    @property
+    def is_identity(self) -> bool:
+        """True where stored chunks are the original ones."""
+        return not self.compressed and self.cipher is None
+
+    def check_stored_size(self, stored_size: int, original_size: int) -> None:
+        """Refuse a stored size that no writer makes of ``original_size`` bytes, before it sizes a buffer."""
+        overhead = 0 if self.cipher is None else ENCRYPTION_OVERHEAD
+        # Twice the bound: an encoder that flushes between blocks passes it by a little.
+        most = overhead + (2 * compress_bound(original_size) if self.compressed else original_size)
+        if not overhead < stored_size <= most:
+            raise CorruptData(f"{stored_size} stored bytes cannot be a chunk of {original_size} bytes")
+
+    def decode_into(self, stored: memoryview, original: memoryview) -> None:
+        """Write the original chunk, whose size must be exactly ``len(original)``; CorruptData otherwise."""
+        if not self.compressed:
+            self._open_into(stored, original)
+            return
+        frame = stored
+        if self.cipher is not None:
+            frame = self._scratch.decrypted.first(max(0, len(stored) - ENCRYPTION_OVERHEAD))
+            self.cipher.open_into(stored, frame)
+        decompress_into(frame, original)
+
+    def _open_into(self, stored: memoryview, original: memoryview) -> None:
+        if self.cipher is not None:
+            self.cipher.open_into(stored, original)
+        elif len(stored) != len(original):
+            raise CorruptData(f"{len(stored)} stored bytes instead of {len(original)}")
+        else:
+            original[:] = stored

@@ -1,0 +1,78 @@
+"""AES-256-GCM of chunks and indexes.
+
+A stored unit is ``IV (12 bytes, random) | ciphertext (as long as the plaintext) | tag (16 bytes)``. All units of a
+segment share one data key and one additional authenticated data (AAD), both random and made anew for every attempt.
+NIST SP 800-38D allows 2^32 random IVs a key; a segment has at most some thousands.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from tieredstore.errors import CorruptData
+
+DATA_KEY_SIZE: Final = 32
+AAD_SIZE: Final = 32
+IV_SIZE: Final = 12
+TAG_SIZE: Final = 16
+ENCRYPTION_OVERHEAD: Final = IV_SIZE + TAG_SIZE
+"""Bytes that a stored unit is longer than its plaintext."""
+
+RandomBytes: TypeAlias = Callable[[int], bytes]
+"""``os.urandom``, or what a test puts in its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataKey:
+    """The key and the AAD of one segment."""
+
+    key: bytes = field(repr=False)
+    aad: bytes
+
+    @classmethod
+    def generate(cls, random_bytes: RandomBytes = os.urandom) -> DataKey:
+        """A fresh 256-bit key, then a fresh AAD."""
+        return cls(random_bytes(DATA_KEY_SIZE), random_bytes(AAD_SIZE))
+
+
+class SegmentCipher:
+    """Seals and opens the units of one segment. Safe from several threads; releases the GIL."""
+
+    def __init__(self, data_key: DataKey) -> None:
+        try:
+            self._aead = AESGCM(data_key.key)
+        except ValueError as error:
+            raise CorruptData(f"the data key has {len(data_key.key)} bytes, which is no AES key") from error
+        self._aad = data_key.aad
+
+    def seal_into(self, iv: bytes, plaintext: bytes | bytearray | memoryview, unit: memoryview) -> None:
+        """Write the stored unit; ``unit`` is exactly ENCRYPTION_OVERHEAD longer than ``plaintext``."""
+        unit[:IV_SIZE] = iv
+        self._aead.encrypt_into(iv, plaintext, self._aad, unit[IV_SIZE:])
+
+    def seal(self, iv: bytes, plaintext: bytes) -> bytes:
+        """The stored unit of ``plaintext``."""
+        unit = bytearray(len(plaintext) + ENCRYPTION_OVERHEAD)
+        self.seal_into(iv, plaintext, memoryview(unit))
+        return bytes(unit)
+
+    def open_into(self, unit: memoryview, plaintext: memoryview) -> None:
+        """Verify the unit and write its plaintext; CorruptData if the tag does not match or the sizes do not."""
+        if len(unit) != len(plaintext) + ENCRYPTION_OVERHEAD:
+            raise CorruptData(f"an encrypted unit of {len(unit)} bytes cannot hold {len(plaintext)} bytes")
+        try:
+            self._aead.decrypt_into(bytes(unit[:IV_SIZE]), unit[IV_SIZE:], self._aad, plaintext)
+        except InvalidTag as error:
+            raise CorruptData("the AES-GCM tag does not match: the bytes, the data key or the AAD changed") from error
+
+    def open(self, unit: bytes | memoryview) -> bytes:
+        """The plaintext of a stored unit."""
+        plaintext = bytearray(max(0, len(unit) - ENCRYPTION_OVERHEAD))
+        self.open_into(memoryview(unit), memoryview(plaintext))
+        return bytes(plaintext)

@@ -1,0 +1,93 @@
+"""The key ring: RSA key pairs (KEKs) that wrap the segments' data keys.
+
+Wrapping is RSA-OAEP with SHA3-512 as hash and as MGF1's hash, empty label (RFC 8017, 7.1). The `cryptography` package
+refuses SHA-3 in OAEP, hence pycryptodome.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from Crypto.Cipher import PKCS1_OAEP
+from Crypto.Hash import SHA3_512
+from Crypto.PublicKey.RSA import RsaKey
+
+from tieredstore.errors import KeyRingError, ManifestCorrupt, UnknownKey
+from tieredstore.transform.encryption import DATA_KEY_SIZE
+from tieredstore.transform.pem import read_private_key, read_public_key
+
+OAEP_OVERHEAD: Final = 2 * SHA3_512.digest_size + 2
+MIN_MODULUS_BITS: Final = 8 * (DATA_KEY_SIZE + OAEP_OVERHEAD)
+"""1296: a smaller modulus cannot hold a 32-byte data key."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """A public key that wraps and its private key that unwraps."""
+
+    public: RsaKey = field(repr=False)
+    private: RsaKey = field(repr=False)
+
+    @classmethod
+    def from_files(cls, public_key_file: Path, private_key_file: Path) -> KeyPair:
+        """The pair of two PEM files; KeyRingError naming the file if they cannot be used, or are not a pair."""
+        pair = cls(read_public_key(public_key_file), read_private_key(private_key_file))
+        if (pair.public.n, pair.public.e) != (pair.private.n, pair.private.e):
+            raise KeyRingError(f"{public_key_file} is not the public key of {private_key_file}")
+        if pair.public.size_in_bits() < MIN_MODULUS_BITS:
+            raise KeyRingError(
+                f"{public_key_file} has {pair.public.size_in_bits()} bits; a data key needs at least "
+                f"{MIN_MODULUS_BITS} (2048 or more is usual)"
+            )
+        return pair
+
+
+class KeyRing:
+    """Key pairs by id; the active one wraps, the one that a manifest names unwraps. Safe from several threads."""
+
+    def __init__(self, active_id: str, pairs: Mapping[str, KeyPair]) -> None:
+        for key_id in pairs:
+            if ":" in key_id or not key_id.strip():
+                # A manifest joins id and wrapped key by a colon; the plugin writes such segments and never reads them.
+                raise KeyRingError(f"key pair id {key_id!r} cannot be used: ids must not be blank or contain ':'")
+        if active_id not in pairs:
+            raise KeyRingError(f"the active key pair {active_id!r} is not on the ring: {_names(pairs)}")
+        self.active_id = active_id
+        self._pairs = dict(pairs)
+
+    @classmethod
+    def from_files(cls, active_id: str, files: Mapping[str, tuple[Path, Path]]) -> KeyRing:
+        """The ring of ``{id: (public key file, private key file)}``; files are read once, here."""
+        return cls(active_id, {key_id: KeyPair.from_files(*paths) for key_id, paths in files.items()})
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The ids of all pairs, in the order they were given."""
+        return tuple(self._pairs)
+
+    def wrap(self, data_key: bytes) -> bytes:
+        """``data_key`` encrypted by the active pair; as long as its modulus."""
+        return PKCS1_OAEP.new(self._pairs[self.active_id].public, hashAlgo=SHA3_512).encrypt(data_key)
+
+    def unwrap(self, key_id: str, wrapped: bytes) -> bytes:
+        """The data key. UnknownKey if the ring has no such pair, ManifestCorrupt if the pair does not open it."""
+        pair = self._pairs.get(key_id)
+        if pair is None:
+            raise UnknownKey(
+                f"the data key is wrapped by key pair {key_id!r}, which is not on the ring ({_names(self._pairs)}); "
+                "add it to encryption.key.pairs"
+            )
+        try:
+            return PKCS1_OAEP.new(pair.private, hashAlgo=SHA3_512).decrypt(wrapped)
+        except (ValueError, TypeError) as error:
+            raise ManifestCorrupt(
+                f"key pair {key_id!r} does not open the data key: the manifest changed, or {key_id!r} is another pair "
+                "than the one that wrote it"
+            ) from error
+
+
+def _names(pairs: Mapping[str, KeyPair]) -> str:
+    return ", ".join(sorted(pairs)) or "it is empty"

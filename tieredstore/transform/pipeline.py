@@ -1,0 +1,86 @@
+"""The ordered pipeline: chunks transformed by several threads, given out in order, in bounded memory."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Executor, Future, wait
+from typing import NamedTuple, TypeAlias
+
+from tieredstore.transform.chunks import ChunkEncoder, GrowingBuffer
+from tieredstore.transform.encryption import IV_SIZE, RandomBytes
+
+ReadInto: TypeAlias = Callable[[int, memoryview], None]
+"""Fills the whole buffer with the source's bytes from a position, or raises. Called from several threads at once."""
+
+
+class _Slot(NamedTuple):
+    """The memory of one chunk in flight."""
+
+    original: GrowingBuffer
+    stored: GrowingBuffer
+
+
+class TransformedChunks:
+    """The stored chunks of one segment, in order; iterate once.
+
+    Memory: ``chunks_in_flight`` x (the original and the stored chunk), whatever the segment's size. A chunk that was
+    given out is valid until the next one is asked for. Initialization vectors are drawn in chunk order by the
+    consumer's thread. ``stored_sizes`` grows as chunks are given out and is complete at the end.
+    """
+
+    def __init__(
+        self,
+        read_into: ReadInto,
+        size: int,
+        chunk_size: int,
+        encoder: ChunkEncoder,
+        *,
+        pool: Executor,
+        chunks_in_flight: int,
+        random_bytes: RandomBytes = os.urandom,
+    ) -> None:
+        self._read_into = read_into
+        self._size = size
+        self._chunk_size = chunk_size
+        self._encoder = encoder
+        self._pool = pool
+        self._chunks_in_flight = chunks_in_flight
+        self._random_bytes = random_bytes
+        self.stored_sizes = array("q")
+
+    def __iter__(self) -> Generator[bytes | memoryview, None, None]:
+        free = [_Slot(GrowingBuffer(), GrowingBuffer()) for _ in range(self._chunks_in_flight)]
+        running: deque[tuple[_Slot, Future[bytes | memoryview]]] = deque()
+        positions = self._positions()
+        try:
+            while True:
+                while free and (position := next(positions, None)) is not None:
+                    slot = free.pop()
+                    running.append((slot, self._submit(position, slot)))
+                if not running:
+                    return
+                slot, future = running.popleft()
+                stored = future.result()
+                self.stored_sizes.append(len(stored))
+                yield stored
+                free.append(slot)
+        finally:
+            # Nothing may go on writing into this segment's memory, or reading its file, after the iteration ended.
+            for _, future in running:
+                future.cancel()
+            wait([future for _, future in running])
+
+    def _positions(self) -> Iterator[int]:
+        return iter(range(0, self._size, self._chunk_size))
+
+    def _submit(self, position: int, slot: _Slot) -> Future[bytes | memoryview]:
+        iv = self._random_bytes(IV_SIZE) if self._encoder.cipher is not None else b""
+        return self._pool.submit(self._transform, position, iv, slot)
+
+    def _transform(self, position: int, iv: bytes, slot: _Slot) -> bytes | memoryview:
+        original = slot.original.first(min(self._chunk_size, self._size - position))
+        self._read_into(position, original)
+        return self._encoder.encode(original, iv, slot.stored)
