@@ -84,3 +84,13 @@ def segments(case: str) -> list[GoldenSegment]:
 
 
 ALL_SEGMENTS = [segment for case in CASES for segment in segments(case)]
+
+
+def settings_text(case: str) -> dict[str, str]:
+    """The plugin's settings of one case, paths made absolute."""
+    lines = (GOLDEN / case / "rsm.properties").read_text().splitlines()
+    found = dict(line.split("=", 1) for line in lines)
+    return {
+        name: str(GOLDEN / case / value) if name == "storage.root" or name.endswith(".key.file") else value
+        for name, value in found.items()
+    }

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tieredstore.errors import CorruptData
-from tieredstore.transform.encryption import ENCRYPTION_OVERHEAD, DataKey, SegmentCipher
+from tieredstore.format.chunk_index import ENCRYPTION_OVERHEAD
+from tieredstore.transform.encryption import DataKey, SegmentCipher
 
 KEY = DataKey(bytes(range(0x20)), bytes(range(0x20, 0x40)))
 IV = bytes(range(0x40, 0x4C))

@@ -53,7 +53,6 @@ def test_chunks_come_in_order_and_decode_to_the_original(
     originals: list[bytes] = []
     for number, chunk in enumerate(stored):
         original = bytearray(min(chunk_size, len(data) - number * chunk_size))
-        decoder.check_stored_size(len(chunk), len(original))
         decoder.decode_into(memoryview(chunk), memoryview(original))
         originals.append(bytes(original))
     assert b"".join(originals) == data
@@ -131,13 +130,3 @@ def test_an_empty_source_has_no_chunks(pool: ThreadPoolExecutor) -> None:
     chunks = TransformedChunks(reader_of(b""), 0, 10, ENCODERS[3], pool=pool, chunks_in_flight=2)
     assert list(chunks) == []
     assert len(chunks.stored_sizes) == 0
-
-
-@pytest.mark.parametrize("stored", [0, -1, 10_000, 2**31])
-@pytest.mark.parametrize("encoder", ENCODERS)
-def test_stored_sizes_that_no_writer_makes_are_refused_before_a_buffer_is_made(
-    stored: int, encoder: ChunkEncoder
-) -> None:
-    decoder = ChunkDecoder(encoder.compression_level is not None, encoder.cipher)
-    with pytest.raises(CorruptData, match="cannot be a chunk"):
-        decoder.check_stored_size(stored, 1000)

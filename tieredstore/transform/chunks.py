@@ -6,8 +6,9 @@ import threading
 from dataclasses import dataclass
 
 from tieredstore.errors import CorruptData
-from tieredstore.transform.encryption import ENCRYPTION_OVERHEAD, SegmentCipher
-from tieredstore.transform.zstd import compress, compress_bound, decompress_into
+from tieredstore.format.chunk_index import ENCRYPTION_OVERHEAD
+from tieredstore.transform.encryption import SegmentCipher
+from tieredstore.transform.zstd import compress, decompress_into
 
 
 class GrowingBuffer:
@@ -62,14 +63,6 @@ class ChunkDecoder:
     def is_identity(self) -> bool:
         """True where stored chunks are the original ones."""
         return not self.compressed and self.cipher is None
-
-    def check_stored_size(self, stored_size: int, original_size: int) -> None:
-        """Refuse a stored size that no writer makes of ``original_size`` bytes, before it sizes a buffer."""
-        overhead = 0 if self.cipher is None else ENCRYPTION_OVERHEAD
-        # Twice the bound: an encoder that flushes between blocks passes it by a little.
-        most = overhead + (2 * compress_bound(original_size) if self.compressed else original_size)
-        if not overhead < stored_size <= most:
-            raise CorruptData(f"{stored_size} stored bytes cannot be a chunk of {original_size} bytes")
 
     def decode_into(self, stored: memoryview, original: memoryview) -> None:
         """Write the original chunk, whose size must be exactly ``len(original)``; CorruptData otherwise."""

@@ -16,14 +16,11 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from tieredstore.errors import CorruptData
+from tieredstore.format.chunk_index import ENCRYPTION_OVERHEAD
 
 DATA_KEY_SIZE: Final = 32
 AAD_SIZE: Final = 32
 IV_SIZE: Final = 12
-TAG_SIZE: Final = 16
-ENCRYPTION_OVERHEAD: Final = IV_SIZE + TAG_SIZE
-"""Bytes that a stored unit is longer than its plaintext."""
-
 RandomBytes: TypeAlias = Callable[[int], bytes]
 """``os.urandom``, or what a test puts in its place."""
 

@@ -42,11 +42,6 @@ def compress(data: bytes | bytearray | memoryview, level: int = DEFAULT_LEVEL) -
     return _contexts.compressor.compress(data)
 
 
-def compress_bound(size: int) -> int:
-    """The most bytes that a frame of ``size`` bytes takes (zstd.h, ZSTD_COMPRESSBOUND)."""
-    return size + (size >> 8) + (max(0, (128 << 10) - size) >> 11)
-
-
 def decompress_into(frame: bytes | bytearray | memoryview, out: memoryview) -> None:
     """Decompress one frame into ``out``, which must be exactly its content. Releases the GIL.
 

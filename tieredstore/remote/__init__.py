@@ -1,0 +1,7 @@
+"""A segment up, a range down: the remote storage manager, with Kafka's verbs."""
+
+from tieredstore.remote.base import RemoteStorageManagerBase
+from tieredstore.remote.manager import RemoteStorageManager
+from tieredstore.remote.reader import SegmentStream
+
+__all__ = ["RemoteStorageManager", "RemoteStorageManagerBase", "SegmentStream"]

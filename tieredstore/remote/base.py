@@ -1,0 +1,59 @@
+"""Kafka's ``RemoteStorageManager`` interface (KIP-405), with the bulk fetch of indexes."""
+
+from __future__ import annotations
+
+import io
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import BinaryIO
+
+from tieredstore.errors import IndexNotRecorded
+from tieredstore.model import IndexType, LogSegmentData, RemoteLogSegmentMetadata
+
+
+class RemoteStorageManagerBase(ABC):
+    """What a remote storage manager does. Safe from several threads."""
+
+    @abstractmethod
+    def copy_log_segment_data(
+        self, metadata: RemoteLogSegmentMetadata, log_segment_data: LogSegmentData
+    ) -> bytes | None:
+        """Copy a closed segment; its custom metadata, if any is configured. All of it is stored, or nothing is seen."""
+
+    @abstractmethod
+    def fetch_log_segment(
+        self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int | None = None
+    ) -> io.RawIOBase:
+        """The log's bytes from ``start_position`` to ``end_position``, **inclusive**; past the end means the end."""
+
+    @abstractmethod
+    def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> BinaryIO:
+        """One index; IndexNotRecorded if the segment was copied without it."""
+
+    def fetch_indexes(
+        self, metadata: RemoteLogSegmentMetadata, index_types: Iterable[IndexType]
+    ) -> dict[IndexType, BinaryIO]:
+        """The indexes asked for; one that was not recorded is absent from the map.
+
+        This default fetches one by one. Any other error is raised, after what was opened is closed again.
+        """
+        opened: dict[IndexType, BinaryIO] = {}
+        try:
+            for index_type in index_types:
+                try:
+                    opened[index_type] = self.fetch_index(metadata, index_type)
+                except IndexNotRecorded:
+                    continue
+        except BaseException:
+            for stream in opened.values():
+                stream.close()
+            raise
+        return opened
+
+    def fetch_all_indexes(self, metadata: RemoteLogSegmentMetadata) -> dict[IndexType, BinaryIO]:
+        """Every index that was recorded."""
+        return self.fetch_indexes(metadata, IndexType)
+
+    @abstractmethod
+    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """Delete the segment; deleting one that is not there succeeds."""

@@ -1,0 +1,127 @@
+"""The facade: Kafka's verbs over a store, made from settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import TYPE_CHECKING, BinaryIO, Self
+
+from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.registry import store_from_settings
+from tieredstore.config import Settings
+from tieredstore.format.custom_metadata import CustomMetadata, CustomMetadataField
+from tieredstore.format.keys import Suffix, main_path
+from tieredstore.format.manifest import SegmentManifest
+from tieredstore.model import IndexType, LogSegmentData, RemoteLogSegmentMetadata
+from tieredstore.remote.base import RemoteStorageManagerBase
+from tieredstore.remote.layout import KeyLayout
+from tieredstore.remote.reader import SegmentReader, SegmentStream, requested_range
+from tieredstore.remote.writer import SegmentWriter, StoredSizes, WriteOptions
+from tieredstore.transform.keyring import KeyRing
+
+if TYPE_CHECKING:
+    from tieredstore.transform.encryption import RandomBytes
+
+
+class RemoteStorageManager(RemoteStorageManagerBase):
+    """Copies, fetches and deletes segments, byte-compatible with Aiven's plugin. Safe from several threads.
+
+    Holds a thread pool: close it, or use it as a context manager.
+    """
+
+    def __init__(
+        self, settings: Settings, *, store: ObjectStore | None = None, random_bytes: RandomBytes = os.urandom
+    ) -> None:
+        """The store is the settings' own unless one is given; ``random_bytes`` makes keys and IVs."""
+        self.settings = settings
+        self.store = store_from_settings(settings) if store is None else store
+        self.layout = KeyLayout(settings.key_prefix, settings.key_prefix_mask)
+        self._fields = tuple(CustomMetadataField[name] for name in settings.custom_metadata_fields)
+        self.key_ring = _key_ring(settings)
+        threads = settings.transform_thread_pool_size or os.cpu_count() or 1
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="tieredstore-transform")
+        self._reader = SegmentReader(self.store, self.layout, self.key_ring, pool=self._pool)
+        options = WriteOptions(
+            chunk_size=settings.chunk_size,
+            compression_level=settings.compression_level if settings.compression_enabled else None,
+            heuristic=settings.compression_heuristic_enabled,
+            key_ring=self.key_ring,
+            # One chunk more a thread than it works on keeps the threads busy while the store takes one.
+            chunks_in_flight=threads + 2,
+        )
+        self._writer = SegmentWriter(self.store, self.layout, options, pool=self._pool, random_bytes=random_bytes)
+
+    def copy_log_segment_data(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        log_segment_data: LogSegmentData,
+        *,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> bytes | None:
+        """Copy a closed segment; its custom metadata, or None if ``custom.metadata.fields.include`` is empty.
+
+        The manifest is written last and commits. ``on_progress`` is called with the stored bytes of each chunk.
+        SegmentAlreadyExists if the id was used before; InvalidSegment and SegmentTooLarge before anything is
+        written. After any error nothing of the attempt is visible.
+        """
+        return self._custom_metadata(metadata, self._writer.copy(metadata, log_segment_data, on_progress))
+
+    def fetch_log_segment(
+        self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int | None = None
+    ) -> SegmentStream:
+        """The log's bytes ``start_position..end_position``, the end **inclusive** and clamped to the last byte.
+
+        InvalidRange if that is empty (but for an empty log), SegmentNotFound without a manifest, SegmentCorrupt,
+        here or out of the stream's reads, for bytes that are not what was written.
+        """
+        return self._reader.open(metadata, requested_range(metadata, start_position, end_position))
+
+    def fetch_manifest(self, metadata: RemoteLogSegmentMetadata) -> SegmentManifest:
+        """The segment's manifest."""
+        return self._reader.manifest(metadata)
+
+    def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> BinaryIO:
+        """One index, opened; IndexNotRecorded if the segment was copied without it."""
+        return self._reader.index(metadata, index_type)
+
+    def fetch_indexes(
+        self, metadata: RemoteLogSegmentMetadata, index_types: Iterable[IndexType]
+    ) -> dict[IndexType, BinaryIO]:
+        """The indexes asked for by one request beside the manifest's; one not recorded is absent from the map."""
+        return self._reader.indexes(metadata, index_types)
+
+    def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """Delete the manifest, then the rest, so that a half deleted segment is never visible. Idempotent.
+
+        As in the plugin, the keys are those of the current prefix; custom metadata is not looked at.
+        """
+        self.store.delete([self.layout.key(metadata, Suffix.MANIFEST)])
+        self.store.delete([self.layout.key(metadata, Suffix.LOG), self.layout.key(metadata, Suffix.INDEXES)])
+
+    def close(self) -> None:
+        """End the threads and close the store."""
+        self._pool.shutdown()
+        self.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _custom_metadata(self, metadata: RemoteLogSegmentMetadata, sizes: StoredSizes) -> bytes | None:
+        if not self._fields:
+            return None
+        path = main_path(metadata.remote_log_segment_id, metadata.start_offset)
+        return CustomMetadata(sizes.total, self.layout.prefix, path).only(self._fields).to_bytes()
+
+
+def _key_ring(settings: Settings) -> KeyRing | None:
+    if settings.encryption is None:
+        return None
+    files = {pair.id: (pair.public_key_file, pair.private_key_file) for pair in settings.encryption.key_pairs}
+    return KeyRing.from_files(settings.encryption.key_pair_id, files)

@@ -1,0 +1,313 @@
+"""A segment up: log, then indexes, then the manifest, which commits it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import mmap
+import os
+from array import array
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final, Self
+
+from tieredstore.backends.base import Body, Buffer, ObjectStore
+from tieredstore.errors import (
+    InvalidSegment,
+    ObjectNotFound,
+    PreconditionFailed,
+    SegmentAlreadyExists,
+    SegmentTooLarge,
+    TieredStoreError,
+)
+from tieredstore.format.chunk_index import ENCRYPTION_OVERHEAD, ChunkIndex, FixedChunkIndex, VariableChunkIndex
+from tieredstore.format.keys import Suffix
+from tieredstore.format.manifest import IndexEntry, SegmentIndexes, SegmentManifest, WrappedDataKey
+from tieredstore.kafka.batches import CompressionType, first_batch_compression
+from tieredstore.model import MAX_INT32, LogSegmentData, RemoteLogSegmentMetadata
+from tieredstore.remote.layout import KeyLayout
+from tieredstore.transform.chunks import ChunkEncoder
+from tieredstore.transform.encryption import IV_SIZE, DataKey, RandomBytes, SegmentCipher
+from tieredstore.transform.keyring import KeyRing
+from tieredstore.transform.pipeline import TransformedChunks
+
+logger: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    """How segments are written. ``chunk_size`` in bytes; ``compression_level`` None writes without compression;
+    ``heuristic`` leaves segments alone whose first batch is compressed already; ``key_ring`` None does not encrypt."""
+
+    chunk_size: int
+    compression_level: int | None = None
+    heuristic: bool = False
+    key_ring: KeyRing | None = None
+    chunks_in_flight: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSizes:
+    """Bytes of the three objects that a copy wrote."""
+
+    log: int
+    indexes: int
+    manifest: int
+
+    @property
+    def total(self) -> int:
+        """``REMOTE_SIZE`` of the custom metadata."""
+        return self.log + self.indexes + self.manifest
+
+
+class SegmentWriter:
+    """Copies segments into a store. Safe from several threads; memory is bounded by the options."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        layout: KeyLayout,
+        options: WriteOptions,
+        *,
+        pool: Executor,
+        random_bytes: RandomBytes = os.urandom,
+    ) -> None:
+        self._store = store
+        self._layout = layout
+        self._options = options
+        self._pool = pool
+        self._random_bytes = random_bytes
+
+    def copy(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        data: LogSegmentData,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> StoredSizes:
+        """Write the three objects; ``on_progress`` is given the stored bytes of each chunk as it goes out.
+
+        Store calls: one head, three puts. If one fails, what this attempt wrote is deleted, manifest first.
+        """
+        with data.log_segment.open("rb") as log:
+            compress = self._decide(metadata, log)
+            data_key = None if self._options.key_ring is None else DataKey.generate(self._random_bytes)
+            self._refuse_existing(metadata)
+            with _Attempt(self._store, self._layout, metadata) as attempt:
+                upload = _Upload(self._options, metadata, compress, data_key, self._random_bytes)
+                chunks = upload.chunks(log, self._pool)
+                attempt.put(Suffix.LOG, _counted(chunks, metadata, on_progress))
+                blobs, entries = upload.indexes(data)
+                attempt.put(Suffix.INDEXES, b"".join(blobs))
+                manifest = upload.manifest(chunks.stored_sizes, entries).to_bytes()
+                attempt.put(Suffix.MANIFEST, manifest)
+        return StoredSizes(sum(chunks.stored_sizes), sum(map(len, blobs)), len(manifest))
+
+    def _decide(self, metadata: RemoteLogSegmentMetadata, log: BinaryIO) -> bool:
+        """Whether to compress; refuses, before any write, what could not be read back."""
+        size = os.fstat(log.fileno()).st_size
+        if size != metadata.segment_size_in_bytes:
+            raise InvalidSegment(
+                f"{log.name} has {size} bytes and its metadata says {metadata.segment_size_in_bytes}: the segment is "
+                "not closed, or it is another file"
+            )
+        self._refuse_too_large(metadata, size)
+        if size == 0:
+            return False
+        if self._options.compression_level is None or not self._options.heuristic:
+            return self._options.compression_level is not None
+        return _first_batch_is_uncompressed(log)
+
+    def _refuse_too_large(self, metadata: RemoteLogSegmentMetadata, size: int) -> None:
+        chunk_size = self._options.chunk_size
+        chunks = -(-size // chunk_size)
+        if chunks * chunk_size > MAX_INT32:
+            raise SegmentTooLarge(
+                f"{metadata}: {chunks} chunks of {chunk_size} bytes pass 2^31-1 bytes, and the plugin could not read "
+                "the end of the segment; choose a chunk.size that does not (a smaller one rounds up less)"
+            )
+        if self._options.key_ring is None:
+            return
+        if size == 0:
+            raise InvalidSegment(
+                f"{metadata}: the log is empty, and no reader is known to accept an empty log that is encrypted; "
+                "leave it out, or copy it with encryption.enabled=false"
+            )
+        if self._options.compression_level is None:
+            _check_stored_size(metadata, size + chunks * ENCRYPTION_OVERHEAD)
+
+    def _refuse_existing(self, metadata: RemoteLogSegmentMetadata) -> None:
+        key = self._layout.key(metadata, Suffix.MANIFEST)
+        with contextlib.suppress(ObjectNotFound):
+            self._store.head(key)
+            raise SegmentAlreadyExists(
+                f"{self._layout.shown(key)} exists: {metadata} was copied already; every attempt needs a new id"
+            )
+
+
+class _Attempt:
+    """The keys that one copy has written: all of them stay, or none does."""
+
+    def __init__(self, store: ObjectStore, layout: KeyLayout, metadata: RemoteLogSegmentMetadata) -> None:
+        self._store = store
+        self._layout = layout
+        self._metadata = metadata
+        self._written: list[str] = []
+
+    def put(self, suffix: Suffix, body: Body) -> None:
+        key = self._layout.key(self._metadata, suffix)
+        # Noted before the write: an answer that got lost does not tell whether the object is there.
+        self._written.append(key)
+        try:
+            self._store.put(key, body, if_absent=True)
+        except PreconditionFailed as error:
+            self._written.remove(key)  # somebody else's object
+            raise SegmentAlreadyExists(
+                f"{self._layout.shown(key)} exists: {self._metadata} is being copied by another process under the "
+                "same id; every attempt needs a new id"
+            ) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            return
+        try:
+            # Last written, first deleted, one by one: while a manifest may stand, what it points to must.
+            for key in reversed(self._written):
+                self._store.delete([key])
+        except TieredStoreError as second:
+            shown = ", ".join(map(self._layout.shown, self._written))
+            logger.warning("clean-up after a failed copy failed too; orphans may stay: %s (%s)", shown, second)
+            error.add_note(f"clean-up failed too ({second}); these objects may stay: {shown}")
+
+
+class _Upload:
+    """The content of one segment's three objects."""
+
+    def __init__(
+        self,
+        options: WriteOptions,
+        metadata: RemoteLogSegmentMetadata,
+        compress: bool,
+        data_key: DataKey | None,
+        random_bytes: RandomBytes,
+    ) -> None:
+        self._options = options
+        self._metadata = metadata
+        self._compress = compress
+        self._data_key = data_key
+        self._cipher = None if data_key is None else SegmentCipher(data_key)
+        self._random_bytes = random_bytes
+
+    def chunks(self, log: BinaryIO, pool: Executor) -> TransformedChunks:
+        level = self._options.compression_level if self._compress else None
+        return TransformedChunks(
+            _positional_reader(log),
+            self._metadata.segment_size_in_bytes,
+            self._options.chunk_size,
+            ChunkEncoder(level, self._cipher),
+            pool=pool,
+            chunks_in_flight=self._options.chunks_in_flight,
+            random_bytes=self._random_bytes,
+        )
+
+    def indexes(self, data: LogSegmentData) -> tuple[list[bytes], SegmentIndexes]:
+        """The stored indexes in their fixed order, and where each will lie."""
+        plain: tuple[bytes, ...] = (
+            _read_index(data.offset_index),
+            _read_index(data.time_index),
+            _read_index(data.producer_snapshot_index),
+            data.leader_epoch_index,
+        )
+        if data.transaction_index is not None:
+            plain = (*plain, _read_index(data.transaction_index))
+        blobs = [self._sealed(index) for index in plain]
+        entries: list[IndexEntry] = []
+        position = 0
+        for blob in blobs:
+            entries.append(IndexEntry(position, len(blob)))
+            position += len(blob)
+        transaction = entries[4] if len(entries) > 4 else None
+        return blobs, SegmentIndexes(entries[0], entries[1], entries[2], entries[3], transaction)
+
+    def _sealed(self, index: bytes) -> bytes:
+        if self._cipher is None or not index:
+            return index  # an empty index stays empty, even when encrypted
+        return self._cipher.seal(self._random_bytes(IV_SIZE), index)
+
+    def manifest(self, stored_sizes: array[int], indexes: SegmentIndexes) -> SegmentManifest:
+        return SegmentManifest(
+            chunk_index=self._chunk_index(stored_sizes),
+            segment_indexes=indexes,
+            compression=self._compress,
+            encryption=self._wrapped_data_key(),
+            metadata=self._metadata,
+        )
+
+    def _chunk_index(self, stored_sizes: array[int]) -> ChunkIndex:
+        chunk_size, file_size = self._options.chunk_size, self._metadata.segment_size_in_bytes
+        if self._compress:
+            return VariableChunkIndex.from_sizes(chunk_size, file_size, stored_sizes)
+        overhead = 0 if self._cipher is None else ENCRYPTION_OVERHEAD
+        last = stored_sizes[-1] if stored_sizes else 0
+        return FixedChunkIndex(chunk_size, file_size, chunk_size + overhead, last)
+
+    def _wrapped_data_key(self) -> WrappedDataKey | None:
+        ring = self._options.key_ring
+        if ring is None or self._data_key is None:
+            return None
+        return WrappedDataKey(ring.active_id, ring.wrap(self._data_key.key), self._data_key.aad)
+
+
+def _first_batch_is_uncompressed(log: BinaryIO) -> bool:
+    with mmap.mmap(log.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        found = first_batch_compression(mapped)
+    if found is None:
+        logger.warning("%s does not start with a valid record batch; the segment is not compressed", log.name)
+    return found is CompressionType.NONE
+
+
+def _positional_reader(log: BinaryIO) -> Callable[[int, memoryview], None]:
+    descriptor, name = log.fileno(), log.name
+
+    def read_into(position: int, buffer: memoryview) -> None:
+        filled = 0
+        while filled < len(buffer):
+            got = os.preadv(descriptor, [buffer[filled:]], position + filled)
+            if not got:
+                raise InvalidSegment(f"{name} ends at byte {position + filled}: it shrank while it was copied")
+            filled += got
+
+    return read_into
+
+
+def _read_index(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise InvalidSegment(f"{path} is missing; a segment is copied with all its indexes or not at all") from error
+
+
+def _counted(
+    chunks: TransformedChunks, metadata: RemoteLogSegmentMetadata, on_progress: Callable[[int], None] | None
+) -> Iterator[Buffer]:
+    """The chunks, stopped where the stored size passes the format's limit."""
+    total = 0
+    with contextlib.closing(iter(chunks)) as stored_chunks:
+        for stored in stored_chunks:
+            total += len(stored)
+            _check_stored_size(metadata, total)
+            yield stored
+            if on_progress is not None:
+                on_progress(len(stored))
+
+
+def _check_stored_size(metadata: RemoteLogSegmentMetadata, stored_size: int) -> None:
+    if stored_size > MAX_INT32:
+        raise SegmentTooLarge(
+            f"{metadata}: its stored form passes 2^31-1 bytes, which no reader of this format can address; use a "
+            "larger chunk.size, compress, or make smaller segments (segment.bytes)"
+        )
