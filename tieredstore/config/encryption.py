@@ -1,0 +1,93 @@
+"""Settings of the key ring: ``encryption.*``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import Field, model_validator
+
+from tieredstore.config.reader import Part, SettingsReader, broken_rule
+from tieredstore.config.values import BOOLEAN, PATH, string, words
+
+PAIRS: Final = "encryption.key.pairs"
+_PAIR_FILE: Final = re.compile(rf"{re.escape(PAIRS)}\.(.+)\.(?:public|private)\.key\.file")
+
+
+def _key_id(text: str) -> str:
+    if not text.strip() or ":" in text:
+        raise ValueError
+    return text
+
+
+class EncryptionProperties(Part):
+    """The properties of the key ring that do not name a key pair."""
+
+    enabled: Annotated[bool, BOOLEAN] = Field(
+        default=False,
+        alias="encryption.enabled",
+        description="Encrypt what is written; reading encrypted segments needs it too, for their keys.",
+    )
+    key_pair_id: Annotated[str | None, string("an id without ':'", _key_id)] = Field(
+        default=None,
+        alias="encryption.key.pair.id",
+        description="The active pair, which wraps the data keys of new segments; required with encryption.",
+    )
+    ids: Annotated[tuple[str, ...], words("ids without ':', separated by commas", _key_id)] = Field(
+        default=(),
+        alias=PAIRS,
+        description="All key pairs that reading may need, the active one among them; required with encryption.",
+    )
+
+    @model_validator(mode="after")
+    def _complete(self) -> EncryptionProperties:
+        if not self.enabled:
+            return self
+        if self.key_pair_id is None:
+            raise broken_rule(
+                "encryption.key.pair.id", "is missing; encryption.enabled needs the id of the active pair"
+            )
+        if not self.ids:
+            raise broken_rule(PAIRS, "is missing; encryption.enabled needs the list of key pair ids")
+        if self.key_pair_id not in self.ids:
+            raise broken_rule("encryption.key.pair.id", f"is {self.key_pair_id!r}, which is not in {PAIRS}")
+        return self
+
+
+class KeyPairFiles(Part):
+    """The files of one key pair; the properties' names start with ``encryption.key.pairs.<id>.``."""
+
+    id: str
+    public_key_file: Annotated[Path, PATH] = Field(
+        alias="public.key.file", description="PEM file of the public key (X.509); required for every listed id."
+    )
+    private_key_file: Annotated[Path, PATH] = Field(
+        alias="private.key.file",
+        description="PEM file of the private key (PKCS#8, not encrypted); required for every listed id.",
+    )
+
+
+class EncryptionSettings(Part):
+    """The key ring: all its pairs, and the id of the one that wraps new data keys."""
+
+    key_pair_id: str
+    key_pairs: tuple[KeyPairFiles, ...]
+
+
+def pair_id(name: str) -> str | None:
+    """The key pair that a property ``encryption.key.pairs.<id>.public|private.key.file`` is about, or None."""
+    match = _PAIR_FILE.fullmatch(name)
+    return match[1] if match else None
+
+
+def read_encryption(reader: SettingsReader) -> EncryptionSettings | None:
+    """The key ring, or None without encryption or after noting what is wrong."""
+    ring = reader.read(EncryptionProperties)
+    if ring is None or not ring.enabled or ring.key_pair_id is None:
+        return None
+    for name in reader.values:
+        if (found := pair_id(name)) is not None and found not in ring.ids:
+            reader.note(name, f"belongs to a key pair that {PAIRS} does not list")
+    pairs = [reader.read(KeyPairFiles, under=f"{PAIRS}.{one}.", given={"id": one}) for one in ring.ids]
+    return EncryptionSettings(key_pair_id=ring.key_pair_id, key_pairs=tuple(pair for pair in pairs if pair))

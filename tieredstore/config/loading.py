@@ -1,0 +1,125 @@
+"""Settings from a file, a mapping or options: read, checked, and what has no effect said once."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import SecretStr
+
+from tieredstore.config.effects import Effect, effect_of
+from tieredstore.config.encryption import read_encryption
+from tieredstore.config.fetch import read_fetch
+from tieredstore.config.jvm import JvmProperties
+from tieredstore.config.names import check_names, forgotten_names
+from tieredstore.config.properties import OwnProperties, own_properties, read_properties, shown_name
+from tieredstore.config.reader import Part, SettingsReader
+from tieredstore.config.settings import Settings
+from tieredstore.config.storage import (
+    BACKENDS,
+    AwsCredentials,
+    AzureSettings,
+    GcsSettings,
+    ProxySettings,
+    S3Settings,
+    backend_name,
+)
+from tieredstore.config.values import is_quoted
+from tieredstore.errors import ConfigError
+from tieredstore.model import Properties
+
+_LOG: Final = logging.getLogger("tieredstore.config")
+_SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
+_BACKEND: Final = "storage.backend.class"
+
+_SAID: Final[set[str]] = set()
+"""What this process has said already; two threads may both say it, which does no harm."""
+
+
+def load_settings(path: Path | str) -> Settings:
+    """The settings of a ``.properties`` file, a broker's ``server.properties`` included.
+
+    Relative paths in it start from the file's folder. Raises ConfigError, which names file and property.
+    """
+    # absolute now: settings outlive a change of the working directory
+    return settings_from(read_properties(path), base_dir=Path(path).absolute().parent, source=str(path))
+
+
+def settings_from(properties: Properties, *, base_dir: Path | None = None, source: str = "settings") -> Settings:
+    """The settings of a mapping from names to texts, with or without the prefix ``rsm.config.``.
+
+    Relative paths start from ``base_dir``, or stay relative without it; errors name ``source``.
+    Raises ConfigError with the first of the problems and the number of the others.
+    """
+    _check_texts(properties, source)
+    own = own_properties(properties, source)
+    reader = SettingsReader(own, base_dir or Path())
+    backend = backend_name(reader.values.get(_BACKEND, ""))
+    own_class = backend is not None and backend not in BACKENDS
+    check_names(reader, ("storage.",) if own_class else ())
+    reader.read(JvmProperties)
+    parts = {"encryption": read_encryption(reader), "fetch": read_fetch(reader), **_read_store(reader, backend)}
+    given = {name: part for name, part in parts.items() if part is not None}
+    options = _storage_options(reader) if own_class else ()
+    settings = reader.result(reader.read(Settings, given={**given, "storage_options": options}))
+    _say_what_is_odd(reader, own)
+    return settings
+
+
+def _check_texts(properties: Mapping[Any, Any], source: str) -> None:
+    for name, text in properties.items():
+        # a caller without a type checker may hand in numbers; a file may hold half of a surrogate pair
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise ConfigError(f"{source}: the value of {name} must be a str, not {type(text).__name__}")
+        if _SURROGATE.search(name + text):
+            raise ConfigError(f"{source}: {shown_name(name)} holds a \\u escape that is half of a surrogate pair")
+
+
+def _read_store(reader: SettingsReader, backend: str | None) -> dict[str, Part | None]:
+    """The parts of the selected store alone; those of the other stores are known by name and left alone."""
+    store: dict[str, Part | None] = {}
+    if backend == "s3":
+        credentials = reader.read(AwsCredentials)
+        store["s3"] = reader.read(S3Settings, given={"credentials": credentials} if credentials else {})
+    elif backend == "gcs":
+        store["gcs"] = reader.read(GcsSettings)
+    elif backend == "azure":
+        store["azure"] = reader.read(AzureSettings)
+    if store and any(name.startswith("storage.proxy.") for name in reader.values):
+        store["proxy"] = reader.read(ProxySettings)
+    return store
+
+
+def _storage_options(reader: SettingsReader) -> tuple[tuple[str, SecretStr], ...]:
+    names = [name for name in reader.values if name.startswith("storage.") and name != _BACKEND]
+    return tuple((name.removeprefix("storage."), SecretStr(reader.values[name])) for name in names)
+
+
+def _say_what_is_odd(reader: SettingsReader, own: OwnProperties) -> None:
+    if is_quoted(own.texts.get("key.prefix", "")):
+        _warn_once(f"{own.source}: key.prefix is taken without its quotes; the JVM plugin keeps them in every key")
+    if forgotten := forgotten_names(reader):
+        under = f"are not read: they do not start with {own.prefix} as others do"
+        _warn_once(f"{own.source}: {', '.join(forgotten)} {under}")
+    _say_without_effect(own.source, (name for name in own.texts if effect_of(name) is Effect.WITHOUT_EFFECT))
+
+
+def _say_without_effect(source: str, names: Iterable[str]) -> None:
+    if new := [name for name in names if _is_first(name)]:
+        _LOG.info("%s: accepted without effect: %s", source, ", ".join(new))
+
+
+def _warn_once(sentence: str) -> None:
+    if _is_first(sentence):
+        _LOG.warning("%s", sentence)
+
+
+def _is_first(words: str) -> bool:
+    """Whether this process says ``words`` for the first time."""
+    if words in _SAID:
+        return False
+    _SAID.add(words)
+    return True

@@ -1,0 +1,79 @@
+"""Which names of properties exist, and what a wrong one was meant to be."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Final
+
+from tieredstore.config.encryption import PAIRS, EncryptionProperties, pair_id
+from tieredstore.config.fetch import ChunkCacheSettings, IndexCacheSettings, ManifestCacheSettings
+from tieredstore.config.jvm import FAMILIES, OLD_NAMES, JvmProperties
+from tieredstore.config.properties import DEFAULT_PREFIX, shown_name
+from tieredstore.config.reader import Part, Problem, SettingsReader, property_names
+from tieredstore.config.settings import Settings
+from tieredstore.config.storage import AwsCredentials, AzureSettings, GcsSettings, ProxySettings, S3Settings
+
+PARTS: Final[tuple[type[Part], ...]] = (
+    Settings,
+    EncryptionProperties,
+    S3Settings,
+    AwsCredentials,
+    GcsSettings,
+    AzureSettings,
+    ProxySettings,
+    ManifestCacheSettings,
+    IndexCacheSettings,
+    ChunkCacheSettings,
+    JvmProperties,
+)
+"""All that reads properties by fixed names."""
+
+KNOWN: Final = frozenset(name for part in PARTS for name in property_names(part))
+"""All fixed names, without prefix."""
+
+_MAX_PARTS: Final = 8  # no name has more, and a stray text may have a million
+
+
+def check_names(reader: SettingsReader, open_beginnings: tuple[str, ...] = ()) -> None:
+    """Note every name that does not exist; under ``open_beginnings`` any name is right."""
+    right = (*FAMILIES, *open_beginnings)
+    unknown = [n for n in reader.values if n not in KNOWN and not n.startswith(right) and pair_id(n) is None]
+    for name in unknown:
+        # only the first can be shown, and looking for the nearest name is slow
+        why = _what_is_wrong(name, reader) if name == unknown[0] else "is not known"
+        reader.problems.append(Problem(name, f"{reader.own.prefix}{shown_name(name)} {why}"))
+
+
+def _what_is_wrong(name: str, reader: SettingsReader) -> str:
+    for old, new in OLD_NAMES.items():
+        if name.startswith(old):
+            return f"is an old name: today's is {reader.written(new + name.removeprefix(old))}"
+    if KNOWN.isdisjoint(reader.values):
+        return f"is not known, nor is any other property here, and none starts with {DEFAULT_PREFIX}"
+    meant = nearest_name(name, candidates(reader))
+    return f"is not known; the nearest is {reader.written(meant)}" if meant else "is not known"
+
+
+def candidates(reader: SettingsReader) -> frozenset[str]:
+    """All names that could have been meant, with those of the listed key pairs."""
+    ids = [one.strip() for one in reader.values.get(PAIRS, "").split(",")]
+    return KNOWN | {f"{PAIRS}.{one}.{half}.key.file" for one in ids if one for half in ("public", "private")}
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
+    """The known name that ``name`` ends with after a dot, else the most similar one; None if none is similar."""
+    known, lowered = sorted(known), name.lower()
+    parts = lowered.rsplit(".", _MAX_PARTS)
+    for start in range(len(parts)):
+        if (ending := ".".join(parts[start:])) in known:
+            return ending
+    return next(iter(difflib.get_close_matches(lowered, known, n=1)), None)
+
+
+def forgotten_names(reader: SettingsReader) -> list[str]:
+    """Names of ours that stand beside the prefixed ones, where neither the plugin nor we look.
+
+    A broker has properties ``metrics.*`` of its own.
+    """
+    return [name for name in reader.own.others if name in KNOWN and not name.startswith("metrics.")]

@@ -1,0 +1,108 @@
+"""Reading ``.properties`` files, and which of their properties are ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import javaproperties
+
+from tieredstore.config.values import plain
+from tieredstore.errors import ConfigError
+from tieredstore.model import Properties
+
+DEFAULT_PREFIX: Final = "rsm.config."
+"""Kafka's default of :data:`PREFIX_PROPERTY`."""
+
+PREFIX_PROPERTY: Final = "remote.log.storage.manager.impl.prefix"
+"""The broker's own property that says under which prefix the plugin's properties stand."""
+
+_MAX_FILE_BYTES: Final = 1 << 20
+_USUAL_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,32}(\.[A-Za-z0-9_-]{1,32})*")
+_SHOWN_OF_STRAY: Final = 8
+
+
+def read_properties(path: Path | str) -> dict[str, str]:
+    """The properties of a file in Java's full syntax, in file order; a name given twice has its last value.
+
+    The bytes are ISO-8859-1 with ``\\uXXXX`` escapes, as the broker reads them. Raises ConfigError for a file that
+    cannot be read, is over 1 MiB, or has a malformed escape.
+    """
+    raw = _read(Path(path))
+    found: dict[str, str] = {}
+
+    def keep(pairs: Iterator[tuple[str, str]]) -> None:
+        for name, text in pairs:
+            found.pop(name, None)  # the order is that of the value that counts
+            found[name] = text
+
+    try:
+        javaproperties.loads(raw, object_pairs_hook=keep)
+    except javaproperties.InvalidUEscapeError:
+        where = f"after {shown_name(next(reversed(found)))}" if found else "before the first property"
+        raise ConfigError(f"{path}: a \\u {where} is not followed by four hexadecimal digits") from None
+    return found
+
+
+def shown_name(name: str) -> str:
+    """The name for a message. What does not look like a name may be a stray line of a key or a token: it is cut."""
+    return name if _USUAL_NAME.fullmatch(name) else f"{name[:_SHOWN_OF_STRAY]!r}… ({len(name)} characters)"
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such settings file") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path} is a folder, a .properties file is expected") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError(f"{path}: the settings file cannot be read: {reason}") from error
+    if len(raw) > _MAX_FILE_BYTES:
+        raise ConfigError(f"{path} is over {_MAX_FILE_BYTES} bytes and therefore no settings file")
+    return raw
+
+
+@dataclass(frozen=True, slots=True)
+class OwnProperties:
+    """The properties of one source that are ours, under their names without the prefix, in the source's order.
+
+    ``texts`` are as given; ``values`` are trimmed and without quotes. ``prefix`` is what was taken off the names.
+    ``others`` are the properties beside them, which are the broker's. Its repr shows no value.
+    """
+
+    source: str
+    prefix: str
+    texts: Properties
+    others: tuple[str, ...] = ()
+
+    @property
+    def values(self) -> dict[str, str]:
+        """The texts, trimmed and without quotes."""
+        return {name: plain(text) for name, text in self.texts.items()}
+
+    def __repr__(self) -> str:
+        return f"OwnProperties({self.source!r}, prefix={self.prefix!r}, names={list(self.texts)})"
+
+
+def own_properties(mapping: Mapping[str, str], source: str) -> OwnProperties:
+    """Apply the prefix rule: with properties under the prefix only those are ours, else all are.
+
+    The prefix is ``rsm.config.`` or what ``remote.log.storage.manager.impl.prefix`` says. ConfigError if that
+    property is there and nothing stands under it.
+    """
+    declared = mapping.get(PREFIX_PROPERTY)
+    prefix = DEFAULT_PREFIX if declared is None else plain(declared)
+    if not prefix:
+        raise ConfigError(f"{source}: {PREFIX_PROPERTY} is empty, the broker's default is {DEFAULT_PREFIX}")
+    ours = {k.removeprefix(prefix): v for k, v in mapping.items() if k.startswith(prefix) and k != PREFIX_PROPERTY}
+    if ours:
+        return OwnProperties(source, prefix, ours, tuple(k for k in mapping if not k.startswith(prefix)))
+    if declared is not None:
+        raise ConfigError(f"{source}: {PREFIX_PROPERTY} is {prefix!r}, but no property starts with it")
+    return OwnProperties(source, "", dict(mapping))

@@ -1,0 +1,85 @@
+"""The settings of a remote storage manager."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, SecretStr, model_validator
+
+from tieredstore.config.encryption import EncryptionSettings
+from tieredstore.config.fetch import FetchSettings
+from tieredstore.config.reader import Part, broken_rule
+from tieredstore.config.storage import BACKEND_CLASS, AzureSettings, GcsSettings, ProxySettings, S3Settings
+from tieredstore.config.values import BOOLEAN, PATH, choices, integer, string
+
+
+class Settings(Part):
+    """All settings, typed and checked; frozen and picklable.
+
+    Only the store that ``storage_backend`` names has settings here: ``s3``, ``gcs`` or ``azure``, each None unless
+    selected, and ``proxy`` for these. A user's own store class finds every ``storage.*`` property in
+    ``storage_options``: pairs of name (without ``storage.``) and text.
+    No path has been looked at: whether it exists is for its user to find out. Secrets are pydantic's ``SecretStr``.
+    """
+
+    storage_backend: Annotated[str, BACKEND_CLASS] = Field(
+        alias="storage.backend.class", description="The object store; a Python class is a subclass of ObjectStore."
+    )
+    storage_root: Annotated[Path | None, PATH] = Field(
+        default=None, alias="storage.root", description="Folder of the file system store; it must exist."
+    )
+    chunk_size: Annotated[int, integer(1, 1073741823, hint="4194304 is the recommended value")] = Field(
+        alias="chunk.size",
+        description="Bytes of a chunk before compression and encryption; may change, each manifest records its own.",
+    )
+    key_prefix: Annotated[str, string()] = Field(
+        default="",
+        alias="key.prefix",
+        description="Put before every object key as it is: end it in / for a folder. Objects under another prefix "
+        "are not found.",
+    )
+    key_prefix_mask: Annotated[bool, BOOLEAN] = Field(
+        default=False, alias="key.prefix.mask", description="Hide the prefix in messages."
+    )
+    compression_enabled: Annotated[bool, BOOLEAN] = Field(
+        default=False, alias="compression.enabled", description="Compress each chunk with zstd."
+    )
+    compression_heuristic_enabled: Annotated[bool, BOOLEAN] = Field(
+        default=False,
+        alias="compression.heuristic.enabled",
+        description="Leave segments alone whose first batch is compressed already; needs compression.enabled.",
+    )
+    compression_level: Annotated[int, integer(1, 22)] = Field(
+        default=3, alias="compression.level", description="Level of zstd. Not of the plugin, which always uses 3."
+    )
+    custom_metadata_fields: Annotated[tuple[str, ...], choices("REMOTE_SIZE", "OBJECT_PREFIX", "OBJECT_KEY")] = Field(
+        default=(),
+        alias="custom.metadata.fields.include",
+        description="What a copy hands back for Kafka to keep; all three may exceed Kafka's limit of 128 bytes.",
+    )
+    upload_rate_limit: Annotated[int | None, integer(1048576, 1000000000)] = Field(
+        default=None,
+        alias="upload.rate.limit.bytes.per.second",
+        description="Limit of all uploads together; unset, none.",
+    )
+    transform_thread_pool_size: Annotated[int, integer(0, 1024)] = Field(
+        default=0,
+        alias="transform.thread.pool.size",
+        description="Threads that compress and encrypt; 0: as many as processors. Not of the plugin.",
+    )
+    encryption: EncryptionSettings | None = None
+    fetch: FetchSettings = FetchSettings()
+    s3: S3Settings | None = None
+    gcs: GcsSettings | None = None
+    azure: AzureSettings | None = None
+    proxy: ProxySettings | None = None
+    storage_options: tuple[tuple[str, SecretStr], ...] = ()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Settings:
+        if self.storage_backend == "filesystem" and self.storage_root is None:
+            raise broken_rule("storage.root", "is missing; the file system store needs a folder")
+        if self.compression_heuristic_enabled and not self.compression_enabled:
+            raise broken_rule("compression.heuristic.enabled", "is true, which needs compression.enabled to be true")
+        return self

@@ -1,0 +1,269 @@
+"""Settings of the object stores: ``storage.*``."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import Field, SecretStr, model_validator
+
+from tieredstore.config.reader import Part, broken_rule
+from tieredstore.config.values import (
+    BOOLEAN,
+    MAX_INT,
+    NAME,
+    PATH,
+    SECRET,
+    URL,
+    choice,
+    integer,
+    java_class,
+    long,
+    multiple,
+)
+
+_JAVA_PACKAGE: Final = "io.aiven.kafka.tieredstorage.storage."
+JAVA_BACKENDS: Final = {
+    f"{_JAVA_PACKAGE}filesystem.FileSystemStorage": "filesystem",
+    f"{_JAVA_PACKAGE}s3.S3Storage": "s3",
+    f"{_JAVA_PACKAGE}gcs.GcsStorage": "gcs",
+    f"{_JAVA_PACKAGE}azure.AzureBlobStorage": "azure",
+}
+"""The plugin's storage classes and our names of the same stores."""
+
+BACKENDS: Final = (*JAVA_BACKENDS.values(), "memory")
+"""The short names of ``storage.backend.class``."""
+
+_PYTHON_CLASS: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*")
+
+
+def _backend(text: str) -> str:
+    if text in JAVA_BACKENDS or text in BACKENDS:
+        return JAVA_BACKENDS.get(text, text)
+    if not text.startswith("io.aiven.") and _PYTHON_CLASS.fullmatch(text):
+        return text
+    nearest = difflib.get_close_matches(text, (*JAVA_BACKENDS, *BACKENDS), n=1)
+    if text.startswith("io.aiven.") and nearest:
+        raise ValueError(f"the plugin has no such class, the nearest is {nearest[0]}")
+    raise ValueError
+
+
+BACKEND_CLASS: Final = java_class(
+    f"{', '.join(BACKENDS)}, the plugin's Java class of such a store, or a Python class as package.module:Class",
+    _backend,
+)
+
+
+def backend_name(text: str) -> str | None:
+    """The store that the text of ``storage.backend.class`` selects; None if it is not a valid one."""
+    try:
+        return _backend(text)
+    except ValueError:
+        return None
+
+
+class AwsCredentials(Part):
+    """How requests to S3 are signed; with nothing set, the SDK's own chain decides."""
+
+    access_key_id: Annotated[SecretStr | None, SECRET] = Field(
+        default=None, alias="storage.aws.access.key.id", description="Access key, together with the secret access key."
+    )
+    secret_access_key: Annotated[SecretStr | None, SECRET] = Field(
+        default=None,
+        alias="storage.aws.secret.access.key",
+        description="Secret access key, together with the access key id.",
+    )
+    session_token: Annotated[SecretStr | None, SECRET] = Field(
+        default=None, alias="storage.aws.session.token", description="Session token of temporary access keys."
+    )
+    credentials_file: Annotated[Path | None, PATH] = Field(
+        default=None,
+        alias="storage.aws.credentials.file",
+        description="Properties file with the three values above, read again when it changes; excludes them.",
+    )
+
+    @model_validator(mode="after")
+    def _one_identity(self) -> AwsCredentials:
+        if (self.access_key_id is None) != (self.secret_access_key is None):
+            given, absent = "access.key.id", "secret.access.key"
+            if self.access_key_id is None:
+                given, absent = absent, given
+            raise broken_rule(f"storage.aws.{given}", f"is set without storage.aws.{absent}: set both or neither")
+        if self.session_token is not None and self.access_key_id is None:
+            raise broken_rule("storage.aws.session.token", "is set without the access key that it belongs to")
+        if self.credentials_file is not None and self.access_key_id is not None:
+            raise broken_rule("storage.aws.credentials.file", "excludes storage.aws.access.key.id: set one of them")
+        return self
+
+
+class S3Settings(Part):
+    """Amazon S3 and stores that speak its protocol."""
+
+    bucket_name: Annotated[str, NAME] = Field(
+        alias="storage.s3.bucket.name", description="Bucket that holds the objects."
+    )
+    region: Annotated[str, NAME] = Field(alias="storage.s3.region", description="Region of the bucket.")
+    endpoint_url: Annotated[str | None, URL] = Field(
+        default=None, alias="storage.s3.endpoint.url", description="Endpoint, for other stores than Amazon's."
+    )
+    path_style_access: Annotated[bool | None, BOOLEAN] = Field(
+        default=None,
+        alias="storage.s3.path.style.access.enabled",
+        description="Bucket in the path (true) or in the host name (false); unset, the SDK decides.",
+    )
+    part_size: Annotated[int, integer(5242880, 2147483639)] = Field(
+        default=26214400,
+        alias="storage.s3.multipart.upload.part.size",
+        description="Bytes of one part of a multipart upload; smaller objects are put at once.",
+    )
+    storage_class: Annotated[
+        str,
+        choice(
+            *("STANDARD", "REDUCED_REDUNDANCY", "STANDARD_IA", "ONEZONE_IA", "INTELLIGENT_TIERING", "GLACIER"),
+            *("DEEP_ARCHIVE", "OUTPOSTS", "GLACIER_IR", "SNOW", "EXPRESS_ONEZONE", "FSX_OPENZFS", "FSX_ONTAP"),
+        ),
+    ] = Field(
+        default="STANDARD",
+        alias="storage.s3.storage.class",
+        description="Storage class of new objects; the archive classes make reads fail.",
+    )
+    api_call_timeout_ms: Annotated[int | None, long(1)] = Field(
+        default=None, alias="storage.s3.api.call.timeout", description="Time limit in ms of one call with its retries."
+    )
+    api_call_attempt_timeout_ms: Annotated[int | None, long(1)] = Field(
+        default=None,
+        alias="storage.s3.api.call.attempt.timeout",
+        description="Time limit in ms of one attempt of a call.",
+    )
+    legacy_md5: Annotated[bool, BOOLEAN] = Field(
+        default=False,
+        alias="storage.s3.legacy.md5.plugin.enabled",
+        description="Send Content-MD5 in place of newer checksums, for stores that know only that.",
+    )
+    certificate_check: Annotated[bool, BOOLEAN] = Field(
+        default=True,
+        alias="storage.aws.certificate.check.enabled",
+        description="Check the server's certificate; false trusts every server.",
+    )
+    checksum_check: Annotated[bool, BOOLEAN] = Field(
+        default=False,
+        alias="storage.aws.checksum.check.enabled",
+        description="Check the store's checksums on download.",
+    )
+    credentials: AwsCredentials = AwsCredentials()
+
+
+class GcsSettings(Part):
+    """Google Cloud Storage. Exactly one of the three kinds of credentials is set."""
+
+    bucket_name: Annotated[str, NAME] = Field(
+        alias="storage.gcs.bucket.name", description="Bucket that holds the objects."
+    )
+    endpoint_url: Annotated[str | None, URL] = Field(
+        default=None, alias="storage.gcs.endpoint.url", description="Endpoint, for other servers than Google's."
+    )
+    resumable_chunk_size: Annotated[int, multiple(262144)] = Field(
+        default=26214400,
+        alias="storage.gcs.resumable.upload.chunk.size",
+        description="Bytes sent by one request of a resumable upload.",
+    )
+    credentials_default: Annotated[bool | None, BOOLEAN] = Field(
+        default=None,
+        alias="storage.gcs.credentials.default",
+        description="true: application default credentials; false: anonymous.",
+    )
+    credentials_json: Annotated[SecretStr | None, SECRET] = Field(
+        default=None,
+        alias="storage.gcs.credentials.json",
+        description="Credentials as JSON text; an object with only access_token will do.",
+    )
+    credentials_path: Annotated[Path | None, PATH] = Field(
+        default=None,
+        alias="storage.gcs.credentials.path",
+        description="File with the credentials as JSON, read again when it changes.",
+    )
+
+    @model_validator(mode="after")
+    def _one_identity(self) -> GcsSettings:
+        given = (self.credentials_default, self.credentials_json, self.credentials_path)
+        if sum(one is not None for one in given) != 1:
+            raise broken_rule(
+                "storage.gcs.credentials.default", "or .json or .path: exactly one of these three must be set"
+            )
+        return self
+
+
+class AzureSettings(Part):
+    """Azure Blob Storage: a connection string, or an account with a key, a SAS token or the default credentials."""
+
+    container_name: Annotated[str, NAME] = Field(
+        alias="storage.azure.container.name", description="Container that holds the objects."
+    )
+    connection_string: Annotated[SecretStr | None, SECRET] = Field(
+        default=None,
+        alias="storage.azure.connection.string",
+        description="Endpoint and credentials in one text; excludes the four that follow.",
+    )
+    account_name: Annotated[str | None, NAME] = Field(
+        default=None,
+        alias="storage.azure.account.name",
+        description="Storage account; its own host name is the endpoint unless one is set.",
+    )
+    account_key: Annotated[SecretStr | None, SECRET] = Field(
+        default=None, alias="storage.azure.account.key", description="Shared key of the account; wins over a SAS token."
+    )
+    sas_token: Annotated[SecretStr | None, SECRET] = Field(
+        default=None,
+        alias="storage.azure.sas.token",
+        description="Shared access signature; with neither key nor token, Azure's default credentials are used.",
+    )
+    endpoint_url: Annotated[str | None, URL] = Field(
+        default=None, alias="storage.azure.endpoint.url", description="Endpoint, for other servers than Azure's."
+    )
+    block_size: Annotated[int, integer(102400, MAX_INT)] = Field(
+        default=26214400, alias="storage.azure.upload.block.size", description="Bytes of one block of an upload."
+    )
+
+    @model_validator(mode="after")
+    def _one_identity(self) -> AzureSettings:
+        if self.connection_string is not None:
+            self._only_connection_string()
+        elif self.account_name is None and self.sas_token is None:
+            raise broken_rule(
+                "storage.azure.account.name", "is missing: set it, storage.azure.sas.token or .connection.string"
+            )
+        elif self.account_name is None and self.account_key is not None:
+            raise broken_rule("storage.azure.account.key", "is set without storage.azure.account.name")
+        elif self.account_name is None and self.endpoint_url is None:
+            raise broken_rule(
+                "storage.azure.sas.token", "needs storage.azure.account.name or storage.azure.endpoint.url beside it"
+            )
+        return self
+
+    def _only_connection_string(self) -> None:
+        for name in ("account_name", "account_key", "sas_token", "endpoint_url"):
+            if getattr(self, name) is not None:
+                other = f"storage.azure.{name.replace('_', '.')}"
+                raise broken_rule(other, "is excluded by storage.azure.connection.string: set one of them")
+
+
+class ProxySettings(Part):
+    """A SOCKS5 proxy between here and the object store."""
+
+    host: Annotated[str, NAME] = Field(alias="storage.proxy.host", description="Host of a SOCKS5 proxy.")
+    port: Annotated[int, integer(1, 65535)] = Field(alias="storage.proxy.port", description="Port of the proxy.")
+    username: Annotated[SecretStr | None, SECRET] = Field(
+        default=None, alias="storage.proxy.username", description="User at the proxy, together with the password."
+    )
+    password: Annotated[SecretStr | None, SECRET] = Field(
+        default=None, alias="storage.proxy.password", description="Password at the proxy, together with the user."
+    )
+
+    @model_validator(mode="after")
+    def _both_or_neither(self) -> ProxySettings:
+        if (self.username is None) != (self.password is None):
+            given, absent = ("password", "username") if self.username is None else ("username", "password")
+            raise broken_rule(f"storage.proxy.{given}", f"is set without storage.proxy.{absent}: set both or neither")
+        return self

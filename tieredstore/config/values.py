@@ -1,0 +1,206 @@
+"""What the text of a property means: the types of Kafka's ``ConfigDef``, with what each property allows.
+
+A :class:`Kind` stands in the annotation of a pydantic field. It reads the text, says what is allowed, and knows
+whether the text may be shown, so that errors and the reference are made from the same place.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from pydantic import GetCoreSchemaHandler, SecretStr, ValidationInfo
+from pydantic_core import CoreSchema, core_schema
+
+MAX_INT: Final = 2**31 - 1
+MAX_LONG: Final = 2**63 - 1
+
+_JAVA_BLANK: Final = "".join(map(chr, range(0x21)))
+"""What Java's ``String.trim`` takes away; ``ConfigDef`` trims the text of every type."""
+
+_MAX_SHOWN: Final = 80
+
+
+def is_quoted(text: str) -> bool:
+    """Whether the trimmed text stands in double quotes."""
+    trimmed = text.strip(_JAVA_BLANK)
+    return len(trimmed) > 1 and trimmed.startswith('"') and trimmed.endswith('"')
+
+
+def plain(text: str) -> str:
+    """``text`` trimmed as ``ConfigDef`` does, and without one pair of double quotes around it."""
+    trimmed = text.strip(_JAVA_BLANK)
+    return trimmed[1:-1] if is_quoted(trimmed) else trimmed
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The type of a property.
+
+    ``type`` and ``valid`` are the words of the reference and of errors. ``parse`` raises ValueError, with a reason
+    where ``valid`` does not give it. ``hides`` tells which texts must never be shown.
+    """
+
+    type: str
+    valid: str
+    parse: Callable[[str], object]
+    hides: Callable[[str], bool] = lambda _: False
+
+    @property
+    def allowed(self) -> str:
+        """What is allowed, in words."""
+        return f"{self.type}: {self.valid}" if self.valid else self.type
+
+    def show(self, text: str) -> str:
+        """``text`` for a message: quoted, cut, and only if it is no secret."""
+        if self.hides(text):
+            return "a value that is not shown"
+        return repr(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…")
+
+    def read(self, text: str, info: ValidationInfo) -> object:
+        """The value of ``text``; a relative path is taken from the ``base_dir`` of the context."""
+        value = self.parse(text)
+        base_dir: Path = info.context["base_dir"] if info.context else Path()
+        return base_dir / value if isinstance(value, Path) else value
+
+    def __get_pydantic_core_schema__(self, source: object, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.with_info_plain_validator_function(self.read)
+
+
+def integer(low: int, high: int = MAX_INT, *, hint: str = "") -> Kind:
+    """Java's ``int``, in ``low..high`` (both in)."""
+    return _whole_number("int", low, high, MAX_INT, hint)
+
+
+def long(low: int, high: int = MAX_LONG) -> Kind:
+    """Java's ``long``, in ``low..high`` (both in)."""
+    return _whole_number("long", low, high, MAX_LONG, "")
+
+
+def _whole_number(java_type: str, low: int, high: int, java_max: int, hint: str) -> Kind:
+    def parse(text: str) -> int:
+        # 20 characters hold every long; int() alone would take underscores and other scripts' digits
+        if not re.fullmatch(r"[+-]?[0-9]{1,20}", trimmed := text.strip(_JAVA_BLANK)):
+            raise ValueError
+        number = int(trimmed)
+        if not low <= number <= high:
+            raise ValueError
+        return number
+
+    valid = f"{low} or more" if high == java_max else f"{low}..{high}"
+    return Kind(java_type, f"{valid} ({hint})" if hint else valid, parse)
+
+
+def multiple(of: int, high: int = MAX_INT) -> Kind:
+    """Java's ``int``: a multiple of ``of``, at least once."""
+    whole = integer(of, high)
+
+    def parse(text: str) -> object:
+        number = whole.parse(text)
+        if not isinstance(number, int) or number % of:
+            raise ValueError
+        return number
+
+    return Kind("int", f"{of} or a multiple of it", parse)
+
+
+def choice(*allowed: str) -> Kind:
+    """One of a few words, in exactly this case."""
+
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise ValueError
+        return text
+
+    return Kind("string", "one of " + ", ".join(allowed), parse)
+
+
+def choices(*allowed: str) -> Kind:
+    """A list of words out of a few, in exactly this case; said twice counts once."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        words = _split(text)
+        if not set(words) <= set(allowed):
+            raise ValueError
+        return words
+
+    return Kind("list", "any of " + ", ".join(allowed) + ", separated by commas", parse)
+
+
+def words(valid: str, check: Callable[[str], object]) -> Kind:
+    """A list separated by commas, of words that ``check`` accepts; said twice counts once."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        split = _split(text)
+        for word in split:
+            check(word)
+        return split
+
+    return Kind("list", valid, parse)
+
+
+def _split(text: str) -> tuple[str, ...]:
+    """As ``ConfigDef``: an empty text is an empty list, and an empty word stays one."""
+    if not text.strip(_JAVA_BLANK):
+        return ()
+    return tuple(dict.fromkeys(word.strip(_JAVA_BLANK) for word in text.split(",")))
+
+
+def string(valid: str = "", parse: Callable[[str], object] = str) -> Kind:
+    """Any text that ``parse`` accepts."""
+    return Kind("string", valid, parse)
+
+
+def java_class(valid: str, parse: Callable[[str], object]) -> Kind:
+    """A property that holds the name of a Java class, which ``parse`` makes something of."""
+    return Kind("class", valid, parse)
+
+
+def _boolean(text: str) -> bool:
+    lowered = text.strip(_JAVA_BLANK).lower()
+    if lowered not in {"true", "false"}:
+        raise ValueError
+    return lowered == "true"
+
+
+def _some(text: str) -> str:
+    if not text:
+        raise ValueError
+    return text
+
+
+def _secret(text: str) -> SecretStr:
+    return SecretStr(_some(text))
+
+
+def _path(text: str) -> Path:
+    if "\0" in text:
+        raise ValueError
+    return Path(_some(text))
+
+
+def _url(text: str) -> str:
+    try:
+        parts = urlsplit(text)
+        complete = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+    except ValueError:
+        complete = False  # urlsplit's own reasons quote the text, which may hold a password
+    if not complete or re.search(r"[@?#\s]", text):
+        raise ValueError
+    return text
+
+
+BOOLEAN: Final = Kind("bool", "true or false", _boolean)
+NAME: Final = Kind("string", "not empty", _some)
+SECRET: Final = Kind("password", "not empty", _secret, hides=lambda _: True)
+PATH: Final = Kind("path", "not empty", _path)
+URL: Final = Kind(
+    "string",
+    "http:// or https:// and a host, without user, query and fragment",
+    _url,
+    hides=lambda text: "@" in text or "?" in text,  # a password, or the signature of a SAS URL
+)
