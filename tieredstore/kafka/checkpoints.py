@@ -1,0 +1,157 @@
+"""The small files beside a log: leader epochs, ``partition.metadata``, producer snapshots, ``meta.properties``."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import struct
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass
+from typing import Final, TypeAlias
+
+import crc32c
+import javaproperties
+
+from tieredstore.errors import BatchCorrupt, ConfigError
+from tieredstore.model import Uuid
+
+LeaderEpochs: TypeAlias = tuple[tuple[int, int], ...]
+"""``(epoch, first offset)`` pairs; both columns strictly increase."""
+
+_EPOCH_LINE: Final = re.compile(r"(\d{1,10})\s+(\d{1,19})", re.ASCII)
+_NUMBER: Final = re.compile(r"\d{1,10}", re.ASCII)
+_MAX_EPOCH: Final = 2**31 - 1
+_MAX_OFFSET: Final = 2**63 - 1
+
+# version, CRC-32C of all that follows it, number of entries
+_SNAPSHOT_HEADER: Final = struct.Struct(">hIi")
+_SNAPSHOT_CRC_END: Final = 6
+_SNAPSHOT_VERSION: Final = 1
+# The fields of ProducerState in order.
+_SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
+
+
+def parse_leader_epochs(raw: bytes) -> LeaderEpochs:
+    """The entries of a ``leader-epoch-checkpoint``: version 0, the count, then a line ``epoch offset`` each."""
+    lines = _text(raw, "leader-epoch checkpoint").split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    if len(lines) < 2 or lines[0] != "0" or not _NUMBER.fullmatch(lines[1]):
+        raise BatchCorrupt("the leader-epoch checkpoint does not begin with version 0 and a count")
+    if int(lines[1]) != len(lines) - 2:
+        raise BatchCorrupt(f"the leader-epoch checkpoint promises {lines[1]} entries and has {len(lines) - 2}")
+    epochs = tuple(_parse_epoch_line(line) for line in lines[2:])
+    for (epoch, start), (next_epoch, next_start) in itertools.pairwise(epochs):
+        if next_epoch <= epoch or next_start <= start:
+            raise BatchCorrupt(f"leader epoch {next_epoch} at offset {next_start} follows {epoch} at {start}")
+    return epochs
+
+
+def format_leader_epochs(epochs: LeaderEpochs) -> bytes:
+    """The text of a ``leader-epoch-checkpoint``, as Kafka writes it."""
+    lines = ["0", str(len(epochs)), *(f"{epoch} {start}" for epoch, start in epochs)]
+    return "".join(f"{line}\n" for line in lines).encode("ascii")
+
+
+def truncate_from_end(epochs: LeaderEpochs, end_offset: int) -> LeaderEpochs:
+    """The epochs that began at ``end_offset`` (inclusive) or before: what Kafka uploads with a segment ending there."""
+    return tuple(entry for entry in epochs if entry[1] <= end_offset)
+
+
+def segment_leader_epochs(epochs: LeaderEpochs, start_offset: int, end_offset: int) -> LeaderEpochs:
+    """The epochs of a segment's offsets (both inclusive); the one in force at its start begins there."""
+    known = truncate_from_end(epochs, end_offset)
+    later = tuple(entry for entry in known if entry[1] > start_offset)
+    in_force = known[: len(known) - len(later)][-1:]
+    return tuple((epoch, start_offset) for epoch, _ in in_force) + later
+
+
+def parse_partition_metadata(raw: bytes) -> Uuid:
+    """The topic id of a ``partition.metadata`` file (version 0)."""
+    fields = dict(_split_field(line) for line in _text(raw, "partition.metadata").splitlines())
+    if fields.get("version") != "0":
+        raise BatchCorrupt(f"partition.metadata has version {fields.get('version')!r}, and 0 is the one known")
+    try:
+        return Uuid.parse(fields.get("topic_id", ""))
+    except ConfigError as error:
+        raise BatchCorrupt(f"partition.metadata names no topic id: {error}") from None
+
+
+def format_partition_metadata(topic_id: Uuid) -> bytes:
+    """The text of a ``partition.metadata`` file, as Kafka writes it: no newline at the end."""
+    return f"version: 0\ntopic_id: {topic_id}".encode("ascii")
+
+
+def parse_broker_id(raw: bytes) -> int | None:
+    """The broker's id in ``meta.properties`` (``node.id``, before KRaft ``broker.id``); None where it is not set."""
+    try:
+        properties = javaproperties.loads(_text(raw, "meta.properties"))
+    except ValueError as error:
+        raise BatchCorrupt(f"meta.properties cannot be parsed: {error}") from None
+    text = properties.get("node.id", properties.get("broker.id"))
+    if text is None:
+        return None
+    if not _NUMBER.fullmatch(text) or int(text) > _MAX_EPOCH:
+        raise BatchCorrupt(f"meta.properties has the broker id {text!r}, which is not a number of 31 bits")
+    return int(text)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """What the broker knows of one idempotent producer.
+
+    ``last_sequence`` and ``last_offset`` are those of its last batch, which began ``offset_delta`` earlier.
+    ``coordinator_epoch`` and ``current_txn_first_offset`` are -1 outside of transactions.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+    coordinator_epoch: int
+    current_txn_first_offset: int
+
+
+def parse_producer_snapshot(raw: bytes) -> tuple[ProducerState, ...]:
+    """The entries of a ``.snapshot`` file (version 1); BatchCorrupt if its CRC, version or size does not hold."""
+    if len(raw) < _SNAPSHOT_HEADER.size:
+        raise BatchCorrupt(f"the producer snapshot has {len(raw)} bytes, fewer than its header")
+    version, crc, count = _SNAPSHOT_HEADER.unpack_from(raw)
+    if version != _SNAPSHOT_VERSION:
+        raise BatchCorrupt(f"the producer snapshot has version {version}, and {_SNAPSHOT_VERSION} is the one known")
+    if crc != crc32c.crc32c(raw[_SNAPSHOT_CRC_END:]):
+        raise BatchCorrupt("the producer snapshot is damaged: its CRC does not hold")
+    if count < 0 or len(raw) != _SNAPSHOT_HEADER.size + count * _SNAPSHOT_ENTRY.size:
+        raise BatchCorrupt(f"the producer snapshot promises {count} entries in {len(raw)} bytes")
+    return tuple(ProducerState(*entry) for entry in _SNAPSHOT_ENTRY.iter_unpack(raw[_SNAPSHOT_HEADER.size :]))
+
+
+def format_producer_snapshot(states: Iterable[ProducerState]) -> bytes:
+    """The bytes of a ``.snapshot`` file, as Kafka writes it."""
+    entries = [_SNAPSHOT_ENTRY.pack(*astuple(state)) for state in states]
+    covered = len(entries).to_bytes(4, "big") + b"".join(entries)
+    return struct.pack(">hI", _SNAPSHOT_VERSION, crc32c.crc32c(covered)) + covered
+
+
+def _text(raw: bytes, name: str) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise BatchCorrupt(f"the {name} is not text") from None
+
+
+def _parse_epoch_line(line: str) -> tuple[int, int]:
+    match = _EPOCH_LINE.fullmatch(line)
+    epoch, start = (int(number) for number in match.groups()) if match else (_MAX_EPOCH + 1, 0)
+    if epoch > _MAX_EPOCH or start > _MAX_OFFSET:
+        raise BatchCorrupt(f"the leader-epoch checkpoint has the line {line[:60]!r}, not an epoch and an offset")
+    return epoch, start
+
+
+def _split_field(line: str) -> tuple[str, str]:
+    name, separator, value = line.partition(": ")
+    if not separator:
+        raise BatchCorrupt(f"partition.metadata has the line {line[:60]!r}, which is not a field")
+    return name, value

@@ -1,0 +1,350 @@
+"""The segments that lie in Kafka's log directories, and what a copy of one needs to know.
+
+:func:`discover` lists directories and opens nothing; :func:`describe` reads one segment's small files and the headers
+of its batches. A log directory holds one directory ``<topic>-<partition>`` for each partition, and that for each
+segment, by base offset::
+
+    00000000000000002225.log  .index  .timeindex  [.txnindex]
+    00000000000000004433.snapshot     the producers as of offset 4433: it belongs to the segment that ends before it
+    leader-epoch-checkpoint  partition.metadata
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tieredstore.errors import ConfigError, InvalidSegment
+from tieredstore.kafka.batches import HEADER_SIZE, walk_batch_headers
+from tieredstore.kafka.checkpoints import (
+    LeaderEpochs,
+    format_leader_epochs,
+    parse_leader_epochs,
+    parse_partition_metadata,
+    segment_leader_epochs,
+    truncate_from_end,
+)
+from tieredstore.kafka.indexes import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, is_trimmed
+from tieredstore.model import LogSegmentData, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
+
+LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
+PARTITION_METADATA: Final = "partition.metadata"
+
+_DIRECTORY: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,9})", re.ASCII)
+_SNAPSHOT: Final = re.compile(r"(\d{20})\.snapshot", re.ASCII)
+_LOG: Final = re.compile(r"(\d{20})\.log", re.ASCII)
+_DOOMED_DIRECTORY: Final = re.compile(r".+-(delete|future|stray)")
+_DOOMED_FILE: Final = re.compile(r".+\.(deleted|cleaned|swap)")
+_INTERNAL: Final = "__"
+_MAX_OFFSET: Final = 2**63 - 1
+# Four 16 KiB batches a read: small enough that big batches are hopped over, big enough for few calls on small ones.
+_WINDOW_SIZE: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSegment:
+    """A ``.log`` file, not opened yet. ``next_base_offset`` is None for the last one of its partition."""
+
+    directory: Path
+    topic: str
+    partition: int
+    base_offset: int
+    next_base_offset: int | None
+
+    def path(self, suffix: str) -> Path:
+        """The segment's file ``<base offset>.<suffix>``."""
+        return self.directory / f"{self.base_offset:020d}.{suffix}"
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} at offset {self.base_offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class LeftAlone:
+    """A file or directory that is no segment of a partition, and why: one clause for a person."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """What was found, by topic, partition and base offset, and what was left alone."""
+
+    segments: tuple[FoundSegment, ...]
+    left_alone: tuple[LeftAlone, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LogSegment:
+    """One segment with all that Kafka tells a remote storage manager about it.
+
+    ``end_offset`` is inclusive. ``max_timestamp_ms`` is the greatest of the batch headers, -1 if there is none.
+    An active segment (``closed_files`` is None) cannot be copied yet: its log was not read, ``end_offset`` and
+    ``max_timestamp_ms`` are -1, and there are no epochs.
+    """
+
+    topic_id: Uuid
+    topic: str
+    partition: int
+    base_offset: int
+    end_offset: int
+    size_in_bytes: int
+    max_timestamp_ms: int
+    segment_leader_epochs: LeaderEpochs
+    closed_files: LogSegmentData | None
+    txn_idx_empty: bool
+
+    @property
+    def active(self) -> bool:
+        """True while the broker may still append to the segment."""
+        return self.closed_files is None
+
+    @property
+    def files(self) -> LogSegmentData:
+        """What a copy takes; InvalidSegment for an active segment."""
+        if self.closed_files is None:
+            where = f"{self.topic}-{self.partition} at offset {self.base_offset}"
+            raise InvalidSegment(f"segment {where} is active: it can be copied once the broker has closed it")
+        return self.closed_files
+
+    @property
+    def topic_id_partition(self) -> TopicIdPartition:
+        """The partition that the segment is of."""
+        return TopicIdPartition(self.topic_id, self.topic, self.partition)
+
+    def to_metadata(
+        self, segment_id: Uuid, broker_id: int = -1, event_timestamp_ms: int = -1
+    ) -> RemoteLogSegmentMetadata:
+        """Kafka's metadata for one attempt to copy the segment, named ``segment_id``."""
+        return RemoteLogSegmentMetadata(
+            remote_log_segment_id=RemoteLogSegmentId(self.topic_id_partition, segment_id),
+            start_offset=self.base_offset,
+            end_offset=self.end_offset,
+            segment_size_in_bytes=self.size_in_bytes,
+            max_timestamp_ms=self.max_timestamp_ms,
+            broker_id=broker_id,
+            event_timestamp_ms=event_timestamp_ms,
+            segment_leader_epochs=self.segment_leader_epochs,
+            txn_idx_empty=self.txn_idx_empty,
+        )
+
+
+def discover(path: Path, *, topics: Collection[str] = ()) -> Discovery:
+    """The segments under a log directory, of one ``<topic>-<partition>`` directory, or the one of a ``.log`` file.
+
+    Lists directories only. From a log directory come the partitions of ``topics``, without them those of all topics
+    but Kafka's internal ones (``__…``). Raises ConfigError for a path that is none of these.
+    """
+    if path.is_file():
+        return _discover_file(path)
+    if not path.is_dir():
+        raise ConfigError(f"{path} is neither a directory nor a .log file")
+    # The contents decide, not the name: a log directory may well be called data-0.
+    if any(_LOG.fullmatch(entry.name) or entry.name == PARTITION_METADATA for entry in _listed(path)):
+        return _discover_partition(path)
+    return _discover_log_dir(path, topics)
+
+
+def describe(found: FoundSegment) -> LogSegment:
+    """Read what a copy of the segment needs: its small files, and all batch headers of a closed one.
+
+    A segment is closed if another follows it; the last one if its producer snapshot exists and its indexes are
+    trimmed, as in a copy of a partition without its active segment. (The active segment of a broker that was shut down
+    in order looks the same, and is whole.) As in Kafka a segment ends just before the base offset of the next, whatever
+    its last batch is: compaction may have emptied its log. The last one ends with its last batch; empty, it is active.
+
+    Raises InvalidSegment for files that are missing or contradict each other, BatchCorrupt for damaged ones.
+    """
+    topic_id = parse_partition_metadata(_read(found.directory / PARTITION_METADATA, found))
+    epochs = parse_leader_epochs(_read(found.directory / LEADER_EPOCH_CHECKPOINT, found))
+    size = _size(found.path("log"), found)
+    txn_index = found.path("txnindex")
+    extent = _closed_extent(found, size)
+    end_offset, max_timestamp = extent or (-1, -1)
+    return LogSegment(
+        topic_id=topic_id,
+        topic=found.topic,
+        partition=found.partition,
+        base_offset=found.base_offset,
+        end_offset=end_offset,
+        size_in_bytes=size,
+        max_timestamp_ms=max_timestamp,
+        segment_leader_epochs=_epochs_of(found, epochs, end_offset) if extent else (),
+        closed_files=_files(found, epochs, end_offset) if extent else None,
+        txn_idx_empty=not txn_index.exists() or _size(txn_index, found) == 0,
+    )
+
+
+def _discover_file(path: Path) -> Discovery:
+    match = _LOG.fullmatch(path.name)
+    if not match:
+        raise ConfigError(f"{path} is not a segment: its name should be 20 digits and .log")
+    inside = _discover_partition(path.absolute().parent)
+    return Discovery(tuple(s for s in inside.segments if s.base_offset == int(match[1])), ())
+
+
+def _discover_log_dir(path: Path, topics: Collection[str]) -> Discovery:
+    segments: list[FoundSegment] = []
+    left: list[LeftAlone] = []
+    for directory in (entry for entry in _listed(path) if entry.is_dir()):
+        reason = _reason_to_leave(directory.name, topics)
+        if reason:
+            left.append(LeftAlone(directory, reason))
+            continue
+        inside = _discover_partition(directory)
+        segments += inside.segments
+        left += inside.left_alone
+    segments.sort(key=lambda segment: (segment.topic, segment.partition, segment.base_offset))
+    return Discovery(tuple(segments), tuple(left))
+
+
+def _reason_to_leave(name: str, topics: Collection[str]) -> str | None:
+    match = _DIRECTORY.fullmatch(name)
+    doomed = _DOOMED_DIRECTORY.fullmatch(name)
+    if not match:
+        return f"a partition that Kafka marked {doomed[1]}" if doomed else "not named <topic>-<partition>"
+    if topics:
+        return None if match[1] in topics else "a topic that was not asked for"
+    return "an internal topic, copied only when named" if match[1].startswith(_INTERNAL) else None
+
+
+def _discover_partition(directory: Path) -> Discovery:
+    match = _DIRECTORY.fullmatch(directory.absolute().name)
+    if not match:
+        raise ConfigError(f"{directory} holds segments, and its name is not <topic>-<partition>")
+    entries = _listed(directory)
+    bases = sorted(int(log[1]) for log in (_LOG.fullmatch(entry.name) for entry in entries) if log)
+    if bases and bases[-1] > _MAX_OFFSET:
+        raise InvalidSegment(f"{directory} has a log at offset {bases[-1]}, beyond 63 bits")
+    following = [*bases[1:], None]
+    return Discovery(
+        tuple(FoundSegment(directory, match[1], int(match[2]), *pair) for pair in zip(bases, following, strict=False)),
+        tuple(_doomed_files(entries)),
+    )
+
+
+def _doomed_files(entries: list[Path]) -> Iterator[LeftAlone]:
+    for entry in entries:
+        match = _DOOMED_FILE.fullmatch(entry.name)
+        if match:
+            yield LeftAlone(entry, f"a file that Kafka marked {match[1]}")
+
+
+def _closed_extent(found: FoundSegment, size: int) -> tuple[int, int] | None:
+    """End offset and greatest timestamp of a closed segment; None for an active one."""
+    if found.next_base_offset is not None:
+        last, max_timestamp = _scan(found, size)
+        if last >= found.next_base_offset:
+            raise InvalidSegment(f"segment {found} ends at offset {last}, but {found.next_base_offset} begins the next")
+        return found.next_base_offset - 1, max_timestamp
+    if size == 0 or not _indexes_are_trimmed(found) or not _has_later_snapshot(found):
+        return None
+    last, max_timestamp = _scan(found, size)
+    return (last, max_timestamp) if _snapshot(found, last).exists() else None
+
+
+def _scan(found: FoundSegment, size: int) -> tuple[int, int]:
+    """The last offset and greatest timestamp that the batch headers name."""
+    last, max_timestamp, read = found.base_offset - 1, -1, 0
+    path = found.path("log")
+    with _explained(path, found), path.open("rb") as log:
+        for header in walk_batch_headers(_FileWindow(log.fileno(), size), size):
+            if header.base_offset < found.base_offset:
+                raise InvalidSegment(f"segment {found} holds a batch at offset {header.base_offset}, before its base")
+            last, read = header.last_offset, header.position + header.size_in_bytes
+            max_timestamp = max(max_timestamp, header.max_timestamp)
+    if read != size:
+        raise InvalidSegment(f"segment {found} is closed, but its log ends with {size - read} bytes of zeros")
+    return last, max_timestamp
+
+
+class _FileWindow:
+    """A view of an open file that reads forward in pieces: bounded memory, and no signal if the file shrinks."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        self._descriptor = descriptor
+        self._size = size
+        self._start = 0
+        self._piece = b""
+
+    def __call__(self, position: int) -> memoryview:
+        wanted = min(HEADER_SIZE, self._size - position)
+        if not self._start <= position <= self._start + len(self._piece) - wanted:
+            self._piece = os.pread(self._descriptor, _WINDOW_SIZE, position)
+            self._start = position
+            if len(self._piece) < wanted:
+                raise InvalidSegment(f"the log shrank to less than {position + wanted} bytes while it was read")
+        return memoryview(self._piece)[position - self._start :]
+
+
+def _indexes_are_trimmed(found: FoundSegment) -> bool:
+    sizes = {"index": OFFSET_ENTRY_SIZE, "timeindex": TIME_ENTRY_SIZE}
+    return all(is_trimmed(_read(found.path(suffix), found), size) for suffix, size in sizes.items())
+
+
+def _has_later_snapshot(found: FoundSegment) -> bool:
+    snapshots = (_SNAPSHOT.fullmatch(entry.name) for entry in _listed(found.directory))
+    return any(int(snapshot[1]) > found.base_offset for snapshot in snapshots if snapshot)
+
+
+def _snapshot(found: FoundSegment, end_offset: int) -> Path:
+    return found.directory / f"{end_offset + 1:020d}.snapshot"
+
+
+def _epochs_of(found: FoundSegment, epochs: LeaderEpochs, end_offset: int) -> LeaderEpochs:
+    own = segment_leader_epochs(epochs, found.base_offset, end_offset)
+    if not own:
+        raise InvalidSegment(f"{LEADER_EPOCH_CHECKPOINT} has no epoch for segment {found}, which ends at {end_offset}")
+    return own
+
+
+def _files(found: FoundSegment, epochs: LeaderEpochs, end_offset: int) -> LogSegmentData:
+    txn_index = found.path("txnindex")
+    return LogSegmentData(
+        log_segment=found.path("log"),
+        offset_index=_present(found.path("index"), found),
+        time_index=_present(found.path("timeindex"), found),
+        transaction_index=txn_index if txn_index.exists() else None,
+        producer_snapshot_index=_present(_snapshot(found, end_offset), found),
+        leader_epoch_index=format_leader_epochs(truncate_from_end(epochs, end_offset)),
+    )
+
+
+@contextmanager
+def _explained(path: Path, found: FoundSegment) -> Generator[None, None, None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise InvalidSegment(f"segment {found} has no file {path}, and cannot be copied without it") from None
+    except OSError as error:
+        raise InvalidSegment(f"segment {found}: {path} cannot be read: {error.strerror}") from error
+
+
+def _read(path: Path, found: FoundSegment) -> bytes:
+    with _explained(path, found):
+        return path.read_bytes()
+
+
+def _size(path: Path, found: FoundSegment) -> int:
+    with _explained(path, found):
+        return path.stat().st_size
+
+
+def _present(path: Path, found: FoundSegment) -> Path:
+    _size(path, found)
+    return path
+
+
+def _listed(directory: Path) -> list[Path]:
+    try:
+        return sorted(directory.iterdir())
+    except FileNotFoundError:
+        return []  # the broker has deleted the partition since it was seen
+    except OSError as error:
+        raise ConfigError(f"{directory} cannot be listed: {error.strerror}") from error

@@ -1,0 +1,170 @@
+"""Record batches of magic 2, made from records: for tests, examples and benchmarks."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import crc32c
+import zstandard
+
+from tieredstore.kafka.batches import FRAME_SIZE, HEADER_SIZE, CompressionType
+
+_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_CRC_START: Final = 21
+_OFFSET: Final = struct.Struct(">q")
+_TIMES: Final = struct.Struct(">qq")
+_INT32: Final = struct.Struct(">i")
+_LOG_APPEND_TIME: Final = 8
+_TRANSACTIONAL: Final = 16
+_CONTROL: Final = 32
+
+# Frame header of 64 KiB independent blocks without checksums; its last byte is the header's own check byte.
+_LZ4_HEADER: Final = bytes.fromhex("04224d18604082")
+_LZ4_STORED: Final = 0x8000_0000
+_LZ4_BLOCK: Final = 64 * 1024
+# The stream header of snappy-java, versions 1 and 1.
+_SNAPPY_HEADER: Final = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1)
+_SNAPPY_BLOCK: Final = 32 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record; the offset is given by its place in the batch. ``headers`` may repeat a name."""
+
+    value: bytes | None
+    key: bytes | None = None
+    timestamp_ms: int = 0
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """Who sent a batch; the default is a producer that is not idempotent. ``sequence`` is that of the first record."""
+
+    id: int = -1
+    epoch: int = -1
+    sequence: int = -1
+    transactional: bool = False
+
+
+ANONYMOUS: Final = Producer()
+
+
+def build_batch(
+    records: Sequence[Record],
+    base_offset: int = 0,
+    *,
+    compression: CompressionType = CompressionType.NONE,
+    producer: Producer = ANONYMOUS,
+    leader_epoch: int = 0,
+    log_append_time_ms: int | None = None,
+    control: bool = False,
+) -> bytes:
+    """One whole batch of consecutive offsets.
+
+    SNAPPY and LZ4 are valid streams of stored bytes: they do not shrink anything.
+    """
+    base_timestamp = records[0].timestamp_ms if records else -1
+    body = b"".join(_encode_record(record, i, base_timestamp) for i, record in enumerate(records))
+    max_timestamp = max((record.timestamp_ms for record in records), default=-1)
+    attributes = compression.value | producer.transactional * _TRANSACTIONAL | control * _CONTROL
+    if log_append_time_ms is not None:
+        attributes, max_timestamp = attributes | _LOG_APPEND_TIME, log_append_time_ms
+    body = _COMPRESSORS[compression](body)
+    batch = bytearray(HEADER_SIZE) + body
+    _HEADER.pack_into(
+        batch, 0, base_offset, len(batch) - FRAME_SIZE, leader_epoch, 2, 0, attributes, max(len(records) - 1, 0),
+        base_timestamp, max_timestamp, producer.id, producer.epoch, producer.sequence, len(records),
+    )  # fmt: skip
+    seal_batch(batch)
+    return bytes(batch)
+
+
+def build_end_marker(
+    base_offset: int, producer: Producer, *, commit: bool, timestamp_ms: int = 0, coordinator_epoch: int = 0
+) -> bytes:
+    """The control batch that ends a transaction of ``producer``."""
+    key, value = struct.pack(">hh", 0, int(commit)), struct.pack(">hi", 0, coordinator_epoch)
+    ending = Producer(producer.id, producer.epoch, -1, transactional=True)
+    return build_batch([Record(value, key, timestamp_ms)], base_offset, producer=ending, control=True)
+
+
+def seal_batch(batch: bytearray) -> None:
+    """Write the CRC-32C that the batch's bytes have now."""
+    with memoryview(batch) as view, view[_CRC_START:] as covered:
+        crc = crc32c.crc32c(covered)
+    batch[_CRC_START - 4 : _CRC_START] = crc.to_bytes(4, "big")
+
+
+def move_batch(batch: bytearray, offset: int, time_shift_ms: int, sequence: int) -> None:
+    """Make the batch begin at another offset and sequence, all of its timestamps later by ``time_shift_ms``."""
+    base_timestamp, max_timestamp = _TIMES.unpack_from(batch, 27)
+    _OFFSET.pack_into(batch, 0, offset)
+    _TIMES.pack_into(batch, 27, base_timestamp + time_shift_ms, max_timestamp + time_shift_ms)
+    _INT32.pack_into(batch, 53, sequence)
+    seal_batch(batch)
+
+
+def _encode_record(record: Record, offset_delta: int, base_timestamp: int) -> bytes:
+    body = b"".join(
+        (
+            b"\0",  # attributes: none are defined
+            _varint(record.timestamp_ms - base_timestamp),
+            _varint(offset_delta),
+            _sized(record.key),
+            _sized(record.value),
+            _varint(len(record.headers)),
+            *(_sized(name.encode()) + _sized(value) for name, value in record.headers),
+        )
+    )
+    return _varint(len(body)) + body
+
+
+def _sized(data: bytes | None) -> bytes:
+    return _varint(-1) if data is None else _varint(len(data)) + data
+
+
+def _varint(number: int) -> bytes:
+    """Zig-zag, then seven bits a byte, low ones first."""
+    return _uvarint(number << 1 if number >= 0 else ~(number << 1))
+
+
+def _uvarint(left: int) -> bytes:
+    out = bytearray()
+    while left > 0x7F:
+        out.append(left & 0x7F | 0x80)
+        left >>= 7
+    out.append(left)
+    return bytes(out)
+
+
+def _blocks(body: bytes, size: int) -> list[bytes]:
+    return [body[at : at + size] for at in range(0, len(body), size)]
+
+
+def _store_lz4(body: bytes) -> bytes:
+    blocks = (struct.pack("<I", _LZ4_STORED | len(block)) + block for block in _blocks(body, _LZ4_BLOCK))
+    return _LZ4_HEADER + b"".join(blocks) + bytes(4)
+
+
+def _store_snappy(body: bytes) -> bytes:
+    blocks = (_snappy_literal(block) for block in _blocks(body, _SNAPPY_BLOCK))
+    return _SNAPPY_HEADER + b"".join(struct.pack(">i", len(block)) + block for block in blocks)
+
+
+def _snappy_literal(block: bytes) -> bytes:
+    """A raw snappy block of one literal: tag 61 has the length - 1 in two little-endian bytes after it."""
+    return _uvarint(len(block)) + bytes([61 << 2]) + struct.pack("<H", len(block) - 1) + block
+
+
+_COMPRESSORS: Final[dict[CompressionType, Callable[[bytes], bytes]]] = {
+    CompressionType.NONE: bytes,
+    CompressionType.GZIP: lambda body: gzip.compress(body, 6, mtime=0),
+    CompressionType.SNAPPY: _store_snappy,
+    CompressionType.LZ4: _store_lz4,
+    CompressionType.ZSTD: lambda body: zstandard.ZstdCompressor().compress(body),
+}
