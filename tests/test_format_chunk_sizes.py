@@ -1,0 +1,201 @@
+"""The list of stored chunk sizes: binary form and zstd frame."""
+
+from __future__ import annotations
+
+import base64
+import struct
+import tracemalloc
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tieredstore.errors import ManifestCorrupt, SegmentTooLarge
+from tieredstore.format.chunk_sizes import (
+    MAX_BINARY_SIZE,
+    decode_chunk_sizes,
+    encode_chunk_sizes,
+    pack_chunk_sizes,
+    unpack_chunk_sizes,
+)
+
+BINARY = [
+    ([], "00000000"),
+    ([213], "00000001 000000d5"),
+    ([2147483647], "00000001 7fffffff"),
+    ([10, 20, 30], "00000003 0000000a 01 00 0a 0000001e"),
+    ([1000000, 1000010, 1000020], "00000003 000f4240 01 00 0a 000f4254"),
+    ([0, 1000, 2, 44002, 369], "00000005 00000000 02 0000 03e8 0002 abe2 00000171"),
+    ([0, 255, 5], "00000003 00000000 01 00 ff 00000005"),
+    ([0, 256, 5], "00000003 00000000 02 0000 0100 00000005"),
+    ([1, 65545, 65555, 65565, 2147483647], "00000005 00000001 03 000000 010008 010012 01001c 7fffffff"),
+    ([1, 16777225, 16777235, 2147483647], "00000004 00000001 04 00000000 01000008 01000012 7fffffff"),
+    ([7, 7, 7, 3], "00000004 00000007 01 00 00 00 00000003"),
+]
+TEXT = [
+    ([213], "KLUv/SAIQQAAAAAAAQAAANU="),
+    ([2147483647], "KLUv/SAIQQAAAAAAAX////8="),
+    ([10, 20, 30], "KLUv/SAPeQAAAAAAAwAAAAoBAAoAAAAe"),
+    ([1000000, 1000010, 1000020], "KLUv/SAPeQAAAAAAAwAPQkABAAoAD0JU"),
+    ([0, 1000, 2, 44002, 369], "KLUv/SAVqQAAAAAABQAAAAACAAAD6AACq+IAAAFx"),
+    ([0, 255, 5], "KLUv/SAPeQAAAAAAAwAAAAABAP8AAAAF"),
+    ([0, 256, 5], "KLUv/SARiQAAAAAAAwAAAAACAAABAAAAAAU="),
+    ([1, 65545, 65555, 65565, 2147483647], "KLUv/SAZyQAAAAAABQAAAAEDAAAAAQAIAQASAQAcf////w=="),
+    ([1, 16777225, 16777235, 2147483647], "KLUv/SAZyQAAAAAABAAAAAEEAAAAAAEAAAgBAAASf////w=="),
+    ([7, 7, 7, 3], "KLUv/SAQgQAAAAAABAAAAAcBAAAAAAAAAw=="),
+    ([9026, 9016, 9018, 9000, 18190, 65574, 24624], "KLUv/SAZyQAAAAAABwAAIygCABoAEAASAAAj5tz+AABgMA=="),
+]
+
+sizes_of_all_widths = st.sampled_from([0xFF, 0xFFFF, 0xFFFFFF, 2**31 - 1]).flatmap(
+    lambda top: st.lists(st.integers(0, top), max_size=60)
+)
+
+
+@pytest.mark.parametrize(("sizes", "binary"), BINARY, ids=str)
+def test_the_binary_form_is_the_plugins(sizes: list[int], binary: str) -> None:
+    raw = bytes.fromhex(binary)
+    assert encode_chunk_sizes(sizes) == raw
+    assert list(decode_chunk_sizes(raw)) == sizes
+    assert list(decode_chunk_sizes(memoryview(raw))) == sizes
+
+
+@pytest.mark.parametrize(("sizes", "text"), TEXT, ids=str)
+def test_the_frame_is_the_plugins(sizes: list[int], text: str) -> None:
+    frame = base64.b64decode(text)
+    assert pack_chunk_sizes(sizes) == frame
+    assert list(unpack_chunk_sizes(frame)) == sizes
+
+
+@given(sizes_of_all_widths)
+def test_any_list_comes_back(sizes: list[int]) -> None:
+    assert list(unpack_chunk_sizes(pack_chunk_sizes(sizes))) == sizes
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_the_width_grows_exactly_where_a_difference_needs_it(width: int, beyond: int) -> None:
+    difference = min(2 ** (8 * width) - 1 + beyond, 2**31 - 1)
+    raw = encode_chunk_sizes([0, difference, 0])
+    assert raw[8] == min(width + beyond, 4)
+
+
+@given(sizes_of_all_widths.filter(lambda sizes: len(sizes) > 1))
+def test_the_last_size_takes_no_part_in_base_and_width(sizes: list[int]) -> None:
+    assert encode_chunk_sizes(sizes)[:-4] == encode_chunk_sizes([*sizes[:-1], sizes[0]])[:-4]
+
+
+@pytest.mark.parametrize("sizes", [[-1], [2**31], [1, -1, 1], [1, 2**31, 1], [1, 1, -1], [1, 1, 2**31]])
+def test_sizes_that_the_format_cannot_hold_are_refused(sizes: list[int]) -> None:
+    with pytest.raises(SegmentTooLarge, match=r"not within 0\.\.2147483647"):
+        encode_chunk_sizes(sizes)
+
+
+def test_a_list_over_ten_mebibytes_is_refused_before_it_is_written() -> None:
+    fits = [0] * ((MAX_BINARY_SIZE - 13) // 3) + [0]
+    fits[0] = 2**24 - 1  # three bytes a size
+    assert len(encode_chunk_sizes(fits)) == MAX_BINARY_SIZE
+    assert len(unpack_chunk_sizes(pack_chunk_sizes(fits))) == len(fits)
+    with pytest.raises(SegmentTooLarge, match=r"use a larger chunk\.size"):
+        pack_chunk_sizes([*fits, 0])
+
+
+@pytest.mark.parametrize(
+    ("binary", "reason"),
+    [
+        ("", "inside a number"),
+        ("000000", "inside a number"),
+        ("00000000 00", "5 bytes where its head calls for 4"),
+        ("00000001", "4 bytes where its head calls for 8"),
+        ("00000001 000000", "7 bytes where its head calls for 8"),
+        ("00000001 00000001 00", "9 bytes where its head calls for 8"),
+        ("00000001 ffffffff", "negative"),
+        ("ffffffff 00000000 01 00000000", "negative"),
+        ("00000002", "inside its head"),
+        ("00000002 00000000", "inside its head"),
+        ("00000002 00000000 00 00000000", "in 0 bytes each"),
+        ("00000002 00000000 05 0000000000 00000000", "in 5 bytes each"),
+        ("00000002 00000000 ff 00 00000000", "in -1 bytes each"),
+        ("00000002 ffffffff 01 00 00000000", "from -1"),
+        ("00000002 00000000 01 00", "calls for 14"),
+        ("00000002 00000000 01 00 00000000 00", "15 bytes where its head calls for 14"),
+        ("7fffffff 00000000 04 00000000 00000000", "calls for 8589934597"),
+        ("00000002 7fffffff 01 01 00000000", "above 2147483647"),
+        ("00000002 00000000 04 80000000 00000000", "above 2147483647"),
+        ("00000002 7fffffff 04 ffffffff 00000000", "above 2147483647"),
+        ("00000002 00000000 01 00 80000000", "negative"),
+    ],
+)
+def test_a_damaged_binary_form_is_refused(binary: str, reason: str) -> None:
+    with pytest.raises(ManifestCorrupt, match=reason):
+        decode_chunk_sizes(bytes.fromhex(binary))
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_are_a_list_or_corrupt(raw: bytes) -> None:
+    try:
+        sizes = decode_chunk_sizes(raw)
+    except ManifestCorrupt:
+        return
+    assert all(0 <= size <= 2**31 - 1 for size in sizes)
+    assert len(raw) >= len(sizes)
+
+
+def _frame(raw: bytes, *, level: int = 3, content_size: bool = True, checksum: bool = False) -> bytes:
+    made = zstandard.ZstdCompressor(level=level, write_content_size=content_size, write_checksum=checksum)
+    return made.compress(raw)
+
+
+@pytest.mark.parametrize("level", [1, 9, 19])
+@pytest.mark.parametrize("checksum", [False, True])
+def test_a_frame_of_any_level_and_with_a_checksum_is_read(level: int, checksum: bool) -> None:
+    frame = _frame(encode_chunk_sizes([5, 6, 7]), level=level, checksum=checksum)
+    assert list(unpack_chunk_sizes(frame)) == [5, 6, 7]
+
+
+GOOD = _frame(encode_chunk_sizes([10, 20, 30]))
+
+
+@pytest.mark.parametrize(
+    ("frame", "reason"),
+    [
+        (b"", "zstd frame"),
+        (b"not zstd at all", "zstd frame"),
+        (_frame(bytes(4), content_size=False), "does not declare a size"),
+        (_frame(bytes(MAX_BINARY_SIZE + 1)), "does not declare a size up to"),
+        (GOOD[:-1], "zstd frame"),
+        (GOOD + b"\0", "zstd frame"),
+        (GOOD + GOOD, "zstd frame"),
+        (bytes.fromhex("502a4d1800000000") + GOOD, "inside a number"),
+        (GOOD[:5] + b"\x0e" + GOOD[6:], "zstd frame"),
+        (_frame(b""), "inside a number"),
+    ],
+    ids=["empty", "junk", "no size", "too large", "short", "tail", "two", "skippable first", "size off", "no bytes"],
+)
+def test_a_damaged_frame_is_refused(frame: bytes, reason: str) -> None:
+    with pytest.raises(ManifestCorrupt, match=reason):
+        unpack_chunk_sizes(frame)
+
+
+@pytest.mark.parametrize("claimed", [MAX_BINARY_SIZE + 1, 2**31, 2**63, 2**64 - 2])
+def test_a_frame_that_claims_too_much_allocates_nothing(claimed: int) -> None:
+    frame = bytes.fromhex("28b52ffd e0") + struct.pack("<Q", claimed) + GOOD[6:]
+    tracemalloc.start()
+    try:
+        with pytest.raises(ManifestCorrupt):
+            unpack_chunk_sizes(frame)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_every_single_bit_flip_of_a_frame_is_a_list_or_corrupt() -> None:
+    frame = pack_chunk_sizes(list(range(250_000, 250_400)))
+    for bit in range(8 * len(frame)):
+        damaged = bytearray(frame)
+        damaged[bit // 8] ^= 1 << bit % 8
+        try:
+            sizes = unpack_chunk_sizes(bytes(damaged))
+        except ManifestCorrupt:
+            continue
+        assert len(sizes) <= MAX_BINARY_SIZE

@@ -1,0 +1,206 @@
+"""Where each chunk of a segment lies, before and after it was transformed.
+
+A segment's log is cut every ``original_chunk_size`` bytes; the last chunk holds the rest. Each chunk is transformed on
+its own and the results are stored back to back. Without compression every stored chunk but the last has the same size
+(``fixed``); with it each has its own (``variable``).
+"""
+
+from __future__ import annotations
+
+import base64
+from abc import ABC, abstractmethod
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Final, overload
+
+from tieredstore.errors import InvalidRange, ManifestCorrupt
+from tieredstore.format.base64_text import decode_base64
+from tieredstore.format.chunk_sizes import pack_chunk_sizes, unpack_chunk_sizes
+from tieredstore.model import MAX_INT32, ByteRange
+
+ENCRYPTION_OVERHEAD: Final = 28
+"""What encryption adds to a chunk or an index: 12 bytes of IV before it, 16 bytes of tag behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkIndex(ABC):
+    """The chunks of one segment, numbered from 0; every lookup is O(1).
+
+    Sizes and positions are in bytes. An index that contradicts itself cannot be made: ManifestCorrupt.
+    """
+
+    original_chunk_size: int
+    original_file_size: int
+
+    @abstractmethod
+    def positions(self) -> Sequence[int]:
+        """``chunk_count + 1`` stored positions: chunk ``i`` is stored at ``[p[i], p[i + 1])``.
+
+        A ``variable`` index decodes its list at each call: keep the result while working on a segment.
+        """
+
+    @property
+    def chunk_count(self) -> int:
+        """How many chunks there are: 0 only for an empty file."""
+        return -(-self.original_file_size // self.original_chunk_size)
+
+    @property
+    def stored_size(self) -> int:
+        """The size of the whole ``.log`` object."""
+        return self.positions()[-1]
+
+    def original_size(self, chunk_id: int) -> int:
+        """The size of a chunk before it was transformed; InvalidRange if there is no such chunk."""
+        return len(self.original_range(chunk_id))
+
+    def original_range(self, chunk_id: int) -> ByteRange:
+        """The part of the original file that a chunk holds; InvalidRange if there is no such chunk."""
+        if not 0 <= chunk_id < self.chunk_count:
+            raise InvalidRange(f"there is no chunk {chunk_id} in a segment of {self.chunk_count} chunks")
+        start = chunk_id * self.original_chunk_size
+        return ByteRange(start, min(start + self.original_chunk_size, self.original_file_size))
+
+    def chunk_at(self, position: int) -> int:
+        """The chunk that holds the byte at ``position`` of the original; InvalidRange if it is outside of it."""
+        if not 0 <= position < self.original_file_size:
+            raise InvalidRange(f"position {position} is outside of a segment of {self.original_file_size} bytes")
+        return position // self.original_chunk_size
+
+    def chunks_of(self, byte_range: ByteRange) -> range:
+        """The chunks that overlap a range of the original (none for an empty one).
+
+        InvalidRange if the range ends past the file.
+        """
+        if byte_range.stop > self.original_file_size:
+            raise InvalidRange(
+                f"bytes {byte_range.start}:{byte_range.stop} reach past a segment of {self.original_file_size} bytes"
+            )
+        if not len(byte_range):
+            return range(0)
+        return range(self.chunk_at(byte_range.start), self.chunk_at(byte_range.stop - 1) + 1)
+
+    def _last_original_size(self) -> int:
+        return self.original_size(self.chunk_count - 1)
+
+    def _check_original(self) -> None:
+        if not 1 <= self.original_chunk_size <= MAX_INT32:
+            raise ManifestCorrupt(f"originalChunkSize is {self.original_chunk_size}, not within 1..{MAX_INT32}")
+        if not 0 <= self.original_file_size <= MAX_INT32:
+            raise ManifestCorrupt(f"originalFileSize is {self.original_file_size}, not within 0..{MAX_INT32}")
+
+
+@dataclass(frozen=True, slots=True)
+class FixedChunkIndex(ChunkIndex):
+    """The index of an uncompressed segment: all stored chunks but the last are of one size."""
+
+    transformed_chunk_size: int
+    final_transformed_chunk_size: int
+
+    def __post_init__(self) -> None:
+        self._check_original()
+        if self.overhead not in {0, ENCRYPTION_OVERHEAD}:
+            raise ManifestCorrupt(
+                f"transformedChunkSize is {self.transformed_chunk_size}: originalChunkSize {self.original_chunk_size} "
+                f"or {ENCRYPTION_OVERHEAD} more is possible"
+            )
+        final = self._last_original_size() + self.overhead if self.chunk_count else 0
+        if self.final_transformed_chunk_size != final:
+            raise ManifestCorrupt(
+                f"finalTransformedChunkSize is {self.final_transformed_chunk_size}: the other sizes call for {final}"
+            )
+
+    @property
+    def overhead(self) -> int:
+        """By how much a stored chunk is longer than its original."""
+        return self.transformed_chunk_size - self.original_chunk_size
+
+    def positions(self) -> Sequence[int]:
+        """See the base class; computed at each lookup, so it costs no memory."""
+        return _FixedPositions(self.chunk_count, self.transformed_chunk_size, self.final_transformed_chunk_size)
+
+
+@dataclass(frozen=True, slots=True)
+class VariableChunkIndex(ChunkIndex):
+    """The index of a compressed segment: each stored chunk has its own size.
+
+    Thousands of them stay in memory, so the list is kept packed, as the manifest has it: about 3 KB for 2,000 chunks.
+    """
+
+    packed_sizes: bytes
+
+    def __post_init__(self) -> None:
+        self._check_original()
+        sizes = unpack_chunk_sizes(self.packed_sizes)
+        if not self.chunk_count or len(sizes) != self.chunk_count:
+            raise ManifestCorrupt(
+                f"transformedChunks lists {len(sizes)} chunks where originalFileSize and originalChunkSize make "
+                f"{self.chunk_count}, and at least 1 must be"
+            )
+        _check_stored_size(min(sizes), self.original_chunk_size)
+        _check_stored_size(max(sizes), min(self.original_chunk_size, self.original_file_size))
+        _check_stored_size(sizes[-1], self._last_original_size())
+
+    @classmethod
+    def from_sizes(cls, original_chunk_size: int, original_file_size: int, sizes: Sequence[int]) -> VariableChunkIndex:
+        """The index of chunks with these stored sizes; SegmentTooLarge if the format cannot hold them."""
+        return cls(original_chunk_size, original_file_size, pack_chunk_sizes(sizes))
+
+    @classmethod
+    def from_text(cls, original_chunk_size: int, original_file_size: int, text: str) -> VariableChunkIndex:
+        """The index of a manifest's ``transformedChunks``: standard base64, padding optional."""
+        packed = decode_base64(text, "transformedChunks", padded=False)
+        return cls(original_chunk_size, original_file_size, packed)
+
+    @property
+    def text(self) -> str:
+        """``transformedChunks`` as the manifest has it."""
+        return base64.b64encode(self.packed_sizes).decode("ascii")
+
+    def stored_sizes(self) -> array[int]:
+        """The stored size of every chunk, decoded at each call."""
+        return unpack_chunk_sizes(self.packed_sizes)
+
+    def positions(self) -> Sequence[int]:
+        """See the base class."""
+        # 64 bits: the sum may pass 2^31, where the plugin's own arithmetic overflows.
+        return array("q", accumulate(self.stored_sizes(), initial=0))
+
+
+@dataclass(frozen=True, slots=True)
+class _FixedPositions(Sequence[int]):
+    """The stored positions of chunks of one ``size`` and a last one of ``final_size``."""
+
+    chunk_count: int
+    size: int
+    final_size: int
+
+    def __len__(self) -> int:
+        return self.chunk_count + 1
+
+    @overload
+    def __getitem__(self, item: int) -> int: ...
+    @overload
+    def __getitem__(self, item: slice) -> Sequence[int]: ...
+    def __getitem__(self, item: int | slice) -> int | Sequence[int]:
+        if isinstance(item, slice):
+            return [self[i] for i in range(*item.indices(len(self)))]
+        chunk_id = item + len(self) if item < 0 else item
+        if not 0 <= chunk_id <= self.chunk_count:
+            raise IndexError(f"no position {item} among {len(self)}")
+        if chunk_id and chunk_id == self.chunk_count:
+            return (chunk_id - 1) * self.size + self.final_size
+        return chunk_id * self.size
+
+
+def _check_stored_size(stored: int, original: int) -> None:
+    """Refuse a size that no chunk can have, before a reader allocates it.
+
+    zstd adds at most 1/256 and 64 bytes to what it cannot compress; twice the original leaves room for any writer.
+    """
+    limit = 2 * original + 1024
+    if not 1 <= stored <= limit:
+        raise ManifestCorrupt(
+            f"transformedChunks lists a chunk of {stored} bytes for {original} bytes of the log: 1..{limit} is possible"
+        )

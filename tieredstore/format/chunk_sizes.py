@@ -1,0 +1,137 @@
+"""The list of stored chunk sizes: its binary form, and the zstd frame around it.
+
+All integers are big-endian. A list of ``m`` sizes, each 0 to 2^31-1::
+
+    m = 0    int32 0
+    m = 1    int32 1 | int32 size
+    m >= 2   int32 m | int32 base | int8 w | (m - 1) x uint of w bytes: size - base | int32 last size
+
+``base`` is the smallest of all sizes but the last, ``w`` (1 to 4) the fewest bytes that hold every difference; the last
+chunk is usually the odd one, so it is written in full. In the manifest this is one zstd frame that carries its content
+size, as base64 text.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final
+
+import zstandard
+
+from tieredstore.errors import ManifestCorrupt, SegmentTooLarge
+from tieredstore.model import MAX_INT32
+
+MAX_BINARY_SIZE: Final = 10 * 1024 * 1024
+"""The plugin neither writes nor reads a longer binary form."""
+
+_INT: Final = Struct(">i")
+_ONE: Final = Struct(">ii")
+_HEAD: Final = Struct(">iib")
+_LEVEL: Final = 3  # the plugin's; any level is read
+
+
+def encode_chunk_sizes(sizes: Sequence[int]) -> bytes:
+    """The binary form of ``sizes``; SegmentTooLarge if one of them is not within 0..2^31-1."""
+    if sizes and not 0 <= min(sizes) <= max(sizes) <= MAX_INT32:
+        raise SegmentTooLarge(f"stored chunk sizes {min(sizes)} to {max(sizes)} are not within 0..{MAX_INT32}")
+    if not sizes:
+        return _INT.pack(0)
+    if len(sizes) == 1:
+        return _ONE.pack(1, sizes[0])
+    most = sizes[:-1]
+    base = min(most)
+    width = max(1, ((max(most) - base).bit_length() + 7) // 8)
+    differences = _narrow(array("I", [size - base for size in most]), width)
+    return b"".join((_HEAD.pack(len(sizes), base, width), differences, _INT.pack(sizes[-1])))
+
+
+def decode_chunk_sizes(raw: bytes | bytearray | memoryview) -> array[int]:
+    """The sizes of a binary form; ManifestCorrupt unless it is exactly one list of sizes within 0..2^31-1."""
+    count = _read_int(raw, 0)
+    if count == 0:
+        _check_length(raw, _INT.size)
+        return array("i")
+    if count == 1:
+        _check_length(raw, _ONE.size)
+        return array("i", (_read_int(raw, _INT.size),))
+    return _decode_many(raw, count)
+
+
+def pack_chunk_sizes(sizes: Sequence[int]) -> bytes:
+    """``sizes`` as one zstd frame; SegmentTooLarge if the format cannot hold them."""
+    binary = encode_chunk_sizes(sizes)
+    if len(binary) > MAX_BINARY_SIZE:
+        raise SegmentTooLarge(f"{len(sizes)} chunks are more than a manifest can list; use a larger chunk.size")
+    return zstandard.ZstdCompressor(level=_LEVEL).compress(binary)
+
+
+def unpack_chunk_sizes(frame: bytes) -> array[int]:
+    """The sizes in one zstd frame, with no allocation above 10 MiB whatever it claims; ManifestCorrupt if damaged."""
+    try:
+        claimed = zstandard.frame_content_size(frame)
+        if not 0 <= claimed <= MAX_BINARY_SIZE:
+            raise ManifestCorrupt(f"the list of chunk sizes does not declare a size up to {MAX_BINARY_SIZE} bytes")
+        # A decompressor serves one thread at a time; making one costs a few microseconds.
+        binary = zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise ManifestCorrupt(f"the list of chunk sizes is not one whole zstd frame: {error}") from error
+    return decode_chunk_sizes(binary)
+
+
+def _decode_many(raw: bytes | bytearray | memoryview, count: int) -> array[int]:
+    if len(raw) < _HEAD.size:
+        raise ManifestCorrupt(f"the list of chunk sizes ends after {len(raw)} bytes, inside its head")
+    _, base, width = _HEAD.unpack_from(raw)
+    if base < 0 or not 1 <= width <= 4:
+        raise ManifestCorrupt(f"the list of chunk sizes claims {count} sizes from {base} in {width} bytes each")
+    stop = _HEAD.size + (count - 1) * width
+    _check_length(raw, stop + _INT.size)
+    differences = _widen(raw[_HEAD.size : stop], width)
+    try:
+        sizes = array("i", [base + difference for difference in differences])
+    except OverflowError as error:
+        raise ManifestCorrupt(f"the list of chunk sizes holds a size above {MAX_INT32}") from error
+    sizes.append(_read_int(raw, stop))
+    return sizes
+
+
+def _narrow(values: array[int], width: int) -> bytes:
+    """The low ``width`` bytes of each 32-bit value, big-endian."""
+    whole = _big_endian(values).tobytes()
+    narrow = bytearray(len(values) * width)
+    for byte in range(width):
+        narrow[byte::width] = whole[4 - width + byte :: 4]
+    return bytes(narrow)
+
+
+def _widen(raw: bytes | bytearray | memoryview, width: int) -> array[int]:
+    """The inverse of ``_narrow``: byte columns are moved whole, which is twenty times faster than value by value."""
+    whole = bytearray(len(raw) // width * 4)
+    for byte in range(width):
+        whole[4 - width + byte :: 4] = raw[byte::width]
+    values = array("I")
+    values.frombytes(whole)
+    return _big_endian(values)
+
+
+def _big_endian(values: array[int]) -> array[int]:
+    if sys.byteorder == "little":
+        values.byteswap()
+    return values
+
+
+def _read_int(raw: bytes | bytearray | memoryview, start: int) -> int:
+    if len(raw) < start + _INT.size:
+        raise ManifestCorrupt(f"the list of chunk sizes ends after {len(raw)} bytes, inside a number")
+    value: int = _INT.unpack_from(raw, start)[0]
+    if value < 0:
+        raise ManifestCorrupt(f"the list of chunk sizes holds {value}, a negative number")
+    return value
+
+
+def _check_length(raw: bytes | bytearray | memoryview, expected: int) -> None:
+    if len(raw) != expected:
+        raise ManifestCorrupt(f"the list of chunk sizes has {len(raw)} bytes where its head calls for {expected}")

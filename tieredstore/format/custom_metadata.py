@@ -1,0 +1,164 @@
+"""Custom metadata: what the broker keeps for us with each segment, in Kafka's metadata topic.
+
+Kafka's "tagged fields" and nothing else; integers are unsigned LEB128::
+
+    uvarint number of fields
+    for each, in ascending order of tags:
+        uvarint tag | uvarint size of the value | value
+
+    tag 0  REMOTE_SIZE    int64, zig-zag         bytes of the three objects together
+    tag 1  OBJECT_PREFIX  uvarint (length + 1) | UTF-8     the key prefix at the time of the copy
+    tag 2  OBJECT_KEY     uvarint (length + 1) | UTF-8     the main path
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+from tieredstore.errors import CorruptData
+from tieredstore.model import MAX_INT32
+
+_UVARINT_BYTES: Final = 5
+_VARLONG_BYTES: Final = 10
+_MAX_UINT64: Final = 2**64 - 1
+
+
+class CustomMetadataField(enum.Enum):
+    """The fields by the names that ``custom.metadata.fields.include`` uses; the value is the tag."""
+
+    REMOTE_SIZE = 0
+    OBJECT_PREFIX = 1
+    OBJECT_KEY = 2
+
+
+@dataclass(frozen=True, slots=True)
+class CustomMetadata:
+    """The fields; None where one is not recorded. ``unknown`` are the ``(tag, value)`` of other tags, kept as read."""
+
+    remote_size: int | None = None
+    object_prefix: str | None = None
+    object_key: str | None = None
+    unknown: tuple[tuple[int, bytes], ...] = ()
+
+    @classmethod
+    def from_bytes(cls, raw: bytes | bytearray | memoryview) -> CustomMetadata:
+        """Read the fields, in any order; no bytes are no fields. CorruptData if they do not hold together."""
+        values = _read_tagged(_Reader(bytes(raw))) if len(raw) else {}
+        size, prefix, key = (values.pop(field.value, None) for field in CustomMetadataField)
+        return cls(
+            remote_size=None if size is None else _read_varlong(size),
+            object_prefix=None if prefix is None else _read_string(prefix),
+            object_key=None if key is None else _read_string(key),
+            unknown=tuple(sorted(values.items())),
+        )
+
+    def to_bytes(self) -> bytes:
+        """The bytes to return to the broker. Without any field, return no custom metadata instead of these."""
+        values = dict(self.unknown)
+        if self.remote_size is not None:
+            values[CustomMetadataField.REMOTE_SIZE.value] = _varlong(self.remote_size)
+        if self.object_prefix is not None:
+            values[CustomMetadataField.OBJECT_PREFIX.value] = _string(self.object_prefix)
+        if self.object_key is not None:
+            values[CustomMetadataField.OBJECT_KEY.value] = _string(self.object_key)
+        fields = (_uvarint(tag) + _uvarint(len(value)) + value for tag, value in sorted(values.items()))
+        return _uvarint(len(values)) + b"".join(fields)
+
+    def only(self, fields: Collection[CustomMetadataField]) -> CustomMetadata:
+        """These fields of it, and no unknown ones."""
+        return CustomMetadata(
+            self.remote_size if CustomMetadataField.REMOTE_SIZE in fields else None,
+            self.object_prefix if CustomMetadataField.OBJECT_PREFIX in fields else None,
+            self.object_key if CustomMetadataField.OBJECT_KEY in fields else None,
+        )
+
+
+class _Reader:
+    """Takes bytes off the front; CorruptData when there are too few."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw = raw
+        self._position = 0
+
+    @property
+    def left(self) -> int:
+        return len(self._raw) - self._position
+
+    def take(self, size: int) -> bytes:
+        if size > self.left:
+            raise CorruptData(f"custom metadata ends where {size} more bytes are announced, with {self.left} left")
+        self._position += size
+        return self._raw[self._position - size : self._position]
+
+    def varint(self, max_bytes: int, maximum: int) -> int:
+        value = 0
+        for shift in range(0, 7 * max_bytes, 7):
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+        else:
+            raise CorruptData(f"custom metadata holds a number of more than {max_bytes} bytes")
+        if value > maximum:
+            raise CorruptData(f"custom metadata holds the number {value}, above {maximum}")
+        return value
+
+    def uvarint(self) -> int:
+        return self.varint(_UVARINT_BYTES, MAX_INT32)
+
+    def finish(self) -> None:
+        if self.left:
+            raise CorruptData(f"custom metadata has {self.left} bytes more than its fields announce")
+
+
+def _read_tagged(reader: _Reader) -> dict[int, bytes]:
+    # Kafka refuses tags that do not ascend; the order carries no meaning, so only a repeated tag is refused here.
+    values: dict[int, bytes] = {}
+    for _ in range(reader.uvarint()):  # a count that is too large ends with the bytes
+        tag = reader.uvarint()
+        if tag in values:
+            raise CorruptData(f"custom metadata has two fields with the tag {tag}")
+        values[tag] = reader.take(reader.uvarint())
+    reader.finish()
+    return values
+
+
+def _read_varlong(value: bytes) -> int:
+    reader = _Reader(value)
+    zigzag = reader.varint(_VARLONG_BYTES, _MAX_UINT64)
+    reader.finish()
+    return zigzag >> 1 ^ -(zigzag & 1)
+
+
+def _read_string(value: bytes) -> str:
+    reader = _Reader(value)
+    length = reader.uvarint() - 1
+    if length < 0:
+        raise CorruptData("custom metadata holds null where text is needed")
+    text = reader.take(length)
+    reader.finish()
+    try:
+        return text.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise CorruptData(f"custom metadata holds text that is not UTF-8: {error.reason}") from error
+
+
+def _uvarint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _varlong(value: int) -> bytes:
+    return _uvarint((value << 1 ^ value >> 63) & _MAX_UINT64)
+
+
+def _string(text: str) -> bytes:
+    encoded = text.encode("utf-8")
+    return _uvarint(len(encoded) + 1) + encoded

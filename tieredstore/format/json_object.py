@@ -1,0 +1,149 @@
+"""A JSON object whose fields are read as the plugin's reader (Jackson) reads them, and no more leniently.
+
+Accepted: fields in any order, the last of two equal names, whole numbers as text or with a fraction (cut off), ``null``
+as 0 or false where the caller allows it, true and false as text or as 1 and 0, anything behind the object. Unknown
+fields are accepted too, unless one looks like a damaged known one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from reprlib import Repr
+from typing import Final, NoReturn, cast
+
+from tieredstore.errors import ManifestCorrupt
+from tieredstore.model import MAX_INT32
+
+_MAX_DIGITS: Final = 1000  # no field has more than 19; this bounds the time that a number of an unknown field takes
+_INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}")
+_ESCAPE: Final = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_TRUTH: Final = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+_SHORT: Final = Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
+
+
+class JsonObject:
+    """One JSON object and where it stands. Every reading method raises ManifestCorrupt, naming the field."""
+
+    __slots__ = ("_values", "_where")
+
+    def __init__(self, values: dict[str, object], where: str) -> None:
+        self._values = values
+        self._where = where
+
+    @classmethod
+    def parse(cls, raw: bytes | bytearray | memoryview) -> JsonObject:
+        """The object that ``raw`` starts with; ManifestCorrupt if it does not start with one in UTF-8."""
+        # Only what belongs to the object must be UTF-8: bytes that are not travel as lone surrogates until it is known.
+        text = bytes(raw).decode("utf-8", "surrogateescape").lstrip(" \t\r\n")
+        try:
+            found, stop = _DECODER.raw_decode(text)
+            text[:stop].encode("utf-8")
+        except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, a number too long, or nested too deeply
+            raise ManifestCorrupt(f"the manifest is not JSON: {_reason(error)}") from error
+        if not isinstance(found, dict):
+            raise ManifestCorrupt(f"the manifest is not a JSON object but {_SHORT.repr(found)}")
+        return cls(cast("dict[str, object]", found), "")
+
+    def refuse_damaged_names(self, known: AbstractSet[str]) -> None:
+        """Refuse an unknown field whose name differs in one character from a known one that is not there.
+
+        Unknown fields are tolerated, so without this one flipped bit could hide a field that may be absent.
+        """
+        absent = known - self._values.keys()
+        for name in self._values.keys() - known:
+            for meant in absent:
+                if len(name) == len(meant) and sum(a != b for a, b in zip(name, meant, strict=True)) == 1:
+                    raise ManifestCorrupt(f"the manifest's field {self._name(name)} looks like a damaged {meant!r}")
+
+    def optional(self, name: str) -> object:
+        """The field's value, whatever it is; None if it is absent or null."""
+        return self._values.get(name)
+
+    def raw(self, name: str) -> object:
+        """The field's value, whatever it is; it must be there, but may be null."""
+        if name not in self._values:
+            raise ManifestCorrupt(f"the manifest has no field {self._name(name)}")
+        return self._values[name]
+
+    def child(self, name: str) -> JsonObject:
+        """The object in a field."""
+        value = self.raw(name)
+        if not isinstance(value, dict):
+            raise self._wrong(name, value, "an object")
+        return JsonObject(cast("dict[str, object]", value), f"{self._where}{name}.")
+
+    def text(self, name: str) -> str:
+        """The text in a field."""
+        value = self.raw(name)
+        if not isinstance(value, str) or has_lone_surrogates(value):
+            raise self._wrong(name, value, "text")
+        return value
+
+    def integer(self, name: str, *, null_is_zero: bool = False) -> int:
+        """The number in a field, within 0..2^31-1; a fraction is cut off."""
+        value = self.raw(name)
+        if value is None and null_is_zero:
+            return 0
+        if isinstance(value, str) and _INTEGER.fullmatch(value.strip()):
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not -1 < value <= MAX_INT32:
+            raise self._wrong(name, value, f"a number within 0..{MAX_INT32}")
+        return int(value)
+
+    def boolean(self, name: str) -> bool:
+        """The truth in a field; null is false."""
+        value = self.raw(name)
+        if value is None or isinstance(value, bool):
+            return bool(value)
+        if isinstance(value, str) and value.strip() in _TRUTH:
+            return _TRUTH[value.strip()]
+        if isinstance(value, int) and value in {0, 1}:
+            return bool(value)
+        raise self._wrong(name, value, "true or false")
+
+    def _name(self, name: str) -> str:
+        return _SHORT.repr(self._where + name)
+
+    def _wrong(self, name: str, value: object, expected: str) -> ManifestCorrupt:
+        return ManifestCorrupt(f"the manifest's field {self._name(name)} is {_SHORT.repr(value)}, not {expected}")
+
+
+def has_lone_surrogates(text: str) -> bool:
+    """Whether a JSON escape put half of a character into ``text``: it then has no bytes in UTF-8."""
+    return _SURROGATE.search(text) is not None
+
+
+def json_bytes(document: Mapping[str, object]) -> bytes:
+    """Compact JSON in UTF-8, character for character as the plugin writes it."""
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    # Jackson writes the hexadecimal digits of control characters in upper case.
+    return _ESCAPE.sub(_upper_hex, text).encode("utf-8")
+
+
+def _upper_hex(escape: re.Match[str]) -> str:
+    found = escape[0]
+    return "\\u" + found[2:].upper() if found[1] == "u" else found
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a number")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return "it is not UTF-8" if isinstance(error, UnicodeError) else str(error)
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > _MAX_DIGITS:
+        raise ValueError(f"a number in it has {len(digits)} digits")
+    return int(digits)
+
+
+_DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_whole_number)

@@ -1,0 +1,143 @@
+"""Object keys: written, and parsed back from a listing.
+
+Three objects make a segment, told apart by their suffix::
+
+    <prefix><topic>-<topicId>/<partition>/<start offset>-<segmentId>.<suffix>
+                    22 chars   decimal     20 digits       22 chars
+
+The prefix is put in front as it is, so one that means a folder ends in ``/``. What lies between prefix and suffix is
+called the main path. Topics and ids may hold ``-`` themselves, so everything is cut by its width, never at a ``-``.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import Final
+
+from tieredstore.errors import ConfigError
+from tieredstore.model import MAX_INT32, RemoteLogSegmentId, TopicIdPartition, Uuid
+
+_MAX_INT64: Final = 2**63 - 1
+_OFFSET_DIGITS: Final = 20
+_MAX_OFFSET_DIGITS: Final = 40  # offsets have at most 19 digits; this only bounds what is handed to int()
+_UUID_LENGTH: Final = 22
+_MASK: Final = "<prefix>/"
+
+
+class Suffix(enum.Enum):
+    """Which of a segment's three objects; the value ends its key, after a dot."""
+
+    LOG = "log"
+    INDEXES = "indexes"
+    MANIFEST = "rsm-manifest"
+
+
+_SUFFIXES: Final = {suffix.value: suffix for suffix in Suffix}
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectKey:
+    """What a key says about its object."""
+
+    segment_id: RemoteLogSegmentId
+    start_offset: int
+    suffix: Suffix
+    _found_path: str | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def main_path(self) -> str:
+        """The path between prefix and suffix, exactly as it was found (a JVM may write its locale's digits)."""
+        return self._found_path or main_path(self.segment_id, self.start_offset)
+
+
+def main_path(segment_id: RemoteLogSegmentId, start_offset: int) -> str:
+    """The path of a segment's objects without prefix and suffix; ConfigError for a segment that cannot be named."""
+    where = segment_id.topic_id_partition
+    if not where.topic or "/" in where.topic:
+        raise ConfigError(f"{where.topic!r} is not a topic name: it must not be empty or hold a slash")
+    if not 0 <= where.partition <= MAX_INT32:
+        raise ConfigError(f"partition {where.partition} of {where.topic} is outside of 0..{MAX_INT32}")
+    if not 0 <= start_offset <= _MAX_INT64:
+        raise ConfigError(f"start offset {start_offset} of {where} is outside of 0..{_MAX_INT64}")
+    return f"{where.topic}-{where.topic_id}/{where.partition}/{start_offset:020d}-{segment_id.id}"
+
+
+def object_key(prefix: str, main_path: str, suffix: Suffix) -> str:
+    """The whole key of one object."""
+    return f"{prefix}{main_path}.{suffix.value}"
+
+
+def parse_key(prefix: str, key: str) -> ObjectKey | None:
+    """What ``key`` says, or None if it is not the key of a segment's object under ``prefix``.
+
+    The start offset may be written in any decimal digits of Unicode: the plugin formats it in its JVM's locale.
+    """
+    if not key.startswith(prefix):
+        return None
+    path, _, suffix = key[len(prefix) :].rpartition(".")
+    parts = path.split("/")
+    if len(parts) != 3 or suffix not in _SUFFIXES:
+        return None
+    topic, topic_id = _cut_uuid(parts[0])
+    partition = _parse_partition(parts[1])
+    digits, segment_id = _cut_uuid(parts[2])
+    start_offset = _parse_offset(digits)
+    if not topic or topic_id is None or partition is None or segment_id is None or start_offset is None:
+        return None
+    where = TopicIdPartition(topic_id, topic, partition)
+    return ObjectKey(RemoteLogSegmentId(where, segment_id), start_offset, _SUFFIXES[suffix], path)
+
+
+def listing_prefix(
+    prefix: str, topic: str | None = None, topic_id: Uuid | None = None, partition: int | None = None
+) -> str:
+    """The longest text that starts all keys of the topic, its incarnation, or the partition of it.
+
+    Other keys may start with it too (topic ``a`` without its id also lists topic ``a-b``), so parse and compare what
+    is listed. A part is of use only if all parts before it are given: a key starts with the topic.
+    """
+    if topic is None:
+        return prefix
+    if topic_id is None:
+        return f"{prefix}{topic}-"
+    if partition is None:
+        return f"{prefix}{topic}-{topic_id}/"
+    return f"{prefix}{topic}-{topic_id}/{partition}/"
+
+
+def displayed_key(key: str, prefix: str, masked: bool) -> str:
+    """``key`` as logs and messages may show it: with ``masked``, the prefix is hidden behind ``<prefix>/``.
+
+    Of a key under another prefix (an older one, from custom metadata) only the last component is shown.
+    """
+    if not masked:
+        return key
+    if key.startswith(prefix):
+        return _MASK + key[len(prefix) :]
+    return _MASK + key.rpartition("/")[2]
+
+
+def _cut_uuid(text: str) -> tuple[str, Uuid | None]:
+    """What stands before ``-<uuid>`` at the end of ``text``, and the uuid; None if it does not end so."""
+    head, dash, tail = text[: -_UUID_LENGTH - 1], text[-_UUID_LENGTH - 1 : -_UUID_LENGTH], text[-_UUID_LENGTH:]
+    if dash != "-":
+        return head, None
+    try:
+        found = Uuid.parse(tail)
+    except ConfigError:
+        return head, None
+    # Base64 can spell the same 16 bytes in several ways; only Kafka's own spelling leads back to this key.
+    return head, found if str(found) == tail else None
+
+
+def _parse_partition(text: str) -> int | None:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 10) or (text[0] == "0" and text != "0"):
+        return None
+    return partition if (partition := int(text)) <= MAX_INT32 else None
+
+
+def _parse_offset(digits: str) -> int | None:
+    if not digits.isdecimal() or not _OFFSET_DIGITS <= len(digits) <= _MAX_OFFSET_DIGITS:
+        return None
+    return offset if (offset := int(digits)) <= _MAX_INT64 else None

@@ -1,0 +1,284 @@
+"""The manifest: one JSON object that says how to read a segment. Neither compressed nor encrypted, nor authenticated.
+
+Written exactly as the plugin writes it: compact, fields in this order, ``transaction`` null without a transaction
+index, ``encryption`` and ``remoteLogSegmentMetadata`` left out where there is none::
+
+    {"version":"1",
+     "chunkIndex":{"type":"fixed","originalChunkSize":N,"originalFileSize":N,
+                   "transformedChunkSize":N,"finalTransformedChunkSize":N},
+       or         {"type":"variable","originalChunkSize":N,"originalFileSize":N,"transformedChunks":"<base64>"}
+     "segmentIndexes":{"offset":{"position":N,"size":N},"timestamp":...,"producerSnapshot":...,
+                       "leaderEpoch":...,"transaction":...},
+     "compression":true,
+     "encryption":{"dataKey":"<key id>:<base64>","aad":"<base64>"},
+     "remoteLogSegmentMetadata":{...}}
+
+Read more leniently (see ``json_object``), but a manifest that contradicts itself is refused: it has no checksum of its
+own, and agreement among its numbers is all that tells damage from meaning.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from tieredstore.errors import ManifestCorrupt
+from tieredstore.format.base64_text import decode_base64
+from tieredstore.format.chunk_index import ENCRYPTION_OVERHEAD, ChunkIndex, FixedChunkIndex, VariableChunkIndex
+from tieredstore.format.json_object import JsonObject, json_bytes
+from tieredstore.format.segment_metadata import metadata_fields, read_metadata
+from tieredstore.model import MAX_INT32, IndexType, RemoteLogSegmentMetadata
+
+MAX_MANIFEST_SIZE: Final = 16 * 1024 * 1024
+"""The longest manifest that is read, in bytes: the longest list of chunk sizes as base64 takes 13.4 MiB."""
+
+_FIELDS: Final = frozenset(
+    {"version", "chunkIndex", "segmentIndexes", "compression", "encryption", "remoteLogSegmentMetadata"}
+)
+_CHUNK_FIELDS: Final = frozenset({"type", "originalChunkSize", "originalFileSize"})
+_FIXED_FIELDS: Final = _CHUNK_FIELDS | {"transformedChunkSize", "finalTransformedChunkSize"}
+_VARIABLE_FIELDS: Final = _CHUNK_FIELDS | {"transformedChunks"}
+_ENCRYPTION_FIELDS: Final = frozenset({"dataKey", "aad"})
+_ENTRY_FIELDS: Final = frozenset({"position", "size"})
+_INDEX_NAMES: Final = {
+    IndexType.OFFSET: "offset",
+    IndexType.TIMESTAMP: "timestamp",
+    IndexType.PRODUCER_SNAPSHOT: "producerSnapshot",
+    IndexType.LEADER_EPOCH: "leaderEpoch",
+    IndexType.TRANSACTION: "transaction",
+}
+"""In the order in which the indexes are stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """Where one index lies in the ``.indexes`` object: stored position and stored size, in bytes."""
+
+    position: int
+    size: int
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.position <= MAX_INT32 and 0 <= self.size <= MAX_INT32):
+            raise ManifestCorrupt(
+                f"an index of {self.size} bytes at {self.position} is outside of the format's 0..{MAX_INT32}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentIndexes:
+    """Where a segment's indexes lie: one after the other from position 0, in this order.
+
+    ``transaction`` is None for a segment copied without a transaction index; an empty one has size 0.
+    ManifestCorrupt if there is a gap or an overlap.
+    """
+
+    offset: IndexEntry
+    timestamp: IndexEntry
+    producer_snapshot: IndexEntry
+    leader_epoch: IndexEntry
+    transaction: IndexEntry | None
+
+    def __post_init__(self) -> None:
+        end = 0
+        for kind, entry in self.recorded():
+            if entry.position != end:
+                raise ManifestCorrupt(
+                    f"segmentIndexes.{_INDEX_NAMES[kind]} is at {entry.position}, but the index before it ends at {end}"
+                )
+            end += entry.size
+
+    def entry(self, index_type: IndexType) -> IndexEntry | None:
+        """The entry of one index; None only for a transaction index that was not recorded."""
+        return dict(self.recorded()).get(index_type)
+
+    def recorded(self) -> Iterator[tuple[IndexType, IndexEntry]]:
+        """The indexes that there are, in the order in which they are stored."""
+        yield IndexType.OFFSET, self.offset
+        yield IndexType.TIMESTAMP, self.timestamp
+        yield IndexType.PRODUCER_SNAPSHOT, self.producer_snapshot
+        yield IndexType.LEADER_EPOCH, self.leader_epoch
+        if self.transaction is not None:
+            yield IndexType.TRANSACTION, self.transaction
+
+    @property
+    def total_size(self) -> int:
+        """The size of the whole ``.indexes`` object."""
+        return sum(entry.size for _, entry in self.recorded())
+
+
+@dataclass(frozen=True, slots=True)
+class WrappedDataKey:
+    """A manifest's ``encryption``: the data key, wrapped by the key pair ``key_id``, and the data's AAD."""
+
+    key_id: str
+    wrapped: bytes
+    aad: bytes
+
+    def __post_init__(self) -> None:
+        if not self.key_id.strip() or ":" in self.key_id:
+            raise ManifestCorrupt(
+                f"encryption.dataKey names the key {self.key_id[:60]!r}: blank, or with a colon in it"
+            )
+        if not self.wrapped:
+            raise ManifestCorrupt("encryption.dataKey holds no key after its key id")
+
+    @property
+    def text(self) -> str:
+        """``dataKey`` as the manifest has it."""
+        return f"{self.key_id}:{base64.b64encode(self.wrapped).decode('ascii')}"
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentManifest:
+    """How to read one segment.
+
+    ``compression`` and ``encryption`` tell of the ``.log`` object's chunks; indexes are encrypted, never compressed.
+    ``metadata`` is informational: None where it is absent or damaged. Its size is the chunk index's file size.
+    A manifest whose parts contradict each other cannot be made: ManifestCorrupt.
+    """
+
+    chunk_index: ChunkIndex
+    segment_indexes: SegmentIndexes
+    compression: bool
+    encryption: WrappedDataKey | None = None
+    metadata: RemoteLogSegmentMetadata | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.chunk_index, FixedChunkIndex):
+            self._check_fixed(self.chunk_index)
+        elif isinstance(self.chunk_index, VariableChunkIndex):
+            self._check_variable(self.chunk_index)
+        if self.encryption is not None:
+            self._check_encrypted_indexes()
+
+    @classmethod
+    def from_bytes(cls, raw: bytes | bytearray | memoryview) -> SegmentManifest:
+        """Read a manifest; ManifestCorrupt, naming the field, if it is damaged. What follows the object is ignored."""
+        if len(raw) > MAX_MANIFEST_SIZE:
+            raise ManifestCorrupt(f"the manifest has {len(raw)} bytes: more than {MAX_MANIFEST_SIZE} are never written")
+        fields = JsonObject.parse(raw)
+        fields.refuse_damaged_names(_FIELDS)
+        if (version := fields.raw("version")) != "1" and (version != 1 or type(version) is not int):
+            raise ManifestCorrupt("the manifest's version is not 1, the only one that this reader knows")
+        chunk_index = _read_chunk_index(fields.child("chunkIndex"))
+        return cls(
+            chunk_index=chunk_index,
+            segment_indexes=_read_segment_indexes(fields.child("segmentIndexes")),
+            compression=fields.boolean("compression"),
+            encryption=None if fields.optional("encryption") is None else _read_encryption(fields.child("encryption")),
+            metadata=read_metadata(fields.optional("remoteLogSegmentMetadata"), chunk_index.original_file_size),
+        )
+
+    def to_bytes(self) -> bytes:
+        """The manifest's text, byte for byte as the plugin writes it."""
+        document: dict[str, object] = {
+            "version": "1",
+            "chunkIndex": _chunk_index_fields(self.chunk_index),
+            "segmentIndexes": _segment_indexes_fields(self.segment_indexes),
+            "compression": self.compression,
+        }
+        if self.encryption is not None:
+            aad = base64.b64encode(self.encryption.aad).decode("ascii")
+            document["encryption"] = {"dataKey": self.encryption.text, "aad": aad}
+        if self.metadata is not None:
+            document["remoteLogSegmentMetadata"] = metadata_fields(self.metadata)
+        return json_bytes(document)
+
+    @property
+    def _overhead(self) -> int:
+        return 0 if self.encryption is None else ENCRYPTION_OVERHEAD
+
+    def _check_fixed(self, index: FixedChunkIndex) -> None:
+        if self.compression:
+            raise ManifestCorrupt("compression is true, but a compressed segment's chunkIndex has the type variable")
+        if index.overhead != self._overhead:
+            raise ManifestCorrupt(
+                f"transformedChunkSize is {index.overhead} above originalChunkSize, which is wrong "
+                f"{'without' if self.encryption is None else 'with'} encryption"
+            )
+
+    def _check_variable(self, index: VariableChunkIndex) -> None:
+        sizes = index.stored_sizes()
+        if min(sizes) <= self._overhead:
+            raise ManifestCorrupt(f"transformedChunks lists a chunk of {min(sizes)} bytes, too few to be encrypted")
+        if self.compression:
+            return
+        for chunk_id, size in enumerate(sizes):
+            if size != index.original_size(chunk_id) + self._overhead:
+                raise ManifestCorrupt(f"compression is false, but the stored size of chunk {chunk_id} is {size}")
+
+    def _check_encrypted_indexes(self) -> None:
+        for kind, entry in self.segment_indexes.recorded():
+            if 0 < entry.size <= ENCRYPTION_OVERHEAD:
+                raise ManifestCorrupt(
+                    f"segmentIndexes.{_INDEX_NAMES[kind]} has {entry.size} bytes, too few to be encrypted"
+                )
+
+
+def _read_chunk_index(fields: JsonObject) -> ChunkIndex:
+    kind = fields.text("type")
+    if kind not in {"fixed", "variable"}:
+        raise ManifestCorrupt(f"chunkIndex.type is {kind[:20]!r}, neither 'fixed' nor 'variable'")
+    fields.refuse_damaged_names(_FIXED_FIELDS if kind == "fixed" else _VARIABLE_FIELDS)
+    chunk_size, file_size = fields.integer("originalChunkSize"), fields.integer("originalFileSize")
+    if kind == "variable":
+        return VariableChunkIndex.from_text(chunk_size, file_size, fields.text("transformedChunks"))
+    return FixedChunkIndex(
+        chunk_size, file_size, fields.integer("transformedChunkSize"), fields.integer("finalTransformedChunkSize")
+    )
+
+
+def _chunk_index_fields(index: ChunkIndex) -> dict[str, object]:
+    sizes = {"originalChunkSize": index.original_chunk_size, "originalFileSize": index.original_file_size}
+    if isinstance(index, VariableChunkIndex):
+        return {"type": "variable", **sizes, "transformedChunks": index.text}
+    if isinstance(index, FixedChunkIndex):
+        return {
+            "type": "fixed",
+            **sizes,
+            "transformedChunkSize": index.transformed_chunk_size,
+            "finalTransformedChunkSize": index.final_transformed_chunk_size,
+        }
+    raise TypeError(f"{type(index).__name__} has no place in a manifest")
+
+
+def _read_segment_indexes(fields: JsonObject) -> SegmentIndexes:
+    fields.refuse_damaged_names(frozenset(_INDEX_NAMES.values()))
+    has_transaction = fields.raw("transaction") is not None  # a missing field is not a null one
+    return SegmentIndexes(
+        offset=_read_entry(fields.child("offset")),
+        timestamp=_read_entry(fields.child("timestamp")),
+        producer_snapshot=_read_entry(fields.child("producerSnapshot")),
+        leader_epoch=_read_entry(fields.child("leaderEpoch")),
+        transaction=_read_entry(fields.child("transaction")) if has_transaction else None,
+    )
+
+
+def _read_entry(fields: JsonObject) -> IndexEntry:
+    fields.refuse_damaged_names(_ENTRY_FIELDS)
+    return IndexEntry(
+        fields.integer("position", null_is_zero=True),
+        fields.integer("size", null_is_zero=True),
+    )
+
+
+def _segment_indexes_fields(indexes: SegmentIndexes) -> dict[str, object]:
+    found = dict(indexes.recorded())
+    return {
+        name: {"position": found[kind].position, "size": found[kind].size} if kind in found else None
+        for kind, name in _INDEX_NAMES.items()
+    }
+
+
+def _read_encryption(fields: JsonObject) -> WrappedDataKey:
+    fields.refuse_damaged_names(_ENCRYPTION_FIELDS)
+    key_id, colon, wrapped = fields.text("dataKey").partition(":")
+    if not colon or ":" in wrapped:
+        raise ManifestCorrupt("encryption.dataKey does not have exactly one colon, between key id and key")
+    return WrappedDataKey(
+        key_id=key_id,
+        wrapped=decode_base64(wrapped, "encryption.dataKey", padded=False),
+        aad=decode_base64(fields.text("aad"), "encryption.aad", padded=True),
+    )

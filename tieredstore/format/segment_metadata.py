@@ -1,0 +1,118 @@
+"""``remoteLogSegmentMetadata`` of a manifest: which segment it is, for readers that do not ask Kafka.
+
+The plugin writes it and never reads it, and nothing of it locates or transforms data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, cast
+
+from tieredstore.errors import TieredStoreError
+from tieredstore.format.json_object import has_lone_surrogates
+from tieredstore.model import MAX_INT32, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
+
+_MAX_INT64: Final = 2**63 - 1
+
+
+def metadata_fields(metadata: RemoteLogSegmentMetadata) -> dict[str, object]:
+    """The JSON fields in the plugin's order; ``txnIdxEmpty`` only where it is known, as brokers before 4.0 do."""
+    where = metadata.topic_id_partition
+    fields: dict[str, object] = {
+        "remoteLogSegmentId": {
+            "topicIdPartition": {
+                "topicId": str(where.topic_id),
+                "topicPartition": {"topic": where.topic, "partition": where.partition},
+            },
+            "id": str(metadata.remote_log_segment_id.id),
+        },
+        "startOffset": metadata.start_offset,
+        "endOffset": metadata.end_offset,
+        "maxTimestampMs": metadata.max_timestamp_ms,
+        "brokerId": metadata.broker_id,
+        "eventTimestampMs": metadata.event_timestamp_ms,
+        "segmentLeaderEpochs": {str(epoch): start for epoch, start in sorted(metadata.segment_leader_epochs)},
+    }
+    if metadata.txn_idx_empty is not None:
+        fields["txnIdxEmpty"] = metadata.txn_idx_empty
+    return fields
+
+
+def read_metadata(found: object, segment_size_in_bytes: int) -> RemoteLogSegmentMetadata | None:
+    """The segment that the fields tell of; None if any of them is absent or cannot be right.
+
+    The size is not among the fields: it is the manifest's ``originalFileSize``.
+    """
+    try:
+        return _read(_object(found), segment_size_in_bytes)
+    except (_UnusableError, TieredStoreError):  # the model's own checks raise the latter
+        return None
+
+
+class _UnusableError(Exception):
+    """A field is absent or cannot be right; informational data is not worth a sentence about which."""
+
+
+def _read(fields: Mapping[str, object], size: int) -> RemoteLogSegmentMetadata:
+    segment_id = _object(fields.get("remoteLogSegmentId"))
+    start_offset = _integer(fields.get("startOffset"))
+    return RemoteLogSegmentMetadata(
+        remote_log_segment_id=RemoteLogSegmentId(
+            _topic_id_partition(_object(segment_id.get("topicIdPartition"))), _uuid(segment_id.get("id"))
+        ),
+        start_offset=start_offset,
+        end_offset=_integer(fields.get("endOffset"), at_least=start_offset),
+        segment_size_in_bytes=size,
+        max_timestamp_ms=_integer(fields.get("maxTimestampMs"), at_least=-1),
+        broker_id=_integer(fields.get("brokerId"), at_least=-1, at_most=MAX_INT32),
+        event_timestamp_ms=_integer(fields.get("eventTimestampMs"), at_least=-1),
+        segment_leader_epochs=_epochs(_object(fields.get("segmentLeaderEpochs"))),
+        txn_idx_empty=_truth(fields.get("txnIdxEmpty")),
+    )
+
+
+def _topic_id_partition(fields: Mapping[str, object]) -> TopicIdPartition:
+    inner = _object(fields.get("topicPartition"))
+    topic = _text(inner.get("topic"))
+    return TopicIdPartition(_uuid(fields.get("topicId")), topic, _integer(inner.get("partition"), at_most=MAX_INT32))
+
+
+def _epochs(fields: Mapping[str, object]) -> tuple[tuple[int, int], ...]:
+    return tuple(sorted((_epoch(name), _integer(start)) for name, start in fields.items()))
+
+
+def _epoch(name: str) -> int:
+    if not (name.isascii() and name.isdecimal() and len(name) <= 10) or str(int(name)) != name:
+        raise _UnusableError
+    return _integer(int(name), at_most=MAX_INT32)
+
+
+def _object(found: object) -> Mapping[str, object]:
+    if not isinstance(found, dict):
+        raise _UnusableError
+    return cast("dict[str, object]", found)
+
+
+def _text(found: object) -> str:
+    if not isinstance(found, str) or not found or has_lone_surrogates(found):
+        raise _UnusableError
+    return found
+
+
+def _uuid(found: object) -> Uuid:
+    uuid = Uuid.parse(text := _text(found))
+    if str(uuid) != text:
+        raise _UnusableError
+    return uuid
+
+
+def _integer(found: object, *, at_least: int = 0, at_most: int = _MAX_INT64) -> int:
+    if isinstance(found, bool) or not isinstance(found, int) or not at_least <= found <= at_most:
+        raise _UnusableError
+    return found
+
+
+def _truth(found: object) -> bool | None:
+    if found is not None and not isinstance(found, bool):
+        raise _UnusableError
+    return found
