@@ -49,17 +49,18 @@ class ObjectStore(ABC):
         """Write the whole object at once: readers see the old object (or none) until all of the new one is durable.
 
         If ``body`` raises, or the store fails, the key is as it was and nothing of the attempt stays (parts are
-        aborted); what ``body`` raised is raised on. With ``if_absent``: ``PreconditionFailed`` if the key is taken,
-        and of several racing writers exactly one wins.
+        aborted); what ``body`` raised is raised on. A generator given as ``body`` is closed when the call ends, however
+        it ends. With ``if_absent``: ``PreconditionFailed`` if the key is taken, and of several racing writers exactly
+        one wins.
         """
 
     @abstractmethod
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
         """Exactly the bytes ``start:stop`` (to the end without ``stop``), by one request.
 
-        ``start == stop`` gives ``b""`` without a request. A range that is not wholly inside the object raises
-        ``RangeNotSatisfiable``; so does ``start`` at or past the end without ``stop``, but for the whole of an
-        empty object.
+        ``start == stop`` gives ``b""`` without a request. A negative start, or a stop before the start, is
+        ``InvalidRange``. A range that is not wholly inside the object raises ``RangeNotSatisfiable``; so does ``start``
+        at or past the end without ``stop``, but for the whole of an empty object.
         """
 
     @abstractmethod

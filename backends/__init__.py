@@ -1,0 +1,1 @@
+"""Object stores: the contract (``base``), the stores, and the table that opens them (``registry``)."""

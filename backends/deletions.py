@@ -1,0 +1,19 @@
+"""The outcome of deleting many keys when some of them could not be deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tieredstore.errors import TieredStoreError
+
+
+def raise_failures(failures: Sequence[TieredStoreError]) -> None:
+    """Raise one of ``failures``, saying how many there are; nothing if there are none.
+
+    A retryable one is chosen only if all are: otherwise trying again cannot delete everything.
+    """
+    if not failures:
+        return
+    chosen = next((failure for failure in failures if not failure.retryable), failures[0])
+    count = "1 object" if len(failures) == 1 else f"{len(failures)} objects"
+    raise type(chosen)(f"{count} could not be deleted: {chosen}") from chosen

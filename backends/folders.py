@@ -1,0 +1,161 @@
+"""Folders under a root, reached by descriptors only, so that no key and no symbolic link leads out of the root."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+from tieredstore.backends.keys import checked_key
+from tieredstore.errors import InvalidKey, StoreError
+
+DRAFT_MARK: Final = b".~tieredstore-"
+"""How the names of unfinished files start. No component of a key may start so, and no listing shows such a file."""
+
+_MAX_COMPONENT_BYTES: Final = 255
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def is_component(name: bytes) -> bool:
+    """Whether one component of a key may be called ``name``.
+
+    A backslash is refused although POSIX allows it: other stores and systems take it for a separator.
+    """
+    odd = name in (b"", b".", b"..") or b"/" in name or b"\\" in name or b"\0" in name
+    return not odd and len(name) <= _MAX_COMPONENT_BYTES and not name.startswith(DRAFT_MARK)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a key lies: the names of its folders from the root down, and the name of its file."""
+
+    folders: tuple[bytes, ...]
+    name: bytes
+
+    @classmethod
+    def of(cls, key: str) -> Place:
+        """InvalidKey if a component is empty, ``.``, ``..``, over 255 bytes, or otherwise no file name of a store."""
+        parts = checked_key(key).split(b"/")
+        for part in parts:
+            if not is_component(part):
+                shown = part.decode("utf-8")
+                raise InvalidKey(f"the key {key!r} cannot be a file's path: {shown!r} is not allowed as a component")
+        return cls(tuple(parts[:-1]), parts[-1])
+
+
+class Folder:
+    """A folder held open, with its parents up to the root. A context manager; the descriptors close at its end.
+
+    Its methods raise OSError; who calls them translates.
+    """
+
+    __slots__ = ("_descriptors", "_names", "_opened")
+
+    def __init__(self, root: str, names: tuple[bytes, ...], *, create: bool = False) -> None:
+        self._names = names
+        with ExitStack() as opened:
+            self._descriptors = [_opened_root(root)]
+            opened.callback(self._close)
+            for name in names:
+                self._descriptors.append(_opened_child(self._descriptors[-1], name, create=create))
+            self._opened = opened.pop_all()
+
+    @property
+    def descriptor(self) -> int:
+        """The folder's own, good until the end of the block."""
+        return self._descriptors[-1]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._opened.close()
+
+    def _close(self) -> None:
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+
+    @contextmanager
+    def locked(self) -> Generator[None]:
+        """Hold the folder's lock against every other holder, in this process or another one.
+
+        The lock is on the open descriptor: it ends with the process, and leaves no file behind.
+        """
+        fcntl.flock(self.descriptor, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+
+    def has_file(self, name: bytes) -> bool:
+        """Whether a plain file is there; OSError (EISDIR, ELOOP) for a folder, a link or another special file."""
+        try:
+            mode = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False).st_mode
+        except FileNotFoundError:
+            return False
+        _require_plain_file(mode)
+        return True
+
+    def open_file(self, name: bytes) -> int:
+        """A descriptor for reading; OSError as ``has_file``, or FileNotFoundError."""
+        # Without O_NONBLOCK, opening a named pipe would wait for a writer.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(name, flags, dir_fd=self.descriptor)
+        try:
+            _require_plain_file(os.fstat(descriptor).st_mode)
+        except OSError:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def sync(self) -> None:
+        """Make this folder's entries durable, and its own entry and its parents'.
+
+        The parents are synced even when they stood already: who made them may not have come to it yet. That costs
+        little for a folder without changes.
+        """
+        for descriptor in reversed(self._descriptors):
+            os.fsync(descriptor)
+
+    def prune(self) -> None:
+        """Remove this folder if it is empty, then its parents, but never the root."""
+        for parent, name in zip(self._descriptors[-2::-1], reversed(self._names), strict=True):
+            try:
+                os.rmdir(name, dir_fd=parent)
+            except OSError:
+                # Not empty, in use, or not ours to remove: an empty folder that stays harms nobody.
+                return
+
+
+def _opened_root(root: str) -> int:
+    try:
+        return os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        # Not to be taken for an absent object: the whole store is out of reach.
+        raise StoreError(f"the store's root folder {root} is gone; create or mount it") from error
+
+
+def _opened_child(parent: int, name: bytes, *, create: bool) -> int:
+    if create:
+        with suppress(FileExistsError):
+            os.mkdir(name, dir_fd=parent)
+    try:
+        return os.open(name, _FOLDER, dir_fd=parent)
+    except NotADirectoryError:
+        # The system says the same of a file and, where links are not followed, of a link.
+        _require_plain_file(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode)
+        raise
+
+
+def _require_plain_file(mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        number = errno.EISDIR if stat.S_ISDIR(mode) else errno.ELOOP
+        raise OSError(number, os.strerror(number))

@@ -1,0 +1,23 @@
+"""What every store asks of a key, before it looks for anything."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tieredstore.errors import InvalidKey
+
+MAX_KEY_BYTES: Final = 1024
+"""The longest key that S3, GCS and Azure Blob Storage all hold, in bytes of UTF-8."""
+
+
+def checked_key(key: str) -> bytes:
+    """The UTF-8 bytes of ``key``; InvalidKey if it is empty, too long, or not text (a lone surrogate)."""
+    try:
+        raw = key.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InvalidKey(f"the key {key!r} is not valid Unicode text: {error.reason}") from error
+    if not raw:
+        raise InvalidKey("an object's key cannot be empty")
+    if len(raw) > MAX_KEY_BYTES:
+        raise InvalidKey(f"the key {key[:80]!r}… has {len(raw)} bytes of UTF-8; at most {MAX_KEY_BYTES} are allowed")
+    return raw

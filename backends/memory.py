@@ -1,0 +1,173 @@
+"""Objects in this process's memory: for tests, examples and trying things out."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NoReturn
+from urllib.parse import SplitResult, quote, unquote
+
+from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
+from tieredstore.backends.bodies import open_body
+from tieredstore.backends.deletions import raise_failures
+from tieredstore.backends.keys import checked_key
+from tieredstore.backends.ranges import is_empty_request, resolved_range
+from tieredstore.errors import ConfigError, ObjectNotFound, PreconditionFailed, TieredStoreError
+
+if TYPE_CHECKING:
+    from tieredstore.config import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    data: bytes
+    version: int
+    modified_ms: int
+
+    def info(self, key: str) -> ObjectInfo:
+        return ObjectInfo(key, len(self.data), f"v{self.version}", self.modified_ms)
+
+
+class _Space:
+    """The objects behind one name. Versions only ever grow, so no etag comes twice, not even after a delete."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.objects: dict[str, _Object] = {}
+        self._last_version = 0
+
+    def write(self, key: str, data: bytes) -> _Object:
+        """The caller holds ``lock``."""
+        self._last_version += 1
+        made = _Object(data, self._last_version, time.time_ns() // 1_000_000)
+        self.objects[key] = made
+        return made
+
+
+_spaces: Final[weakref.WeakValueDictionary[str, _Space]] = weakref.WeakValueDictionary()
+_spaces_lock: Final = threading.Lock()
+
+
+def _space_named(name: str) -> _Space:
+    with _spaces_lock:
+        space = _spaces.get(name)
+        if space is None:
+            space = _spaces[name] = _Space()
+        return space
+
+
+class MemoryObjectStore(ObjectStore):
+    """Keeps objects in memory, safe from several threads.
+
+    Stores made with the same ``name`` share their objects, which live as long as one of these stores does; without
+    a name the objects are this store's own. Pickling raises TypeError: another process cannot share the memory, and
+    an empty store in its place would look like lost data.
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        self._name = str(uuid.uuid4()) if name is None else name
+        self._space = _space_named(self._name)
+
+    @classmethod
+    def from_url(cls, url: SplitResult) -> MemoryObjectStore:
+        """``memory://name``: the objects of that name; ``memory://``: a store of its own."""
+        if url.path or url.query or url.fragment:
+            raise ConfigError(f"{url.geturl()!r} is not the URL of a memory store; write memory://name")
+        return cls(unquote(url.netloc) or None)
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> MemoryObjectStore:  # noqa: ARG003  every store is opened so
+        """A store of its own."""
+        return cls()
+
+    @property
+    def identity(self) -> str:
+        """``memory://name``; a store without a name has a random one."""
+        return f"memory://{quote(self._name, safe='')}"
+
+    def __repr__(self) -> str:
+        return f"MemoryObjectStore({self._name!r})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a memory store cannot be pickled: another process cannot share its objects")
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+        """The body is collected first, so that only whole objects come in."""
+        collected = bytearray()
+        with open_body(body) as parts:
+            checked_key(key)
+            for part in parts:
+                collected += part
+        with self._space.lock:
+            if if_absent and key in self._space.objects:
+                raise PreconditionFailed(f"the object {key!r} exists already")
+            self._space.write(key, bytes(collected))
+
+    def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
+        """A copy of the range."""
+        checked_key(key)
+        if is_empty_request(start, stop):
+            return b""
+        data = self._object(key).data
+        wanted = resolved_range(key, len(data), start, stop)
+        return data[wanted.start : wanted.stop]
+
+    def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
+        """``buffer`` must be contiguous."""
+        checked_key(key)
+        with memoryview(buffer).cast("B") as view:
+            stop = start + len(view)
+            if is_empty_request(start, stop):
+                return
+            data = self._object(key).data
+            resolved_range(key, len(data), start, stop)
+            with memoryview(data) as source:
+                view[:] = source[start:stop]
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """The keys of the moment when the first is asked for; those deleted meanwhile are passed over."""
+        with self._space.lock:
+            keys = [k for k in self._space.objects if k.startswith(prefix) and (start_after is None or k > start_after)]
+        # Text compares by code points, and so in the order of its UTF-8 bytes.
+        for key in sorted(keys):
+            found = self._space.objects.get(key)
+            if found is not None:
+                yield found.info(key)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """One by one; other operations may come between."""
+        failures: list[TieredStoreError] = []
+        for key in keys:
+            try:
+                checked_key(key)
+            except TieredStoreError as error:
+                failures.append(error)
+                continue
+            with self._space.lock:
+                self._space.objects.pop(key, None)
+        raise_failures(failures)
+
+    def head(self, key: str) -> ObjectInfo:
+        """The etag is ``v`` and the number of the write."""
+        checked_key(key)
+        return self._object(key).info(key)
+
+    def replace(self, key: str, body: Buffer, etag: str) -> str:
+        """Every replacement gives a new etag, also one by the same bytes."""
+        checked_key(key)
+        data = bytes(body)
+        with self._space.lock:
+            found = self._space.objects.get(key)
+            if found is None or found.info(key).etag != etag:
+                raise PreconditionFailed(f"the object {key!r} is not the one with etag {etag!r} any more")
+            return f"v{self._space.write(key, data).version}"
+
+    def _object(self, key: str) -> _Object:
+        found = self._space.objects.get(key)
+        if found is None:
+            raise ObjectNotFound(f"there is no object {key!r} in {self.identity}")
+        return found

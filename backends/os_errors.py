@@ -1,0 +1,93 @@
+"""Errors of the operating system, translated into the errors of an object store: here and nowhere else."""
+
+from __future__ import annotations
+
+import errno
+from types import TracebackType
+from typing import Final
+
+from tieredstore.errors import (
+    AccessDenied,
+    InvalidKey,
+    ObjectNotFound,
+    PreconditionFailed,
+    StoreError,
+    StoreUnavailable,
+    TieredStoreError,
+)
+
+# EIO is not among the passing ones: on a local disk it means damaged hardware, which trying again does not mend.
+_PASSING: Final = (
+    errno.EAGAIN,
+    errno.EBUSY,
+    errno.ECONNREFUSED,
+    errno.ECONNRESET,
+    errno.EDEADLK,
+    errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+    errno.EINTR,
+    errno.EMFILE,
+    errno.ENETDOWN,
+    errno.ENETUNREACH,
+    errno.ENFILE,
+    errno.ENOLCK,
+    errno.ENOMEM,
+    errno.ENOTCONN,
+    errno.ESTALE,
+    errno.ETIMEDOUT,
+)
+
+_ALWAYS: Final[dict[int, type[TieredStoreError]]] = {
+    **dict.fromkeys(_PASSING, StoreUnavailable),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), AccessDenied),
+    **dict.fromkeys((errno.EILSEQ, errno.ELOOP, errno.ENAMETOOLONG), InvalidKey),
+}
+_ON_READS: Final = _ALWAYS | dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.EISDIR), ObjectNotFound)
+# A writer that misses its folder lost it to somebody else's hand; a file in the folder's place is the key's fault.
+_ON_WRITES: Final = _ALWAYS | {
+    errno.ENOENT: StoreUnavailable,
+    errno.EEXIST: PreconditionFailed,
+    errno.ENOTDIR: InvalidKey,
+    errno.EISDIR: InvalidKey,
+}
+
+_EXPLAINED: Final = {
+    errno.EEXIST: "the object exists already",
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EIO: "the disk reports an input/output error",
+    errno.ELOOP: "a symbolic link or a special file stands on its path; only plain files and folders are used",
+    errno.ENOTDIR: "an object stands where its path needs a folder",
+    errno.EISDIR: "a folder of other objects stands in its place",
+}
+
+
+class OsErrors:
+    """A context manager that turns an OSError of its block into a StoreError about ``key``.
+
+    Reads and writes differ in what an absent path means. Code of a caller, such as the body of a ``put``, does not
+    belong inside the block: its own OSErrors are not the store's.
+    """
+
+    __slots__ = ("_key", "_root", "_writing")
+
+    def __init__(self, root: str, key: str, *, writing: bool = False) -> None:
+        self._root, self._key, self._writing = root, key, writing
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, OSError):
+            raise self._translated(error) from error
+
+    def _translated(self, error: OSError) -> TieredStoreError:
+        number = error.errno or 0
+        kind = (_ON_WRITES if self._writing else _ON_READS).get(number, StoreError)
+        if kind is ObjectNotFound:
+            return ObjectNotFound(f"there is no object {self._key!r} in {self._root}")
+        verb = "change" if self._writing else "read"
+        reason = _EXPLAINED.get(number) or error.strerror or str(error)
+        return kind(f"cannot {verb} {self._key!r} in {self._root}: {reason}")

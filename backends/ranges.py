@@ -1,0 +1,27 @@
+"""The byte range of a ``get``, checked against the object."""
+
+from __future__ import annotations
+
+from tieredstore.errors import RangeNotSatisfiable
+from tieredstore.model import ByteRange
+
+
+def is_empty_request(start: int, stop: int | None) -> bool:
+    """Whether ``start:stop`` asks for nothing, so that no request is needed.
+
+    InvalidRange if it is not a range at all: a negative start, or a stop before the start.
+    """
+    return len(ByteRange(start, start if stop is None else stop)) == 0 and stop is not None
+
+
+def resolved_range(key: str, size: int, start: int, stop: int | None) -> ByteRange:
+    """``start:stop`` of an object of ``size`` bytes, or RangeNotSatisfiable if it is not wholly inside.
+
+    Without ``stop``: to the end, and ``start`` must lie before it, but for the whole of an empty object.
+    """
+    if stop is None and (start < size or start == size == 0):
+        return ByteRange(start, size)
+    if stop is None or stop > size:
+        asked = f"{start}:{'' if stop is None else stop}"
+        raise RangeNotSatisfiable(f"bytes {asked} of {key!r} were asked for, but the object has {size} bytes")
+    return ByteRange(start, stop)

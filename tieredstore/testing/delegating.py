@@ -1,0 +1,67 @@
+"""The base of the store doubles: a store that hands every call on to another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
+
+OperationName: TypeAlias = Literal["put", "get", "get_into", "list", "delete", "head", "replace"]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One call of a store: the ``number``-th since the double was made or reset, from 0.
+
+    ``keys`` are those of a delete, the one key of another call, or the prefix of a listing.
+    """
+
+    number: int
+    name: OperationName
+    keys: tuple[str, ...]
+
+
+class DelegatingObjectStore(ObjectStore):
+    """Hands every call on to ``inner``; a double overrides what it observes or disturbs."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.inner = inner
+
+    @property
+    def identity(self) -> str:
+        """The inner store's: these are its objects."""
+        return self.inner.identity
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+        """As ``inner``."""
+        self.inner.put(key, body, if_absent=if_absent)
+
+    def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
+        """As ``inner``."""
+        return self.inner.get(key, start, stop)
+
+    def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
+        """As ``inner``."""
+        self.inner.get_into(key, start, buffer)
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """As ``inner``."""
+        return self.inner.list(prefix, start_after)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """As ``inner``."""
+        self.inner.delete(keys)
+
+    def head(self, key: str) -> ObjectInfo:
+        """As ``inner``."""
+        return self.inner.head(key)
+
+    def replace(self, key: str, body: Buffer, etag: str) -> str:
+        """As ``inner``."""
+        return self.inner.replace(key, body, etag)
+
+    def close(self) -> None:
+        """As ``inner``."""
+        self.inner.close()
