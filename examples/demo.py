@@ -1,0 +1,133 @@
+"""Segments that a real Kafka broker wrote go into a store, compressed and encrypted, and come back byte for byte.
+
+python examples/demo.py [FOLDER]    everything it makes is in FOLDER, which must be new (demo-out, made anew, without)
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tieredstore.catalog import StoredSegment, list_segments, load_segment
+from tieredstore.config import load_settings
+from tieredstore.kafka.logdir import LogSegment, describe, discover
+from tieredstore.model import IndexType, LogSegmentData
+from tieredstore.remote import RemoteStorageManager
+
+ROOT = Path(__file__).resolve().parent.parent
+GOLDEN = ROOT / "tests" / "golden"
+CASES = ("01-none", "07-txn", "12-smallbatch")
+SETTINGS = """\
+storage.backend.class=io.aiven.kafka.tieredstorage.storage.filesystem.FileSystemStorage
+storage.root=store
+chunk.size=1048576
+compression.enabled=true
+"""
+
+
+def main() -> None:
+    """Run the demo; exits with an error if anything comes back different."""
+    folder = new_folder()
+    kafka, settings = folder / "kafka", folder / "store.properties"
+    for case in CASES:  # a broker's log directory, without the active segments
+        shutil.copytree(GOLDEN / case / "original", kafka, dirs_exist_ok=True)
+    (folder / "store").mkdir()
+    settings.write_text(SETTINGS + tieredstore("keys", "generate", "key1", "-d", shown(folder)))
+    copied = tieredstore("copy", "-c", shown(settings), shown(kafka))
+    tieredstore("ls", "-c", shown(settings))
+    tieredstore("inspect", "-c", shown(settings), "txn", "0", "605")
+    tieredstore("index", "-c", shown(settings), "txn", "0", "605", "transaction")
+    originals = [describe(found) for found in discover(kafka).segments]
+    fetch_and_compare(originals, settings, folder)
+    tieredstore("copy", "-c", shown(settings), shown(kafka))
+    rate = read_back(originals, settings)
+    print(f"copy:  {copied.splitlines()[-1]}")
+    print(f"fetch: logs and all indexes by the library, {rate:.0f} MB/s")
+    print(f"\nall {len(originals)} segments identical")
+
+
+def new_folder() -> Path:
+    """Where the demo works, empty."""
+    if len(sys.argv) > 1:
+        folder = Path(sys.argv[1])
+    else:
+        folder = ROOT / "demo-out"
+        shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def shown(path: Path) -> str:
+    """``path`` as one would type it in the repository."""
+    return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
+
+
+def tieredstore(*arguments: str) -> str:
+    """Run a command as a user would, show it and its output, and return the output."""
+    print(f"$ {shlex.join(['tieredstore', *arguments])}", flush=True)
+    command = [sys.executable, "-m", "tieredstore.cli", *arguments]
+    output = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
+    print(output, end="\n" if output else "", flush=True)
+    return output
+
+
+def fetch_and_compare(originals: list[LogSegment], settings: Path, folder: Path) -> None:
+    """Every log, fetched by a command of its own, beside the broker's."""
+    for segment in originals:
+        target = folder / f"{segment.topic}-{segment.partition}-{segment.base_offset}.log"
+        where = (segment.topic, str(segment.partition), str(segment.base_offset))
+        tieredstore("fetch", "-c", shown(settings), *where, "-o", shown(target))
+        if target.read_bytes() != segment.files.log_segment.read_bytes():
+            sys.exit(f"{target} differs from {segment.files.log_segment}")
+    print("each is identical to the broker's file\n")
+
+
+def read_back(originals: list[LogSegment], settings: Path) -> float:
+    """Compare all logs and indexes again, read by the library; the MB/s of that."""
+    size, seconds = 0, 0.0
+    with RemoteStorageManager(load_settings(settings)) as manager:
+        stored = {place(found): found for found in load_all(manager)}
+        for segment in originals:
+            metadata = stored[(segment.topic, segment.partition, segment.base_offset)].metadata
+            started = time.perf_counter()
+            with manager.fetch_log_segment(metadata, 0) as stream:
+                log = stream.read()
+            indexes = {kind: index.read() for kind, index in manager.fetch_all_indexes(metadata).items()}
+            seconds += time.perf_counter() - started
+            size += len(log) + sum(map(len, indexes.values()))
+            if log != segment.files.log_segment.read_bytes() or indexes != index_bytes(segment.files):
+                sys.exit(f"{metadata} differs")
+    return size / seconds / 1e6
+
+
+def load_all(manager: RemoteStorageManager) -> Iterator[StoredSegment]:
+    """All segments of the store."""
+    for found in list_segments(manager.store, manager.layout.prefix):
+        yield load_segment(manager.store, found)
+
+
+def place(segment: StoredSegment) -> tuple[str, int, int]:
+    """Topic, partition and base offset."""
+    where = segment.metadata.topic_id_partition
+    return where.topic, where.partition, segment.metadata.start_offset
+
+
+def index_bytes(files: LogSegmentData) -> dict[IndexType, bytes]:
+    """The broker's own indexes."""
+    paths = {
+        IndexType.OFFSET: files.offset_index,
+        IndexType.TIMESTAMP: files.time_index,
+        IndexType.PRODUCER_SNAPSHOT: files.producer_snapshot_index,
+        IndexType.TRANSACTION: files.transaction_index,
+    }
+    read = {kind: path.read_bytes() for kind, path in paths.items() if path is not None}
+    return {**read, IndexType.LEADER_EPOCH: files.leader_epoch_index}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""The arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+import typer
+
+SettingsPath: TypeAlias = Annotated[
+    Path,
+    typer.Option(
+        "-c",
+        "--settings",
+        envvar="TIEREDSTORE_SETTINGS",
+        metavar="SETTINGS",
+        help="The store's .properties file; a broker's server.properties works as it is.",
+    ),
+]
+Topic: TypeAlias = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
+Partition: TypeAlias = Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="The partition's number.")]
+BaseOffset: TypeAlias = Annotated[
+    int, typer.Argument(metavar="BASE_OFFSET", min=0, help="The offset that the segment begins with (see ls).")
+]
+TopicId: TypeAlias = Annotated[
+    str | None, typer.Option("--topic-id", metavar="ID", help="Which topic, if one of this name was created again.")
+]
+SegmentId: TypeAlias = Annotated[
+    str | None, typer.Option("--segment-id", metavar="ID", help="Which segment, if there are several at the offset.")
+]
+OutputPath: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", metavar="FILE", help="Write to FILE, whole or not at all; without it to stdout."),
+]
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="JSON for scripts instead of text for a person.")]
+DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]

@@ -1,0 +1,135 @@
+"""The command ``tieredstore``: its commands, its exit codes, its one-sentence errors."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import io
+import logging
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import typer
+
+from tieredstore.cli import copying, deleting, fetching, inspecting, keys, listing
+from tieredstore.cli.output import complain
+from tieredstore.errors import TieredStoreError
+
+_HELP: Final = """Tiered storage for Kafka's log without the broker: copy, list, read and delete the segments that
+Kafka's tiered storage (Aiven's plugin) keeps in an object store.
+
+A first session:
+
+* **tieredstore keys generate key1 >> store.properties** makes a key pair
+
+* **tieredstore copy -c store.properties /var/lib/kafka** copies closed segments
+
+* **tieredstore ls -c store.properties** lists what is stored
+
+* **tieredstore inspect -c store.properties TOPIC 0 0** shows one segment
+
+* **tieredstore fetch -c store.properties TOPIC 0 0 -o 0.log** reads it back
+
+store.properties has the plugin's own settings (storage.backend.class, storage.root, chunk.size …), and so has a
+broker's server.properties. TIEREDSTORE_SETTINGS may name it instead of -c.
+"""
+_EPILOG: Final = (
+    "Exit codes: 0 done, 1 output not written, 2 wrong usage or settings, 3 not there, 4 damaged, 5 there already, "
+    "6 refused by the store, 75 try again later, 130 interrupted."
+)
+
+app: Final = typer.Typer(
+    name="tieredstore",
+    help=_HELP,
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    # A traceback of a bug is Python's own: a decorated one can show the values of variables, and so secrets.
+    pretty_exceptions_enable=False,
+)
+
+
+class _Complaints(logging.Handler):
+    """Shows what the library logs as sentences on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        complain(self.format(record))
+
+
+def version_text() -> str:
+    """Name and version."""
+    try:
+        return f"tieredstore {importlib.metadata.version('tieredstore')}"
+    except importlib.metadata.PackageNotFoundError:
+        return "tieredstore (run from its source, not installed)"
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        sys.stdout.write(version_text() + "\n")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Say more on stderr.")] = False,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Options of all commands."""
+    logger = logging.getLogger("tieredstore")
+    if not any(isinstance(handler, _Complaints) for handler in logger.handlers):
+        logger.addHandler(_Complaints())
+    if verbose:
+        logger.setLevel(logging.INFO)
+
+
+app.command()(copying.copy)
+app.command()(listing.ls)
+app.command()(inspecting.inspect)
+app.command()(fetching.fetch)
+app.command()(fetching.index)
+app.command()(deleting.delete)
+app.add_typer(keys.app, name="keys")
+
+
+@app.command()
+def version() -> None:
+    """Show the version.
+
+    Example: tieredstore version
+    """
+    sys.stdout.write(version_text() + "\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code. Errors of the library are one sentence on stderr; bugs are raised."""
+    try:
+        app(args=arguments, prog_name="tieredstore")
+    except SystemExit as done:
+        code = done.code if isinstance(done.code, int) else int(done.code is not None)
+    except TieredStoreError as error:
+        complain(str(error))
+        for note in getattr(error, "__notes__", ()):
+            complain(str(note))
+        code = error.exit_code
+    else:
+        code = 0
+    return code
+
+
+def run() -> None:
+    """The console script."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a name that the locale cannot show is no reason to fail
+    code = main()
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read our output has enough of it. What is left in the buffer must not be tried again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = code or 1
+    sys.exit(code)
