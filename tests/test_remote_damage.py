@@ -97,7 +97,8 @@ class Damaged:
         self.segment = segment
         self.metadata = metadata_of(segment)
         self.store = store_of(segment)
-        self.manager = RemoteStorageManager(settings_of(segment.case), store=self.store)
+        without_caches = {"fetch.manifest.cache.size": "0", "fetch.indexes.cache.size": "0"}
+        self.manager = RemoteStorageManager(settings_of(segment.case, without_caches), store=self.store)
         self.log = segment.original("log").read_bytes()
         self.indexes = original_indexes(segment)
 

@@ -6,7 +6,7 @@ import base64
 import binascii
 import enum
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -158,8 +158,3 @@ def human_bytes(count: int) -> str:
         size /= 1024
     return f"{size:.1f} GiB"
 
-
-def covering_range(ranges: Iterator[ByteRange]) -> ByteRange:
-    """The smallest range that holds all of ``ranges``; at least one must be given."""
-    found = list(ranges)
-    return ByteRange(min(r.start for r in found), max(r.stop for r in found))

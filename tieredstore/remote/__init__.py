@@ -2,6 +2,6 @@
 
 from tieredstore.remote.base import RemoteStorageManagerBase
 from tieredstore.remote.manager import RemoteStorageManager
-from tieredstore.remote.reader import SegmentStream
+from tieredstore.remote.stream import SegmentStream
 
 __all__ = ["RemoteStorageManager", "RemoteStorageManagerBase", "SegmentStream"]

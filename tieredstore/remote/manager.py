@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Self
 
@@ -17,7 +16,11 @@ from tieredstore.format.manifest import SegmentManifest
 from tieredstore.model import IndexType, LogSegmentData, RemoteLogSegmentMetadata
 from tieredstore.remote.base import RemoteStorageManagerBase
 from tieredstore.remote.layout import KeyLayout
-from tieredstore.remote.reader import SegmentReader, SegmentStream, requested_range
+from tieredstore.remote.pools import Pools
+from tieredstore.remote.reader import NextSegment, requested_range
+from tieredstore.remote.reading import Reading
+from tieredstore.remote.statistics import FetchStats
+from tieredstore.remote.stream import SegmentStream
 from tieredstore.remote.writer import SegmentWriter, StoredSizes, WriteOptions
 from tieredstore.transform.keyring import KeyRing
 
@@ -28,30 +31,43 @@ if TYPE_CHECKING:
 class RemoteStorageManager(RemoteStorageManagerBase):
     """Copies, fetches and deletes segments, byte-compatible with Aiven's plugin. Safe from several threads.
 
-    Holds a thread pool: close it, or use it as a context manager.
+    Holds thread pools and caches: close it, or use it as a context manager.
     """
 
     def __init__(
-        self, settings: Settings, *, store: ObjectStore | None = None, random_bytes: RandomBytes = os.urandom
+        self,
+        settings: Settings,
+        *,
+        store: ObjectStore | None = None,
+        random_bytes: RandomBytes = os.urandom,
+        pools: Pools | None = None,
     ) -> None:
-        """The store is the settings' own unless one is given; ``random_bytes`` makes keys and IVs."""
+        """The store is the settings' own unless one is given; ``random_bytes`` makes keys and IVs.
+
+        ``pools`` are the threads to use, and to be shut down by ``close``, in place of those of the settings.
+        """
         self.settings = settings
         self.store = store_from_settings(settings) if store is None else store
         self.layout = KeyLayout(settings.key_prefix, settings.key_prefix_mask)
-        self._fields = tuple(CustomMetadataField[name] for name in settings.custom_metadata_fields)
         self.key_ring = _key_ring(settings)
+        self._fields = tuple(CustomMetadataField[name] for name in settings.custom_metadata_fields)
         threads = settings.transform_thread_pool_size or os.cpu_count() or 1
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="tieredstore-transform")
-        self._reader = SegmentReader(self.store, self.layout, self.key_ring, pool=self._pool)
+        self._pools = pools or Pools.of_threads(
+            transform=threads,
+            fetch=settings.fetch.parallelism,
+            lookup=settings.fetch.manifest_cache.thread_pool_size,
+        )
+        self._reading = Reading.of_settings(settings.fetch, self.store, self.layout, self.key_ring, pools=self._pools)
         options = WriteOptions(
             chunk_size=settings.chunk_size,
             compression_level=settings.compression_level if settings.compression_enabled else None,
             heuristic=settings.compression_heuristic_enabled,
             key_ring=self.key_ring,
-            # One chunk more a thread than it works on keeps the threads busy while the store takes one.
+            # Some chunks more than threads keep the threads busy while the store takes one.
             chunks_in_flight=threads + 2,
         )
-        self._writer = SegmentWriter(self.store, self.layout, options, pool=self._pool, random_bytes=random_bytes)
+        pool = self._pools.transform
+        self._writer = SegmentWriter(self.store, self.layout, options, pool=pool, random_bytes=random_bytes)
 
     def copy_log_segment_data(
         self,
@@ -69,40 +85,58 @@ class RemoteStorageManager(RemoteStorageManagerBase):
         return self._custom_metadata(metadata, self._writer.copy(metadata, log_segment_data, on_progress))
 
     def fetch_log_segment(
-        self, metadata: RemoteLogSegmentMetadata, start_position: int, end_position: int | None = None
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        start_position: int,
+        end_position: int | None = None,
+        *,
+        next_segment: NextSegment | None = None,
     ) -> SegmentStream:
         """The log's bytes ``start_position..end_position``, the end **inclusive** and clamped to the last byte.
 
         InvalidRange if that is empty (but for an empty log), SegmentNotFound without a manifest, SegmentCorrupt,
-        here or out of the stream's reads, for bytes that are not what was written.
+        here or out of the stream's reads, for bytes that are not what was written. ``next_segment`` says which
+        segment the caller will fetch after this one: reading ahead goes on into its first bytes.
         """
-        return self._reader.open(metadata, requested_range(metadata, start_position, end_position))
+        wanted = requested_range(metadata, start_position, end_position)
+        return self._reading.reader.open(metadata, wanted, next_segment)
+
+    def open(self, metadata: RemoteLogSegmentMetadata) -> SegmentStream:
+        """The whole log as a seekable, read-only file."""
+        return self._reading.reader.open(metadata)
 
     def fetch_manifest(self, metadata: RemoteLogSegmentMetadata) -> SegmentManifest:
-        """The segment's manifest."""
-        return self._reader.manifest(metadata)
+        """The segment's manifest; needs no private key."""
+        return self._reading.manifests.get(metadata).manifest
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> BinaryIO:
         """One index, opened; IndexNotRecorded if the segment was copied without it."""
-        return self._reader.index(metadata, index_type)
+        return self._reading.indexes.one(metadata, index_type)
 
     def fetch_indexes(
         self, metadata: RemoteLogSegmentMetadata, index_types: Iterable[IndexType]
     ) -> dict[IndexType, BinaryIO]:
         """The indexes asked for by one request beside the manifest's; one not recorded is absent from the map."""
-        return self._reader.indexes(metadata, index_types)
+        return self._reading.indexes.get(metadata, index_types)
+
+    @property
+    def fetch_stats(self) -> FetchStats:
+        """What was fetched through this manager so far."""
+        return self._reading.counters.snapshot()
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Delete the manifest, then the rest, so that a half deleted segment is never visible. Idempotent.
 
         As in the plugin, the keys are those of the current prefix; custom metadata is not looked at.
         """
+        self._reading.forget(metadata)
         self.store.delete([self.layout.key(metadata, Suffix.MANIFEST)])
         self.store.delete([self.layout.key(metadata, Suffix.LOG), self.layout.key(metadata, Suffix.INDEXES)])
 
     def close(self) -> None:
-        """End the threads and close the store."""
-        self._pool.shutdown()
+        """End the threads and close caches and store. Streams that are still open fail."""
+        self._reading.close()
+        self._pools.shutdown()
         self.store.close()
 
     def __enter__(self) -> Self:

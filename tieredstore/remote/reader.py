@@ -2,258 +2,166 @@
 
 from __future__ import annotations
 
-import io
 import threading
-from collections.abc import Iterable
-from concurrent.futures import Executor, Future, wait
-from typing import TYPE_CHECKING, BinaryIO
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Final, TypeAlias
 
-from tieredstore.backends.base import ObjectStore
-from tieredstore.errors import (
-    CorruptData,
-    IndexesCorrupt,
-    IndexNotRecorded,
-    InvalidRange,
-    ManifestCorrupt,
-    ObjectNotFound,
-    RangeNotSatisfiable,
-    SegmentCorrupt,
-    SegmentNotFound,
-    UnknownKey,
-)
+from tieredstore.errors import InvalidRange, SegmentCorrupt, TieredStoreError
 from tieredstore.format.keys import Suffix
-from tieredstore.format.manifest import IndexEntry, SegmentManifest
-from tieredstore.model import ByteRange, IndexType, RemoteLogSegmentMetadata, covering_range
+from tieredstore.model import ByteRange, RemoteLogSegmentId, RemoteLogSegmentMetadata
+from tieredstore.remote.chunk_cache import layout_digest
 from tieredstore.remote.layout import KeyLayout
-from tieredstore.transform.chunks import ChunkDecoder, GrowingBuffer
-from tieredstore.transform.encryption import DataKey, SegmentCipher
-from tieredstore.transform.keyring import KeyRing
+from tieredstore.remote.loading import ChunkLoader, OpenSegment
+from tieredstore.remote.lookups import Manifests
+from tieredstore.remote.pools import Pools
+from tieredstore.remote.stream import ReadOptions, SegmentStream
+from tieredstore.transform.chunks import ChunkDecoder
 
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
+NextSegment: TypeAlias = Callable[[], RemoteLogSegmentMetadata | None]
+"""Says which segment follows the one being read, None at the end. Called once, on the reading thread: be quick."""
+
+MAX_PREPARED: Final = 4
+"""Segments that were prepared and not yet opened; the oldest gives way."""
 
 
 class SegmentReader:
-    """Reads segments of a store. Safe from several threads."""
+    """Opens segments of a store. Safe from several threads."""
 
-    def __init__(self, store: ObjectStore, layout: KeyLayout, key_ring: KeyRing | None, *, pool: Executor) -> None:
-        self._store = store
+    def __init__(
+        self, layout: KeyLayout, manifests: Manifests, loader: ChunkLoader, options: ReadOptions, *, pools: Pools
+    ) -> None:
         self._layout = layout
-        self._key_ring = key_ring
-        self._pool = pool
+        self._manifests = manifests
+        self._loader = loader
+        self._options = options
+        self._pools = pools
+        self._lock = threading.Lock()
+        self._prepared: OrderedDict[RemoteLogSegmentId, _Prepared] = OrderedDict()
 
-    def manifest(self, metadata: RemoteLogSegmentMetadata) -> SegmentManifest:
-        """The segment's manifest, by one request; SegmentNotFound without one."""
-        key = self._layout.key(metadata, Suffix.MANIFEST)
-        try:
-            return SegmentManifest.from_bytes(self._store.get(key))
-        except ObjectNotFound as error:
-            raise SegmentNotFound(
-                f"{metadata} is not in the store: {self._layout.shown(key)} does not exist"
-            ) from error
-        except ManifestCorrupt as error:
-            raise ManifestCorrupt(f"{self._layout.shown(key)} is damaged: {error}") from error
+    def open(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        byte_range: ByteRange | None = None,
+        next_segment: NextSegment | None = None,
+    ) -> SegmentStream:
+        """The bytes of ``byte_range`` (all without one). The manifest is read here, chunks when they are read.
 
-    def open(self, metadata: RemoteLogSegmentMetadata, byte_range: ByteRange | None = None) -> SegmentStream:
-        """The bytes of ``byte_range`` (all without one); the manifest is read here, chunks when they are read."""
-        manifest = self.manifest(metadata)
+        A segment that an earlier stream prepared is taken over with what is already on its way.
+        """
+        stream = self._take_prepared(metadata, byte_range) or self._open(metadata, byte_range)
+        if next_segment is not None:
+            stream.continuation = _NextSegment(self, next_segment)
+        return stream
+
+    def prepare(self, metadata: RemoteLogSegmentMetadata) -> _Prepared:
+        """Open a segment in the background, for an ``open`` to come."""
+        prepared = _Prepared(self._pools.fetch.submit(self._open, metadata, None))
+        with self._lock:
+            self._prepared[metadata.remote_log_segment_id] = prepared
+            dropped = [self._prepared.popitem(last=False)[1] for _ in range(len(self._prepared) - MAX_PREPARED)]
+        for old in dropped:
+            old.drop()
+        return prepared
+
+    def drop(self, segment_id: RemoteLogSegmentId) -> None:
+        """Nobody will open what was prepared."""
+        with self._lock:
+            prepared = self._prepared.pop(segment_id, None)
+        if prepared is not None:
+            prepared.drop()
+
+    def close(self) -> None:
+        """Drop all that was prepared."""
+        for segment_id in list(self._prepared):
+            self.drop(segment_id)
+
+    def _take_prepared(self, metadata: RemoteLogSegmentMetadata, byte_range: ByteRange | None) -> SegmentStream | None:
+        with self._lock:
+            prepared = self._prepared.pop(metadata.remote_log_segment_id, None)
+        if prepared is None:
+            return None
+        if byte_range is not None and byte_range != ByteRange(0, metadata.segment_size_in_bytes):
+            prepared.drop()
+            return None
+        return prepared.take()
+
+    def _open(self, metadata: RemoteLogSegmentMetadata, byte_range: ByteRange | None) -> SegmentStream:
+        opened = self._manifests.get(metadata)
+        manifest = opened.manifest
         size = manifest.chunk_index.original_file_size
         wanted = byte_range or ByteRange(0, size)
         if wanted.stop > size:
             raise SegmentCorrupt(
                 f"{metadata} has {size} bytes by its manifest and {metadata.segment_size_in_bytes} by its metadata"
             )
-        return SegmentStream(_Chunks(self, metadata, manifest), wanted, self._pool)
+        segment = OpenSegment(
+            metadata=metadata,
+            log_key=self._layout.data_key(metadata, Suffix.LOG),
+            index=manifest.chunk_index,
+            positions=manifest.chunk_index.positions(),
+            decoder=ChunkDecoder(manifest.compression, opened.cipher),
+            layout=layout_digest(manifest),
+        )
+        return SegmentStream(segment, wanted, self._loader, self._options)
 
-    def indexes(self, metadata: RemoteLogSegmentMetadata, types: Iterable[IndexType]) -> dict[IndexType, BinaryIO]:
-        """The indexes that were recorded, by one request for all of them (none if all are empty)."""
-        manifest = self.manifest(metadata)
-        entries = {kind: entry for kind in types if (entry := manifest.segment_indexes.entry(kind)) is not None}
-        filled = [ByteRange(entry.position, entry.position + entry.size) for entry in entries.values() if entry.size]
-        if not filled:
-            return {kind: io.BytesIO() for kind in entries}
-        span = covering_range(iter(filled))
-        key = self._layout.data_key(metadata, Suffix.INDEXES)
+
+class _Prepared:
+    """A segment that is being opened, and how much of it should be on its way when it is."""
+
+    def __init__(self, opening: Future[SegmentStream]) -> None:
+        self._opening = opening
+        self._byte_count = 0
+
+    def prefetch(self, byte_count: int) -> None:
+        """Have at least so many first bytes on their way. Called by one thread at a time; never waits."""
+        self._byte_count = max(self._byte_count, byte_count)
+        self._opening.add_done_callback(self._prefetch)
+
+    def take(self) -> SegmentStream | None:
+        """The stream; None if it could not be opened: who opens it now is told why."""
         try:
-            stored = self._store.get(key, span.start, span.stop)
-        except (ObjectNotFound, RangeNotSatisfiable) as error:
-            raise self.missing(metadata, key, error, IndexesCorrupt) from error
-        cipher = self.cipher(manifest)
-        return {
-            kind: io.BytesIO(self._opened_index(cipher, stored, span.start, entry, f"{kind.value} index of {metadata}"))
-            for kind, entry in entries.items()
-        }
-
-    def index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> BinaryIO:
-        """One index; IndexNotRecorded if the segment was copied without it."""
-        found = self.indexes(metadata, [index_type])
-        if index_type not in found:
-            raise IndexNotRecorded(f"{metadata} was copied without a {index_type.value} index")
-        return found[index_type]
-
-    def cipher(self, manifest: SegmentManifest) -> SegmentCipher | None:
-        """What opens the segment's units; UnknownKey if the ring does not hold the pair."""
-        wrapped = manifest.encryption
-        if wrapped is None:
+            return self._opening.result()
+        except TieredStoreError:
             return None
-        if self._key_ring is None:
-            raise UnknownKey(
-                f"the segment is encrypted (key pair {wrapped.key_id!r}) and no key ring is configured; set "
-                "encryption.enabled, encryption.key.pair.id and encryption.key.pairs"
-            )
-        return SegmentCipher(DataKey(self._key_ring.unwrap(wrapped.key_id, wrapped.wrapped), wrapped.aad))
 
-    def read_stored(self, metadata: RemoteLogSegmentMetadata, position: int, buffer: memoryview) -> None:
-        """Fill ``buffer`` with stored bytes of the log, by one request."""
-        key = self._layout.data_key(metadata, Suffix.LOG)
-        try:
-            self._store.get_into(key, position, buffer)
-        except (ObjectNotFound, RangeNotSatisfiable) as error:
-            raise self.missing(metadata, key, error, SegmentCorrupt) from error
+    def drop(self) -> None:
+        if not self._opening.cancel():
+            self._opening.add_done_callback(_close)
 
-    def missing(
-        self,
-        metadata: RemoteLogSegmentMetadata,
-        key: str,
-        error: ObjectNotFound | RangeNotSatisfiable,
-        corrupt: type[CorruptData],
-    ) -> CorruptData | SegmentNotFound:
-        """Why an object that a manifest points to is missing or short: corruption, unless a delete went by."""
-        try:
-            self._store.head(self._layout.key(metadata, Suffix.MANIFEST))
-        except ObjectNotFound:
-            return SegmentNotFound(f"{metadata} was deleted while it was read")
-        what = "is missing" if isinstance(error, ObjectNotFound) else "is shorter than its manifest says"
-        return corrupt(f"{self._layout.shown(key)} {what}, and its manifest exists: the segment is damaged")
-
-    @staticmethod
-    def _opened_index(cipher: SegmentCipher | None, stored: bytes, offset: int, entry: IndexEntry, what: str) -> bytes:
-        unit = stored[entry.position - offset : entry.position - offset + entry.size]
-        if cipher is None or not unit:
-            return unit
-        try:
-            return cipher.open(unit)
-        except CorruptData as error:
-            raise IndexesCorrupt(f"the {what} does not decrypt: {error}") from error
+    def _prefetch(self, opening: Future[SegmentStream]) -> None:
+        if not opening.cancelled() and opening.exception() is None:
+            opening.result().prefetch(self._byte_count)
 
 
-class _Scratch(threading.local):
-    """One buffer a thread for stored chunks."""
-
-    def __init__(self) -> None:
-        self.stored = GrowingBuffer()
+def _close(opening: Future[SegmentStream]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
-_scratch = _Scratch()
+class _NextSegment:
+    """A stream's continuation into the segment that a callable names."""
 
-
-class _Chunks:
-    """The chunks of one open segment."""
-
-    def __init__(self, reader: SegmentReader, metadata: RemoteLogSegmentMetadata, manifest: SegmentManifest) -> None:
-        self.index = manifest.chunk_index
+    def __init__(self, reader: SegmentReader, next_segment: NextSegment) -> None:
         self._reader = reader
-        self._metadata = metadata
-        self._positions = manifest.chunk_index.positions()
-        self._decoder = ChunkDecoder(manifest.compression, reader.cipher(manifest))
+        self._next_segment = next_segment
+        self._asked = False
+        self._following: RemoteLogSegmentMetadata | None = None
+        self._prepared: _Prepared | None = None
 
-    def read_into(self, chunk: int, original: memoryview) -> None:
-        """Fetch and decode one chunk into ``original``, which is exactly as long as the chunk."""
-        position, end = self._positions[chunk], self._positions[chunk + 1]
-        try:
-            if self._decoder.is_identity:
-                self._reader.read_stored(self._metadata, position, original)
-                return
-            stored = _scratch.stored.first(end - position)
-            self._reader.read_stored(self._metadata, position, stored)
-            self._decoder.decode_into(stored, original)
-        except SegmentCorrupt:
-            raise
-        except CorruptData as error:
-            raise SegmentCorrupt(f"chunk {chunk} of {self._metadata} is damaged: {error}") from error
+    def prepare(self, byte_count: int) -> None:
+        if not self._asked:
+            self._asked = True
+            self._following = self._next_segment()
+            if self._following is not None:
+                self._prepared = self._reader.prepare(self._following)
+        if self._prepared is not None:
+            self._prepared.prefetch(byte_count)
 
-
-class SegmentStream(io.RawIOBase):
-    """The bytes of a range, in order; each chunk is fetched and decoded once.
-
-    ``readinto`` a large buffer decodes the chunks that lie wholly inside it in parallel and straight into it. For one
-    thread at a time; close it when done.
-    """
-
-    def __init__(self, chunks: _Chunks, byte_range: ByteRange, pool: Executor) -> None:
-        super().__init__()
-        self._chunks = chunks
-        self._position = byte_range.start
-        self._stop = byte_range.stop
-        self._pool = pool
-        self._partial = GrowingBuffer()
-        self._partial_chunk = -1
-
-    def readable(self) -> bool:
-        """True."""
-        return True
-
-    @property
-    def remaining(self) -> int:
-        """Bytes of the range that were not read yet."""
-        return self._stop - self._position
-
-    def read(self, size: int = -1, /) -> bytes:
-        """Up to ``size`` bytes (all that remain if negative): as many as there are, ``b""`` only at the end."""
-        data = bytearray(self.remaining if size < 0 else min(size, self.remaining))
-        self.readinto(data)
-        return bytes(data)
-
-    def readall(self) -> bytes:
-        """All bytes that remain."""
-        return self.read()
-
-    def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """Fill ``buffer`` as far as the range goes; the number of bytes, 0 only at the end."""
-        if self.closed:
-            raise ValueError("the stream is closed")
-        wanted = memoryview(buffer).cast("B")[: self.remaining]
-        whole: list[tuple[int, memoryview]] = []
-        partial: list[tuple[ByteRange, memoryview]] = []
-        for chunk in self._chunks.index.chunks_of(ByteRange(self._position, self._position + len(wanted))):
-            place = self._chunks.index.original_range(chunk)
-            inside = ByteRange(max(place.start, self._position), min(place.stop, self._position + len(wanted)))
-            target = wanted[inside.start - self._position : inside.stop - self._position]
-            if inside == place:
-                whole.append((chunk, target))
-            else:
-                partial.append((inside, target))
-        self._read_whole(whole)
-        for inside, target in partial:
-            self._read_partial(inside, target)
-        self._position += len(wanted)
-        return len(wanted)
-
-    def _read_whole(self, pieces: list[tuple[int, memoryview]]) -> None:
-        """Chunks into their places; returns, or raises, only after no thread writes into the caller's buffer."""
-        if len(pieces) == 1:
-            self._chunks.read_into(*pieces[0])
-            return
-        running: list[Future[None]] = []
-        try:
-            running.extend(self._pool.submit(self._chunks.read_into, *piece) for piece in pieces)
-            for future in running:
-                future.result()
-        finally:
-            for future in running:
-                future.cancel()
-            wait(running)
-
-    def _read_partial(self, inside: ByteRange, target: memoryview) -> None:
-        """A part of a chunk; the chunk is kept, since the next read starts where this one ended."""
-        chunk = self._chunks.index.chunk_at(inside.start)
-        place = self._chunks.index.original_range(chunk)
-        original = self._partial.first(len(place))
-        if self._partial_chunk != chunk:
-            self._partial_chunk = -1  # not valid while it is being written
-            self._chunks.read_into(chunk, original)
-            self._partial_chunk = chunk
-        target[:] = original[inside.start - place.start : inside.stop - place.start]
+    def drop(self) -> None:
+        if self._following is not None:
+            self._reader.drop(self._following.remote_log_segment_id)
 
 
 def requested_range(metadata: RemoteLogSegmentMetadata, start: int, end: int | None) -> ByteRange:

@@ -1,0 +1,68 @@
+"""Thread pools on a simulated clock: what runs at the same time takes the time of the longest, and nothing sleeps."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any, ParamSpec, TypeVar
+
+from tieredstore.remote.pools import Pools
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class SimulatedClock:
+    """Seconds as the code that runs now sees them."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class SimulatedFuture(Future[T]):
+    """A future that is done at a moment of the clock; waiting for it moves the waiter's time there."""
+
+    def __init__(self, clock: SimulatedClock) -> None:
+        super().__init__()
+        self.clock = clock
+        self.done_at = 0.0
+
+    def result(self, timeout: float | None = None) -> T:
+        self.clock.now = max(self.clock.now, self.done_at)
+        return super().result(0)
+
+    def add_done_callback(self, fn: Callable[[Future[T]], object]) -> None:
+        before, self.clock.now = self.clock.now, max(self.clock.now, self.done_at)
+        super().add_done_callback(fn)
+        self.clock.now = before
+
+
+class SimulatedPool(Executor):
+    """Runs each task at once, on this thread, in the simulated time at which one of its workers is free."""
+
+    def __init__(self, clock: SimulatedClock, workers: int) -> None:
+        self._clock = clock
+        self._free_at = [0.0] * workers
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future = SimulatedFuture[T](self._clock)
+        before = self._clock.now
+        self._clock.now = max(before, heapq.heappop(self._free_at))
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001  a future carries any error
+            future.set_exception(error)
+        heapq.heappush(self._free_at, self._clock.now)
+        future.done_at, self._clock.now = self._clock.now, before
+        return future
+
+    def shutdown(self, *_: Any, **__: Any) -> None:
+        """Nothing runs on."""
+
+
+def simulated_pools(clock: SimulatedClock, *, fetch: int = 8) -> Pools:
+    return Pools(SimulatedPool(clock, 2), SimulatedPool(clock, fetch), SimulatedPool(clock, 2))

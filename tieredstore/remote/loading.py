@@ -1,0 +1,249 @@
+"""Chunks come: from the cache, from a load that somebody else started, or by a ranged GET of ours."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import CancelledError, Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass
+from time import monotonic
+from typing import TypeAlias
+
+from tieredstore.backends.base import ObjectStore
+from tieredstore.errors import CorruptData, ObjectNotFound, RangeNotSatisfiable, SegmentCorrupt, StoreUnavailable
+from tieredstore.format.chunk_index import ChunkIndex
+from tieredstore.model import RemoteLogSegmentMetadata
+from tieredstore.remote.chunk_cache import ChunkCache, ChunkKey
+from tieredstore.remote.lookups import Manifests
+from tieredstore.remote.planning import greedy_run
+from tieredstore.remote.pools import Pools
+from tieredstore.remote.statistics import FetchCounters
+from tieredstore.transform.chunks import ChunkDecoder
+
+Original: TypeAlias = memoryview
+"""The original bytes of one chunk; read only, for whoever holds it."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSegment:
+    """All that reading the chunks of one segment needs. ``layout`` is of the manifest, for the cache's keys."""
+
+    metadata: RemoteLogSegmentMetadata
+    log_key: str
+    index: ChunkIndex
+    positions: Sequence[int]
+    decoder: ChunkDecoder
+    layout: bytes
+
+
+class BufferPool:
+    """Memory that one stream uses again and again, since fresh memory costs more to fault in than to decode into.
+
+    With ``reuse`` off every buffer is fresh: what a cache's loads give is shared with other readers.
+    """
+
+    def __init__(self, *, reuse: bool) -> None:
+        self._free: deque[bytearray] = deque()
+        self._reuse = reuse
+
+    def take(self, size: int) -> memoryview:
+        """``size`` bytes, whatever they hold. Safe from several threads."""
+        try:
+            buffer = self._free.popleft()
+        except IndexError:
+            buffer = bytearray()
+        if len(buffer) < size:
+            buffer = bytearray(size)
+        return memoryview(buffer)[:size]
+
+    def give(self, view: memoryview) -> None:
+        """Hand memory back that ``take`` gave out and that nobody looks at any more."""
+        if self._reuse and isinstance(view.obj, bytearray):
+            self._free.append(view.obj)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """What a GET brought: each chunk being decoded, out of ``stored`` (None where there is no one buffer of it)."""
+
+    decoding: list[Future[Original]]
+    stored: memoryview | None = None
+
+
+class Load:
+    """One ranged GET under way, and the chunks that come of it."""
+
+    def __init__(self, chunks: range, arrived: Future[Arrived]) -> None:
+        self.chunks = chunks
+        self._arrived = arrived
+        self._unread = len(chunks)
+
+    def chunk(self, number: int, timeout_s: float | None) -> Original:
+        """The original bytes of one of the chunks; raises what went wrong, or StoreUnavailable after the time-out."""
+        until = None if timeout_s is None else monotonic() + timeout_s
+        try:
+            decoded = self._arrived.result(timeout_s).decoding[number - self.chunks.start]
+            return decoded.result(None if until is None else max(0.0, until - monotonic()))
+        except FutureTimeoutError as error:
+            raise StoreUnavailable(
+                f"chunk {number} did not come within {timeout_s:g} s (fetch.chunk.cache.get.timeout.ms); it goes on "
+                "loading"
+            ) from error
+        except CancelledError as error:
+            raise StoreUnavailable("the remote storage manager was closed while it was read from") from error
+
+    def finish_one(self, original: Original, buffers: BufferPool) -> None:
+        """Its one reader is done with a chunk: memory that nobody looks at any more goes back."""
+        self._unread -= 1
+        stored = self._arrived.result().stored
+        if stored is None or original.obj is not stored.obj:
+            buffers.give(original)
+        if stored is not None and not self._unread:
+            buffers.give(stored)
+
+    def cancel(self) -> None:
+        """Do not start what has not started; what runs goes on into memory that nobody waits for."""
+        self._arrived.cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """One chunk that a stream will need next: on its way by ``load``, or, without one, in the cache."""
+
+    chunk: int
+    load: Load | None
+    owned: bool
+
+
+class ChunkLoader:
+    """Starts loads and shares them: a chunk is fetched once, however many readers wait for it. Thread-safe."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        manifests: Manifests,
+        *,
+        pools: Pools,
+        cache: ChunkCache | None,
+        coalesce_max_bytes: int,
+        counters: FetchCounters,
+    ) -> None:
+        self._store = store
+        self._manifests = manifests
+        self._pools = pools
+        self.cache = cache
+        self.coalesce_max_bytes = coalesce_max_bytes
+        self.counters = counters
+        self._lock = threading.Lock()
+        self._running: dict[ChunkKey, Load] = {}
+
+    def schedule(
+        self, segment: OpenSegment, first: int, limit: int, max_bytes: int, buffers: BufferPool
+    ) -> list[Scheduled]:
+        """Arrange for chunk ``first``, and for those before ``limit`` that come with the same request."""
+        if self.cache is None:
+            run = greedy_run(first, limit, size_of=segment.index.original_size, max_bytes=max_bytes)
+            load = Load(run, self._pools.fetch.submit(self._fetch, segment, run, buffers))
+            return [Scheduled(chunk, load, owned=True) for chunk in run]
+        with self._lock:
+            # A load puts its chunk into the cache before it leaves `_running`, so that here, under the lock,
+            # a chunk that is in neither is really missing, and claiming it makes everybody else wait for us.
+            running = self._running.get(self.key(segment, first))
+            if running is not None:
+                return [Scheduled(first, running, owned=False)]
+            if self.key(segment, first) in self.cache:
+                return [Scheduled(first, None, owned=False)]
+            return self._claim(segment, first, limit, max_bytes, buffers)
+
+    def load_one(self, segment: OpenSegment, chunk: int, buffers: BufferPool) -> Scheduled:
+        """Load a chunk that the cache was said to hold and does not give."""
+        with self._lock:
+            running = self._running.get(self.key(segment, chunk))
+            if running is not None:
+                return Scheduled(chunk, running, owned=False)
+            return self._claim(segment, chunk, chunk + 1, 1, buffers)[0]
+
+    def key(self, segment: OpenSegment, chunk: int) -> ChunkKey:
+        """Under which the cache has a chunk."""
+        return ChunkKey(self._store.identity, segment.log_key, chunk, segment.layout)
+
+    def _claim(
+        self, segment: OpenSegment, first: int, limit: int, max_bytes: int, buffers: BufferPool
+    ) -> list[Scheduled]:
+        def is_missing(chunk: int) -> bool:
+            key = self.key(segment, chunk)
+            return key not in self._running and (self.cache is None or key not in self.cache)
+
+        run = greedy_run(first, limit, size_of=segment.index.original_size, max_bytes=max_bytes, is_missing=is_missing)
+        load = Load(run, self._pools.fetch.submit(self._fetch_shared, segment, run, buffers))
+        for chunk in run:
+            self._running[self.key(segment, chunk)] = load
+        return [Scheduled(chunk, load, owned=False) for chunk in run]
+
+    def _fetch_shared(self, segment: OpenSegment, run: range, buffers: BufferPool) -> Arrived:
+        try:
+            return self._fetch(segment, run, buffers)
+        except BaseException:
+            self._finish(segment, run)
+            raise
+
+    def _finish(self, segment: OpenSegment, run: range) -> None:
+        with self._lock:
+            for chunk in run:
+                self._running.pop(self.key(segment, chunk), None)
+
+    def _fetch(self, segment: OpenSegment, run: range, buffers: BufferPool) -> Arrived:
+        """One GET for the run; its chunks are decoded by the transform pool."""
+        start, stop = segment.positions[run.start], segment.positions[run.stop]
+        stored = buffers.take(stop - start)
+        try:
+            self._read_stored(segment, start, stored)
+        except RangeNotSatisfiable as error:
+            if len(run) > 1:
+                return self._fetch_one_by_one(segment, run, buffers)
+            raise self._manifests.why_missing(segment.metadata, segment.log_key, error, SegmentCorrupt) from error
+        except ObjectNotFound as error:
+            raise self._manifests.why_missing(segment.metadata, segment.log_key, error, SegmentCorrupt) from error
+        decoding: list[Future[Original]] = []
+        for chunk in run:
+            piece = stored[segment.positions[chunk] - start : segment.positions[chunk + 1] - start]
+            decoding.append(self._pools.transform.submit(self._decode, segment, chunk, piece, buffers))
+        return Arrived(decoding, stored)
+
+    def _fetch_one_by_one(self, segment: OpenSegment, run: range, buffers: BufferPool) -> Arrived:
+        """The object ends within the run: what lies before its end is still good."""
+        found: list[Future[Original]] = []
+        for chunk in run:
+            try:
+                found.extend(self._fetch(segment, range(chunk, chunk + 1), buffers).decoding)
+            except (SegmentCorrupt, ObjectNotFound) as error:
+                self._finish(segment, range(chunk, chunk + 1))
+                failed: Future[Original] = Future()
+                failed.set_exception(error)
+                found.append(failed)
+        return Arrived(found)
+
+    def _read_stored(self, segment: OpenSegment, position: int, buffer: memoryview) -> None:
+        self.counters.add(requests=1, bytes_fetched=len(buffer))
+        self._store.get_into(segment.log_key, position, buffer)
+
+    def _decode(self, segment: OpenSegment, chunk: int, stored: memoryview, buffers: BufferPool) -> Original:
+        try:
+            if segment.decoder.is_identity:
+                original = stored
+            else:
+                original = buffers.take(segment.index.original_size(chunk))
+                segment.decoder.decode_into(stored, original)
+        except CorruptData as error:
+            self.counters.add(chunk_load_failures=1)
+            raise SegmentCorrupt(f"chunk {chunk} of {segment.metadata} is damaged: {error}") from error
+        else:
+            self.counters.add(chunk_loads=1)
+            if self.cache is not None:
+                self.cache.put(self.key(segment, chunk), stored if self.cache.encrypted else original)
+            return original
+        finally:
+            if self.cache is not None:
+                self._finish(segment, range(chunk, chunk + 1))

@@ -1,0 +1,33 @@
+"""The threads of a remote storage manager: three pools, so that no task waits for one of its own pool."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """``transform`` works on chunks (processor time), ``fetch`` waits for ranged GETs of logs, ``lookup`` for manifests
+    and indexes. A fetch task may wait for a lookup; no task waits for anything else."""
+
+    transform: Executor
+    fetch: Executor
+    lookup: Executor
+
+    @classmethod
+    def of_threads(cls, *, transform: int, fetch: int, lookup: int) -> Pools:
+        """Pools of so many threads at most; 0 means as many as there are processors. Threads start when needed."""
+        sizes = {"transform": transform, "fetch": fetch, "lookup": lookup}
+        return cls(
+            **{
+                name: ThreadPoolExecutor(size or os.cpu_count() or 1, thread_name_prefix=f"tieredstore-{name}")
+                for name, size in sizes.items()
+            }
+        )
+
+    def shutdown(self) -> None:
+        """Wait for what runs, drop what waits."""
+        for pool in (self.lookup, self.fetch, self.transform):
+            pool.shutdown(cancel_futures=True)

@@ -1,0 +1,105 @@
+"""The reading half of a remote storage manager, put together from the settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tieredstore.backends.base import ObjectStore
+from tieredstore.config import ChunkCacheSettings, FetchSettings, IndexCacheSettings
+from tieredstore.model import IndexType, RemoteLogSegmentMetadata
+from tieredstore.remote.bounded_map import BoundedMap
+from tieredstore.remote.chunk_cache import ChunkCache, MemoryChunkCache
+from tieredstore.remote.layout import KeyLayout
+from tieredstore.remote.loading import ChunkLoader
+from tieredstore.remote.lookups import BlobCache, CachedLoads, Indexes, Manifests, OpenManifest, weight_of_indexes
+from tieredstore.remote.pools import Pools
+from tieredstore.remote.reader import SegmentReader
+from tieredstore.remote.statistics import FetchCounters
+from tieredstore.remote.stream import ReadOptions
+from tieredstore.transform.keyring import KeyRing
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Who finds manifests, indexes and chunks, and what they counted."""
+
+    manifests: Manifests
+    indexes: Indexes
+    reader: SegmentReader
+    counters: FetchCounters
+    chunk_cache: ChunkCache | None
+
+    @classmethod
+    def of_settings(
+        cls, settings: FetchSettings, store: ObjectStore, layout: KeyLayout, key_ring: KeyRing | None, *, pools: Pools
+    ) -> Reading:
+        """The ``fetch.*`` settings, over a store."""
+        counters = FetchCounters()
+        manifests = _manifests(settings, store, layout, key_ring, pools, counters)
+        cache, blobs = (None, None) if settings.chunk_cache is None else _chunk_cache(settings.chunk_cache)
+        indexes = Indexes(
+            store,
+            layout,
+            manifests,
+            loads=_index_loads(settings.index_cache, pools),
+            counters=counters,
+            blobs=blobs,
+            keep_stored=cache is not None and cache.encrypted,
+        )
+        loader = ChunkLoader(
+            store,
+            manifests,
+            pools=pools,
+            cache=cache,
+            coalesce_max_bytes=settings.coalesce_max_bytes,
+            counters=counters,
+        )
+        timeout_s = None if settings.chunk_cache is None else settings.chunk_cache.get_timeout_ms / 1000
+        options = ReadOptions(settings.read_ahead_bytes, timeout_s)
+        return cls(manifests, indexes, SegmentReader(layout, manifests, loader, options, pools=pools), counters, cache)
+
+    def forget(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """The segment is going to be deleted: what memory holds of it is no longer true."""
+        self.manifests.forget(metadata)
+        self.indexes.forget(metadata)
+
+    def close(self) -> None:
+        """Close what was prepared, and the chunk cache."""
+        self.reader.close()
+        if self.chunk_cache is not None:
+            self.chunk_cache.close()
+
+
+def _manifests(
+    settings: FetchSettings,
+    store: ObjectStore,
+    layout: KeyLayout,
+    key_ring: KeyRing | None,
+    pools: Pools,
+    counters: FetchCounters,
+) -> Manifests:
+    limits = settings.manifest_cache
+    cache = BoundedMap[str, OpenManifest](limits.size, retention_ms=limits.retention_ms)
+    loads = CachedLoads(cache, pools.lookup, limits.get_timeout_ms, "the segment's manifest")
+    return Manifests(store, layout, key_ring, loads=loads, counters=counters)
+
+
+def _index_loads(limits: IndexCacheSettings, pools: Pools) -> CachedLoads[dict[IndexType, bytes]]:
+    cache = BoundedMap[str, dict[IndexType, bytes]](
+        limits.size, weigh=weight_of_indexes, retention_ms=limits.retention_ms
+    )
+    return CachedLoads(cache, pools.lookup, limits.get_timeout_ms, "the segment's indexes")
+
+
+def _chunk_cache(settings: ChunkCacheSettings) -> tuple[ChunkCache, BlobCache | None]:
+    if settings.kind == "memory":
+        memory = MemoryChunkCache(settings.size, retention_ms=settings.retention_ms, encrypted=settings.encrypted)
+        return memory, None
+    # diskcache and its database are imported by those only who configured them.
+    from tieredstore.remote.disk_cache import DiskChunkCache  # noqa: PLC0415
+
+    assert settings.path is not None  # the settings were checked for it
+    disk = DiskChunkCache(
+        settings.path, settings.size, retention_ms=settings.retention_ms, encrypted=settings.encrypted
+    )
+    return disk, disk.blobs

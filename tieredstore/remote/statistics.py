@@ -1,0 +1,57 @@
+"""What a reader has done so far, counted."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True)
+class FetchStats:
+    """Totals since the reader was made.
+
+    ``bytes_asked`` left streams for their readers; ``bytes_fetched`` are stored bytes of logs that came by
+    ``requests`` ranged GETs; ``wait_seconds`` is how long readers stood still for them. ``chunk_*`` count chunks.
+    """
+
+    bytes_asked: int = 0
+    bytes_fetched: int = 0
+    requests: int = 0
+    manifest_requests: int = 0
+    index_requests: int = 0
+    chunk_hits: int = 0
+    chunk_misses: int = 0
+    chunk_loads: int = 0
+    chunk_load_failures: int = 0
+    wait_seconds: float = 0.0
+
+    @property
+    def fetched_per_asked(self) -> float:
+        """Stored bytes fetched for each original byte that was read; below 1 where compression or a cache pays."""
+        return self.bytes_fetched / self.bytes_asked if self.bytes_asked else 0.0
+
+    @property
+    def requests_per_gib(self) -> float:
+        """Ranged GETs for each GiB that was read."""
+        return self.requests / (self.bytes_asked / 2**30) if self.bytes_asked else 0.0
+
+
+class FetchCounters:
+    """Adds up ``FetchStats``. Safe from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._totals: dict[str, float] = {field.name: 0 for field in fields(FetchStats)}
+
+    def add(self, **counted: float) -> None:
+        """Add to the fields of these names."""
+        with self._lock:
+            for name, count in counted.items():
+                self._totals[name] += count
+
+    def snapshot(self) -> FetchStats:
+        """The totals of this moment."""
+        with self._lock:
+            totals = dict(self._totals)
+        wait_seconds = totals.pop("wait_seconds")
+        return FetchStats(**{name: int(count) for name, count in totals.items()}, wait_seconds=wait_seconds)

@@ -1,0 +1,273 @@
+"""The bytes of a range, in order, as a file: a bounded window of chunks is always on its way."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Protocol
+
+from tieredstore.errors import CorruptData
+from tieredstore.model import ByteRange
+from tieredstore.remote.loading import BufferPool, ChunkLoader, Load, OpenSegment, Original, Scheduled
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """``read_ahead_bytes`` of original data on their way beyond what is asked for (0: none); ``timeout_s`` is how long
+    a read waits for one chunk, None for as long as the store takes."""
+
+    read_ahead_bytes: int
+    timeout_s: float | None = None
+
+
+class Continuation(Protocol):
+    """What comes after the end of a segment, told to prepare while the end is still being read."""
+
+    def prepare(self, byte_count: int) -> None:
+        """Have so many of the next segment's first bytes on their way. Returns at once."""
+        ...
+
+    def drop(self) -> None:
+        """Nobody will go on reading."""
+        ...
+
+
+class SegmentStream(io.RawIOBase):
+    """A readable, seekable file over a range of a segment's log; position 0 is the range's first byte.
+
+    Reading in sequence keeps up to ``read_ahead_bytes`` and one request's chunks ahead; a seek ends that, and a second
+    read in a row starts it again. A failed read consumes nothing and can be repeated. Memory: the bytes ahead, twice
+    if they are encoded. For one thread at a time; close it when done, also early.
+    """
+
+    def __init__(
+        self,
+        segment: OpenSegment,
+        byte_range: ByteRange,
+        loader: ChunkLoader,
+        options: ReadOptions,
+        continuation: Continuation | None = None,
+    ) -> None:
+        super().__init__()
+        self._segment = segment
+        self._range = byte_range
+        self._position = byte_range.start
+        self._loader = loader
+        self._options = options
+        self.continuation = continuation
+        self._buffers = BufferPool(reuse=loader.cache is None)
+        self._window: deque[Scheduled] = deque()
+        self._head: Original | None = None
+        self._sequential = True
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+    def tell(self) -> int:
+        """The position within the range."""
+        return self._position - self._range.start
+
+    @property
+    def remaining(self) -> int:
+        """Bytes from here to the end of the range."""
+        return max(0, self._range.stop - self._position)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Move to another position; past the end reads nothing. Loads nothing."""
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self.tell(), io.SEEK_END: len(self._range)}.get(whence)
+        if base is None:
+            raise ValueError(f"whence is {whence}; 0, 1 and 2 are possible")
+        if base + offset < 0:
+            raise ValueError(f"position {base + offset} is before the start")
+        if base + offset != self.tell():
+            self._position = self._range.start + base + offset
+            self._sequential = False
+            self._keep_what_follows()
+        return self.tell()
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Up to ``size`` bytes (all that remain if negative): as many as there are, ``b""`` only at the end."""
+        data = bytearray(self.remaining if size is None or size < 0 else min(size, self.remaining))
+        self.readinto(data)
+        return bytes(data)
+
+    def readall(self) -> bytes:
+        """All bytes that remain."""
+        return self.read()
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        """Fill ``buffer`` as far as the range goes; the number of bytes, 0 only at the end."""
+        self._check_open()
+        wanted = memoryview(buffer).cast("B")[: self.remaining]
+        start, filled = self._position, 0
+        try:
+            while filled < len(wanted):
+                self._schedule(len(wanted) - filled)
+                filled += self._take(wanted[filled:])
+        except BaseException:
+            self._position = start
+            self._forget()
+            raise
+        self._after_read(filled)
+        return filled
+
+    def chunks(self) -> Iterator[memoryview]:
+        """The bytes that remain, a chunk at a time, without a copy; each is valid until the next is asked for."""
+        self._check_open()
+        while self.remaining:
+            place = self._segment.index.original_range(self._segment.index.chunk_at(self._position))
+            size = min(place.stop, self._range.stop) - self._position
+            try:
+                self._schedule(size)
+                data = self._current()
+            except BaseException:
+                self._forget()
+                raise
+            begin = self._position - place.start
+            yield data[begin : begin + size].toreadonly()
+            self._advance(size)
+            self._after_read(size)
+
+    def prefetch(self, byte_count: int) -> None:
+        """Have so many bytes from here on their way, without waiting for them."""
+        most = min(self._loader.coalesce_max_bytes, max(self._options.read_ahead_bytes, 1))
+        self._start_loads(self._position + byte_count, self._range.stop, most)
+
+    def close(self) -> None:
+        """Stop loading; what was not started never is."""
+        if not self.closed:
+            self._forget()
+            if self.continuation is not None and self.remaining:
+                self.continuation.drop()
+        super().close()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ValueError("the stream is closed")
+
+    def _after_read(self, count: int) -> None:
+        self._loader.counters.add(bytes_asked=count)
+        self._sequential = True
+        self._schedule(0)
+
+    def _schedule(self, wanted: int) -> None:
+        """Start the loads that this read needs, and those that the next reads will need."""
+        most = self._loader.coalesce_max_bytes
+        ahead = self._options.read_ahead_bytes if self._sequential else 0
+        horizon = self._position + max(min(wanted, most), ahead)
+        if not ahead:
+            self._start_loads(horizon, self._position + wanted, most)
+            return
+        self._start_loads(horizon, self._range.stop, min(most, max(wanted, ahead)))
+        past_the_end = self._position + ahead - self._range.stop
+        at_segment_end = self._range.stop == self._segment.index.original_file_size
+        if past_the_end > 0 and at_segment_end and self.continuation is not None:
+            self.continuation.prepare(past_the_end)
+
+    def _start_loads(self, horizon: int, limit: int, most: int) -> None:
+        """Start requests of at most ``most`` bytes while the next one's first byte lies before ``horizon``."""
+        index = self._segment.index
+        end = min(limit, self._range.stop)
+        if end <= self._position:
+            return
+        stop = index.chunk_at(end - 1) + 1
+        following = self._window[-1].chunk + 1 if self._window else index.chunk_at(self._position)
+        while following < stop and following * index.original_chunk_size < horizon:
+            scheduled = self._loader.schedule(self._segment, following, stop, most, self._buffers)
+            self._window.extend(scheduled)
+            following = scheduled[-1].chunk + 1
+
+    def _take(self, target: memoryview) -> int:
+        """Copy what the current chunk has for ``target``; how much that was."""
+        place = self._segment.index.original_range(self._window[0].chunk)
+        size = min(place.stop - self._position, len(target))
+        if size == len(place) and self._hit_into(target[:size]):
+            self._advance(size)
+            return size
+        begin = self._position - place.start
+        target[:size] = self._current()[begin : begin + size]
+        self._advance(size)
+        return size
+
+    def _hit_into(self, target: memoryview) -> bool:
+        """A whole chunk from the cache straight into the reader's buffer."""
+        cache, scheduled = self._loader.cache, self._window[0]
+        if cache is None or scheduled.load is not None or self._head is not None or cache.encrypted:
+            return False
+        if not cache.get_into(self._loader.key(self._segment, scheduled.chunk), target):
+            return False
+        self._loader.counters.add(chunk_hits=1)
+        return True
+
+    def _current(self) -> Original:
+        """The original bytes of the window's first chunk."""
+        if self._head is None:
+            scheduled = self._window[0]
+            self._head = self._cached(scheduled.chunk) if scheduled.load is None else self._arrived(scheduled)
+        return self._head
+
+    def _cached(self, chunk: int) -> Original:
+        """A chunk from the cache, on this thread; loaded after all if the cache does not give it."""
+        cache, segment = self._loader.cache, self._segment
+        assert cache is not None
+        original = self._buffers.take(segment.index.original_size(chunk))
+        stored = original
+        if cache.encrypted:
+            stored = self._buffers.take(segment.positions[chunk + 1] - segment.positions[chunk])
+        with contextlib.suppress(CorruptData):  # what the cache holds is not what was put in: a miss
+            if cache.get_into(self._loader.key(segment, chunk), stored):
+                if cache.encrypted:
+                    segment.decoder.decode_into(stored, original)
+                self._loader.counters.add(chunk_hits=1)
+                return original
+        return self._arrived(self._loader.load_one(segment, chunk, self._buffers))
+
+    def _arrived(self, scheduled: Scheduled) -> Original:
+        load = scheduled.load
+        assert load is not None
+        started = monotonic()
+        try:
+            return load.chunk(scheduled.chunk, self._options.timeout_s)
+        finally:
+            self._loader.counters.add(chunk_misses=1, wait_seconds=monotonic() - started)
+
+    def _advance(self, size: int) -> None:
+        self._position += size
+        chunk = self._window[0].chunk
+        if self._position >= self._segment.index.original_range(chunk).stop:
+            self._drop_first()
+
+    def _drop_first(self) -> None:
+        first, head = self._window.popleft(), self._head
+        self._head = None
+        if head is not None and first.load is not None and first.owned:
+            first.load.finish_one(head, self._buffers)
+
+    def _keep_what_follows(self) -> None:
+        """After a seek: forward within the window what was loaded is still good."""
+        chunk = self._position // self._segment.index.original_chunk_size
+        if not self._window or not self._window[0].chunk <= chunk <= self._window[-1].chunk:
+            self._forget()
+        while self._window and self._window[0].chunk < chunk:
+            self._drop_first()
+
+    def _forget(self) -> None:
+        loads: set[Load] = {entry.load for entry in self._window if entry.load is not None and entry.owned}
+        for load in loads:
+            load.cancel()
+        self._window.clear()
+        self._head = None
+        # Loads that run on still write into the old memory.
+        self._buffers = BufferPool(reuse=self._loader.cache is None)
