@@ -15,6 +15,7 @@ from tests.cli_process import ORIGINALS, TXN, Result, command, environment, stor
 from tieredstore.cli import copying
 from tieredstore.format.custom_metadata import CustomMetadata
 from tieredstore.kafka.logdir import FoundSegment, LogSegment, describe
+from tieredstore.model import Uuid
 
 SINGLE = "single-0"
 
@@ -264,8 +265,8 @@ def read_terminal(terminal: int) -> bytes:
 def test_a_segment_that_the_broker_deletes_meanwhile_fails_alone(
     settings: Path, log_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def describe_and_lose(found: FoundSegment) -> LogSegment:
-        segment = describe(found)
+    def describe_and_lose(found: FoundSegment, topic_id: Uuid | None = None) -> LogSegment:
+        segment = describe(found, topic_id)
         if found.base_offset == 1:
             found.path("log").unlink()
         return segment
@@ -274,3 +275,15 @@ def test_a_segment_that_the_broker_deletes_meanwhile_fails_alone(
     done = tieredstore("copy", "-c", settings, log_dir / SINGLE, "--json")
     assert (done.code, statuses(done)) == (2, ["copied", "failed", "copied"])
     assert "00000000000000000001.log cannot be read: No such file or directory" in done.stderr
+
+
+def test_a_given_topic_id_stands_in_for_a_missing_partition_metadata(settings: Path, log_dir: Path) -> None:
+    (log_dir / SINGLE / "partition.metadata").unlink()
+    refused = tieredstore("copy", "-c", settings, log_dir / SINGLE)
+    assert refused.code != 0
+    assert "partition.metadata" in refused.text + refused.stderr
+    topic_id = "bG9nh4bAQgeQott-WhQBoA"
+    for status in ("copied", "skipped"):
+        done = tieredstore("copy", "-c", settings, log_dir / SINGLE, "--topic-id", topic_id, "--json")
+        assert (done.code, statuses(done)) == (0, [status] * 3)
+    assert {row["topic_id"] for row in rows(settings)} == {topic_id}

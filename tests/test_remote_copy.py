@@ -102,6 +102,16 @@ def test_a_missing_index_file_leaves_nothing_in_the_store(
     assert stored_keys(store) == []
 
 
+def test_a_log_that_is_gone_is_named(store: MemoryObjectStore, tmp_path: Path) -> None:
+    files = write_segment(tmp_path, LOG)
+    files.log_segment.unlink()
+    with (
+        RemoteStorageManager(memory_settings(), store=store) as manager,
+        pytest.raises(InvalidSegment, match=r"seg\.log is missing"),
+    ):
+        manager.copy_log_segment_data(new_metadata(len(LOG)), files)
+
+
 def test_a_log_that_shrinks_while_it_is_copied_is_an_error(store: MemoryObjectStore, tmp_path: Path) -> None:
     files = write_segment(tmp_path, LOG * 100)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import enum
 import sys
 import time
@@ -192,9 +191,7 @@ class _Run:
         identity = SegmentIdentity.without_log(found, self._topic_id)
         if identity is not None and (skipped := self._skipped(found, identity)):
             return skipped
-        segment = describe(found)
-        if self._topic_id is not None:
-            segment = dataclasses.replace(segment, topic_id=self._topic_id)
+        segment = describe(found, self._topic_id)
         if segment.active:
             return Outcome(found, Status.ACTIVE, segment.topic_id_partition, size=segment.size_in_bytes)
         if identity is None and (skipped := self._skipped(found, SegmentIdentity.of(segment))):

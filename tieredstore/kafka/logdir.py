@@ -151,7 +151,7 @@ def discover(path: Path, *, topics: Collection[str] = ()) -> Discovery:
     return _discover_log_dir(path, topics)
 
 
-def describe(found: FoundSegment) -> LogSegment:
+def describe(found: FoundSegment, topic_id: Uuid | None = None) -> LogSegment:
     """Read what a copy of the segment needs: its small files, and all batch headers of a closed one.
 
     A segment is closed if another follows it; the last one if its producer snapshot exists and its indexes are
@@ -159,9 +159,11 @@ def describe(found: FoundSegment) -> LogSegment:
     in order looks the same, and is whole.) As in Kafka a segment ends just before the base offset of the next, whatever
     its last batch is: compaction may have emptied its log. The last one ends with its last batch; empty, it is active.
 
+    The topic id is that of ``partition.metadata``, which is not looked at if ``topic_id`` is given.
     Raises InvalidSegment for files that are missing or contradict each other, BatchCorrupt for damaged ones.
     """
-    topic_id = parse_partition_metadata(_read(found.directory / PARTITION_METADATA, found))
+    if topic_id is None:
+        topic_id = parse_partition_metadata(_read(found.directory / PARTITION_METADATA, found))
     epochs = parse_leader_epochs(_read(found.directory / LEADER_EPOCH_CHECKPOINT, found))
     size = _size(found.path("log"), found)
     txn_index = found.path("txnindex")

@@ -90,7 +90,7 @@ class SegmentWriter:
 
         Store calls: one head, three puts. If one fails, what this attempt wrote is deleted, manifest first.
         """
-        with data.log_segment.open("rb") as log:
+        with _opened(data.log_segment) as log:
             compress = self._decide(metadata, log)
             data_key = None if self._options.key_ring is None else DataKey.generate(self._random_bytes)
             self._refuse_existing(metadata)
@@ -260,6 +260,13 @@ class _Upload:
         if ring is None or self._data_key is None:
             return None
         return WrappedDataKey(ring.active_id, ring.wrap(self._data_key.key), self._data_key.aad)
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except FileNotFoundError as error:
+        raise InvalidSegment(f"{path} is missing: it was deleted, or it is not where the metadata says") from error
 
 
 def _first_batch_is_uncompressed(log: BinaryIO) -> bool:
