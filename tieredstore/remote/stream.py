@@ -159,8 +159,9 @@ class SegmentStream(io.RawIOBase):
 
     def _after_read(self, count: int) -> None:
         self._loader.counters.add(bytes_asked=count)
-        self._sequential = True
-        self._schedule(0)
+        if self._sequential:
+            self._schedule(0)
+        self._sequential = True  # the next read goes on from here, unless a seek comes between
 
     def _schedule(self, wanted: int) -> None:
         """Start the loads that this read needs, and those that the next reads will need."""
