@@ -1,0 +1,37 @@
+"""A SOCKS5 proxy between here and an object store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from tieredstore.config import ProxySettings
+
+
+@dataclass(frozen=True, slots=True)
+class SocksProxy:
+    """Where the proxy is, and who we are to it. It is given names of hosts, and looks them up itself."""
+
+    host: str
+    port: int
+    username: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def from_settings(cls, settings: ProxySettings | None) -> SocksProxy | None:
+        """The proxy of ``storage.proxy.*``, None without one."""
+        if settings is None:
+            return None
+        username = settings.username.get_secret_value() if settings.username else None
+        password = settings.password.get_secret_value() if settings.password else None
+        return cls(settings.host, settings.port, username, password)
+
+    @property
+    def url(self) -> str:
+        """What HTTP libraries call it; ``socks5h`` means that no name is looked up on this side. Holds the password."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        if self.username is None:
+            return f"socks5h://{host}:{self.port}"
+        return f"socks5h://{quote(self.username, safe='')}:{quote(self.password or '', safe='')}@{host}:{self.port}"

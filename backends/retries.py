@@ -1,0 +1,100 @@
+"""Trying again: attempts, back-off with full jitter, and one deadline over all of an operation."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from tieredstore.errors import ConfigError, StoreUnavailable
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """A moment of the monotonic clock by which an operation has succeeded or failed."""
+
+    at_s: float
+    monotonic: Callable[[], float] = field(default=time.monotonic, repr=False)
+
+    @classmethod
+    def after(cls, seconds: float, monotonic: Callable[[], float] = time.monotonic) -> Deadline:
+        """The deadline ``seconds`` from now."""
+        return cls(monotonic() + seconds, monotonic)
+
+    def remaining_s(self) -> float:
+        """Seconds left; zero or less when it has passed."""
+        return self.at_s - self.monotonic()
+
+    def check(self, what: str) -> None:
+        """StoreUnavailable, naming ``what``, if the deadline has passed."""
+        if self.remaining_s() <= 0:
+            raise StoreUnavailable(f"{what} did not end within its deadline")
+
+    def sooner(self, other: Deadline | None) -> Deadline:
+        """This deadline or ``other``, whichever comes first."""
+        return self if other is None or self.at_s <= other.at_s else other
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try of an operation. ``number`` counts from 1.
+
+    After the first, an earlier try may have taken effect although its answer was lost.
+    """
+
+    number: int
+    deadline: Deadline
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """How often, how fast and for how long a store tries again after ``StoreUnavailable``.
+
+    Before the try after the n-th, a random time between 0 and ``min(max_delay_s, base_delay_s * 2**(n-1))`` passes
+    ("full jitter": clients that were throttled together do not come back together). ``timeout_s`` bounds all tries and
+    waits of one operation. Clock, sleep and random are fields so that tests can count without waiting.
+    """
+
+    attempts: int = 5
+    base_delay_s: float = 0.1
+    max_delay_s: float = 10.0
+    timeout_s: float = 120.0
+    monotonic: Callable[[], float] = field(default=time.monotonic, repr=False, compare=False)
+    sleep: Callable[[float], None] = field(default=time.sleep, repr=False, compare=False)
+    random: Callable[[], float] = field(default=random.random, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1 or self.timeout_s <= 0 or not 0 <= self.base_delay_s <= self.max_delay_s:
+            raise ConfigError(f"{self} cannot be kept: at least one attempt and a time-out over 0 s are needed")
+
+    def call(self, what: str, operation: Callable[[Attempt], Result], *, deadline: Deadline | None = None) -> Result:
+        """The first result of ``operation``; the last ``StoreUnavailable`` when tries or time are used up.
+
+        Any other error is raised at once. ``what`` names the operation in the log and in the final error;
+        ``deadline`` is one of a larger operation that this is a part of.
+        """
+        end = Deadline.after(self.timeout_s, self.monotonic).sooner(deadline)
+        number = 0
+        while True:
+            number += 1
+            try:
+                return operation(Attempt(number, end))
+            except StoreUnavailable as error:
+                delay = self.delay_s(number)
+                if number >= self.attempts or delay >= end.remaining_s():
+                    raise StoreUnavailable(f"{what} failed ({number} of {self.attempts} tries): {error}") from error
+                logger.info("%s: try %d failed, next in %.2f s: %s", what, number, delay, error)
+                self.sleep(delay)
+
+    def delay_s(self, number: int) -> float:
+        """A random time to wait after try ``number`` (from 1) has failed."""
+        # The exponent is capped: 2**1024 no longer fits into a float.
+        ceiling = min(self.max_delay_s, self.base_delay_s * 2.0 ** min(number - 1, 64))
+        return ceiling * self.random()

@@ -1,0 +1,154 @@
+"""Every error of botocore, urllib3 and the socket below, as one of ours."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Final
+
+import urllib3.exceptions
+from botocore import exceptions as aws
+from botocore.parsers import ResponseParserError
+
+from tieredstore.errors import (
+    AccessDenied,
+    InvalidKey,
+    ObjectNotFound,
+    PreconditionFailed,
+    RangeNotSatisfiable,
+    StoreError,
+    StoreUnavailable,
+    TieredStoreError,
+)
+
+
+class UploadGone(StoreError):
+    """The multipart upload does not exist (any more): completed, aborted, or never begun."""
+
+
+class NotSupported(StoreError):
+    """The server does not know what it was asked: a bulk delete, or a condition."""
+
+
+# By S3's error code first: several of them share a status, and an entry of a bulk delete has none.
+_BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
+    "NoSuchKey": ObjectNotFound,
+    "NoSuchBucket": StoreError,
+    "NoSuchUpload": UploadGone,
+    "InvalidRange": RangeNotSatisfiable,
+    "PreconditionFailed": PreconditionFailed,
+    # Another conditional write to the key was under way.
+    "ConditionalRequestConflict": StoreUnavailable,
+    "OperationAborted": StoreUnavailable,
+    # Of status 400, but passing: the body was damaged or cut short on its way, or came too slowly.
+    "BadDigest": StoreUnavailable,
+    "IncompleteBody": StoreUnavailable,
+    "RequestTimeout": StoreUnavailable,
+    "XAmzContentSHA256Mismatch": StoreUnavailable,
+    "XAmzContentChecksumMismatch": StoreUnavailable,
+    "InternalError": StoreUnavailable,
+    "ServiceUnavailable": StoreUnavailable,
+    # Some of these have status 400.
+    "AccessDenied": AccessDenied,
+    "ExpiredToken": AccessDenied,
+    "InvalidToken": AccessDenied,
+    "InvalidAccessKeyId": AccessDenied,
+    "SignatureDoesNotMatch": AccessDenied,
+    # Of status 403, but not about who asks: the object lies in an archive.
+    "InvalidObjectState": StoreError,
+    "KeyTooLongError": InvalidKey,
+    "KeyTooLong": InvalidKey,
+    "InvalidObjectName": InvalidKey,
+    "XMinioInvalidObjectName": InvalidKey,
+    "XMinioInvalidResourceName": InvalidKey,
+    "NotImplemented": NotSupported,
+    "MethodNotAllowed": NotSupported,
+    "XMinioStorageFull": StoreError,
+}
+_BY_STATUS: Final[dict[int, type[TieredStoreError]]] = {
+    401: AccessDenied,
+    403: AccessDenied,
+    404: ObjectNotFound,
+    405: NotSupported,
+    408: StoreUnavailable,
+    409: StoreUnavailable,
+    412: PreconditionFailed,
+    416: RangeNotSatisfiable,
+    425: StoreUnavailable,
+    429: StoreUnavailable,
+    500: StoreUnavailable,
+    501: NotSupported,
+    502: StoreUnavailable,
+    503: StoreUnavailable,
+    504: StoreUnavailable,
+}
+_THROTTLED: Final = frozenset(
+    {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests"}
+)
+
+_NETWORK: Final = (
+    aws.ConnectionError,
+    aws.HTTPClientError,
+    aws.ResponseStreamingError,
+    aws.IncompleteReadError,
+    aws.ReadTimeoutError,
+    ResponseParserError,
+    aws.FlexibleChecksumError,
+    urllib3.exceptions.HTTPError,
+    http.client.HTTPException,
+    OSError,
+)
+_IDENTITY: Final = (
+    aws.NoCredentialsError,
+    aws.PartialCredentialsError,
+    aws.CredentialRetrievalError,
+    aws.TokenRetrievalError,
+    aws.UnauthorizedSSOTokenError,
+    aws.SSOTokenLoadError,
+    aws.MetadataRetrievalError,
+)
+
+
+def class_for(code: str, status: int) -> type[TieredStoreError]:
+    """The class of error for S3's error ``code`` (the status again where a HEAD has no code)."""
+    if code in _THROTTLED:
+        return StoreUnavailable
+    return _BY_CODE.get(code) or _BY_STATUS.get(status, StoreError)
+
+
+def error_of(what: str, code: str, message: str, status: int) -> TieredStoreError:
+    """The error for an answer of S3 to ``what``, which names the operation and its object."""
+    found = class_for(code, status)
+    if code == "NoSuchBucket":
+        return StoreError(f"{what}: the bucket does not exist; create it, or correct the bucket's name")
+    told = message.strip().rstrip(".") if message and message != code else ""
+    with_status = f", status {status}" if status else ""
+    return found(f"{what}: the store answered {code}{f' ({told})' if told else ''}{with_status}")
+
+
+@contextmanager
+def translated(what: str) -> Generator[None, None, None]:
+    """Raise errors of the SDK and of the network as ours; the only place that knows their classes."""
+    try:
+        yield
+    except aws.ClientError as error:
+        raise _answered(what, error) from error
+    except _IDENTITY as error:
+        raise AccessDenied(f"{what}: the request could not be signed: {error}") from error
+    except _NETWORK as error:
+        raise _not_answered(what, error) from error
+    except aws.BotoCoreError as error:
+        raise StoreError(f"{what}: the SDK refused: {error}") from error
+
+
+def _answered(what: str, error: aws.ClientError) -> TieredStoreError:
+    told = error.response.get("Error", {})
+    status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return error_of(what, told.get("Code", str(status)), told.get("Message", ""), status)
+
+
+def _not_answered(what: str, error: Exception) -> TieredStoreError:
+    if isinstance(error, aws.SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
+        return StoreError(f"{what}: the server's certificate is not trusted: {error}")
+    return StoreUnavailable(f"{what}: no (whole) answer: {error}")

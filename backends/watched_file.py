@@ -1,0 +1,98 @@
+"""A file that is read again when it changes: credentials are rotated under a running process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from tieredstore.errors import ConfigError, TieredStoreError
+
+Value = TypeVar("Value")
+
+MAX_FILE_BYTES = 1 << 20
+"""A credentials file has a few KiB; this bounds what a wrong path can make us read."""
+
+_Stamp = tuple[int, int, int]
+
+
+class WatchedFile(Generic[Value]):
+    """The parsed content of a file, looked at again when it is asked for after ``interval_s``. Thread-safe.
+
+    A changed file that is unreadable or half written is an error, never the old content: credentials that were taken
+    away must not live on. ``parse`` raises ConfigError for a content it cannot use; it must not quote it.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        parse: Callable[[bytes], Value],
+        *,
+        interval_s: float = 10.0,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.path = path
+        self._parse = parse
+        self._interval_s = interval_s
+        self._monotonic = monotonic
+        self._reset()
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._read: tuple[_Stamp, Value] | None = None
+        self._looked_at_s = 0.0
+        self.version = 0
+
+    def get(self) -> Value:
+        """The content now; ConfigError if the file cannot be read or parsed. ``version`` grows when it changes."""
+        with self._lock:
+            now = self._monotonic()
+            if self._read is None or now - self._looked_at_s >= self._interval_s:
+                self._read = self._fresh()
+                self._looked_at_s = now
+            return self._read[1]
+
+    def _fresh(self) -> tuple[_Stamp, Value]:
+        stamp = self._stamp()
+        if self._read is not None and self._read[0] == stamp:
+            return self._read
+        # Forgotten first: if the new content is bad, the next call must not get the old one.
+        self._read = None
+        try:
+            with self.path.open("rb") as file:
+                raw = file.read(MAX_FILE_BYTES + 1)
+        except OSError as error:
+            raise self._unreadable(error) from error
+        if len(raw) > MAX_FILE_BYTES:
+            raise ConfigError(f"{self.path} has over {MAX_FILE_BYTES} bytes: it is not a credentials file")
+        try:
+            value = self._parse(raw)
+        except TieredStoreError as error:
+            raise ConfigError(f"{self.path}: {error}") from error
+        self.version += 1
+        return stamp, value
+
+    def _stamp(self) -> _Stamp:
+        try:
+            found = self.path.stat()
+        except OSError as error:
+            self._read = None
+            raise self._unreadable(error) from error
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+    def _unreadable(self, error: OSError) -> ConfigError:
+        return ConfigError(f"the credentials file {self.path} cannot be read: {error.strerror}")
+
+    def __getstate__(self) -> dict[str, object]:
+        return {
+            "path": self.path,
+            "_parse": self._parse,
+            "_interval_s": self._interval_s,
+            "_monotonic": self._monotonic,
+        }
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self._reset()

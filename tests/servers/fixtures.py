@@ -1,0 +1,40 @@
+"""Fixtures for the object-store servers: each starts when a test first asks for it, once a test process.
+
+A test that kills a server takes one of its own: ``with start_minio() as server: ... server.kill()``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.servers.azurite_server import AzureServer, start_azurite
+from tests.servers.fake_gcs import GcsServer, start_fake_gcs
+from tests.servers.minio import start_minio
+from tests.servers.s3_server import S3Server
+from tests.servers.seaweedfs import start_seaweedfs
+
+
+@pytest.fixture(scope="session")
+def seaweedfs() -> Iterator[S3Server]:
+    with start_seaweedfs() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def minio() -> Iterator[S3Server]:
+    with start_minio() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def fake_gcs() -> Iterator[GcsServer]:
+    with start_fake_gcs() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azurite() -> Iterator[AzureServer]:
+    with start_azurite() as server:
+        yield server
