@@ -176,7 +176,7 @@ def test_a_segment_of_another_end_offset_is_another_one(settings: Path, log_dir:
     for path in (log_dir / SINGLE).glob("00000000000000000001.*"):
         path.unlink()  # now the first segment ends where the second one did
     assert statuses(tieredstore("copy", "-c", settings, log_dir / SINGLE, "--json")) == ["copied", "skipped"]
-    assert [row["end_offset"] for row in rows(settings) if row["base_offset"] == 0] == [0, 1]
+    assert sorted(row["end_offset"] for row in rows(settings) if row["base_offset"] == 0) == [0, 1]
 
 
 @pytest.mark.parametrize("suffix", ["log", "indexes", "rsm-manifest"])
