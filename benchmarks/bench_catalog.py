@@ -1,0 +1,155 @@
+"""Planning a store of many segments, without a catalog file and with one; JSON on stdout.
+
+    python benchmarks/bench_catalog.py [--segments 10000 100000] [--runs 3] [--folder DIR]
+
+The store is a folder of real keys and manifests (compressed, 256 chunks of 4 MiB, segment metadata) in eight partitions
+of two leader epochs; the logs are empty files. Each planning runs in a process of its own: ``seconds`` is what the call
+took, ``peak_mib`` the most memory that the process ever held, pyarrow included. The folder was just written, so that
+its files are in the page cache: what is measured is our own work, not a disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import random
+import statistics
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+from benchmarks.measuring import machine
+from tieredstore.backends.filesystem import FilesystemObjectStore
+from tieredstore.catalog import CatalogFile, load_catalog
+from tieredstore.config import settings_from
+from tieredstore.format.chunk_index import VariableChunkIndex
+from tieredstore.format.keys import Suffix, main_path, object_key
+from tieredstore.format.manifest import IndexEntry, SegmentIndexes, SegmentManifest
+from tieredstore.kafka.checkpoints import LeaderEpochs, format_leader_epochs, segment_leader_epochs, truncate_from_end
+from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
+from tieredstore.remote import RemoteStorageManager
+
+PARTITIONS = 8
+CHUNK = 4 << 20
+CHUNKS = 256
+OFFSETS = 1_000_000
+TARGETS = {
+    (10_000, "cold"): {"seconds": 10.0},
+    (10_000, "with file"): {"seconds": 1.0},
+    (100_000, "cold"): {"peak_mib": 400.0},
+    (100_000, "with file"): {"peak_mib": 400.0},
+}
+
+
+class StoreBuilder:
+    """Writes segments as plain files: the store itself would sync each one to disk."""
+
+    def __init__(self, folder: Path, segments: int) -> None:
+        self.folder = folder
+        self.segments = segments
+        self.random = random.Random(0)
+        self.topic_id = Uuid(self.random.randbytes(16))
+
+    def build(self) -> None:
+        each = self.segments // PARTITIONS
+        for partition in range(PARTITIONS):
+            epochs = ((0, 0), (1, each // 2 * OFFSETS + OFFSETS // 2))
+            for number in range(each):
+                self._write(TopicIdPartition(self.topic_id, "clicks", partition), number, epochs)
+
+    def _write(self, where: TopicIdPartition, number: int, epochs: LeaderEpochs) -> None:
+        start, end = number * OFFSETS, (number + 1) * OFFSETS - 1
+        index = format_leader_epochs(truncate_from_end(epochs, end))
+        metadata = RemoteLogSegmentMetadata(
+            RemoteLogSegmentId(where, Uuid(self.random.randbytes(16))),
+            start,
+            end,
+            CHUNKS * CHUNK,
+            max_timestamp_ms=1_767_225_600_000 + number,
+            broker_id=1,
+            event_timestamp_ms=1_767_225_600_000 + number,
+            segment_leader_epochs=segment_leader_epochs(epochs, start, end),
+            txn_idx_empty=True,
+        )
+        path = main_path(metadata.remote_log_segment_id, start)
+        for suffix, content in (
+            (Suffix.LOG, b""),
+            (Suffix.INDEXES, index),
+            (Suffix.MANIFEST, self._manifest(metadata, len(index))),
+        ):
+            file = self.folder / object_key("", path, suffix)
+            if number == 0:
+                file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content)
+
+    def _manifest(self, metadata: RemoteLogSegmentMetadata, index_size: int) -> bytes:
+        sizes = [self.random.randrange(CHUNK // 5, CHUNK // 3) for _ in range(CHUNKS)]
+        empty = IndexEntry(0, 0)
+        return SegmentManifest(
+            VariableChunkIndex.from_sizes(CHUNK, CHUNKS * CHUNK, sizes),
+            SegmentIndexes(empty, empty, empty, IndexEntry(0, index_size), None),
+            compression=True,
+            metadata=metadata,
+        ).to_bytes()
+
+
+def plan(folder: str, *, with_file: bool) -> dict[str, float]:
+    """One planning in this process."""
+    settings = settings_from({"storage.backend.class": "filesystem", "storage.root": folder, "chunk.size": str(CHUNK)})
+    with RemoteStorageManager(settings, store=FilesystemObjectStore(folder)) as manager:
+        file = CatalogFile.beside(manager.store, "") if with_file else None
+        start = time.perf_counter()
+        catalog = load_catalog(manager, file=file)
+        seconds = time.perf_counter() - start
+    spans = sum(len(catalog.lineage("clicks", partition).spans) for partition in catalog.partitions("clicks"))
+    return {"seconds": seconds, "peak_mib": peak_mib(), "spans": spans}
+
+
+def peak_mib() -> float:
+    """The most memory that this process held since it was started (``ru_maxrss`` knows its parent's as well)."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1]) / 1024
+
+
+def in_own_process(folder: Path, *, with_file: bool) -> dict[str, float]:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(plan, str(folder), with_file=with_file).result()
+
+
+def measure(folder: Path, segments: int, runs: int) -> dict[str, object]:
+    StoreBuilder(folder, segments).build()
+    print(f"{segments} segments are written", file=sys.stderr)
+    found: dict[str, object] = {"first, writing the file": in_own_process(folder, with_file=True)}
+    for name, with_file in (("cold", False), ("with file", True)):
+        taken = [in_own_process(folder, with_file=with_file) for _ in range(runs)]
+        if any(run["spans"] != segments for run in taken):
+            raise SystemExit(f"the catalog of {segments} segments has {taken[0]['spans']} spans")
+        found[name] = {
+            "seconds": round(statistics.median(run["seconds"] for run in taken), 3),
+            "peak_mib": round(max(run["peak_mib"] for run in taken), 1),
+            "target": TARGETS.get((segments, name)),
+        }
+        print(f"{segments} segments, {name}: {found[name]}", file=sys.stderr)
+    store = FilesystemObjectStore(folder)
+    found["catalog_file_bytes"] = store.head(CatalogFile.beside(store, "").key).size
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--segments", type=int, nargs="+", default=[10_000, 100_000], help="sizes of stores")
+    parser.add_argument("--runs", type=int, default=3, help="counted plannings of each kind")
+    parser.add_argument("--folder", type=Path, help="where files are written (default: the system's temporary folder)")
+    arguments = parser.parse_args()
+    results: dict[str, object] = {"machine": machine(), "runs": arguments.runs}
+    for segments in arguments.segments:
+        with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+            results[f"{segments} segments"] = measure(Path(folder), segments, arguments.runs)
+    print(json.dumps(results, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,146 @@
+"""A model of a replicated partition: leaders that append, fail, truncate each other and copy segments. The oracle.
+
+Each record has an identity of its own, so that two logs hold the same record exactly where these are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from hypothesis import strategies as st
+
+from tieredstore.kafka.checkpoints import LeaderEpochs
+from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
+
+PARTITION = TopicIdPartition(Uuid(bytes(range(16))), "events", 3)
+REPLICAS = 3
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One record: the epoch of the leader that appended it, and its identity."""
+
+    epoch: int
+    identity: int
+
+
+def make_segment(
+    start: int,
+    end: int,
+    epochs: LeaderEpochs,
+    *,
+    number: int = 0,
+    copied_ms: int | None = None,
+    max_timestamp_ms: int = -1,
+    where: TopicIdPartition = PARTITION,
+) -> RemoteLogSegmentMetadata:
+    """The offsets ``start..end`` (inclusive) of a partition; ``number`` makes its id."""
+    return RemoteLogSegmentMetadata(
+        RemoteLogSegmentId(where, Uuid(number.to_bytes(16, "big"))),
+        start,
+        end,
+        100,
+        max_timestamp_ms=max_timestamp_ms,
+        event_timestamp_ms=number if copied_ms is None else copied_ms,
+        segment_leader_epochs=epochs,
+    )
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A copied segment: what it holds, the leader-epoch index that went with it, and its leader's log up to its end."""
+
+    segment: RemoteLogSegmentMetadata
+    entries: tuple[Entry, ...]
+    history: LeaderEpochs
+    log: tuple[Entry, ...]
+
+    def holds(self, offset: int) -> Entry | None:
+        at = offset - self.segment.start_offset
+        return self.entries[at] if 0 <= at < len(self.entries) else None
+
+
+@dataclass
+class PartitionHistory:
+    """The logs of some replicas, all from offset 0 on; what is before ``log_start`` is not to be read."""
+
+    logs: list[list[Entry]] = field(default_factory=lambda: [[] for _ in range(REPLICAS)])
+    leader: int = 0
+    epoch: int = 0
+    log_start: int = 0
+    copies: list[Copy] = field(default_factory=list)
+    appended: int = 0
+
+    def append(self, count: int) -> None:
+        for _ in range(count):
+            self.logs[self.leader].append(Entry(self.epoch, self.appended))
+            self.appended += 1
+
+    def replicate(self, replica: int) -> None:
+        """A follower truncates to what it shares with the leader, and fetches the rest."""
+        self.logs[replica] = list(self.logs[self.leader])
+
+    def elect(self, replica: int, by: int) -> None:
+        """Unclean if the replica lacks something: that is then lost."""
+        self.leader = replica
+        self.epoch += by
+        self.log_start = min(self.log_start, len(self.logs[replica]))
+
+    def retain(self, share: int) -> None:
+        """Retention moves the start of the log up, by some sixteenths."""
+        self.log_start += (len(self.logs[self.leader]) - self.log_start) * share // 16
+
+    def copy(self, first: int, size: int) -> None:
+        """The leader copies some of its log, whatever others copied before."""
+        log = self.logs[self.leader]
+        start = self.log_start + first
+        entries = tuple(log[start : start + size])
+        if entries:
+            end = start + len(entries) - 1
+            epochs = _epochs(entries, start)
+            segment = make_segment(start, end, epochs, number=len(self.copies))
+            history = _epochs(log[self.log_start : end + 1], self.log_start)
+            self.copies.append(Copy(segment, entries, history, tuple(log[: end + 1])))
+
+
+def _epochs(entries: Sequence[Entry], start: int) -> LeaderEpochs:
+    """A leader-epoch checkpoint of these records; epochs without a record are left out, as Kafka does."""
+    found: list[tuple[int, int]] = []
+    for epoch, group in groupby(enumerate(entries, start), key=lambda item: item[1].epoch):
+        found.append((epoch, next(group)[0]))
+    return tuple(found)
+
+
+_steps = st.one_of(
+    st.tuples(st.just("append"), st.integers(1, 8), st.just(0)),
+    st.tuples(st.just("replicate"), st.integers(0, REPLICAS - 1), st.just(0)),
+    st.tuples(st.just("elect"), st.integers(0, REPLICAS - 1), st.integers(1, 3)),
+    st.tuples(st.just("retain"), st.integers(0, 16), st.just(0)),
+    st.tuples(st.just("copy"), st.integers(0, 20), st.integers(1, 20)),
+)
+
+
+@st.composite
+def partition_copies(draw: st.DrawFn) -> list[Copy]:
+    """The copies that a random history left in the bucket, some of them lost, in any order; at least one."""
+    history = PartitionHistory()
+    for name, first, second in draw(st.lists(_steps, min_size=5, max_size=40)):
+        match name:
+            case "append":
+                history.append(first)
+            case "replicate":
+                history.replicate(first)
+            case "elect":
+                history.elect(first, second)
+            case "retain":
+                history.retain(first)
+            case _:
+                history.copy(first, second)
+    if not history.copies:
+        history.append(1)
+        history.copy(0, 20)
+    kept = draw(st.lists(st.booleans(), min_size=len(history.copies), max_size=len(history.copies)))
+    left = [copy for copy, stays in zip(history.copies, kept, strict=True) if stays] or history.copies[-1:]
+    return draw(st.permutations(left))

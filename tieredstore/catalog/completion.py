@@ -1,0 +1,64 @@
+"""What a manifest without ``remoteLogSegmentMetadata`` leaves out, from the segment's indexes and batch headers."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.catalog.lineage import check_segment
+from tieredstore.catalog.log_batches import opened_log
+from tieredstore.catalog.stored import StoredSegment
+from tieredstore.errors import SegmentCorrupt
+from tieredstore.kafka.checkpoints import LeaderEpochs, parse_leader_epochs, segment_leader_epochs
+from tieredstore.kafka.indexes import read_offset_index, read_time_index
+from tieredstore.model import IndexType, RemoteLogSegmentMetadata
+
+if TYPE_CHECKING:
+    from tieredstore.remote import RemoteStorageManager
+
+_NEEDED: Final = (IndexType.OFFSET, IndexType.TIMESTAMP, IndexType.LEADER_EPOCH)
+
+
+def described(manager: RemoteStorageManager, stored: StoredSegment) -> RemoteLogSegmentMetadata:
+    """The segment's whole and checked metadata; what its manifest does not tell is read from the segment.
+
+    Asks the store only if the manifest carries no segment metadata. CorruptData if it contradicts itself.
+    """
+    metadata = stored.metadata
+    if stored.manifest.metadata is None:
+        metadata = _completed(manager, metadata)
+    if metadata.txn_idx_empty is None:
+        entry = stored.manifest.segment_indexes.transaction
+        metadata = dataclasses.replace(metadata, txn_idx_empty=entry is None or entry.size == 0)
+    check_segment(metadata)
+    return metadata
+
+
+def read_history(manager: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
+    """The segment's leader-epoch index: the leader epochs of its partition up to its end. Two requests."""
+    with manager.fetch_index(segment, IndexType.LEADER_EPOCH) as stream:
+        return parse_leader_epochs(stream.read())
+
+
+def _completed(manager: RemoteStorageManager, known: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
+    """``known`` with end offset, greatest timestamp and leader epochs.
+
+    The end is the last record's offset, since nothing tells of the next segment. Reads the indexes, and the log from
+    the last entry of the offset index on: a few KiB, but all of it if that index is empty.
+    """
+    indexes = {kind: stream.read() for kind, stream in manager.fetch_indexes(known, _NEEDED).items()}
+    offsets = read_offset_index(indexes[IndexType.OFFSET], known.start_offset)
+    times = read_time_index(indexes[IndexType.TIMESTAMP], known.start_offset)
+    end_offset, max_timestamp = -1, times[-1].timestamp if len(times) else -1
+    with opened_log(manager, known, offsets[-1].position if len(offsets) else 0) as batches:
+        for header in batches.headers():
+            end_offset, max_timestamp = header.last_offset, max(max_timestamp, header.max_timestamp)
+    if end_offset < known.start_offset:
+        raise SegmentCorrupt(f"no batch tells where {known} ends, and its manifest does not either")
+    epochs = parse_leader_epochs(indexes[IndexType.LEADER_EPOCH])
+    return dataclasses.replace(
+        known,
+        end_offset=end_offset,
+        max_timestamp_ms=max_timestamp,
+        segment_leader_epochs=segment_leader_epochs(epochs, known.start_offset, end_offset),
+    )

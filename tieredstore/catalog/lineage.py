@@ -1,0 +1,244 @@
+"""Which segment holds which offset of a partition: leader epochs settle what overlaps. Pure: values in, values out.
+
+Leaders copy segments on their own, so that copies of one partition may overlap, and after an unclean election they may
+contradict each other. As in Kafka a record is told by its leader epoch and its offset: a log is right where its
+epochs are those of the ruling segment's leader-epoch index, the one with the highest ``(last epoch, end offset)``.
+``docs/catalog.md`` states the rules with examples.
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from tieredstore.errors import CorruptData, IndexesCorrupt, SegmentNotFound
+from tieredstore.kafka.checkpoints import LeaderEpochs
+from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition
+
+NO_EPOCH: Final = -1
+"""The epoch of a segment that names none: older than all others."""
+
+_END: Final = 2**63
+
+_Extent: TypeAlias = tuple[int, int]
+"""Offsets, half-open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The offsets ``start`` up to ``stop`` (half-open) of a partition are to be read from ``segment``."""
+
+    segment: RemoteLogSegmentMetadata
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The offsets ``start`` up to ``stop`` (half-open) of ``segment`` are of leader epochs that the log left behind."""
+
+    segment: RemoteLogSegmentMetadata
+    start: int
+    stop: int
+
+    def __str__(self) -> str:
+        return f"offsets {self.start} to {self.stop - 1} of {self.segment} are of a leader epoch that was left behind"
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """The offsets ``start`` up to ``stop`` (half-open) of ``partition`` are in no segment, and later ones are."""
+
+    partition: TopicIdPartition
+    start: int
+    stop: int
+
+    def __str__(self) -> str:
+        return f"offsets {self.start} to {self.stop - 1} of {self.partition} are in no segment"
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """One partition's log, as its segments hold it.
+
+    ``spans`` are in the order of offsets, without overlap; between two of them there may be a gap. ``cuts`` are the
+    parts of segments that are not of this log; ``covered`` the segments that hold nothing that others do not.
+    ``epochs`` are the leader epochs that ruled, as far back as was needed: the first may have begun earlier.
+    """
+
+    partition: TopicIdPartition
+    epochs: LeaderEpochs
+    spans: tuple[Span, ...]
+    cuts: tuple[Cut, ...] = ()
+    covered: tuple[RemoteLogSegmentMetadata, ...] = ()
+
+    @property
+    def earliest_offset(self) -> int:
+        """The first offset that there is."""
+        return self.spans[0].start
+
+    @property
+    def end_offset(self) -> int:
+        """One more than the last offset that there is."""
+        return self.spans[-1].stop
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """What is missing between the earliest offset and the end."""
+        return self.gaps_between(self.earliest_offset, self.end_offset)
+
+    def span_at(self, offset: int) -> Span:
+        """The span that holds ``offset``; SegmentNotFound in a gap and outside of the log."""
+        found = self._upto(offset)
+        if found and offset < self.spans[found - 1].stop:
+            return self.spans[found - 1]
+        raise SegmentNotFound(
+            f"offset {offset} of {self.partition} is in no segment; there are {self.earliest_offset} to "
+            f"{self.end_offset - 1}{' with gaps' if self.gaps else ''}"
+        )
+
+    def spans_between(self, start: int, stop: int) -> tuple[Span, ...]:
+        """What the segments hold of the offsets ``start`` up to ``stop`` (half-open), spans cut to these."""
+        return tuple(
+            Span(span.segment, max(span.start, start), min(span.stop, stop))
+            for span in self._touching(start, stop)
+            if max(span.start, start) < min(span.stop, stop)
+        )
+
+    def gaps_between(self, start: int, stop: int) -> tuple[Gap, ...]:
+        """The gaps inside ``start`` up to ``stop`` (half-open); what lies before or after the log is none."""
+        low, high = max(start, self.earliest_offset), min(stop, self.end_offset)
+        around = self._touching(low, high, margin=1) if low < high else ()
+        extents = ((max(a.stop, low), min(b.start, high)) for a, b in itertools.pairwise(around))
+        return tuple(Gap(self.partition, first, last) for first, last in extents if first < last)
+
+    def spans_since(self, timestamp_ms: int) -> Iterator[Span]:
+        """The spans that may hold a record of ``timestamp_ms`` or later, by their segments' greatest timestamps."""
+        return (span for span in self.spans if not 0 <= span.segment.max_timestamp_ms < timestamp_ms)
+
+    def _upto(self, offset: int) -> int:
+        """How many spans begin at ``offset`` or before."""
+        return bisect_right(self.spans, offset, key=lambda span: span.start)
+
+    def _touching(self, start: int, stop: int, margin: int = 0) -> tuple[Span, ...]:
+        return self.spans[max(self._upto(start) - 1, 0) : self._upto(stop) + margin]
+
+
+def check_segment(segment: RemoteLogSegmentMetadata) -> None:
+    """CorruptData for metadata that contradicts itself, so that no lineage can be told from it."""
+    if not 0 <= segment.start_offset <= segment.end_offset:
+        raise CorruptData(f"{segment} is said to end at offset {segment.end_offset}, before it begins")
+    epochs = segment.segment_leader_epochs
+    for (epoch, start), (next_epoch, next_start) in itertools.pairwise(epochs):
+        if next_epoch <= epoch or next_start < start:
+            raise CorruptData(f"{segment} names epoch {next_epoch} at {next_start} after epoch {epoch} at {start}")
+    if epochs and (epochs[0][1] > segment.start_offset or epochs[-1][1] > segment.end_offset):
+        raise CorruptData(f"{segment} ends at {segment.end_offset} and names the leader epochs {epochs[:5]}")
+
+
+def ruling_segment(segments: Iterable[RemoteLogSegmentMetadata]) -> RemoteLogSegmentMetadata:
+    """The segment with the highest last epoch; of these the highest end offset; of these the last copied.
+
+    At least one segment must be given, all of one partition, each checked.
+    """
+    return max(segments, key=lambda segment: (_epochs_of(segment)[-1][0], *_rank(segment.end_offset, segment)))
+
+
+def needs_history(ruler: RemoteLogSegmentMetadata, segments: Iterable[RemoteLogSegmentMetadata]) -> bool:
+    """Whether the ruler's leader-epoch index has to be read: its metadata tells only of the epochs from its start on.
+
+    True if any segment begins in an epoch before these.
+    """
+    first = _epochs_of(ruler)[0][0]
+    return any(_epochs_of(segment)[0][0] < first for segment in segments)
+
+
+def trace_lineage(
+    segments: Sequence[RemoteLogSegmentMetadata], ruler: RemoteLogSegmentMetadata, history: LeaderEpochs | None
+) -> Lineage:
+    """The log that the ``ruler`` tells of, put together from the checked ``segments`` of its partition.
+
+    ``history`` is the ruler's leader-epoch index; None will do where ``needs_history`` says so. IndexesCorrupt if it
+    contradicts the ruler itself.
+    """
+    epochs = _epochs_of(ruler) if history is None else history
+    reigns = _reigns(epochs)
+    kept = {segment: _kept(segment, reigns) for segment in segments}
+    if kept.get(ruler) != [(ruler.start_offset, ruler.end_offset + 1)]:
+        raise IndexesCorrupt(f"the leader-epoch index of {ruler} does not hold the epochs that its metadata names")
+    spans = tuple(_cover(kept))
+    used = {span.segment for span in spans}
+    return Lineage(
+        partition=ruler.topic_id_partition,
+        epochs=epochs,
+        spans=spans,
+        cuts=tuple(cut for segment, pieces in kept.items() for cut in _cuts(segment, pieces)),
+        covered=tuple(segment for segment, pieces in kept.items() if pieces and segment not in used),
+    )
+
+
+def _epochs_of(segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
+    """The segment's epochs without those that have no record in it; the first one begins with the segment."""
+    named = segment.segment_leader_epochs or ((NO_EPOCH, segment.start_offset),)
+    clamped = tuple((epoch, max(start, segment.start_offset)) for epoch, start in named)
+    following = (*(start for _, start in clamped[1:]), _END)
+    return tuple(entry for entry, stop in zip(clamped, following, strict=True) if entry[1] < stop)
+
+
+def _reigns(epochs: LeaderEpochs) -> dict[int, _Extent]:
+    """The offsets of each epoch.
+
+    The first is open to the left: Kafka moves its start up when retention deletes what was before it.
+    """
+    starts = [0, *(start for _, start in epochs[1:])][: len(epochs)]
+    return {epoch: extent for (epoch, _), extent in zip(epochs, itertools.pairwise([*starts, _END]), strict=True)}
+
+
+def _kept(segment: RemoteLogSegmentMetadata, reigns: Mapping[int, _Extent]) -> list[_Extent]:
+    """The offsets of the segment whose epoch is the one that ruled there, neighbours joined."""
+    pieces: list[_Extent] = []
+    own = _epochs_of(segment)
+    borders = itertools.pairwise([*(start for _, start in own), segment.end_offset + 1])
+    for (epoch, _), (low, high) in zip(own, borders, strict=True):
+        reign = reigns.get(epoch, (0, 0))
+        start, stop = max(low, reign[0]), min(high, reign[1])
+        if start >= stop:
+            continue
+        if pieces and pieces[-1][1] == start:
+            start = pieces.pop()[0]
+        pieces.append((start, stop))
+    return pieces
+
+
+def _cuts(segment: RemoteLogSegmentMetadata, pieces: Sequence[_Extent]) -> Iterator[Cut]:
+    position = segment.start_offset
+    for start, stop in (*pieces, (segment.end_offset + 1, 0)):
+        if position < start:
+            yield Cut(segment, position, start)
+        position = stop
+
+
+def _cover(kept: Mapping[RemoteLogSegmentMetadata, Sequence[_Extent]]) -> Iterator[Span]:
+    """One segment for each offset: go on in the one that covers the next offset and reaches furthest."""
+    pieces = [(start, stop, segment) for segment, extents in kept.items() for start, stop in extents]
+    pieces.sort(key=lambda piece: piece[0], reverse=True)
+    position = 0
+    while pieces:
+        position = max(position, pieces[-1][0])
+        covering: list[tuple[int, RemoteLogSegmentMetadata]] = []
+        while pieces and pieces[-1][0] <= position:
+            _, stop, segment = pieces.pop()
+            covering.append((stop, segment))
+        stop, segment = max(covering, key=lambda piece: _rank(*piece))
+        # None of the others reaches further, so that they are done with as well.
+        if stop > position:
+            yield Span(segment, position, stop)
+            position = stop
+
+
+def _rank(stop: int, segment: RemoteLogSegmentMetadata) -> tuple[int, int, bytes]:
+    """Which of two copies goes first: the one that reaches further, then the later copied, then the greater id."""
+    return stop, segment.event_timestamp_ms, segment.remote_log_segment_id.id.bytes

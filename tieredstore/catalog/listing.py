@@ -1,0 +1,104 @@
+"""The objects of segments, found by one listing."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from tieredstore.backends.base import ObjectInfo, ObjectStore
+from tieredstore.format.keys import ObjectKey, Suffix, listing_prefix, parse_key
+from tieredstore.model import RemoteLogSegmentId, TopicIdPartition, Uuid
+
+_SUFFIXES: Final = {suffix.value: suffix for suffix in Suffix}
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentObjects:
+    """The objects found under one main path (what lies between prefix and suffix in their keys); up to three."""
+
+    segment_id: RemoteLogSegmentId
+    start_offset: int
+    objects: tuple[tuple[Suffix, ObjectInfo], ...]
+    main_path: str
+
+    def find(self, suffix: Suffix) -> ObjectInfo | None:
+        """The object with this suffix, if it is there."""
+        return next((info for found, info in self.objects if found is suffix), None)
+
+    @property
+    def missing(self) -> tuple[Suffix, ...]:
+        """The suffixes of the objects that are not there: () for a whole segment."""
+        found = {suffix for suffix, _ in self.objects}
+        return () if len(found) == len(_SUFFIXES) else tuple(suffix for suffix in Suffix if suffix not in found)
+
+    @property
+    def stored_size(self) -> int:
+        """Bytes of all objects found."""
+        return sum(info.size for _, info in self.objects)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a listing is narrowed to; None means any."""
+
+    topic: str | None = None
+    topic_id: Uuid | None = None
+    partition: int | None = None
+
+    def listing_prefix(self, prefix: str) -> str:
+        """The longest text that starts all keys in scope; some others may start with it too."""
+        return listing_prefix(prefix, self.topic, self.topic_id, self.partition)
+
+    def holds(self, key: ObjectKey) -> bool:
+        """Whether the object is in scope."""
+        where = key.segment_id.topic_id_partition
+        return (
+            (self.topic is None or where.topic == self.topic)
+            and (self.topic_id is None or where.topic_id == self.topic_id)
+            and (self.partition is None or where.partition == self.partition)
+        )
+
+
+def list_segments(
+    store: ObjectStore,
+    prefix: str = "",
+    *,
+    topic: str | None = None,
+    topic_id: Uuid | None = None,
+    partition: int | None = None,
+) -> Iterator[SegmentObjects]:
+    """The segments under ``key.prefix``, in key order, incomplete ones too; objects that are not ours are passed over.
+
+    One listing, consumed page by page.
+    """
+    return list_in_scope(store, prefix, Scope(topic, topic_id, partition))
+
+
+def list_in_scope(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[SegmentObjects]:
+    """:func:`list_segments` of one scope."""
+    partitions: dict[TopicIdPartition, TopicIdPartition] = {}
+    ours = (found for found in _ours(prefix, store.list(scope.listing_prefix(prefix))) if scope.holds(found[0]))
+    # The three keys of a segment differ in their suffixes only, so that a sorted listing has them side by side.
+    for path, group in itertools.groupby(ours, key=lambda found: found[0].main_path):
+        objects = list(group)
+        key = objects[0][0]
+        # One value for all segments of a partition: there may be a hundred thousand.
+        where = partitions.setdefault(key.segment_id.topic_id_partition, key.segment_id.topic_id_partition)
+        infos = tuple((suffix, info) for _, suffix, info in objects)
+        yield SegmentObjects(RemoteLogSegmentId(where, key.segment_id.id), key.start_offset, infos, path)
+
+
+def _ours(prefix: str, listed: Iterable[ObjectInfo]) -> Iterator[tuple[ObjectKey, Suffix, ObjectInfo]]:
+    """The objects of segments; what the key says but for the suffix is parsed once for the three of them."""
+    known, known_path = None, ""
+    for info in listed:
+        path, _, ending = info.key.rpartition(".")
+        if (suffix := _SUFFIXES.get(ending)) is None:
+            continue
+        if known is None or path != known_path:
+            if (key := parse_key(prefix, info.key)) is None:
+                continue
+            known, known_path = key, path
+        yield known, suffix, info

@@ -1,0 +1,70 @@
+"""The batches of a stored log, read forward from a position without holding the log."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.errors import BatchCorrupt
+from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, walk_batch_headers
+from tieredstore.model import RemoteLogSegmentMetadata
+
+if TYPE_CHECKING:
+    from tieredstore.remote import RemoteStorageManager
+
+_PIECE_SIZE: Final = 64 * 1024
+
+
+@contextmanager
+def opened_log(
+    manager: RemoteStorageManager, segment: RemoteLogSegmentMetadata, position: int
+) -> Generator[LogBatches]:
+    """The batches of ``segment`` from byte ``position``, which must be a batch border.
+
+    One request for the manifest, and one for each chunk that is reached.
+    """
+    if not 0 <= position <= segment.segment_size_in_bytes:
+        size = segment.segment_size_in_bytes
+        raise BatchCorrupt(f"the offset index of {segment} points to byte {position} of {size}")
+    if position == segment.segment_size_in_bytes:
+        yield LogBatches(io.BytesIO(), position, position)
+        return
+    with manager.fetch_log_segment(segment, position) as stream:
+        yield LogBatches(stream, position, segment.segment_size_in_bytes)
+
+
+class LogBatches:
+    """Walks over a log from ``position`` to ``size``; ``stream`` stands at ``position``. For one thread."""
+
+    def __init__(self, stream: io.RawIOBase | io.BytesIO, position: int, size: int) -> None:
+        self._stream = stream
+        self._begin = position
+        self._size = size
+        self._start = position
+        self._piece = b""
+
+    def headers(self) -> Iterator[BatchHeader]:
+        """The headers of the batches; BatchCorrupt for what is none, see ``walk_batch_headers``."""
+        return walk_batch_headers(self._window, self._size, self._begin)
+
+    def batch(self, header: BatchHeader) -> bytes:
+        """All of the batch whose header ``headers`` gave last."""
+        self._reach(header.position, header.size_in_bytes)
+        at = header.position - self._start
+        return self._piece[at : at + header.size_in_bytes]
+
+    def _window(self, position: int) -> memoryview:
+        self._reach(position, min(HEADER_SIZE, self._size - position))
+        return memoryview(self._piece)[position - self._start :]
+
+    def _reach(self, position: int, wanted: int) -> None:
+        """Have ``wanted`` bytes from ``position`` in the piece, which only moves forward."""
+        while position + wanted > self._start + len(self._piece):
+            kept = self._piece[max(position - self._start, 0) :]
+            end = self._start + len(self._piece)
+            more = self._stream.read(max(_PIECE_SIZE, wanted - len(kept)) if position <= end else _PIECE_SIZE)
+            if not more:
+                raise BatchCorrupt(f"the log ended at byte {end} and should have {self._size}")
+            self._start, self._piece = end - len(kept), kept + more

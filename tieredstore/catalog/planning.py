@@ -1,0 +1,166 @@
+"""From a store, or from the broker's own records of it, to a catalog."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.catalog.arrow_rows import Origin, RowCursor
+from tieredstore.catalog.catalog_file import CatalogFile, LoadedRows
+from tieredstore.catalog.completion import described
+from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
+from tieredstore.catalog.metadata_topic import SegmentStates
+from tieredstore.catalog.pool import READERS, in_parallel
+from tieredstore.catalog.rows import SegmentRow, Stamp
+from tieredstore.catalog.stored import load_segment
+from tieredstore.catalog.tracing import TracedPartition, catalog_of, trace_partitions
+from tieredstore.catalog.view import Catalog, Problem, ProblemKind
+from tieredstore.errors import CorruptData, SegmentNotFound, StoreError, UnknownKey
+from tieredstore.format.keys import Suffix, object_key, parse_key
+from tieredstore.model import Uuid
+
+if TYPE_CHECKING:
+    from tieredstore.remote import RemoteStorageManager
+
+_log: Final = logging.getLogger(__name__)
+
+_AHEAD: Final = 4  # results that may wait for each reader
+
+
+def load_catalog(
+    manager: RemoteStorageManager,
+    *,
+    topic: str | None = None,
+    topic_id: Uuid | None = None,
+    partition: int | None = None,
+    file: CatalogFile | None = None,
+    update_file: bool = True,
+    readers: int = READERS,
+) -> Catalog:
+    """The catalog of a store, or of a part of it, from one listing.
+
+    A request for each manifest, ``readers`` at once; with a catalog ``file`` only for those that it does not know, and
+    it is brought up to date unless ``update_file`` is False. A manifest without segment metadata takes a few requests
+    more, a partition with older leader epochs than its newest segment two. Keys are needed for these two alone.
+    Segments that do not count are among the catalog's ``problems``. StoreError if the store fails; not if it will not
+    take the new catalog file, which is logged.
+    """
+    scope = Scope(topic, topic_id, partition)
+    origin = Origin(manager.store.identity, manager.layout.prefix)
+    loaded = None if file is None else file.load(origin)
+    with ThreadPoolExecutor(readers, thread_name_prefix="tieredstore-catalog") as pool:
+        found = _survey(manager, scope, loaded, pool, readers)
+        traced = _trace(manager, found, pool, readers)
+    if file is not None and loaded is not None and update_file:
+        gone = {path for path in loaded.rows.paths() if path not in found.rows and _in_scope(path, scope)}
+        if found.changed or gone:
+            _save(file, loaded, origin, found, gone)
+    return catalog_of(traced, found.problems)
+
+
+def catalog_of_metadata_topic(
+    manager: RemoteStorageManager, values: Iterable[bytes | None], *, readers: int = READERS
+) -> Catalog:
+    """The catalog that the broker's ``__remote_log_metadata`` tells of, its records' values given in order.
+
+    Records of several partitions of that topic may be mixed, as long as those of each are in order. Nothing is listed,
+    and the store is asked only for a partition with older leader epochs than its newest segment, two requests.
+    CorruptData for a record that is none of Kafka's.
+    """
+    states = SegmentStates()
+    for value in values:
+        if value is not None:
+            states.apply(value)
+    with ThreadPoolExecutor(readers, thread_name_prefix="tieredstore-catalog") as pool:
+        traced = trace_partitions(manager, states.finished(), {}, pool, at_once=_AHEAD * readers)
+    return catalog_of(traced, states.problems())
+
+
+@dataclass(slots=True)
+class _Survey:
+    """What a listing gave: the segments that count, by path, those that do not, and whether any row is new."""
+
+    rows: dict[str, SegmentRow] = field(default_factory=dict[str, SegmentRow])
+    problems: list[Problem] = field(default_factory=list[Problem])
+    changed: bool = False
+
+
+def _survey(
+    manager: RemoteStorageManager, scope: Scope, loaded: LoadedRows | None, pool: Executor, readers: int
+) -> _Survey:
+    found = _Survey()
+    cursor = None if loaded is None else loaded.rows.cursor()
+    unknown = _unknown(manager, scope, cursor, found)
+    # The listing goes on while manifests are under way.
+    for read in in_parallel(pool, lambda objects: _read(manager, objects), unknown, at_once=_AHEAD * readers):
+        if isinstance(read, SegmentRow):
+            found.rows[read.path] = read
+            found.changed = True
+        elif read is not None:
+            found.problems.append(read)
+    return found
+
+
+def _unknown(
+    manager: RemoteStorageManager, scope: Scope, cursor: RowCursor | None, found: _Survey
+) -> Iterator[SegmentObjects]:
+    """The whole segments whose manifests have to be read; the rest of the listing goes into ``found``."""
+    for objects in list_in_scope(manager.store, manager.layout.prefix, scope):
+        manifest = objects.find(Suffix.MANIFEST)
+        if manifest is None or objects.missing:
+            found.problems.append(_incomplete(objects))
+            continue
+        row = cursor.find(objects.main_path, objects.segment_id, objects.start_offset) if cursor is not None else None
+        if row is not None and row.stamp.matches(Stamp.of(manifest)):
+            found.rows[row.path] = row
+        else:
+            yield objects
+
+
+def _read(manager: RemoteStorageManager, objects: SegmentObjects) -> SegmentRow | Problem | None:
+    """The row of a segment by its manifest; None if it was deleted meanwhile."""
+    try:
+        stored = load_segment(manager.store, objects)
+        return SegmentRow(objects.main_path, Stamp.of(stored.manifest_object), described(manager, stored))
+    except SegmentNotFound:
+        return None
+    except (CorruptData, UnknownKey) as error:
+        kind = ProblemKind.DAMAGED if isinstance(error, CorruptData) else ProblemKind.UNREADABLE
+        return Problem(kind, objects.segment_id, objects.start_offset, str(error))
+
+
+def _incomplete(objects: SegmentObjects) -> Problem:
+    missing = ", no ".join(f".{suffix.value}" for suffix in objects.missing)
+    return Problem(ProblemKind.INCOMPLETE, objects.segment_id, objects.start_offset, f"it has no {missing}")
+
+
+def _trace(manager: RemoteStorageManager, found: _Survey, pool: Executor, readers: int) -> list[TracedPartition]:
+    """The lineages of what was found; a leader-epoch index that was read for that joins its segment's row."""
+    rows = found.rows.values()
+    known = {row.metadata.remote_log_segment_id: row.history for row in rows if row.history is not None}
+    segments = (row.metadata for row in rows)
+    traced = trace_partitions(manager, segments, known, pool, at_once=_AHEAD * readers)
+    read = {partition.ruler.remote_log_segment_id: partition.history for partition in traced if partition.history}
+    for row in list(rows) if read.keys() - known.keys() else ():
+        if (history := read.get(row.metadata.remote_log_segment_id)) is not None:
+            found.rows[row.path] = dataclasses.replace(row, history=history)
+            found.changed = True
+    return traced
+
+
+def _in_scope(path: str, scope: Scope) -> bool:
+    if not path.startswith(scope.listing_prefix("")):
+        return False
+    key = parse_key("", object_key("", path, Suffix.MANIFEST))
+    return key is None or scope.holds(key)
+
+
+def _save(file: CatalogFile, loaded: LoadedRows, origin: Origin, found: _Survey, gone: set[str]) -> None:
+    try:
+        file.save(loaded, origin, found.rows.values(), gone)
+    except StoreError as error:
+        _log.warning("the catalog file could not be brought up to date: %s", error)

@@ -1,0 +1,161 @@
+"""What a store holds: topics, their incarnations, partitions and logs. A value: nothing here asks a store."""
+
+from __future__ import annotations
+
+import enum
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tieredstore.catalog.lineage import Gap, Lineage
+from tieredstore.errors import ConfigError, ResourceNotFound, TieredStoreError
+from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
+
+
+class ProblemKind(enum.Enum):
+    """Why a segment was left out; the value is a clause for a person."""
+
+    INCOMPLETE = "not all of its objects are there"
+    UNFINISHED = "its copy was not finished"
+    BEING_DELETED = "it is being deleted"
+    DAMAGED = "what tells of it is damaged"
+    UNREADABLE = "what tells of it cannot be decrypted"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A segment that was found and does not count, and why; ``detail`` is a sentence."""
+
+    kind: ProblemKind
+    segment_id: RemoteLogSegmentId
+    start_offset: int
+    detail: str
+
+    def __str__(self) -> str:
+        where = self.segment_id.topic_id_partition
+        return f"segment {self.segment_id.id} of {where} at offset {self.start_offset} does not count: {self.detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class Incarnation:
+    """One life of a topic: Kafka gives a topic that is deleted and created again another id.
+
+    ``first_copied_ms`` and ``last_copied_ms`` are when its earliest and latest copies were made, -1 where a segment
+    does not tell.
+    """
+
+    topic: str
+    topic_id: Uuid
+    partitions: tuple[int, ...]
+    first_copied_ms: int
+    last_copied_ms: int
+
+    def follows(self, other: Incarnation) -> bool:
+        """Whether all of its copies were made after all of the other's."""
+        return 0 <= other.last_copied_ms < self.first_copied_ms
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionSegments:
+    """What was found of one partition.
+
+    ``lineage`` is the error instead where it could not be traced: its leader-epoch index is damaged or out of reach.
+    """
+
+    lineage: Lineage | TieredStoreError
+    first_copied_ms: int
+    last_copied_ms: int
+
+    @classmethod
+    def of(cls, segments: Iterable[RemoteLogSegmentMetadata], lineage: Lineage | TieredStoreError) -> PartitionSegments:
+        """The lineage with the times of all segments, those too that it left out."""
+        times = [segment.event_timestamp_ms for segment in segments]
+        return cls(lineage, min(times), max(times) if min(times) >= 0 else -1)
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """The segments of a store that count, by partition. Picklable; safe from several threads.
+
+    ``lives`` are the incarnations of each topic, see :meth:`incarnations`; ``problems`` the segments that do not count.
+    Where a method takes ``topic_id`` and gets None, it takes the topic's current incarnation.
+    """
+
+    segments: Mapping[TopicIdPartition, PartitionSegments]
+    lives: Mapping[str, tuple[Incarnation, ...]]
+    problems: tuple[Problem, ...] = ()
+
+    @classmethod
+    def of(cls, segments: Mapping[TopicIdPartition, PartitionSegments], problems: Iterable[Problem] = ()) -> Catalog:
+        """The catalog of these partitions."""
+        found: defaultdict[str, defaultdict[Uuid, dict[int, PartitionSegments]]]
+        found = defaultdict(lambda: defaultdict(dict))
+        for where, partition in segments.items():
+            found[where.topic][where.topic_id][where.partition] = partition
+        lives = {
+            topic: sorted((_incarnation(topic, *life) for life in by_id.items()), key=_last_copied)
+            for topic, by_id in found.items()
+        }
+        return cls(segments, {topic: tuple(lives[topic]) for topic in sorted(lives)}, tuple(problems))
+
+    def topics(self) -> tuple[str, ...]:
+        """The names of the topics that have segments, sorted."""
+        return tuple(self.lives)
+
+    def incarnations(self, topic: str) -> tuple[Incarnation, ...]:
+        """The lives of a topic, by the time of their last copy; ResourceNotFound if there is none."""
+        if topic not in self.lives:
+            raise ResourceNotFound(f"no segment of a topic named {topic!r} was found")
+        return self.lives[topic]
+
+    def incarnation(self, topic: str, topic_id: Uuid | None = None) -> Incarnation:
+        """One life of the topic.
+
+        The current one is the only one, or the one all of whose copies were made after all copies of the others. If
+        that does not settle it, ConfigError names them all: choose by ``topic_id``.
+        """
+        lives = self.incarnations(topic)
+        wanted = [life for life in lives if topic_id in (None, life.topic_id)]
+        named = ", ".join(str(life.topic_id) for life in lives)
+        if not wanted:
+            raise ResourceNotFound(f"no segment of topic {topic} with the id {topic_id} was found; there is {named}")
+        last = wanted[-1]
+        if not all(last.follows(life) for life in wanted[:-1]):
+            raise ConfigError(f"topic {topic} was created more than once; choose one of the topic ids {named}")
+        return last
+
+    def partitions(self, topic: str, topic_id: Uuid | None = None) -> tuple[int, ...]:
+        """The partitions that have segments, sorted."""
+        return self.incarnation(topic, topic_id).partitions
+
+    def lineage(self, topic: str, partition: int, topic_id: Uuid | None = None) -> Lineage:
+        """The log of one partition.
+
+        ResourceNotFound if it has no segment; what kept its lineage from being traced is raised as it is.
+        """
+        life = self.incarnation(topic, topic_id)
+        found = self.segments.get(TopicIdPartition(life.topic_id, topic, partition))
+        if found is None:
+            raise ResourceNotFound(f"partition {partition} of topic {topic} ({life.topic_id}) has no segment")
+        if isinstance(found.lineage, TieredStoreError):
+            raise found.lineage.with_traceback(None)
+        return found.lineage
+
+    def gaps(self) -> tuple[Gap, ...]:
+        """What is missing inside of all partitions' logs."""
+        logs = (found.lineage for _, found in sorted(self.segments.items()))
+        return tuple(gap for log in logs if isinstance(log, Lineage) for gap in log.gaps)
+
+    def problems_of(self, where: TopicIdPartition) -> tuple[Problem, ...]:
+        """The segments of one partition that do not count."""
+        return tuple(problem for problem in self.problems if problem.segment_id.topic_id_partition == where)
+
+
+def _incarnation(topic: str, topic_id: Uuid, partitions: Mapping[int, PartitionSegments]) -> Incarnation:
+    first = min(found.first_copied_ms for found in partitions.values())
+    last = max(found.last_copied_ms for found in partitions.values())
+    return Incarnation(topic, topic_id, tuple(sorted(partitions)), first, last if first >= 0 else -1)
+
+
+def _last_copied(life: Incarnation) -> tuple[int, Uuid]:
+    return life.last_copied_ms, life.topic_id
