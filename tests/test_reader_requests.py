@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import random
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,7 @@ from tests.simulated_time import SimulatedClock, simulated_pools
 from tests.small_segments import MODES, memory_settings, new_metadata, write_segment
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import Settings
+from tieredstore.errors import SegmentCorrupt
 from tieredstore.format.keys import Suffix
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata
 from tieredstore.remote import RemoteStorageManager
@@ -313,3 +315,33 @@ def test_what_was_prepared_and_is_not_wanted_is_dropped(tmp_path: Path) -> None:
         stream.close()  # early: nobody goes on reading
         with manager.fetch_log_segment(slow.segments[1], 3 * KIB, 4 * KIB) as other:
             assert other.read() == LOG[3 * KIB : 4 * KIB + 1]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("size", [1000, 10_000, 20_000, 30_000, 64 * KIB])
+def test_a_log_that_ends_early_gives_what_is_good_into_any_buffer(tmp_path: Path, mode: str, size: int) -> None:
+    copied = Copied(settings_for(tmp_path, mode), tmp_path / "s")
+    stored = copied.store.get(copied.log_key)
+    copied.store.put(copied.log_key, stored[:-1])  # the last chunk is short, and with it the request that brings it
+    buffer, read = bytearray(size), 0
+    with copied.manager as manager, manager.fetch_log_segment(copied.metadata, 0) as stream:
+        while read + size <= 15 * 4 * KIB:
+            assert stream.readinto(buffer) == size
+            assert buffer == LOG[read : read + size]
+            read += size
+        with pytest.raises(SegmentCorrupt, match="shorter than its manifest says"):
+            stream.read()
+
+
+def test_a_failed_read_leaves_no_thread_in_the_callers_buffer(tmp_path: Path) -> None:
+    copied = Copied(settings_for(tmp_path, "zstd"), tmp_path / "s")
+    stored = bytearray(copied.store.get(copied.log_key))
+    stored[6000] ^= 0xFF
+    copied.store.put(copied.log_key, stored)
+    buffer = bytearray(len(LOG))
+    with copied.manager as manager, manager.fetch_log_segment(copied.metadata, 0) as stream:
+        for _ in range(20):
+            with contextlib.suppress(SegmentCorrupt):
+                stream.readinto(buffer)
+            buffer[:] = bytes(len(LOG))
+            assert not any(buffer)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import TypeAlias
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import CorruptData, ObjectNotFound, RangeNotSatisfiable, SegmentCorrupt, StoreUnavailable
 from tieredstore.format.chunk_index import ChunkIndex
-from tieredstore.model import RemoteLogSegmentMetadata
+from tieredstore.model import ByteRange, RemoteLogSegmentMetadata
 from tieredstore.remote.chunk_cache import ChunkCache, ChunkKey
 from tieredstore.remote.lookups import Manifests
 from tieredstore.remote.planning import greedy_run
@@ -65,6 +65,42 @@ class BufferPool:
 
 
 @dataclass(frozen=True, slots=True)
+class Destination:
+    """A reader's own buffer, and which bytes of the log belong into it: chunks inside are decoded straight there."""
+
+    buffer: memoryview
+    byte_range: ByteRange
+
+    def place(self, wanted: ByteRange) -> memoryview | None:
+        """Where ``wanted`` belongs; None if not all of it does."""
+        if wanted.start < self.byte_range.start or wanted.stop > self.byte_range.stop:
+            return None
+        return self.buffer[wanted.start - self.byte_range.start : wanted.stop - self.byte_range.start]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request to make: which chunks of which segment, and into which memory."""
+
+    segment: OpenSegment
+    run: range
+    buffers: BufferPool
+    destination: Destination | None = None
+
+    def place(self, run: range) -> memoryview | None:
+        """Where the original bytes of these chunks belong in the reader's buffer; None if they do not."""
+        if self.destination is None:
+            return None
+        first, last = (self.segment.index.original_range(chunk) for chunk in (run.start, run.stop - 1))
+        return self.destination.place(ByteRange(first.start, last.stop))
+
+    def is_direct(self, chunk: int) -> bool:
+        """Whether the chunk ends up in the reader's buffer without a copy."""
+        unit = self.run if self.segment.decoder.is_identity else range(chunk, chunk + 1)
+        return self.place(unit) is not None
+
+
+@dataclass(frozen=True, slots=True)
 class Arrived:
     """What a GET brought: each chunk being decoded, out of ``stored`` (None where there is no one buffer of it)."""
 
@@ -94,11 +130,14 @@ class Load:
         except CancelledError as error:
             raise StoreUnavailable("the remote storage manager was closed while it was read from") from error
 
-    def finish_one(self, original: Original, buffers: BufferPool) -> None:
-        """Its one reader is done with a chunk: memory that nobody looks at any more goes back."""
+    def finish_one(self, original: Original | None, buffers: BufferPool) -> None:
+        """Its one reader is done with a chunk: memory that nobody looks at any more goes back.
+
+        ``original`` is None for a chunk that lies in the reader's own buffer.
+        """
         self._unread -= 1
         stored = self._arrived.result().stored
-        if stored is None or original.obj is not stored.obj:
+        if original is not None and (stored is None or original.obj is not stored.obj):
             buffers.give(original)
         if stored is not None and not self._unread:
             buffers.give(stored)
@@ -107,14 +146,24 @@ class Load:
         """Do not start what has not started; what runs goes on into memory that nobody waits for."""
         self._arrived.cancel()
 
+    def settle(self) -> None:
+        """Wait until nothing of it is written any more, well or not."""
+        wait([self._arrived])
+        if not self._arrived.cancelled() and self._arrived.exception() is None:
+            wait(self._arrived.result().decoding)
+
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """One chunk that a stream will need next: on its way by ``load``, or, without one, in the cache."""
+    """One chunk that a stream will need next: on its way by ``load``, or, without one, in the cache.
+
+    A ``load`` that is ``owned`` has no other reader; a chunk that is ``direct`` comes into the reader's buffer.
+    """
 
     chunk: int
     load: Load | None
-    owned: bool
+    owned: bool = False
+    direct: bool = False
 
 
 class ChunkLoader:
@@ -140,21 +189,31 @@ class ChunkLoader:
         self._running: dict[ChunkKey, Load] = {}
 
     def schedule(
-        self, segment: OpenSegment, first: int, limit: int, max_bytes: int, buffers: BufferPool
+        self,
+        segment: OpenSegment,
+        first: int,
+        limit: int,
+        max_bytes: int,
+        buffers: BufferPool,
+        destination: Destination | None = None,
     ) -> list[Scheduled]:
-        """Arrange for chunk ``first``, and for those before ``limit`` that come with the same request."""
+        """Arrange for chunk ``first``, and for those before ``limit`` that come with the same request.
+
+        With a ``destination`` (which a cache leaves aside: it shares what it loads) chunks inside it come there.
+        """
         if self.cache is None:
             run = greedy_run(first, limit, size_of=segment.index.original_size, max_bytes=max_bytes)
-            load = Load(run, self._pools.fetch.submit(self._fetch, segment, run, buffers))
-            return [Scheduled(chunk, load, owned=True) for chunk in run]
+            job = Job(segment, run, buffers, destination)
+            load = Load(run, self._pools.fetch.submit(self._fetch, job))
+            return [Scheduled(chunk, load, owned=True, direct=job.is_direct(chunk)) for chunk in run]
         with self._lock:
             # A load puts its chunk into the cache before it leaves `_running`, so that here, under the lock,
             # a chunk that is in neither is really missing, and claiming it makes everybody else wait for us.
             running = self._running.get(self.key(segment, first))
             if running is not None:
-                return [Scheduled(first, running, owned=False)]
+                return [Scheduled(first, running)]
             if self.key(segment, first) in self.cache:
-                return [Scheduled(first, None, owned=False)]
+                return [Scheduled(first, None)]
             return self._claim(segment, first, limit, max_bytes, buffers)
 
     def load_one(self, segment: OpenSegment, chunk: int, buffers: BufferPool) -> Scheduled:
@@ -162,7 +221,7 @@ class ChunkLoader:
         with self._lock:
             running = self._running.get(self.key(segment, chunk))
             if running is not None:
-                return Scheduled(chunk, running, owned=False)
+                return Scheduled(chunk, running)
             return self._claim(segment, chunk, chunk + 1, 1, buffers)[0]
 
     def key(self, segment: OpenSegment, chunk: int) -> ChunkKey:
@@ -177,16 +236,16 @@ class ChunkLoader:
             return key not in self._running and (self.cache is None or key not in self.cache)
 
         run = greedy_run(first, limit, size_of=segment.index.original_size, max_bytes=max_bytes, is_missing=is_missing)
-        load = Load(run, self._pools.fetch.submit(self._fetch_shared, segment, run, buffers))
+        load = Load(run, self._pools.fetch.submit(self._fetch_shared, Job(segment, run, buffers)))
         for chunk in run:
             self._running[self.key(segment, chunk)] = load
-        return [Scheduled(chunk, load, owned=False) for chunk in run]
+        return [Scheduled(chunk, load) for chunk in run]
 
-    def _fetch_shared(self, segment: OpenSegment, run: range, buffers: BufferPool) -> Arrived:
+    def _fetch_shared(self, job: Job) -> Arrived:
         try:
-            return self._fetch(segment, run, buffers)
+            return self._fetch(job)
         except BaseException:
-            self._finish(segment, run)
+            self._finish(job.segment, job.run)
             raise
 
     def _finish(self, segment: OpenSegment, run: range) -> None:
@@ -194,32 +253,37 @@ class ChunkLoader:
             for chunk in run:
                 self._running.pop(self.key(segment, chunk), None)
 
-    def _fetch(self, segment: OpenSegment, run: range, buffers: BufferPool) -> Arrived:
+    def _fetch(self, job: Job) -> Arrived:
         """One GET for the run; its chunks are decoded by the transform pool."""
+        segment, run = job.segment, job.run
         start, stop = segment.positions[run.start], segment.positions[run.stop]
-        stored = buffers.take(stop - start)
+        direct = job.place(run) if segment.decoder.is_identity else None
+        stored = job.buffers.take(stop - start) if direct is None else direct
         try:
             self._read_stored(segment, start, stored)
         except RangeNotSatisfiable as error:
             if len(run) > 1:
-                return self._fetch_one_by_one(segment, run, buffers)
+                return self._fetch_one_by_one(job)
             raise self._manifests.why_missing(segment.metadata, segment.log_key, error, SegmentCorrupt) from error
         except ObjectNotFound as error:
             raise self._manifests.why_missing(segment.metadata, segment.log_key, error, SegmentCorrupt) from error
         decoding: list[Future[Original]] = []
         for chunk in run:
             piece = stored[segment.positions[chunk] - start : segment.positions[chunk + 1] - start]
-            decoding.append(self._pools.transform.submit(self._decode, segment, chunk, piece, buffers))
-        return Arrived(decoding, stored)
+            decoding.append(self._pools.transform.submit(self._decode, job, chunk, piece))
+        return Arrived(decoding, stored if direct is None else None)
 
-    def _fetch_one_by_one(self, segment: OpenSegment, run: range, buffers: BufferPool) -> Arrived:
+    def _fetch_one_by_one(self, job: Job) -> Arrived:
         """The object ends within the run: what lies before its end is still good."""
         found: list[Future[Original]] = []
-        for chunk in run:
+        # Its readers were told which chunks come into their buffers: that must stay as it is for the run as a whole.
+        copied = job.segment.decoder.is_identity and job.place(job.run) is None
+        for chunk in job.run:
+            one = replace(job, run=range(chunk, chunk + 1), destination=None if copied else job.destination)
             try:
-                found.extend(self._fetch(segment, range(chunk, chunk + 1), buffers).decoding)
-            except (SegmentCorrupt, ObjectNotFound) as error:
-                self._finish(segment, range(chunk, chunk + 1))
+                found.extend(self._fetch(one).decoding)
+            except SegmentCorrupt as error:
+                self._finish(one.segment, one.run)
                 failed: Future[Original] = Future()
                 failed.set_exception(error)
                 found.append(failed)
@@ -229,13 +293,10 @@ class ChunkLoader:
         self.counters.add(requests=1, bytes_fetched=len(buffer))
         self._store.get_into(segment.log_key, position, buffer)
 
-    def _decode(self, segment: OpenSegment, chunk: int, stored: memoryview, buffers: BufferPool) -> Original:
+    def _decode(self, job: Job, chunk: int, stored: memoryview) -> Original:
+        segment = job.segment
         try:
-            if segment.decoder.is_identity:
-                original = stored
-            else:
-                original = buffers.take(segment.index.original_size(chunk))
-                segment.decoder.decode_into(stored, original)
+            original = self._original(job, chunk, stored)
         except CorruptData as error:
             self.counters.add(chunk_load_failures=1)
             raise SegmentCorrupt(f"chunk {chunk} of {segment.metadata} is damaged: {error}") from error
@@ -247,3 +308,13 @@ class ChunkLoader:
         finally:
             if self.cache is not None:
                 self._finish(segment, range(chunk, chunk + 1))
+
+    @staticmethod
+    def _original(job: Job, chunk: int, stored: memoryview) -> Original:
+        if job.segment.decoder.is_identity:
+            return stored
+        original = job.place(range(chunk, chunk + 1))
+        if original is None:
+            original = job.buffers.take(job.segment.index.original_size(chunk))
+        job.segment.decoder.decode_into(stored, original)
+        return original

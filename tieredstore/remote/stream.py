@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tieredstore.errors import CorruptData
 from tieredstore.model import ByteRange
-from tieredstore.remote.loading import BufferPool, ChunkLoader, Load, OpenSegment, Original, Scheduled
+from tieredstore.remote.loading import BufferPool, ChunkLoader, Destination, Load, OpenSegment, Original, Scheduled
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -112,9 +112,10 @@ class SegmentStream(io.RawIOBase):
         self._check_open()
         wanted = memoryview(buffer).cast("B")[: self.remaining]
         start, filled = self._position, 0
+        destination = Destination(wanted, ByteRange(start, start + len(wanted)))
         try:
             while filled < len(wanted):
-                self._schedule(len(wanted) - filled)
+                self._schedule(len(wanted) - filled, destination)
                 filled += self._take(wanted[filled:])
         except BaseException:
             self._position = start
@@ -163,21 +164,21 @@ class SegmentStream(io.RawIOBase):
             self._schedule(0)
         self._sequential = True  # the next read goes on from here, unless a seek comes between
 
-    def _schedule(self, wanted: int) -> None:
+    def _schedule(self, wanted: int, destination: Destination | None = None) -> None:
         """Start the loads that this read needs, and those that the next reads will need."""
         most = self._loader.coalesce_max_bytes
         ahead = self._options.read_ahead_bytes if self._sequential else 0
         horizon = self._position + max(min(wanted, most), ahead)
         if not ahead:
-            self._start_loads(horizon, self._position + wanted, most)
+            self._start_loads(horizon, self._position + wanted, most, destination)
             return
-        self._start_loads(horizon, self._range.stop, min(most, max(wanted, ahead)))
+        self._start_loads(horizon, self._range.stop, min(most, max(wanted, ahead)), destination)
         past_the_end = self._position + ahead - self._range.stop
         at_segment_end = self._range.stop == self._segment.index.original_file_size
         if past_the_end > 0 and at_segment_end and self.continuation is not None:
             self.continuation.prepare(past_the_end)
 
-    def _start_loads(self, horizon: int, limit: int, most: int) -> None:
+    def _start_loads(self, horizon: int, limit: int, most: int, destination: Destination | None = None) -> None:
         """Start requests of at most ``most`` bytes while the next one's first byte lies before ``horizon``."""
         index = self._segment.index
         end = min(limit, self._range.stop)
@@ -186,7 +187,7 @@ class SegmentStream(io.RawIOBase):
         stop = index.chunk_at(end - 1) + 1
         following = self._window[-1].chunk + 1 if self._window else index.chunk_at(self._position)
         while following < stop and following * index.original_chunk_size < horizon:
-            scheduled = self._loader.schedule(self._segment, following, stop, most, self._buffers)
+            scheduled = self._loader.schedule(self._segment, following, stop, most, self._buffers, destination)
             self._window.extend(scheduled)
             following = scheduled[-1].chunk + 1
 
@@ -197,8 +198,10 @@ class SegmentStream(io.RawIOBase):
         if size == len(place) and self._hit_into(target[:size]):
             self._advance(size)
             return size
-        begin = self._position - place.start
-        target[:size] = self._current()[begin : begin + size]
+        current = self._current()
+        if not self._window[0].direct:
+            begin = self._position - place.start
+            target[:size] = current[begin : begin + size]
         self._advance(size)
         return size
 
@@ -254,7 +257,7 @@ class SegmentStream(io.RawIOBase):
         first, head = self._window.popleft(), self._head
         self._head = None
         if head is not None and first.load is not None and first.owned:
-            first.load.finish_one(head, self._buffers)
+            first.load.finish_one(None if first.direct else head, self._buffers)
 
     def _keep_what_follows(self) -> None:
         """After a seek: forward within the window what was loaded is still good."""
@@ -268,6 +271,9 @@ class SegmentStream(io.RawIOBase):
         loads: set[Load] = {entry.load for entry in self._window if entry.load is not None and entry.owned}
         for load in loads:
             load.cancel()
+        for entry in self._window:
+            if entry.direct and entry.load is not None:
+                entry.load.settle()  # it writes into the reader's buffer, which is the reader's again now
         self._window.clear()
         self._head = None
         # Loads that run on still write into the old memory.
