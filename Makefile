@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 help: ## say what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
 
-$(VENV)/installed: requirements.lock pyproject.toml scripts/check-prerequisites
+$(VENV)/installed: requirements.lock pyproject.toml setup.py $(wildcard tieredstore/kafka/records/*.p*x* tieredstore/kafka/records/*.h)
 	@scripts/check-prerequisites $(PYTHON)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements.lock
@@ -32,7 +32,12 @@ types: $(VENV)/installed ## mypy and pyright, both strict
 layers: $(VENV)/installed ## imports go down only
 	$(BIN)/lint-imports
 
-unit: $(VENV)/installed ## the tests
+$(VENV)/servers/installed: $(VENV)/installed scripts/install-servers
+	@scripts/check-prerequisites $(PYTHON) test
+	scripts/install-servers $(VENV)/servers
+	@touch $@
+
+unit: $(VENV)/servers/installed ## the tests, with the object-store servers that they start
 	$(BIN)/python -m pytest --numprocesses 2 $(PYTEST_ARGS)
 
 bench: $(VENV)/installed ## benchmarks of the hot paths, JSON out

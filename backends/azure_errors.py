@@ -15,6 +15,7 @@ from tieredstore.errors import (
     PreconditionFailed,
     RangeNotSatisfiable,
     StoreError,
+    StoreThrottled,
     StoreUnavailable,
     TieredStoreError,
 )
@@ -50,10 +51,10 @@ _BY_STATUS: Final[dict[int, type[TieredStoreError]]] = {
     408: StoreUnavailable,
     412: PreconditionFailed,
     416: RangeNotSatisfiable,
-    429: StoreUnavailable,
+    429: StoreThrottled,
     500: StoreUnavailable,
     502: StoreUnavailable,
-    503: StoreUnavailable,
+    503: StoreThrottled,
     504: StoreUnavailable,
 }
 _NO_CONTAINER: Final = frozenset({"ContainerNotFound", "ContainerBeingDeleted", "ContainerDisabled"})

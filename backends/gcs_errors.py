@@ -19,6 +19,7 @@ from tieredstore.errors import (
     PreconditionFailed,
     RangeNotSatisfiable,
     StoreError,
+    StoreThrottled,
     StoreUnavailable,
     TieredStoreError,
 )
@@ -32,10 +33,10 @@ _BY_STATUS: Final[dict[int, type[TieredStoreError]]] = {
     410: ObjectNotFound,
     412: PreconditionFailed,
     416: RangeNotSatisfiable,
-    429: StoreUnavailable,
+    429: StoreThrottled,
     500: StoreUnavailable,
     502: StoreUnavailable,
-    503: StoreUnavailable,
+    503: StoreThrottled,
     504: StoreUnavailable,
 }
 # Of status 403, but passing.

@@ -54,6 +54,6 @@ def limited(body: Body, bucket: TokenBucket) -> Generator[Buffer, None, None]:
     with open_body(body) as buffers:
         for view in buffers:
             for start in range(0, len(view), bucket.bytes_per_s):
-                piece = view[start : start + bucket.bytes_per_s]
-                bucket.take(len(piece))
-                yield piece
+                with view[start : start + bucket.bytes_per_s] as piece:
+                    bucket.take(len(piece))
+                    yield piece

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from tieredstore.errors import ConfigError, StoreUnavailable
+from tieredstore.metrics import RETRIES, kind_of
 
 logger = logging.getLogger(__name__)
 
@@ -89,7 +90,8 @@ class RetryPolicy:
             except StoreUnavailable as error:
                 delay = self.delay_s(number)
                 if number >= self.attempts or delay >= end.remaining_s():
-                    raise StoreUnavailable(f"{what} failed ({number} of {self.attempts} tries): {error}") from error
+                    raise type(error)(f"{what} failed ({number} of {self.attempts} tries): {error}") from error
+                RETRIES.labels(kind_of(error)).inc()
                 logger.info("%s: try %d failed, next in %.2f s: %s", what, number, delay, error)
                 self.sleep(delay)
 

@@ -18,6 +18,7 @@ from tieredstore.errors import (
     PreconditionFailed,
     RangeNotSatisfiable,
     StoreError,
+    StoreThrottled,
     StoreUnavailable,
     TieredStoreError,
 )
@@ -48,7 +49,7 @@ _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
     "XAmzContentSHA256Mismatch": StoreUnavailable,
     "XAmzContentChecksumMismatch": StoreUnavailable,
     "InternalError": StoreUnavailable,
-    "ServiceUnavailable": StoreUnavailable,
+    "ServiceUnavailable": StoreThrottled,
     # Some of these have status 400.
     "AccessDenied": AccessDenied,
     "ExpiredToken": AccessDenied,
@@ -76,11 +77,11 @@ _BY_STATUS: Final[dict[int, type[TieredStoreError]]] = {
     412: PreconditionFailed,
     416: RangeNotSatisfiable,
     425: StoreUnavailable,
-    429: StoreUnavailable,
+    429: StoreThrottled,
     500: StoreUnavailable,
     501: NotSupported,
     502: StoreUnavailable,
-    503: StoreUnavailable,
+    503: StoreThrottled,
     504: StoreUnavailable,
 }
 _THROTTLED: Final = frozenset(
@@ -112,8 +113,8 @@ _IDENTITY: Final = (
 
 def class_for(code: str, status: int) -> type[TieredStoreError]:
     """The class of error for S3's error ``code`` (the status again where a HEAD has no code)."""
-    if code in _THROTTLED:
-        return StoreUnavailable
+    if code in _THROTTLED or status == 429:
+        return StoreThrottled
     return _BY_CODE.get(code) or _BY_STATUS.get(status, StoreError)
 
 

@@ -162,14 +162,14 @@ def test_a_store_of_the_users_own_gets_every_storage_property() -> None:
 def test_what_has_no_effect_is_accepted_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "tieredstore.config")
     quiet = {"storage.overwrite.enabled": "true", "metrics.num.samples": "3", "structure.provider.class": "x.Y"}
-    for more in ({}, {}, {"fetch.manifest.cache.size": "5"}):
+    for more in ({}, {}, {"fetch.indexes.cache.thread.pool.size": "5"}):
         settings_from({**BASE, **quiet, **more}, source="f")
     assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
         (
             "INFO",
             "f: accepted without effect: storage.overwrite.enabled, metrics.num.samples, structure.provider.class",
         ),
-        ("INFO", "f: accepted without effect: fetch.manifest.cache.size"),
+        ("INFO", "f: accepted without effect: fetch.indexes.cache.thread.pool.size"),
     ]
 
 
@@ -238,7 +238,7 @@ rsm.config.compression.enabled TRUE
 rsm.config.fetch.chunk.cache.class=io.aiven.kafka.tieredstorage.fetch.cache.DiskChunkCache
 rsm.config.fetch.chunk.cache.path=/var/cache/kafka
 rsm.config.fetch.chunk.cache.size=1073741824
-rsm.config.fetch.chunk.cache.prefetch.max.size=16777216
+rsm.config.fetch.chunk.cache.prefetch.max.size=33554432
 """
 
 
@@ -251,7 +251,7 @@ def test_a_brokers_server_properties_works_as_it_is(tmp_path: Path, caplog: pyte
     assert settings.encryption is None
     cache = settings.fetch.chunk_cache
     assert cache is not None
-    assert (cache.kind, cache.size, cache.prefetch_max_size) == ("disk", 1073741824, 16777216)
+    assert (cache.kind, cache.size, settings.fetch.read_ahead_bytes) == ("disk", 1073741824, 33554432)
     assert (cache.path, cache.retention_ms) == (Path("/var/cache/kafka"), 600000)
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tieredstore.config import S3Settings, Settings, settings_from
 from tieredstore.config.encryption import EncryptionProperties
-from tieredstore.config.fetch import ChunkCacheSettings, IndexCacheSettings, ManifestCacheSettings
+from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
 from tieredstore.config.jvm import JvmProperties
 from tieredstore.config.reader import Part, property_fields
 from tieredstore.config.storage import AwsCredentials, AzureSettings, GcsSettings, ProxySettings
@@ -46,7 +46,7 @@ RING = {
     "encryption.key.pairs.b.private.key.file": "/b.key",
 }
 WHERE: list[tuple[dict[str, str], tuple[type[Part], ...]]] = [
-    (BASE, (Settings, EncryptionProperties, ManifestCacheSettings, IndexCacheSettings, JvmProperties)),
+    (BASE, (Settings, EncryptionProperties, FetchSettings, ManifestCacheSettings, IndexCacheSettings, JvmProperties)),
     (DISK, (ChunkCacheSettings,)),
     (S3, (S3Settings, AwsCredentials)),
     (GCS, (GcsSettings,)),
@@ -82,10 +82,14 @@ def error_of(properties: dict[str, str]) -> str:
     ("fetch.chunk.cache.size", -1, 2**63 - 1),
     ("fetch.chunk.cache.retention.ms", -1, 2**63 - 1),
     ("fetch.chunk.cache.prefetch.max.size", 0, 2**31 - 1),
+    ("fetch.coalesce.max.bytes", 1, 2**31 - 1),
+    ("fetch.parallelism", 1, 1024),
+    ("fetch.rate.limit.bytes.per.second", 1048576, 1000000000),
     ("fetch.chunk.cache.get.timeout.ms", 1, 2**63 - 1),
     ("fetch.chunk.cache.thread.pool.size", 0, 1024),
     ("iceberg.catalog.cache.expiration.ms", 1, 2**63 - 1),
     ("storage.s3.multipart.upload.part.size", 5242880, 2147483639),
+    ("storage.s3.multipart.upload.parallelism", 1, 64),
     ("storage.s3.api.call.timeout", 1, 2**63 - 1),
     ("storage.s3.api.call.attempt.timeout", 1, 2**63 - 1),
     ("storage.azure.upload.block.size", 102400, 2**31 - 1),
@@ -139,6 +143,8 @@ def test_empty_texts_are_refused_where_they_mean_nothing(base: dict[str, str], n
     ("base", "name", "right", "wrong"),
     [
         (S3, "storage.s3.storage.class", "GLACIER_IR", ["glacier_ir", "", "X"]),
+        (S3, "storage.s3.compatibility", "s3-compatible", ["AWS", "", "minio"]),
+        (S3, "storage.s3.listing.order", "by-folder", ["by_key", "", "AUTO"]),
         (BASE, "metrics.recording.level", "TRACE", ["trace", ""]),
         (BASE, "custom.metadata.fields.include", "OBJECT_KEY,OBJECT_KEY", ["remote_size", "A", "REMOTE_SIZE,,"]),
         (BASE, "segment.format", "kafka", ["Kafka", ""]),

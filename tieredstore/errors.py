@@ -10,7 +10,8 @@ Errors carry policy as class attributes, so that a caller decides by attribute a
     ├── ResourceNotFound                  no         3   absent: nothing was ever there, or it was deleted
     │   ├── SegmentNotFound               no         3   no committed segment (no manifest)
     │   ├── IndexNotRecorded              no         3   the segment was copied without this index
-    │   └── ObjectNotFound                no         3   one key of the store
+    │   ├── ObjectNotFound                no         3   one key of the store
+    │   └── DataLoss                      no         3   offsets that no segment holds, though later ones are there
     ├── CorruptData                       no         4   bytes are there and wrong
     │   ├── ManifestCorrupt               no         4
     │   ├── SegmentCorrupt                no         4   the .log object: missing, short, or not what was written
@@ -24,7 +25,8 @@ Errors carry policy as class attributes, so that a caller decides by attribute a
         ├── PreconditionFailed            no         5   if_absent or an etag did not hold
         ├── InvalidKey                    no         2   a key that this store cannot hold
         ├── AccessDenied                  no         6
-        └── StoreUnavailable              yes        75  throttled, timed out, connection lost: try again
+        └── StoreUnavailable              yes        75  timed out, connection lost, server trouble: try again
+            └── StoreThrottled            yes        75  the store asks for fewer requests: try again, later
 """
 
 from __future__ import annotations
@@ -86,6 +88,10 @@ class IndexNotRecorded(ResourceNotFound):
 
 class ObjectNotFound(ResourceNotFound):
     """A key that the store does not hold."""
+
+
+class DataLoss(ResourceNotFound):
+    """Offsets that were asked for and that no segment holds, though later ones are there."""
 
 
 class CorruptData(TieredStoreError):
@@ -153,3 +159,7 @@ class StoreUnavailable(StoreError):
 
     retryable = True
     exit_code = 75
+
+
+class StoreThrottled(StoreUnavailable):
+    """The store asks for fewer requests (status 429, or 503 with a slow-down code)."""

@@ -1,4 +1,4 @@
-"""Settings of the caches of a reader: ``fetch.*``."""
+"""Settings of a reader and its caches: ``fetch.*``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, model_validator
 
 from tieredstore.config.reader import Part, SettingsReader, broken_rule
-from tieredstore.config.values import PATH, integer, java_class, long
+from tieredstore.config.values import BOOLEAN, PATH, integer, java_class, long
 
 _JAVA_PACKAGE: Final = "io.aiven.kafka.tieredstorage.fetch.cache."
 _CHUNK_CACHES: Final = {
@@ -70,22 +70,20 @@ class IndexCacheSettings(Part):
 
 
 class ChunkCacheSettings(Part):
-    """The cache of opened chunks. Chunks are kept as plaintext, on disk too, whether or not the store is encrypted."""
+    """The cache of chunks, in memory or on disk."""
 
     kind: Annotated[Literal["memory", "disk"], java_class("memory, disk or the plugin's Java class", _chunk_cache)] = (
-        Field(alias=_CHUNK_CACHE_CLASS, description="Where chunks are cached; left out: no cache and no prefetch.")
+        Field(alias=_CHUNK_CACHE_CLASS, description="Where chunks are cached; left out: no cache.")
     )
     size: Annotated[int, long(-1)] = Field(
         alias="fetch.chunk.cache.size",
-        description="Bytes of plaintext chunks at most; -1 without limit; required once a cache is set.",
+        description="Bytes of cached chunks at most (and of cached index files, on disk); -1 without limit; required "
+        "once a cache is set.",
     )
     retention_ms: Annotated[int, long(-1)] = Field(
         default=600000,
         alias="fetch.chunk.cache.retention.ms",
         description="Kept so long after the last use; -1 for ever.",
-    )
-    prefetch_max_size: Annotated[int, integer(0)] = Field(
-        default=0, alias="fetch.chunk.cache.prefetch.max.size", description="Bytes to load ahead of a reader; 0: none."
     )
     get_timeout_ms: Annotated[int, long(1)] = Field(
         default=10000, alias="fetch.chunk.cache.get.timeout.ms", description="A caller waits so long for a load."
@@ -98,7 +96,14 @@ class ChunkCacheSettings(Part):
     path: Annotated[Path | None, PATH] = Field(
         default=None,
         alias="fetch.chunk.cache.path",
-        description="Folder of the disk cache, which needs one. The JVM plugin empties it when it starts.",
+        description="Folder of the disk cache, which needs one; what it holds survives a restart. Not a folder of the "
+        "JVM plugin's cache, which empties it when it starts.",
+    )
+    encrypted: Annotated[bool, BOOLEAN] = Field(
+        default=False,
+        alias="fetch.chunk.cache.encrypted",
+        description="Cache chunks as they are stored, so encrypted where the segment is; false: as plaintext, on disk "
+        "too. Not of the plugin.",
     )
 
     @model_validator(mode="after")
@@ -109,18 +114,40 @@ class ChunkCacheSettings(Part):
 
 
 class FetchSettings(Part):
-    """The caches of a reader; ``chunk_cache`` is None when none is set."""
+    """How a reader fetches, and its caches; ``chunk_cache`` is None when none is set."""
 
+    coalesce_max_bytes: Annotated[int, integer(1)] = Field(
+        default=16777216,
+        alias="fetch.coalesce.max.bytes",
+        description="Adjacent chunks are fetched by one request up to so many bytes of the log; a chunk is never cut. "
+        "Not of the plugin.",
+    )
+    parallelism: Annotated[int, integer(1, 1024)] = Field(
+        default=8, alias="fetch.parallelism", description="Requests of one reader in flight. Not of the plugin."
+    )
+    read_ahead_bytes: Annotated[int, integer(0)] = Field(
+        default=16777216,
+        alias="fetch.chunk.cache.prefetch.max.size",
+        description="Bytes to load ahead of a sequential reader, with or without a cache; 0: none, which is the "
+        "plugin's default.",
+    )
+    rate_limit: Annotated[int | None, integer(1048576, 1000000000)] = Field(
+        default=None,
+        alias="fetch.rate.limit.bytes.per.second",
+        description="Limit of all downloads of the process together; unset, none. Not of the plugin.",
+    )
     manifest_cache: ManifestCacheSettings = ManifestCacheSettings()
     index_cache: IndexCacheSettings = IndexCacheSettings()
     chunk_cache: ChunkCacheSettings | None = None
 
 
 def read_fetch(reader: SettingsReader) -> FetchSettings | None:
-    """The caches, or None after noting what is wrong."""
-    manifest_cache, index_cache = reader.read(ManifestCacheSettings), reader.read(IndexCacheSettings)
+    """How to fetch, or None after noting what is wrong."""
     # without a class the plugin does not look at the cache's other properties
-    chunk_cache = reader.read(ChunkCacheSettings) if _CHUNK_CACHE_CLASS in reader.values else None
-    if manifest_cache is None or index_cache is None:
-        return None
-    return FetchSettings(manifest_cache=manifest_cache, index_cache=index_cache, chunk_cache=chunk_cache)
+    cached = _CHUNK_CACHE_CLASS in reader.values
+    caches = {
+        "manifest_cache": reader.read(ManifestCacheSettings),
+        "index_cache": reader.read(IndexCacheSettings),
+        "chunk_cache": reader.read(ChunkCacheSettings) if cached else None,
+    }
+    return reader.read(FetchSettings, given={name: part for name, part in caches.items() if part is not None})

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from tieredstore.config.encryption import PAIRS, EncryptionProperties, pair_id
-from tieredstore.config.fetch import ChunkCacheSettings, IndexCacheSettings, ManifestCacheSettings
+from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
 from tieredstore.config.jvm import FAMILIES, OLD_NAMES, JvmProperties
 from tieredstore.config.properties import DEFAULT_PREFIX, shown_name
 from tieredstore.config.reader import Part, Problem, SettingsReader, property_names
@@ -22,6 +22,7 @@ PARTS: Final[tuple[type[Part], ...]] = (
     GcsSettings,
     AzureSettings,
     ProxySettings,
+    FetchSettings,
     ManifestCacheSettings,
     IndexCacheSettings,
     ChunkCacheSettings,

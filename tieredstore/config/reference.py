@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 
 from tieredstore.config.effects import Effect, effect_of
 from tieredstore.config.encryption import PAIRS, EncryptionProperties, KeyPairFiles
-from tieredstore.config.fetch import ChunkCacheSettings, IndexCacheSettings, ManifestCacheSettings
+from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
 from tieredstore.config.jvm import FAMILIES, OLD_NAMES, JvmProperties
 from tieredstore.config.reader import Part, property_fields
 from tieredstore.config.settings import Settings
@@ -102,7 +102,7 @@ SECTIONS: Final = (
         (AzureSettings,),
     ),
     Section("SOCKS5 proxy", "Host and port are required once any of these is set.", (ProxySettings,)),
-    Section("Caches", "", (ManifestCacheSettings, IndexCacheSettings, ChunkCacheSettings)),
+    Section("Reading", "", (FetchSettings, ManifestCacheSettings, IndexCacheSettings, ChunkCacheSettings)),
     Section("Of the JVM plugin only", "", (JvmProperties,)),
 )
 """All tables, in the page's order."""

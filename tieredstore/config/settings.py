@@ -61,7 +61,7 @@ class Settings(Part):
     upload_rate_limit: Annotated[int | None, integer(1048576, 1000000000)] = Field(
         default=None,
         alias="upload.rate.limit.bytes.per.second",
-        description="Limit of all uploads together; unset, none.",
+        description="Limit of all uploads of the process together; unset, none.",
     )
     transform_thread_pool_size: Annotated[int, integer(0, 1024)] = Field(
         default=0,

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 from pydantic import Field, SecretStr, model_validator
 
+from tieredstore.config.installed import installed_store
 from tieredstore.config.reader import Part, broken_rule
 from tieredstore.config.values import (
     BOOLEAN,
@@ -44,6 +45,8 @@ def _backend(text: str) -> str:
         return JAVA_BACKENDS.get(text, text)
     if not text.startswith("io.aiven.") and _PYTHON_CLASS.fullmatch(text):
         return text
+    if installed_store(text) is not None:
+        return text
     nearest = difflib.get_close_matches(text, (*JAVA_BACKENDS, *BACKENDS), n=1)
     if text.startswith("io.aiven.") and nearest:
         raise ValueError(f"the plugin has no such class, the nearest is {nearest[0]}")
@@ -51,7 +54,8 @@ def _backend(text: str) -> str:
 
 
 BACKEND_CLASS: Final = java_class(
-    f"{', '.join(BACKENDS)}, the plugin's Java class of such a store, or a Python class as package.module:Class",
+    f"{', '.join(BACKENDS)}, the plugin's Java class of such a store, the name of an installed one, "
+    "or a Python class as package.module:Class",
     _backend,
 )
 
@@ -117,6 +121,23 @@ class S3Settings(Part):
         default=26214400,
         alias="storage.s3.multipart.upload.part.size",
         description="Bytes of one part of a multipart upload; smaller objects are put at once.",
+    )
+    part_parallelism: Annotated[int, integer(1, 64)] = Field(
+        default=4,
+        alias="storage.s3.multipart.upload.parallelism",
+        description="Parts of one upload sent at once, which with one more are in memory. Not of the plugin.",
+    )
+    compatibility: Annotated[str, choice("aws", "s3-compatible")] = Field(
+        default="aws",
+        alias="storage.s3.compatibility",
+        description="s3-compatible: send no checksum headers, which many other servers refuse, and put the bucket "
+        "in the path unless told otherwise. Not of the plugin.",
+    )
+    listing_order: Annotated[str, choice("auto", "by-key", "by-folder")] = Field(
+        default="auto",
+        alias="storage.s3.listing.order",
+        description="In which order the server lists keys; by-folder: one folder after the other, as SeaweedFS does; "
+        "auto: by the server's name. Not of the plugin.",
     )
     storage_class: Annotated[
         str,

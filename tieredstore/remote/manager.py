@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from time import perf_counter
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Self
 
+from tieredstore import metrics
 from tieredstore.backends.base import ObjectStore
-from tieredstore.backends.registry import store_from_settings
+from tieredstore.backends.wrapping import open_wrapped
 from tieredstore.config import Settings
 from tieredstore.format.custom_metadata import CustomMetadata, CustomMetadataField
 from tieredstore.format.keys import Suffix, main_path
@@ -47,7 +49,7 @@ class RemoteStorageManager(RemoteStorageManagerBase):
         ``pools`` are the threads to use, and to be shut down by ``close``, in place of those of the settings.
         """
         self.settings = settings
-        self.store = store_from_settings(settings) if store is None else store
+        self.store = open_wrapped(settings) if store is None else store
         self.layout = KeyLayout(settings.key_prefix, settings.key_prefix_mask)
         self.key_ring = _key_ring(settings)
         self._fields = tuple(CustomMetadataField[name] for name in settings.custom_metadata_fields)
@@ -66,6 +68,7 @@ class RemoteStorageManager(RemoteStorageManagerBase):
             # Some chunks more than threads keep the threads busy while the store takes one.
             chunks_in_flight=threads + 2,
         )
+        self._stop_counting = self._reading.export()
         pool = self._pools.transform
         self._writer = SegmentWriter(self.store, self.layout, options, pool=pool, random_bytes=random_bytes)
 
@@ -82,7 +85,11 @@ class RemoteStorageManager(RemoteStorageManagerBase):
         SegmentAlreadyExists if the id was used before; InvalidSegment and SegmentTooLarge before anything is
         written. After any error nothing of the attempt is visible.
         """
-        return self._custom_metadata(metadata, self._writer.copy(metadata, log_segment_data, on_progress))
+        with metrics.SEGMENT_COPY_ERRORS.count_exceptions():
+            started = perf_counter()
+            sizes = self._writer.copy(metadata, log_segment_data, on_progress)
+        metrics.SEGMENT_COPY.observe(perf_counter() - started)
+        return self._custom_metadata(metadata, sizes)
 
     def fetch_log_segment(
         self,
@@ -99,6 +106,7 @@ class RemoteStorageManager(RemoteStorageManagerBase):
         segment the caller will fetch after this one: reading ahead goes on into its first bytes.
         """
         wanted = requested_range(metadata, start_position, end_position)
+        metrics.SEGMENT_FETCH_REQUESTED_BYTES.inc(len(wanted))
         return self._reading.reader.open(metadata, wanted, next_segment)
 
     def open(self, metadata: RemoteLogSegmentMetadata) -> SegmentStream:
@@ -130,11 +138,16 @@ class RemoteStorageManager(RemoteStorageManagerBase):
         As in the plugin, the keys are those of the current prefix; custom metadata is not looked at.
         """
         self._reading.forget(metadata)
-        self.store.delete([self.layout.key(metadata, Suffix.MANIFEST)])
-        self.store.delete([self.layout.key(metadata, Suffix.LOG), self.layout.key(metadata, Suffix.INDEXES)])
+        with metrics.SEGMENT_DELETE_ERRORS.count_exceptions():
+            started = perf_counter()
+            self.store.delete([self.layout.key(metadata, Suffix.MANIFEST)])
+            self.store.delete([self.layout.key(metadata, Suffix.LOG), self.layout.key(metadata, Suffix.INDEXES)])
+        metrics.SEGMENT_DELETE.observe(perf_counter() - started)
+        metrics.SEGMENT_DELETE_BYTES.inc(metadata.segment_size_in_bytes)
 
     def close(self) -> None:
         """End the threads and close caches and store. Streams that are still open fail."""
+        self._stop_counting()
         self._reading.close()
         self._pools.shutdown()
         self.store.close()

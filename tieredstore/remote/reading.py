@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 
+from tieredstore import metrics
 from tieredstore.backends.base import ObjectStore
 from tieredstore.config import ChunkCacheSettings, FetchSettings, IndexCacheSettings
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata
@@ -62,6 +64,19 @@ class Reading:
         """The segment is going to be deleted: what memory holds of it is no longer true."""
         self.manifests.forget(metadata)
         self.indexes.forget(metadata)
+
+    def export(self) -> Callable[[], None]:
+        """Add what is counted to the process's metrics, until the function returned is called."""
+        stop = [metrics.FETCH.add(lambda: asdict(self.counters.snapshot()))]
+        cache = self.chunk_cache
+        if cache is not None:
+            stop.append(metrics.CHUNK_CACHE.add(lambda: asdict(cache.stats)))
+
+        def stop_all() -> None:
+            for each in stop:
+                each()
+
+        return stop_all
 
     def close(self) -> None:
         """Close what was prepared, and the chunk cache."""

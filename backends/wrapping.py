@@ -1,0 +1,26 @@
+"""The one place where a store's wrappers are put together."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.limited import LimitedStore, shared_bucket
+from tieredstore.backends.metered import MeteredStore
+from tieredstore.backends.registry import store_from_settings
+
+if TYPE_CHECKING:
+    from tieredstore.config import Settings
+
+
+def wrapped(store: ObjectStore, settings: Settings) -> ObjectStore:
+    """``store``, counted, and limited where the settings limit: what waits for the limit is not counted as time."""
+    metered = MeteredStore(store)
+    up = shared_bucket("up", settings.upload_rate_limit)
+    down = shared_bucket("down", settings.fetch.rate_limit)
+    return metered if up is None and down is None else LimitedStore(metered, up, down)
+
+
+def open_wrapped(settings: Settings) -> ObjectStore:
+    """The store of the settings with all its wrappers."""
+    return wrapped(store_from_settings(settings), settings)

@@ -1,0 +1,56 @@
+"""The disk cache's folder, seen and changed behind its back."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from tieredstore.remote.chunk_cache import ChunkCache, ChunkKey
+from tieredstore.remote.disk_cache import DiskChunkCache
+
+KEY = ChunkKey("s3://bucket", "topic-x/0/00000000000000000000-y.log", 0, b"L" * 16)
+CHUNKS = [replace(KEY, chunk=number) for number in range(16)]
+
+
+def own_folder(path: Path) -> Path:
+    return path / "tieredstore-v1"
+
+
+def value_files(path: Path) -> list[Path]:
+    return sorted(own_folder(path).glob("??/*"))
+
+
+@contextmanager
+def opened(
+    path: Path, size_bytes: int = -1, *, retention_ms: int = -1, encrypted: bool = False
+) -> Iterator[DiskChunkCache]:
+    cache = DiskChunkCache(path, size_bytes, retention_ms=retention_ms, encrypted=encrypted)
+    try:
+        yield cache
+    finally:
+        cache.close()
+
+
+def got(cache: ChunkCache, key: ChunkKey, size: int) -> bytes | None:
+    """The chunk, or None for a miss."""
+    buffer = bytearray(b"\xaa" * size)
+    return bytes(buffer) if cache.get_into(key, memoryview(buffer)) else None
+
+
+def change_table(path: Path, statement: str, *parameters: object) -> int:
+    """How many rows of the cache's table the statement changed."""
+    with closing(sqlite3.connect(own_folder(path) / "cache.db", isolation_level=None)) as connection:
+        return connection.execute(statement, parameters).rowcount
+
+
+def rows(path: Path, columns: str) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(own_folder(path) / "cache.db")) as connection:
+        return connection.execute(f"SELECT {columns} FROM Cache ORDER BY rowid").fetchall()
+
+
+def let_pass(path: Path, seconds: float) -> None:
+    """As if so much time had passed since everything the cache holds was last used."""
+    change_table(path, "UPDATE Cache SET access_time = access_time - ?", seconds)

@@ -1,0 +1,25 @@
+"""Installed packages that exist as metadata alone, for tests of entry points."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+
+def install(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, package: str, stores: Mapping[str, str], *, code: str = ""
+) -> None:
+    """Put a package of this name on the path, which offers ``stores``: names and ``module:Class``.
+
+    ``code`` is its module, of the package's name.
+    """
+    metadata = folder / f"{package}-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    lines = [f"{name} = {target}\n" for name, target in stores.items()]
+    (metadata / "entry_points.txt").write_text("".join(["[tieredstore.stores]\n", *lines]))
+    (folder / f"{package}.py").write_text(code)
+    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])

@@ -1,0 +1,71 @@
+"""The settings of the reader: what holds without any, and what needs no cache to be in effect."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tieredstore.config import FetchSettings, settings_from
+from tieredstore.config.effects import Effect, effect_of
+from tieredstore.config.names import KNOWN
+from tieredstore.errors import ConfigError
+
+BASE = {"storage.backend.class": "memory", "chunk.size": "4194304"}
+AHEAD = "fetch.chunk.cache.prefetch.max.size"
+MEMORY = {"fetch.chunk.cache.class": "memory", "fetch.chunk.cache.size": "1"}
+DISK = {"fetch.chunk.cache.class": "disk", "fetch.chunk.cache.size": "-1", "fetch.chunk.cache.path": "/c"}
+
+
+def fetch_of(**properties: str) -> FetchSettings:
+    return settings_from({**BASE, **properties}).fetch
+
+
+def test_without_settings_there_is_no_chunk_cache_but_read_ahead_of_16_mib() -> None:
+    for found in (fetch_of(), FetchSettings()):
+        assert found.chunk_cache is None
+        assert found.read_ahead_bytes == 16 * 1024 * 1024
+        assert (found.coalesce_max_bytes, found.parallelism) == (16 * 1024 * 1024, 8)
+
+
+@pytest.mark.parametrize("cache", [{}, MEMORY, DISK], ids=["none", "memory", "disk"])
+@pytest.mark.parametrize(("text", "expected"), [("0", 0), ("1", 1), ("33554432", 33554432)])
+def test_read_ahead_is_as_said_with_and_without_a_cache(cache: dict[str, str], text: str, expected: int) -> None:
+    assert fetch_of(**cache, **{AHEAD: text}).read_ahead_bytes == expected
+
+
+@pytest.mark.parametrize("name", [AHEAD, "fetch.coalesce.max.bytes", "fetch.parallelism"])
+def test_a_wrong_value_is_an_error_without_a_cache_too(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"settings: {name} is '-1'"):
+        fetch_of(**{name: "-1"})
+
+
+def test_the_readers_numbers_are_read() -> None:
+    found = fetch_of(**{"fetch.coalesce.max.bytes": "1048576", "fetch.parallelism": "3"})
+    assert (found.coalesce_max_bytes, found.parallelism) == (1048576, 3)
+
+
+@pytest.mark.parametrize("cache", [MEMORY, DISK], ids=["memory", "disk"])
+def test_a_cache_holds_plaintext_unless_told_otherwise(cache: dict[str, str]) -> None:
+    plain, encrypted = fetch_of(**cache), fetch_of(**cache, **{"fetch.chunk.cache.encrypted": "true"})
+    assert plain.chunk_cache is not None
+    assert encrypted.chunk_cache is not None
+    assert (plain.chunk_cache.encrypted, encrypted.chunk_cache.encrypted) == (False, True)
+
+
+def test_a_cache_keeps_its_other_settings_beside_those_of_the_reader() -> None:
+    found = fetch_of(**DISK, **{"fetch.indexes.cache.size": "7", "fetch.manifest.cache.size": "8", AHEAD: "9"})
+    assert found.chunk_cache is not None
+    assert (found.chunk_cache.kind, found.chunk_cache.size, found.chunk_cache.path) == ("disk", -1, Path("/c"))
+    assert (found.index_cache.size, found.manifest_cache.size, found.read_ahead_bytes) == (7, 8, 9)
+
+
+def test_a_problem_of_each_part_is_counted_once() -> None:
+    wrong = {"fetch.parallelism": "0", "fetch.indexes.cache.size": "x", "fetch.manifest.cache.size": "x", **MEMORY}
+    with pytest.raises(ConfigError, match=r"fetch\.parallelism is '0'.*\(and 3 more problems\)"):
+        fetch_of(**wrong | {"fetch.chunk.cache.size": "x"})
+
+
+def test_of_the_readers_settings_only_two_thread_pools_are_without_effect() -> None:
+    idle = {name for name in KNOWN if name.startswith("fetch.") and effect_of(name) is not Effect.IN_EFFECT}
+    assert idle == {f"fetch.{cache}.cache.thread.pool.size" for cache in ("chunk", "indexes")}

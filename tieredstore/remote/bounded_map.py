@@ -1,0 +1,147 @@
+"""A map in memory that forgets: what was not used for long, and what there is no room for."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from tieredstore.remote.forks import begin_again_after_fork
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class MapStats:
+    """What a map holds now, and what happened to it since it was made.
+
+    ``evictions`` counts entries that had to go for room or for their age, and ``evicted_weight`` what they weighed;
+    replaced and discarded entries are in neither.
+    """
+
+    entries: int = 0
+    weight: int = 0
+    hits: int = 0
+    misses: int = 0
+    evictions: int = 0
+    evicted_weight: int = 0
+
+
+@dataclass(slots=True)
+class _Entry(Generic[Value]):
+    value: Value
+    weight: int
+    used: float
+
+
+class BoundedMap(Generic[Key, Value]):
+    """A map bounded by the weight of its entries; the least recently used go first. Safe from several threads.
+
+    ``limit`` bounds the sum of ``weigh(value)``, which is asked once for each value (without it every entry weighs 1);
+    -1 is without limit. An entry that outweighs the limit alone is not kept. Entries expire ``retention_ms`` after
+    their last use, -1 never. ``clock`` tells seconds and never goes back. In a forked child the map is empty.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        *,
+        weigh: Callable[[Value], int] | None = None,
+        retention_ms: int = -1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._limit = limit
+        self._weigh = weigh
+        self._retention = retention_ms / 1000 if retention_ms >= 0 else None
+        self._clock = clock
+        self.begin_again()
+        begin_again_after_fork(self)
+
+    def begin_again(self) -> None:
+        """Empty, and with nothing counted: for a forked child, where another thread may have left it half changed."""
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[Key, _Entry[Value]] = OrderedDict()  # the least recently used first
+        self._weight = self._hits = self._misses = self._evictions = self._evicted_weight = 0
+
+    def get(self, key: Key) -> Value | None:
+        """The value, which counts as used now; None if there is none or it expired."""
+        with self._lock:
+            now = self._expire()
+            entry = self._entries.get(key)
+            if entry is None:
+                self._misses += 1
+                return None
+            self._hits += 1
+            entry.used = now
+            self._entries.move_to_end(key)
+            return entry.value
+
+    def put(self, key: Key, value: Value) -> None:
+        """Keep ``value``, in place of an older one, and make room for it."""
+        weight = 1 if self._weigh is None else self._weigh(value)
+        with self._lock:
+            now = self._expire()
+            self._drop(key)
+            if 0 <= self._limit < weight:
+                return
+            self._entries[key] = _Entry(value, weight, now)
+            self._weight += weight
+            while 0 <= self._limit < self._weight:
+                self._evict_oldest()
+
+    def discard(self, key: Key) -> None:
+        """Forget the entry, if there is one."""
+        with self._lock:
+            self._drop(key)
+
+    def clear(self) -> None:
+        """Forget all entries."""
+        with self._lock:
+            self._entries.clear()
+            self._weight = 0
+
+    def __contains__(self, key: Key) -> bool:
+        """Whether ``get`` would find it now; this is no use of it."""
+        with self._lock:
+            self._expire()
+            return key in self._entries
+
+    def __len__(self) -> int:
+        return self.stats.entries
+
+    @property
+    def stats(self) -> MapStats:
+        """A snapshot."""
+        with self._lock:
+            self._expire()
+            return MapStats(
+                entries=len(self._entries),
+                weight=self._weight,
+                hits=self._hits,
+                misses=self._misses,
+                evictions=self._evictions,
+                evicted_weight=self._evicted_weight,
+            )
+
+    def _expire(self) -> float:
+        """Drop what is too old, which stands first; the time now."""
+        now = self._clock()
+        if self._retention is not None:
+            while self._entries and now - next(iter(self._entries.values())).used >= self._retention:
+                self._evict_oldest()
+        return now
+
+    def _evict_oldest(self) -> None:
+        _, entry = self._entries.popitem(last=False)
+        self._weight -= entry.weight
+        self._evictions += 1
+        self._evicted_weight += entry.weight
+
+    def _drop(self, key: Key) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._weight -= entry.weight
