@@ -29,10 +29,19 @@ class StoreClass:
 BY_SETTING: Final[dict[str, StoreClass]] = {
     "filesystem": StoreClass("tieredstore.backends.filesystem", "FilesystemObjectStore"),
     "memory": StoreClass("tieredstore.backends.memory", "MemoryObjectStore"),
+    "s3": StoreClass("tieredstore.backends.s3", "S3ObjectStore", "s3", ("boto3", "botocore")),
+    "gcs": StoreClass("tieredstore.backends.gcs", "GcsObjectStore", "gcs", ("google", "requests")),
+    "azure": StoreClass("tieredstore.backends.azure", "AzureObjectStore", "azure", ("azure", "requests")),
 }
 """The store classes by the name that ``storage.backend.class`` has in the settings."""
 
-SCHEMES: Final[dict[str, str]] = {"file": "filesystem", "memory": "memory"}
+SCHEMES: Final[dict[str, str]] = {
+    "file": "filesystem",
+    "memory": "memory",
+    "s3": "s3",
+    "gs": "gcs",
+    "az": "azure",
+}
 """The names of ``BY_SETTING`` by the scheme of a URL."""
 
 
@@ -55,7 +64,7 @@ class OpenedBySettings(Protocol):
 
 
 def open_store(url: str) -> ObjectStore:
-    """The store of ``file:///path`` or ``memory://name``; ConfigError for another scheme or a malformed URL."""
+    """The store of a URL of one of ``SCHEMES``; ConfigError for another scheme or a malformed URL."""
     try:
         parts = urlsplit(url)
     except ValueError as error:
