@@ -2,9 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+STORE ?= filesystem
 PYTEST_ARGS ?=
 
-.PHONY: help demo test check types layers unit bench docs lock clean
+.PHONY: help demo test check types layers unit asan bench docs lock clean
 
 help: ## say what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -16,8 +17,8 @@ $(VENV)/installed: requirements.lock pyproject.toml setup.py $(wildcard tieredst
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: $(VENV)/installed ## real Kafka segments into a store, compressed and encrypted, and back
-	$(BIN)/python examples/demo.py
+demo: $(VENV)/installed ## real Kafka segments into a store (STORE=filesystem or s3) and back
+	$(BIN)/python examples/demo.py --store $(STORE)
 
 test: check types layers unit ## everything CI runs
 
@@ -40,8 +41,11 @@ $(VENV)/servers/installed: $(VENV)/installed scripts/install-servers
 unit: $(VENV)/servers/installed ## the tests, with the object-store servers that they start
 	$(BIN)/python -m pytest --numprocesses 2 $(PYTEST_ARGS)
 
-bench: $(VENV)/installed ## benchmarks of the hot paths, JSON out
-	$(BIN)/python benchmarks/bench_transform.py
+asan: $(VENV)/installed ## damaged batches against a kernel built with AddressSanitizer
+	tests/asan/run $(BIN)/python 10000
+
+bench: $(VENV)/servers/installed ## benchmarks of the hot paths, JSON out, one after the other
+	for name in transform fetch backends decode catalog; do $(BIN)/python -m benchmarks.bench_$$name || exit 1; done
 
 docs: $(VENV)/installed ## regenerate docs/settings.md
 	$(BIN)/python -m tieredstore.config.reference > docs/settings.md

@@ -1,0 +1,212 @@
+"""The decoder beside aiokafka's and beside the limits underneath, in one run on one thread; JSON on stdout.
+
+    python benchmarks/bench_decode.py [--runs 15]
+
+First uncompressed batches of 16 KiB with values of 100, 500 and 5,000 bytes and keys of 12, all columns, in a piece of
+4 MiB that is decoded again and again, as it comes warm from decryption: million records a second. Then JSON records in
+each codec, the same size stored: MB of decompressed records a second, beside the codec's library alone over the same
+bodies. What counts are the ratios of one run, not the figures of one machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import importlib
+import json
+import random
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cramjam
+import crc32c
+import pyarrow as pa
+import zstandard
+
+from benchmarks.measuring import Job, interleaved_seconds, machine, rates
+from tieredstore.kafka.batches import FRAME_SIZE, HEADER_SIZE, CompressionType, read_batch_headers
+from tieredstore.kafka.records import RecordDecoder
+from tieredstore.testing.batches import Record, build_batch, seal_batch
+from tieredstore.testing.segments import json_records
+
+# Libraries without types, or with partial ones.
+arrow: Any = pa
+lz4_library: Any = importlib.import_module("lz4.frame")
+gzip_library: Any = importlib.import_module("isal.igzip_lib")
+MemoryRecords: Any = importlib.import_module("aiokafka.record.memory_records").MemoryRecords
+
+PIECE = 4 << 20
+BATCH = 16 << 10
+TARGETS = {100: 20.0, 500: 12.0}
+CRC_TARGET = 0.8
+REPEATS = 10
+ARROW: Any = RecordDecoder().schema
+
+
+def random_records(value_size: int) -> Iterator[Record]:
+    source = random.Random(value_size)
+    return (Record(source.randbytes(value_size), b"key-%08d" % i, 10 * i) for i in range(2**31))
+
+
+def build_piece(records: Iterator[Record], compress: Callable[[bytes], bytes], codec: CompressionType) -> bytes:
+    """Batches of 16 KiB before compression, as many as fit the piece."""
+    piece, offset = bytearray(), 0
+    while True:
+        taken, room = [next(records)], BATCH - HEADER_SIZE
+        while (room := room - len(taken[-1].value or b"") - 24) > len(taken[-1].value or b""):
+            taken.append(next(records))
+        plain = build_batch(taken, offset)
+        batch = bytearray(plain[:HEADER_SIZE]) + compress(plain[HEADER_SIZE:])
+        batch[8:FRAME_SIZE] = struct.pack(">i", len(batch) - FRAME_SIZE)
+        batch[22] |= codec.value
+        seal_batch(batch)
+        if len(piece) + len(batch) > PIECE:
+            return bytes(piece)
+        piece += batch
+        offset += len(taken)
+
+
+def decode(decoder: RecordDecoder, piece: bytes) -> int:
+    return sum(batch.num_rows for batch in decoder.decode([piece]))
+
+
+def decode_by_aiokafka(piece: bytes, *, check_crc: bool) -> object:
+    """The same columns by its compiled parser, whose records become columns in as few steps as Python has for that."""
+    columns: list[list[Any]] = [[] for _ in ARROW]
+    keys, values, headers, offsets, timestamps, types, epochs = columns
+    batches = MemoryRecords(piece)
+    while (batch := batches.next_batch()) is not None:
+        if check_crc and not batch.validate_crc():
+            raise ValueError("the benchmark's own batch is damaged")
+        records = list(batch)
+        keys += [record.key for record in records]
+        values += [record.value for record in records]
+        headers += [record.headers or None for record in records]
+        offsets += [record.offset for record in records]
+        timestamps += [record.timestamp for record in records]
+        types += [record.timestamp_type for record in records]
+        epochs += [0] * len(records)
+    return arrow.record_batch(
+        [arrow.array(column, field.type) for column, field in zip(columns, ARROW, strict=True)], ARROW
+    )
+
+
+def repeated(job: Job) -> Job:
+    """The job several times in a row, so that it works in its own caches and not in those of the job before it."""
+
+    def run() -> None:
+        for _ in range(REPEATS):
+            job()
+
+    return run
+
+
+def check_crcs(batches: list[memoryview]) -> None:
+    for batch in batches:
+        crc32c.crc32c(batch)
+
+
+def measure_plain(value_size: int, runs: int) -> dict[str, object]:
+    piece = build_piece(random_records(value_size), bytes, CompressionType.NONE)
+    headers = list(read_batch_headers(piece))
+    count = sum(header.record_count or 0 for header in headers)
+    view = memoryview(piece)
+    covered = [view[header.position + 21 : header.position + header.size_in_bytes] for header in headers]
+    unchecked, checked, copy = RecordDecoder(check_crc=False), RecordDecoder(), bytearray(PIECE)
+    if decode(checked, piece) != count:
+        raise ValueError("the decoder lost records")
+
+    def copy_piece() -> None:
+        copy[: len(piece)] = piece
+
+    jobs: dict[str, Job] = {
+        "decode": lambda: decode(unchecked, piece),
+        "decode with CRC": lambda: decode(checked, piece),
+        "CRC alone": lambda: check_crcs(covered),
+        "memcpy": copy_piece,
+        "aiokafka": lambda: decode_by_aiokafka(piece, check_crc=False),
+        "aiokafka with CRC": lambda: decode_by_aiokafka(piece, check_crc=True),
+    }
+    found = rates(interleaved_seconds({name: repeated(job) for name, job in jobs.items()}, runs), count * REPEATS)
+    ideal = 1 / (1 / found["decode"] + 1 / found["CRC alone"])
+    return {
+        "million records/s": {name: round(rate, 2) for name, rate in found.items()},
+        "decode / aiokafka": round(found["decode"] / found["aiokafka"], 1),
+        "with CRC / aiokafka with CRC": round(found["decode with CRC"] / found["aiokafka with CRC"], 1),
+        "with CRC / (decode, then CRC)": round(found["decode with CRC"] / ideal, 2),
+        "targets": {"aiokafka": TARGETS.get(value_size), "decode, then CRC": CRC_TARGET},
+    }
+
+
+def snappy_of_java(body: bytes) -> bytes:
+    out = bytearray(b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1))
+    for at in range(0, len(body), 32 * 1024):
+        block = bytes(cramjam.snappy.compress_raw(body[at : at + 32 * 1024]))
+        out += struct.pack(">i", len(block)) + block
+    return bytes(out)
+
+
+def zstd_of_java(body: bytes) -> bytes:
+    stream = zstandard.ZstdCompressor().compressobj()
+    return stream.compress(body) + stream.flush()
+
+
+COMPRESS: dict[CompressionType, Callable[[bytes], bytes]] = {
+    CompressionType.GZIP: gzip.compress,
+    CompressionType.SNAPPY: snappy_of_java,
+    CompressionType.LZ4: lambda body: lz4_library.compress(body, store_size=False, block_linked=False),
+    CompressionType.ZSTD: zstd_of_java,
+}
+
+
+def library_alone(codec: CompressionType, memory: memoryview) -> Callable[[memoryview], int]:
+    """The fastest way through each codec's library; how many bytes came out."""
+    zstd: Any = zstandard.ZstdDecompressor()
+
+    def decompress(body: memoryview) -> int:
+        match codec:
+            case CompressionType.GZIP:
+                return len(gzip_library.decompress(body, gzip_library.DECOMP_GZIP))
+            case CompressionType.SNAPPY:
+                return cramjam.snappy.decompress_raw_into(body[20:], memory)
+            case CompressionType.LZ4:
+                return len(lz4_library.decompress(body))
+            case _:
+                return int(zstd.stream_reader(body).readinto(memory))
+
+    return decompress
+
+
+def measure_codec(codec: CompressionType, runs: int) -> dict[str, object]:
+    piece = build_piece(json_records(random.Random(1)), COMPRESS[codec], codec)
+    view, memory = memoryview(piece), memoryview(bytearray(64 * 1024))
+    stored = [
+        view[header.position + HEADER_SIZE : header.position + header.size_in_bytes]
+        for header in read_batch_headers(piece)
+    ]
+    decompress, decoder = library_alone(codec, memory), RecordDecoder()
+    size = sum(decompress(body) for body in stored)
+    jobs: dict[str, Job] = {
+        "decode with CRC": lambda: decode(decoder, piece),
+        "decompress alone": lambda: [decompress(body) for body in stored],
+    }
+    found = rates(interleaved_seconds({name: repeated(job) for name, job in jobs.items()}, runs), size * REPEATS)
+    result: dict[str, object] = {f"{name} MB/s": round(rate) for name, rate in found.items()}
+    return result | {"share of the limit": round(found["decode with CRC"] / found["decompress alone"], 2)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=15)
+    runs = parser.parse_args().runs
+    report = {
+        "machine": machine(),
+        "plain": {f"{size} B": measure_plain(size, runs) for size in (100, 500, 5_000)},
+        "codecs": {codec.name.lower(): measure_codec(codec, runs) for codec in COMPRESS},
+    }
+    print(json.dumps(report, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""Ten thousand damaged logs against a kernel built with AddressSanitizer; run by ``tests/asan/run``."""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+
+from tests.record_batches import random_log, rows
+from tests.record_mutations import check, mutations
+from tieredstore.kafka.records import _kernel
+
+
+def main(folder: Path, count: int) -> int:
+    """Returns 0; a bad access ends the process before that, with a report."""
+    built = Path(_kernel.__file__).resolve()
+    if not built.is_relative_to(folder.resolve()):
+        sys.exit(f"{built} is not the kernel of {folder}")
+    if "libasan" not in Path("/proc/self/maps").read_text():
+        sys.exit("the sanitizer is not loaded")
+    source = random.Random(0)
+    survived = sum(check(mutation, source) for mutation in mutations(2, count))
+    for seed in range(count // 50):
+        log = b"".join(random_log(random.Random(seed), 10))
+        if rows(log) != rows([log[at : at + 97] for at in range(0, len(log), 97)], target_bytes=500):
+            sys.exit(f"log {seed} decodes to other records in pieces")
+    print(f"{count} mutations, {survived} of them readable: no bad access")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))

@@ -1,0 +1,9 @@
+"""Kafka's record batches into Arrow columns, by a compiled kernel. Needs ``tieredstore[arrow]``."""
+
+from __future__ import annotations
+
+from tieredstore.kafka.records.columns import COLUMNS
+from tieredstore.kafka.records.decoder import RecordDecoder
+from tieredstore.kafka.records.reading import SkippedBatch
+
+__all__ = ["COLUMNS", "RecordDecoder", "SkippedBatch"]

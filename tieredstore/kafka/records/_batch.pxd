@@ -1,0 +1,70 @@
+# The header of a batch, from bytes that are known to hold all of the batch. See batches.py for the layouts.
+
+from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t
+
+from tieredstore.kafka.records._parse cimport *
+
+cdef enum:
+    HEADER_SIZE = 61
+    PREFIX_SIZE = 17
+    CODEC_BITS = 7
+    LOG_APPEND_TIME = 8
+    TRANSACTIONAL = 16
+    CONTROL = 32
+    LAST_CODEC = 4
+
+cdef struct Batch:
+    int64_t place  # in the log
+    int64_t size
+    int64_t base_offset, last_offset, base_timestamp, max_timestamp, producer_id
+    int32_t leader_epoch, base_sequence, count
+    uint32_t crc
+    int16_t producer_epoch, attributes
+    int magic
+
+
+cdef inline bint read_batch_header(const uint8_t* head, Batch* batch, Body* body) noexcept nogil:
+    """The header of magic 2 behind size, base offset and magic, which have been read."""
+    cdef int32_t last_delta
+    if batch.size < HEADER_SIZE:
+        return fail(body, SHORT_HEADER, batch.size, 0)
+    batch.leader_epoch = big_32(head + 12)
+    batch.crc = <uint32_t>big_32(head + 17)
+    batch.attributes = <int16_t>big_16(head + 21)
+    last_delta = big_32(head + 23)
+    batch.base_timestamp, batch.max_timestamp = big_64(head + 27), big_64(head + 35)
+    batch.producer_id, batch.producer_epoch = big_64(head + 43), <int16_t>big_16(head + 51)
+    batch.base_sequence, batch.count = big_32(head + 53), big_32(head + 57)
+    if batch.base_offset < 0 or last_delta < 0 or batch.base_offset > INT64_MAX - last_delta:
+        return fail(body, BAD_OFFSETS, batch.base_offset, last_delta)
+    batch.last_offset = batch.base_offset + last_delta
+    # Compaction takes records away and keeps the offsets: fewer records than offsets are right, more are not.
+    if not 0 <= batch.count <= <int64_t>last_delta + 1:
+        return fail(body, BAD_COUNT, batch.count, <int64_t>last_delta + 1)
+    return (batch.attributes & CODEC_BITS) <= LAST_CODEC or fail(body, BAD_CODEC, batch.attributes & CODEC_BITS, 0)
+
+
+cdef inline bint read_message_header(const uint8_t* head, Batch* batch, Message* message, Body* body) noexcept nogil:
+    """A message as the batch that it is; of a compressed set the count of records is -1, not known yet."""
+    if not read_message(head, head + batch.size, message):
+        return fail(body, BAD_MESSAGE, batch.size, 0)
+    batch.last_offset, batch.leader_epoch, batch.base_sequence = batch.base_offset, -1, -1
+    batch.producer_id, batch.producer_epoch = -1, -1
+    batch.attributes = <int16_t>message.attributes
+    batch.crc = <uint32_t>big_32(head + FRAME)
+    batch.base_timestamp = batch.max_timestamp = message.timestamp
+    batch.count = 1
+    if batch.base_offset < 0:
+        return fail(body, BAD_OFFSETS, batch.base_offset, 0)
+    if batch.attributes & CODEC_BITS:
+        batch.base_timestamp, batch.count = -1, -1
+    return (batch.attributes & CODEC_BITS) <= LAST_CODEC or fail(body, BAD_CODEC, batch.attributes & CODEC_BITS, 0)
+
+
+cdef inline bint crc_holds(const uint8_t* head, const Batch* batch, Body* body) noexcept nogil:
+    cdef uint32_t computed
+    if batch.magic == 2:
+        computed = crc32c(head + 21, batch.size - 21)
+    else:
+        computed = crc32_ieee(head + 16, batch.size - 16)
+    return computed == batch.crc or fail(body, BAD_CRC, computed, batch.crc)

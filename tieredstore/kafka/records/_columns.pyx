@@ -1,0 +1,302 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""The growing buffers of Arrow columns.
+
+Blocks of parsed records are appended while their bytes are still in the processor's cache, a column at a time; only
+asked columns cost anything. Each buffer is a slab of its own, sized after what was used the last time. The order of the
+buffers is that of the second enum; columns.py makes arrays of them.
+"""
+
+cimport cython
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
+from libc.stdlib cimport free
+from libc.string cimport memcpy, memset
+
+from tieredstore.kafka.records._parse cimport Header, Record, Rows
+from tieredstore.kafka.records._slabs cimport SlabPool, adopt_slab
+
+cdef extern from "_bytes.h" nogil:
+    void copy_bytes(uint8_t* to, const uint8_t* source, size_t size)
+    int has_high_byte(const uint8_t* at, size_t size)
+
+# The bits of ``wanted``.
+cdef enum:
+    KEY = 1
+    VALUE = 2
+    HEADERS = 4
+    OFFSET = 8
+    TIMESTAMP = 16
+    TIMESTAMP_TYPE = 32
+    LEADER_EPOCH = 64
+
+# A binary column is three buffers that follow each other: which are not null, where each ends, and the bytes.
+cdef enum:
+    KEY_VALID
+    KEY_ENDS
+    KEY_DATA
+    VALUE_VALID
+    VALUE_ENDS
+    VALUE_DATA
+    HEADERS_VALID
+    HEADERS_ENDS
+    HEADER_KEY_VALID
+    HEADER_KEY_ENDS
+    HEADER_KEY_DATA
+    HEADER_VALUE_VALID
+    HEADER_VALUE_ENDS
+    HEADER_VALUE_DATA
+    OFFSETS
+    TIMESTAMPS
+    TIMESTAMP_TYPES
+    LEADER_EPOCHS
+
+cdef enum:
+    # A buffer that uses less than half of a slab over this is copied out of it, lest rows that live long hold it all.
+    WORTH_SHRINKING = 32 * 1024
+
+
+@cython.final
+@cython.no_gc
+cdef class ColumnBuilder:
+    """Columns in the making, those whose bits are in ``wanted``."""
+
+    def __cinit__(self, SlabPool pool, int wanted):
+        self.pool, self.wanted = pool, wanted
+        self.header_keys_ascii = True
+
+    @property
+    def usual_sizes(self):
+        """What each buffer took the last time, which a builder for data of the same kind may begin with."""
+        cdef Py_ssize_t buffer
+        return [self.buffers[buffer].usual for buffer in range(BUFFERS)]
+
+    @usual_sizes.setter
+    def usual_sizes(self, list sizes):
+        cdef Py_ssize_t buffer
+        for buffer in range(BUFFERS):
+            self.buffers[buffer].usual = sizes[buffer]
+
+    def __dealloc__(self):
+        cdef Py_ssize_t buffer
+        for buffer in range(BUFFERS):
+            free(self.buffers[buffer].data)
+
+    cdef bint append(self, const Rows* block, int32_t leader_epoch, int8_t timestamp_type) noexcept nogil:
+        """The rows of a block behind those that are there; False without memory."""
+        cdef const Record* first = block.records
+        if block.count == 0:
+            return True
+        if not self._make_room(block):
+            return False
+        if self.wanted & KEY:
+            append_binary(
+                &self.buffers[KEY_VALID], self.rows, block.count,
+                <uint8_t*>&first.key, <uint8_t*>&first.key_size, sizeof(Record),
+            )
+        if self.wanted & VALUE:
+            append_binary(
+                &self.buffers[VALUE_VALID], self.rows, block.count,
+                <uint8_t*>&first.value, <uint8_t*>&first.value_size, sizeof(Record),
+            )
+        if self.wanted & HEADERS:
+            self._append_headers(block)
+        self._append_numbers(block, leader_epoch, timestamp_type)
+        self.key_nulls += block.key_nulls
+        self.value_nulls += block.value_nulls
+        self.rows += block.count
+        self.bytes += block.key_bytes + block.value_bytes + block.header_key_bytes + block.header_value_bytes
+        return True
+
+    cdef void _append_numbers(self, const Rows* block, int32_t leader_epoch, int8_t timestamp_type) noexcept nogil:
+        cdef int32_t* epochs
+        cdef Py_ssize_t i
+        if self.wanted & OFFSET:
+            memcpy(self.buffers[OFFSETS].data + 8 * self.rows, block.offsets, 8 * block.count)
+            self.buffers[OFFSETS].used += 8 * block.count
+        if self.wanted & TIMESTAMP:
+            memcpy(self.buffers[TIMESTAMPS].data + 8 * self.rows, block.timestamps, 8 * block.count)
+            self.buffers[TIMESTAMPS].used += 8 * block.count
+        if self.wanted & TIMESTAMP_TYPE:
+            memset(self.buffers[TIMESTAMP_TYPES].data + self.rows, timestamp_type, block.count)
+            self.buffers[TIMESTAMP_TYPES].used += block.count
+        if self.wanted & LEADER_EPOCH:
+            epochs = <int32_t*>self.buffers[LEADER_EPOCHS].data + self.rows
+            for i in range(block.count):
+                epochs[i] = leader_epoch
+            self.buffers[LEADER_EPOCHS].used += 4 * block.count
+
+    cdef void _append_headers(self, const Rows* block) noexcept nogil:
+        cdef int32_t* ends = <int32_t*>self.buffers[HEADERS_ENDS].data + self.rows
+        cdef int32_t before = <int32_t>self.header_rows
+        cdef const Header* first = block.headers
+        cdef Py_ssize_t i
+        self.buffers[HEADERS_ENDS].used = 4 * (self.rows + block.count + 1)
+        ends[0] = before
+        for i in range(block.count):
+            ends[i + 1] = before + block.records[i].headers_end
+        if block.header_count == 0:
+            return
+        append_binary(
+            &self.buffers[HEADER_KEY_VALID], self.header_rows, block.header_count,
+            <uint8_t*>&first.key, <uint8_t*>&first.key_size, sizeof(Header),
+        )
+        append_binary(
+            &self.buffers[HEADER_VALUE_VALID], self.header_rows, block.header_count,
+            <uint8_t*>&first.value, <uint8_t*>&first.value_size, sizeof(Header),
+        )
+        for i in range(block.header_count):
+            if has_high_byte(first[i].key, first[i].key_size):
+                self.header_keys_ascii = False
+        self.header_rows += block.header_count
+        self.header_value_nulls += block.header_value_nulls
+
+    # --- memory ---
+
+    cdef bint _make_room(self, const Rows* block) noexcept nogil:
+        cdef Py_ssize_t rows = self.rows + block.count
+        cdef int wanted = self.wanted
+        return (
+            (not wanted & OFFSET or self._room(OFFSETS, 8 * rows))
+            and (not wanted & TIMESTAMP or self._room(TIMESTAMPS, 8 * rows))
+            and (not wanted & TIMESTAMP_TYPE or self._room(TIMESTAMP_TYPES, rows))
+            and (not wanted & LEADER_EPOCH or self._room(LEADER_EPOCHS, 4 * rows))
+            and (not wanted & KEY or self._binary_room(KEY_VALID, rows, block.key_bytes, self.key_nulls + block.key_nulls))
+            and (
+                not wanted & VALUE
+                or self._binary_room(VALUE_VALID, rows, block.value_bytes, self.value_nulls + block.value_nulls)
+            )
+            and (not wanted & HEADERS or self._headers_room(block))
+        )
+
+    cdef bint _headers_room(self, const Rows* block) noexcept nogil:
+        cdef Py_ssize_t headers = self.header_rows + block.header_count
+        cdef Py_ssize_t nulls = self.header_value_nulls + block.header_value_nulls
+        return (
+            self._room(HEADERS_ENDS, 4 * (self.rows + block.count + 1))
+            and self._binary_room(HEADER_KEY_VALID, headers, block.header_key_bytes, 0)
+            and self._binary_room(HEADER_VALUE_VALID, headers, block.header_value_bytes, nulls)
+        )
+
+    cdef bint _binary_room(self, int first, Py_ssize_t count, Py_ssize_t more_bytes, Py_ssize_t nulls) noexcept nogil:
+        if not self._room(first + 1, 4 * (count + 1)) or not self._room(first + 2, self.buffers[first + 2].used + more_bytes):
+            return False
+        if nulls == 0:
+            return True
+        # The first null of a column: everything before it is not one.
+        cdef bint first_null = self.buffers[first].used == 0
+        if not self._room(first, (count + 7) // 8):
+            return False
+        if first_null:
+            memset(self.buffers[first].data, 0xFF, (count + 7) // 8)
+        self.buffers[first].used = (count + 7) // 8
+        return True
+
+    cdef inline bint _room(self, int buffer, Py_ssize_t size) noexcept nogil:
+        return size <= self.buffers[buffer].capacity or self._grow(buffer, size)
+
+    cdef bint _grow(self, int buffer, Py_ssize_t size) noexcept with gil:
+        cdef Column* column = &self.buffers[buffer]
+        cdef Py_ssize_t room = max(size, 2 * column.capacity, column.usual + column.usual // 8)
+        cdef uint8_t* data = self.pool.take(&room)
+        if data == NULL:
+            return False
+        if column.data != NULL:
+            memcpy(data, column.data, column.used)
+            self.pool.give_back(column.data, column.capacity)
+        column.data, column.capacity = data, room
+        return True
+
+    # --- the way out ---
+
+    def take(self):
+        """The columns of all rows since the last time, for RecordColumns.build; None if there are no rows.
+
+        The rows, the rows of headers, the nulls of key, value, headers and header values, whether all header keys are
+        ASCII, and of each buffer its slab and the bytes that are used of it, or None.
+        """
+        if self.rows == 0:
+            return None
+        cdef Py_ssize_t headers_nulls = 0
+        if self.wanted & HEADERS:
+            headers_nulls = self._mark_lists()
+        nulls = (self.key_nulls, self.value_nulls, headers_nulls, self.header_value_nulls)
+        taken = (
+            self.rows, self.header_rows, nulls, self.header_keys_ascii,
+            [self._take_buffer(buffer) for buffer in range(BUFFERS)],
+        )
+        self.rows = self.header_rows = self.bytes = 0
+        self.key_nulls = self.value_nulls = self.header_value_nulls = 0
+        self.header_keys_ascii = True
+        return taken
+
+    cdef Py_ssize_t _mark_lists(self) except -1:
+        """A record without headers has a null: Kafka knows no difference between none and an empty list."""
+        cdef const int32_t* ends = <int32_t*>self.buffers[HEADERS_ENDS].data
+        cdef uint8_t* valid
+        cdef Py_ssize_t i, nulls = 0
+        if not self._room(HEADERS_VALID, (self.rows + 7) // 8):
+            raise MemoryError("there is no memory for the columns")
+        valid = self.buffers[HEADERS_VALID].data
+        self.buffers[HEADERS_VALID].used = (self.rows + 7) // 8
+        memset(valid, 0, self.buffers[HEADERS_VALID].used)
+        if self.header_rows == 0:
+            return self.rows
+        for i in range(self.rows):
+            if ends[i] == ends[i + 1]:
+                nulls += 1
+            else:
+                valid[i >> 3] |= <uint8_t>(1 << (i & 7))
+        return nulls
+
+    cdef object _take_buffer(self, int buffer):
+        cdef Column* column = &self.buffers[buffer]
+        cdef Py_ssize_t room = column.used
+        cdef uint8_t* data
+        if column.data == NULL:
+            return None
+        if column.capacity > WORTH_SHRINKING and 2 * column.used < column.capacity:
+            data = self.pool.take(&room)
+            if data == NULL:
+                raise MemoryError("there is no memory for the columns")
+            memcpy(data, column.data, column.used)
+            self.pool.give_back(column.data, column.capacity)
+        else:
+            data, room = column.data, column.capacity
+        taken = (adopt_slab(self.pool, data, room), column.used)
+        column.usual, column.used, column.capacity, column.data = column.used, 0, 0, NULL
+        return taken
+
+
+# Both binary columns of a record, and both of a header, by the same code: ``data`` and ``sizes`` are the members of the
+# first item, and ``stride`` leads to the next one's.
+cdef void append_binary(
+    Column* column, Py_ssize_t before, Py_ssize_t count, const uint8_t* data, const uint8_t* sizes, Py_ssize_t stride
+) noexcept nogil:
+    cdef int32_t* ends = <int32_t*>column[1].data + before
+    cdef uint8_t* target = column[2].data
+    cdef int32_t end = <int32_t>column[2].used
+    cdef int32_t size
+    cdef Py_ssize_t i
+    ends[0] = end
+    for i in range(count):
+        size = (<const int32_t*>(sizes + i * stride))[0]
+        if size > 0:
+            copy_bytes(target + end, (<const uint8_t* const*>(data + i * stride))[0], size)
+            end += size
+        ends[i + 1] = end
+    column[1].used, column[2].used = 4 * (before + count + 1), end
+    if column[0].used:
+        mark_valid(column[0].data, before, count, sizes, stride)
+
+
+cdef void mark_valid(
+    uint8_t* valid, Py_ssize_t before, Py_ssize_t count, const uint8_t* sizes, Py_ssize_t stride
+) noexcept nogil:
+    cdef Py_ssize_t i, bit
+    for i in range(count):
+        bit = before + i
+        if bit & 7 == 0:
+            valid[bit >> 3] = 0
+        if (<const int32_t*>(sizes + i * stride))[0] >= 0:
+            valid[bit >> 3] |= <uint8_t>(1 << (bit & 7))
+        else:
+            valid[bit >> 3] &= <uint8_t>~(1 << (bit & 7))

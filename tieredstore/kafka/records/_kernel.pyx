@@ -1,0 +1,388 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""The walk over a log's batches: from pieces of a log to columns of its records, without Python in between.
+
+A scanner is told where the bytes are (``set_piece``), walks until it needs somebody (``scan`` says what for), and
+hands out what it found as columns (``columns``). reading.py is that somebody.
+"""
+
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdlib cimport free, malloc
+
+from tieredstore.kafka.records._batch cimport *
+from tieredstore.kafka.records._columns cimport ColumnBuilder
+from tieredstore.kafka.records._parse cimport *
+from tieredstore.kafka.records._slabs cimport SlabPool
+
+# What scan() stopped for.
+cdef enum State:
+    PIECE_READ  # every byte of the piece
+    PARTIAL_BATCH  # the rest of the piece is the beginning of a batch
+    COLUMNS_FULL  # columns are to be taken before it goes on
+    COMPRESSED_BODY  # the records of the batch at hand are to be decompressed
+    STOP_REACHED  # all further batches are at the stop offset or beyond
+    ZERO_TAIL  # the rest of the piece is zeros, where a batch would begin
+    FAULTY  # the batch at hand is damaged
+
+cdef struct AbortedRange:
+    int64_t producer_id, first_offset, last_offset
+
+build_checksums()
+
+
+def checksum(kind, const uint8_t[::1] data):
+    """The checksum of the data as the scanner computes it; ``kind`` is ieee, castagnoli or portable castagnoli."""
+    cdef const uint8_t* at = &data[0] if data.shape[0] else NULL
+    if kind == "ieee":
+        return crc32_ieee(at, data.shape[0])
+    return crc32c(at, data.shape[0]) if kind == "castagnoli" else crc32c_portable(at, data.shape[0])
+
+
+cdef class Scanner:
+    """One log, from a batch border on. Not for two threads at a time; it works without the interpreter's lock."""
+
+    cdef int64_t start_offset, stop_offset, end_offset, max_batch_bytes
+    cdef Py_ssize_t target_bytes
+    cdef bint check_crc, keep_headers
+    cdef AbortedRange* aborted
+    cdef Py_ssize_t aborted_count
+    cdef object piece, opened
+    cdef const uint8_t* data
+    cdef Py_ssize_t size, at
+    cdef int64_t position
+    cdef readonly int64_t last_offset
+    cdef Batch batch
+    cdef Message message
+    cdef Batch* seen
+    cdef Py_ssize_t seen_count, seen_capacity
+    cdef bint body_open, body_sliced
+    cdef Body body
+    cdef Rows block
+    cdef readonly ColumnBuilder columns
+
+    def __cinit__(
+        self, SlabPool pool, int wanted, int64_t start_offset, int64_t stop_offset, int64_t end_offset,
+        list aborted, bint check_crc, bint keep_headers, int64_t max_batch_bytes, Py_ssize_t target_bytes,
+    ):
+        """``aborted``: sorted (producer id, first offset, last offset) that do not overlap."""
+        self.columns, self.check_crc, self.last_offset = ColumnBuilder(pool, wanted), check_crc, -1
+        self.start_offset, self.stop_offset, self.end_offset = start_offset, stop_offset, end_offset
+        self.keep_headers, self.max_batch_bytes, self.target_bytes = keep_headers, max_batch_bytes, target_bytes
+        self.aborted = <AbortedRange*>malloc(max(len(aborted), 1) * sizeof(AbortedRange))
+        if self.aborted == NULL:
+            raise MemoryError
+        for producer_id, first_offset, last_offset in aborted:
+            self.aborted[self.aborted_count] = AbortedRange(producer_id, first_offset, last_offset)
+            self.aborted_count += 1
+
+    def __dealloc__(self):
+        free(self.aborted)
+        free(self.seen)
+        free(self.block.records)
+        free(self.block.offsets)
+        free(self.block.timestamps)
+        free(self.block.headers)
+
+    # --- what the decoder says ---
+
+    def set_piece(self, const uint8_t[::1] piece, int64_t position):
+        """Bytes of the log from ``position`` on, where a batch begins."""
+        self.piece = piece
+        self.data = &piece[0] if piece.shape[0] else NULL
+        self.size, self.at, self.position = piece.shape[0], 0, position
+
+    def release(self):
+        """Let go of the piece."""
+        self.piece = self.opened = None
+        self.data, self.size, self.at = NULL, 0, 0
+
+    def set_body(self, const uint8_t[::1] body):
+        """The decompressed records of the batch at hand; False if they cannot be its records."""
+        self.opened = body
+        opened = self._open_body(&body[0] if body.shape[0] else self.data, body.shape[0])
+        self._expect_memory()
+        return opened
+
+    def skip_batch(self):
+        """Go on behind the batch at hand, as if it were not there."""
+        self.body_open = False
+        self.body.fault = NO_FAULT
+        self.at += self.batch.size
+
+    def scan(self):
+        """Walk on. Returns why it stopped, a State."""
+        cdef int state
+        with nogil:
+            state = self._scan()
+        self._expect_memory()
+        return state
+
+    cdef int _expect_memory(self) except -1:
+        if self.body.fault == OUT_OF_MEMORY:
+            raise MemoryError("there is no memory for the records")
+        return 0
+
+    @property
+    def pending_bytes(self):
+        """The bytes of keys, values and headers that have not been taken yet."""
+        return self.columns.bytes
+
+    # --- what the decoder asks ---
+
+    @property
+    def place(self):
+        """Where in the piece the batch at hand begins, or the first byte that was not walked over."""
+        return self.at
+
+    @property
+    def fault(self):
+        """What is wrong with the batch at hand: a Fault and two numbers that belong to it."""
+        return self.body.fault, self.body.first_detail, self.body.second_detail
+
+    @property
+    def compressed(self):
+        """Of the batch at hand: its codec, its magic, and where in the piece its compressed records lie."""
+        if self.batch.magic == 2:
+            return self.batch.attributes & CODEC_BITS, 2, self.at + HEADER_SIZE, self.at + self.batch.size
+        start = self.message.value - self.data
+        return self.batch.attributes & CODEC_BITS, self.batch.magic, start, start + max(self.message.value_size, 0)
+
+    @property
+    def batch_at_hand(self):
+        """Where the batch at hand lies in the log, its size, and its base offset as far as that is to be believed."""
+        return self.position + self.at, self.batch.size, self.batch.base_offset
+
+    def take_headers(self):
+        """The fields of BatchHeader for all batches walked over since the last call."""
+        taken = [
+            (
+                batch.place, batch.size, batch.base_offset, batch.last_offset, batch.magic, batch.crc,
+                batch.attributes, batch.base_timestamp, batch.max_timestamp, batch.leader_epoch,
+                batch.producer_id, batch.producer_epoch, batch.base_sequence,
+                None if batch.count < 0 else batch.count,
+            )
+            for batch in self.seen[: self.seen_count]
+        ]
+        self.seen_count = 0
+        return taken
+
+    # --- the walk ---
+
+    cdef int _scan(self) noexcept nogil:
+        cdef int state
+        while True:
+            if self.body_open:
+                state = self._drain()
+                if state != PIECE_READ:
+                    return state
+            if self.last_offset >= self.stop_offset - 1:
+                return STOP_REACHED
+            if self.at == self.size:
+                return PIECE_READ
+            state = self._next_batch()
+            if state != PIECE_READ:
+                return state
+
+    cdef int _fault(self, int fault, int64_t first, int64_t second) noexcept nogil:
+        fail(&self.body, fault, first, second)
+        return FAULTY
+
+    cdef int _next_batch(self) noexcept nogil:
+        """Look at one batch: step over it, open it, or say what it needs."""
+        cdef Batch* batch = &self.batch
+        cdef int state = self._read_frame()
+        if state != PIECE_READ:
+            return state
+        if self.check_crc and not crc_holds(self.data + self.at, batch, &self.body):
+            return FAULTY
+        if batch.last_offset >= self.end_offset:
+            return self._fault(OUTSIDE_OF_LOG, batch.base_offset, self.end_offset)
+        if batch.base_offset <= self.last_offset:
+            return self._fault(OFFSETS_GO_BACK, batch.base_offset, self.last_offset)
+        if not self._wanted():
+            return self._leave_batch()
+        if batch.attributes & CODEC_BITS:
+            return COMPRESSED_BODY
+        if batch.magic == 2:
+            if not self._open_body(self.data + self.at + HEADER_SIZE, batch.size - HEADER_SIZE):
+                return FAULTY
+            return PIECE_READ
+        return self._keep_single_message()
+
+    cdef int _read_frame(self) noexcept nogil:
+        """The batch at ``at``: its header, and that it is wholly there."""
+        cdef const uint8_t* head = self.data + self.at
+        cdef Py_ssize_t available = self.size - self.at
+        cdef int32_t length
+        if available < PREFIX_SIZE:
+            return PARTIAL_BATCH
+        length = big_32(head + 8)
+        self.batch.base_offset, self.batch.size = big_64(head), FRAME + <int64_t>length
+        self.batch.magic = <int8_t>head[16]
+        if length < LEAST_MESSAGE:
+            if only_zeros(head, PREFIX_SIZE):
+                return ZERO_TAIL if only_zeros(head, available) else self._fault(BAD_LENGTH, 0, 0)
+            return self._fault(BAD_LENGTH, length, 0)
+        if not 0 <= self.batch.magic <= 2:
+            return self._fault(BAD_MAGIC, self.batch.magic, 0)
+        # No checksum covers the offset: one that is damaged must not pass for the end of what was asked for.
+        if self.stop_offset <= self.batch.base_offset < self.end_offset and self.batch.magic == 2:
+            return STOP_REACHED
+        if self.batch.size > self.max_batch_bytes:
+            return self._fault(BATCH_TOO_LARGE, self.batch.size, self.max_batch_bytes)
+        if self.batch.size > available:
+            return PARTIAL_BATCH
+        self.batch.place = self.position + self.at
+        if self.batch.magic == 2:
+            return PIECE_READ if read_batch_header(head, &self.batch, &self.body) else FAULTY
+        return PIECE_READ if read_message_header(head, &self.batch, &self.message, &self.body) else FAULTY
+
+    cdef bint _wanted(self) noexcept nogil:
+        cdef Batch* batch = &self.batch
+        if batch.last_offset < self.start_offset or batch.count == 0:
+            return False
+        if batch.magic < 2:
+            return True
+        return not batch.attributes & CONTROL and not (batch.attributes & TRANSACTIONAL and self._is_aborted())
+
+    cdef bint _is_aborted(self) noexcept nogil:
+        """Whether the last range of this producer that begins before the batch ends reaches to the batch."""
+        cdef Py_ssize_t low = 0, high = self.aborted_count, middle
+        cdef AbortedRange* entry
+        while low < high:
+            middle = (low + high) // 2
+            entry = self.aborted + middle
+            if entry.producer_id < self.batch.producer_id or (
+                entry.producer_id == self.batch.producer_id and entry.first_offset <= self.batch.last_offset
+            ):
+                low = middle + 1
+            else:
+                high = middle
+        if low == 0:
+            return False
+        entry = self.aborted + low - 1
+        return entry.producer_id == self.batch.producer_id and entry.last_offset >= self.batch.base_offset
+
+    cdef int _leave_batch(self) noexcept nogil:
+        """Step over the batch at hand, which is done with."""
+        if self.keep_headers:
+            if not grow(<void**>&self.seen, &self.seen_capacity, self.seen_count + 1, sizeof(Batch)):
+                return self._fault(OUT_OF_MEMORY, 0, 0)
+            self.seen[self.seen_count] = self.batch
+            self.seen_count += 1
+        self.last_offset = self.batch.last_offset
+        self.at += self.batch.size
+        self.body_open = False
+        return PIECE_READ
+
+    # --- the records of one batch ---
+
+    cdef bint _open_body(self, const uint8_t* start, Py_ssize_t size) noexcept nogil:
+        cdef Body* body = &self.body
+        body.at, body.end = start, start + size
+        body.index, body.last_delta, body.fault = 0, -1, NO_FAULT
+        body.magic, body.count = self.batch.magic, self.batch.count
+        body.base_offset, body.base_timestamp = self.batch.base_offset, self.batch.base_timestamp
+        body.append_time = self.batch.max_timestamp
+        body.has_append_time = self.batch.magic > 0 and self.batch.attributes & LOG_APPEND_TIME
+        body.start_offset, body.stop_offset = self.start_offset, self.stop_offset
+        if body.magic == 2:
+            body.max_delta = <int32_t>(self.batch.last_offset - self.batch.base_offset)
+            if body.count > size // LEAST_RECORD:
+                return fail(body, TOO_MANY_RECORDS, body.count, size)
+        elif not check_messages(body, self.check_crc, self.last_offset, self.batch.last_offset):
+            return False
+        # A large batch comes to the columns in slices, so it is read to its end before that.
+        self.body_sliced = body.count > MAX_BLOCK_ROWS or size > 4 * self.target_bytes
+        if self.body_sliced and body.magic == 2 and not self._check_body():
+            return False
+        self.body_open = True
+        return True
+
+    cdef bint _check_body(self) noexcept nogil:
+        """Read all records without keeping any, then begin again."""
+        cdef Body* body = &self.body
+        cdef const uint8_t* start = body.at
+        while body.index < body.count:
+            if not read_record(body, &self.block, False):
+                return False
+        if body.at != body.end:
+            return fail(body, LEFTOVER, body.end - body.at, body.count)
+        body.at, body.index, body.last_delta = start, 0, -1
+        return True
+
+    cdef int _drain(self) noexcept nogil:
+        """Records into the columns, a block at a time, until the body is read or the columns are full."""
+        cdef Body* body = &self.body
+        cdef int32_t left
+        while body.index < body.count:
+            left = min(body.count - body.index, MAX_BLOCK_ROWS)
+            if self._is_full(left, body.end - body.at):
+                return COLUMNS_FULL
+            if not self._read_block(left):
+                self.body_open = False
+                return FAULTY
+            if not self._append_block():
+                return FAULTY
+        return self._leave_batch()
+
+    cdef bint _is_full(self, Py_ssize_t rows, Py_ssize_t size) noexcept nogil:
+        """Whether the columns are to be taken before so many rows of at most so many bytes come to them."""
+        return self.columns.rows > 0 and (
+            self.columns.bytes >= self.target_bytes
+            or self.columns.bytes + size > 2 * self.target_bytes
+            or self.columns.rows + rows > MAX_ROWS
+        )
+
+    cdef bint _read_block(self, int32_t rows) noexcept nogil:
+        """Parse the next rows, fewer of a body that is read in slices if they are large."""
+        cdef Body* body = &self.body
+        cdef const uint8_t* start = body.at
+        empty(&self.block)
+        if not make_room(&self.block, rows):
+            return fail(body, OUT_OF_MEMORY, 0, 0)
+        while rows and (not self.body_sliced or body.at - start < self.target_bytes):
+            if not self._read_row():
+                return False
+            rows -= 1
+        if body.index == body.count and body.at != body.end:
+            return fail(body, LEFTOVER, body.end - body.at, body.count)
+        return True
+
+    cdef inline bint _read_row(self) noexcept nogil:
+        cdef Message message
+        if self.body.magic == 2:
+            return read_record(&self.body, &self.block, True)
+        if not read_message(self.body.at, self.body.end, &message):
+            return fail(&self.body, BAD_INNER_MESSAGE, self.body.index, self.body.magic)
+        keep_message(&message, &self.body, &self.block)
+        self.body.at += FRAME + message.size
+        self.body.index += 1
+        return True
+
+    cdef bint _append_block(self) noexcept nogil:
+        cdef int8_t timestamp_type = -1
+        if self.batch.magic:
+            timestamp_type = 1 if self.batch.attributes & LOG_APPEND_TIME else 0
+        if self.columns.append(&self.block, self.batch.leader_epoch, timestamp_type):
+            return True
+        return fail(&self.body, OUT_OF_MEMORY, 0, 0)
+
+    cdef int _keep_single_message(self) noexcept nogil:
+        """An uncompressed message is a batch of its own."""
+        if self._is_full(1, self.batch.size):
+            return COLUMNS_FULL
+        empty(&self.block)
+        if not make_room(&self.block, 1):
+            return self._fault(OUT_OF_MEMORY, 0, 0)
+        self.body.base_offset, self.body.has_append_time = 0, False
+        self.body.start_offset, self.body.stop_offset = self.start_offset, self.stop_offset
+        keep_message(&self.message, &self.body, &self.block)
+        return self._leave_batch() if self._append_block() else FAULTY
+
+
+cdef bint only_zeros(const uint8_t* at, Py_ssize_t size) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(size):
+        if at[i]:
+            return False
+    return True

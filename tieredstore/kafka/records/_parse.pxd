@@ -1,0 +1,359 @@
+# The parsers of records and of old messages, and the table of what they found. A record is not copied here: the table
+# points into the body it came from, which must stay where it is until the columns are filled.
+#
+# Every size is held against the bytes that are left before it is used. A parser that returns False has set the fault.
+
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport realloc
+
+cdef extern from "_bytes.h" nogil:
+    int64_t big_64(const uint8_t* at)
+    int32_t big_32(const uint8_t* at)
+    int big_16 "big_16"(const uint8_t* at)
+    uint32_t crc32_ieee(const uint8_t* at, size_t size)
+    uint32_t crc32c(const uint8_t* at, size_t size)
+    uint32_t crc32c_portable(const uint8_t* at, size_t size)
+    void build_checksums()
+    void prefetch(const uint8_t* at, int32_t size)
+
+# Faults; faults.py has their sentences. Up to BATCH_TOO_LARGE the place of the next batch is unknown.
+cdef enum Fault:
+    NO_FAULT
+    BAD_LENGTH
+    BAD_MAGIC
+    BATCH_TOO_LARGE
+    SHORT_HEADER
+    BAD_OFFSETS
+    BAD_COUNT
+    BAD_CODEC
+    OFFSETS_GO_BACK
+    BAD_CRC
+    TOO_MANY_RECORDS
+    BAD_RECORD
+    BAD_OFFSET_DELTA
+    BAD_HEADERS
+    LEFTOVER
+    BAD_MESSAGE
+    BAD_INNER_MESSAGE
+    BAD_INNER_CRC
+    NO_INNER_MESSAGE
+    BAD_INNER_OFFSETS
+    OUTSIDE_OF_LOG
+    OUT_OF_MEMORY
+
+cdef enum:
+    # Of a record batch of Arrow, and of the records that are parsed before they are copied.
+    MAX_ROWS = 131072
+    MAX_BLOCK_ROWS = 16384
+    # Length, attributes, two deltas, two sizes and the count of headers: a byte each.
+    LEAST_RECORD = 7
+    LEAST_HEADER = 2
+    # Offset and size, before what the size counts.
+    FRAME = 12
+    LEAST_MESSAGE = 14
+    # How far ahead of a record the memory is asked for.
+    PREFETCH = 2048
+
+# A size of -1 is a null.
+cdef struct Header:
+    const uint8_t* key
+    const uint8_t* value
+    int32_t key_size
+    int32_t value_size
+
+cdef struct Record:
+    const uint8_t* key
+    const uint8_t* value
+    int32_t key_size
+    int32_t value_size
+    int32_t headers_end  # its headers end here in Rows.headers, and begin where those of the record before it end
+
+# A block of parsed records of one batch, and what their columns will take.
+cdef struct Rows:
+    Record* records
+    int64_t* offsets
+    int64_t* timestamps
+    Header* headers
+    Py_ssize_t count, header_count
+    Py_ssize_t capacity, offsets_capacity, timestamps_capacity, header_capacity
+    int64_t key_bytes, value_bytes, header_key_bytes, header_value_bytes
+    Py_ssize_t key_nulls, value_nulls, header_value_nulls
+
+# What is left to read of one batch's records.
+cdef struct Body:
+    const uint8_t* at
+    const uint8_t* end
+    int32_t index, count
+    int32_t last_delta, max_delta
+    int64_t base_offset, base_timestamp
+    int64_t append_time
+    bint has_append_time
+    int magic
+    int64_t start_offset, stop_offset
+    int fault
+    int64_t first_detail, second_detail
+
+cdef struct Message:
+    const uint8_t* start
+    const uint8_t* key
+    const uint8_t* value
+    int64_t offset, timestamp
+    int32_t size, key_size, value_size
+    int magic, attributes
+
+
+cdef inline bint fail(Body* body, int fault, int64_t first, int64_t second) noexcept nogil:
+    body.fault, body.first_detail, body.second_detail = fault, first, second
+    return False
+
+
+cdef inline bint grow(void** items, Py_ssize_t* capacity, Py_ssize_t needed, size_t item_size) noexcept nogil:
+    """Room for ``needed`` items, at least doubled so that growing stays linear."""
+    cdef Py_ssize_t room = capacity[0]
+    cdef void* moved
+    if needed <= room:
+        return True
+    room = max(needed, 2 * room, <Py_ssize_t>1024)
+    moved = realloc(items[0], room * item_size)
+    if moved == NULL:
+        return False
+    items[0], capacity[0] = moved, room
+    return True
+
+
+cdef inline bint make_room(Rows* rows, Py_ssize_t count) noexcept nogil:
+    return (
+        grow(<void**>&rows.records, &rows.capacity, count, sizeof(Record))
+        and grow(<void**>&rows.offsets, &rows.offsets_capacity, count, sizeof(int64_t))
+        and grow(<void**>&rows.timestamps, &rows.timestamps_capacity, count, sizeof(int64_t))
+    )
+
+
+cdef inline void empty(Rows* rows) noexcept nogil:
+    rows.count = rows.header_count = 0
+    rows.key_bytes = rows.value_bytes = rows.header_key_bytes = rows.header_value_bytes = 0
+    rows.key_nulls = rows.value_nulls = rows.header_value_nulls = 0
+
+
+cdef inline void count_row(Rows* rows, const Record* record) noexcept nogil:
+    """Make the record, which stands behind the last one, one of the rows."""
+    # A size is -1 or more: shifted, it says whether it is a null, without a branch.
+    rows.key_bytes += record.key_size & ~(record.key_size >> 31)
+    rows.value_bytes += record.value_size & ~(record.value_size >> 31)
+    rows.key_nulls -= record.key_size >> 31
+    rows.value_nulls -= record.value_size >> 31
+    rows.count += 1
+
+
+cdef inline bint read_varint(const uint8_t** at, const uint8_t* end, int32_t* number) noexcept nogil:
+    """A zig-zag number of up to five bytes; bits over 32 are dropped, as in Java."""
+    cdef const uint8_t* byte = at[0]
+    cdef uint32_t raw
+    cdef int shift = 7
+    if byte >= end:
+        return False
+    raw = byte[0]
+    if raw >= 0x80:
+        raw &= 0x7F
+        while True:
+            byte += 1
+            if byte >= end or shift > 28:
+                return False
+            raw |= <uint32_t>(byte[0] & 0x7F) << shift
+            if byte[0] < 0x80:
+                break
+            shift += 7
+    number[0] = <int32_t>(raw >> 1) ^ -<int32_t>(raw & 1)
+    at[0] = byte + 1
+    return True
+
+
+cdef inline bint read_varlong(const uint8_t** at, const uint8_t* end, int64_t* number) noexcept nogil:
+    """As read_varint, of up to ten bytes and 64 bits."""
+    cdef const uint8_t* byte = at[0]
+    cdef uint64_t raw = 0
+    cdef int shift = 0
+    while True:
+        if byte >= end or shift > 63:
+            return False
+        raw |= <uint64_t>(byte[0] & 0x7F) << shift
+        if byte[0] < 0x80:
+            break
+        shift += 7
+        byte += 1
+    number[0] = <int64_t>(raw >> 1) ^ -<int64_t>(raw & 1)
+    at[0] = byte + 1
+    return True
+
+
+cdef inline bint read_sized(
+    const uint8_t** at, const uint8_t* end, const uint8_t** data, int32_t* size
+) noexcept nogil:
+    """A size and as many bytes; any negative size is a null, as in Java."""
+    if not read_varint(at, end, size):
+        return False
+    data[0] = at[0]
+    if size[0] < 0:
+        size[0] = -1
+        return True
+    if size[0] > end - at[0]:
+        return False
+    at[0] += size[0]
+    return True
+
+
+cdef inline bint read_headers(const uint8_t** at, const uint8_t* end, Body* body, Rows* rows, bint keep) noexcept nogil:
+    cdef int32_t count
+    cdef Header header
+    if not read_varint(at, end, &count) or count < 0 or count > (end - at[0]) // LEAST_HEADER:
+        return fail(body, BAD_HEADERS, body.index, body.count)
+    if keep and count and not grow(
+        <void**>&rows.headers, &rows.header_capacity, rows.header_count + count, sizeof(Header)
+    ):
+        return fail(body, OUT_OF_MEMORY, 0, 0)
+    while count:
+        if (
+            not read_sized(at, end, &header.key, &header.key_size)
+            or header.key_size < 0
+            or not read_sized(at, end, &header.value, &header.value_size)
+        ):
+            return fail(body, BAD_HEADERS, body.index, body.count)
+        if keep:
+            rows.headers[rows.header_count] = header
+            rows.header_count += 1
+            rows.header_key_bytes += header.key_size
+            rows.header_value_bytes += header.value_size & ~(header.value_size >> 31)
+            rows.header_value_nulls -= header.value_size >> 31
+        count -= 1
+    return True
+
+
+cdef inline bint read_record(Body* body, Rows* rows, bint store) noexcept nogil:
+    """One record of magic 2. The table must have room for it."""
+    cdef const uint8_t* at = body.at
+    cdef const uint8_t* end = body.end
+    cdef Record* record = rows.records + rows.count
+    cdef Record scrap
+    cdef int32_t size, delta
+    cdef int64_t timestamp_delta, offset
+    cdef bint keep
+    if not read_varint(&at, end, &size) or size < LEAST_RECORD - 1 or size > end - at:
+        return fail(body, BAD_RECORD, body.index, body.count)
+    prefetch(at + PREFETCH, min(size, PREFETCH))
+    end = at + size
+    at += 1  # its attributes: none are defined
+    if not read_varlong(&at, end, &timestamp_delta) or not read_varint(&at, end, &delta):
+        return fail(body, BAD_RECORD, body.index, body.count)
+    if delta <= body.last_delta or delta > body.max_delta:
+        return fail(body, BAD_OFFSET_DELTA, body.index, delta)
+    offset = body.base_offset + delta
+    keep = store and body.start_offset <= offset < body.stop_offset
+    if not keep:
+        record = &scrap
+    if not read_sized(&at, end, &record.key, &record.key_size):
+        return fail(body, BAD_RECORD, body.index, body.count)
+    if not read_sized(&at, end, &record.value, &record.value_size):
+        return fail(body, BAD_RECORD, body.index, body.count)
+    if at < end and at[0] == 0:
+        at += 1
+    elif not read_headers(&at, end, body, rows, keep):
+        return False
+    if at != end:
+        return fail(body, BAD_RECORD, body.index, body.count)
+    if keep:
+        rows.offsets[rows.count] = offset
+        # Java's sums wrap; unsigned ones do so by definition.
+        rows.timestamps[rows.count] = body.append_time if body.has_append_time else <int64_t>(
+            <uint64_t>body.base_timestamp + <uint64_t>timestamp_delta
+        )
+        record.headers_end = <int32_t>rows.header_count
+        count_row(rows, record)
+    body.at = end
+    body.last_delta = delta
+    body.index += 1
+    return True
+
+
+cdef inline bint read_sized_32(
+    const uint8_t** at, const uint8_t* end, const uint8_t** data, int32_t* size
+) noexcept nogil:
+    if end - at[0] < 4:
+        return False
+    size[0] = big_32(at[0])
+    at[0] += 4
+    data[0] = at[0]
+    if size[0] < 0:
+        size[0] = -1
+        return True
+    if size[0] > end - at[0]:
+        return False
+    at[0] += size[0]
+    return True
+
+
+cdef inline bint read_message(const uint8_t* at, const uint8_t* end, Message* message) noexcept nogil:
+    """The message of magic 0 or 1 that begins at ``at``; False if there is none, without a fault set."""
+    if end - at < FRAME + LEAST_MESSAGE:
+        return False
+    message.start = at
+    message.offset = big_64(at)
+    message.size = big_32(at + 8)
+    message.magic, message.attributes = <int8_t>at[16], at[17]
+    if message.size < LEAST_MESSAGE + 8 * message.magic or message.size > end - at - FRAME:
+        return False
+    if message.magic != 0 and message.magic != 1:
+        return False
+    end = at + FRAME + message.size
+    message.timestamp = big_64(at + 18) if message.magic else -1
+    at += 18 + 8 * message.magic
+    if not read_sized_32(&at, end, &message.key, &message.key_size):
+        return False
+    return read_sized_32(&at, end, &message.value, &message.value_size) and at == end
+
+
+cdef inline bint message_crc_holds(const Message* message) noexcept nogil:
+    return crc32_ieee(message.start + 16, message.size - 4) == <uint32_t>big_32(message.start + FRAME)
+
+
+cdef inline void keep_message(const Message* message, Body* body, Rows* rows) noexcept nogil:
+    """A row of the message, if its offset is asked for. The table must have room for it."""
+    cdef Record* record = rows.records + rows.count
+    cdef int64_t offset = body.base_offset + message.offset
+    if not body.start_offset <= offset < body.stop_offset:
+        return
+    record.key, record.key_size = message.key, message.key_size
+    record.value, record.value_size = message.value, message.value_size
+    rows.offsets[rows.count] = offset
+    rows.timestamps[rows.count] = body.append_time if body.has_append_time else message.timestamp
+    record.headers_end = <int32_t>rows.header_count
+    count_row(rows, record)
+
+
+cdef inline bint check_messages(Body* body, bint check_crc, int64_t previous, int64_t wrapper) noexcept nogil:
+    """Count the inner messages of a compressed one, check each, and settle their base offset.
+
+    Offsets of magic 0 are absolute; those of magic 1 are relative, and the wrapper's offset is that of the last one.
+    They must lie after ``previous``.
+    """
+    cdef const uint8_t* at = body.at
+    cdef Message message
+    cdef int64_t last = -1, first = 0
+    body.count = 0
+    while at < body.end:
+        if not read_message(at, body.end, &message) or message.magic != body.magic or message.attributes & 7:
+            return fail(body, BAD_INNER_MESSAGE, body.count, body.magic)
+        if check_crc and not message_crc_holds(&message):
+            return fail(body, BAD_INNER_CRC, body.count, 0)
+        if message.offset <= last:
+            return fail(body, BAD_INNER_OFFSETS, message.offset, wrapper)
+        if body.count == 0:
+            first = message.offset
+        last = message.offset
+        body.count += 1
+        at += FRAME + message.size
+    if body.count == 0:
+        return fail(body, NO_INNER_MESSAGE, 0, 0)
+    body.base_offset = wrapper - last if body.magic == 1 else 0
+    if last > wrapper or body.base_offset + first <= previous:
+        return fail(body, BAD_INNER_OFFSETS, body.base_offset + first, wrapper)
+    return True

@@ -1,0 +1,108 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""Blocks of memory that are used again and again.
+
+Memory fresh from the system costs a page fault every 4 KiB, which is several times what filling it costs. A slab goes
+back to its pool when the last Arrow array (or memoryview) over it is gone, so that a reader that drops each batch
+after use runs in the same few slabs for ever.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBuffer_FillInfo
+from libc.stdint cimport uint8_t, uintptr_t
+from libc.stdlib cimport free
+
+cdef extern from "<stdlib.h>" nogil:
+    int posix_memalign(void** memory, size_t alignment, size_t size)
+
+cdef enum:
+    SLOTS = 32
+    ALIGNMENT = 64
+    # Smaller ones are malloc's own business: they come without page faults.
+    LEAST_KEPT = 32 * 1024
+    MOST_KEPT = 16 * 1024 * 1024
+    MOST_KEPT_TOGETHER = 64 * 1024 * 1024
+
+
+cdef class SlabPool:
+    """Slabs for one decoder. Whoever holds the interpreter's lock may take and drop slabs, from any thread."""
+
+    def __dealloc__(self):
+        cdef Py_ssize_t slot
+        for slot in range(SLOTS):
+            free(self.kept[slot])
+
+    def slab(self, Py_ssize_t size):
+        """A slab of ``size`` bytes or more, of any content. MemoryError if the system has no more."""
+        cdef Py_ssize_t room = size
+        cdef uint8_t* data = self.take(&room)
+        if data == NULL:
+            raise MemoryError(f"there is no memory for a slab of {size} bytes")
+        return adopt_slab(self, data, room)
+
+    cdef uint8_t* take(self, Py_ssize_t* size) noexcept:
+        """Memory of ``size`` bytes or more; ``size`` becomes what it has. NULL if there is none."""
+        cdef Py_ssize_t slot, best = -1
+        cdef void* fresh = NULL
+        cdef uint8_t* found
+        cdef Py_ssize_t step = LEAST_KEPT if size[0] > LEAST_KEPT // 2 else ALIGNMENT
+        size[0] = (size[0] + step) // step * step
+        for slot in range(SLOTS):
+            # A much larger slab stays for those who need it: a small column that lives long would hold all of it.
+            if self.kept[slot] != NULL and size[0] <= self.kept_sizes[slot] <= 2 * size[0]:
+                if best < 0 or self.kept_sizes[slot] < self.kept_sizes[best]:
+                    best = slot
+        if best >= 0:
+            found, self.kept[best] = self.kept[best], NULL
+            size[0] = self.kept_sizes[best]
+            self.kept_bytes -= size[0]
+            return found
+        return NULL if posix_memalign(&fresh, ALIGNMENT, size[0]) else <uint8_t*>fresh
+
+    cdef void give_back(self, uint8_t* data, Py_ssize_t size) noexcept:
+        cdef Py_ssize_t slot
+        if LEAST_KEPT <= size <= MOST_KEPT:
+            # Sizes drift with the data, and what was kept first fits least: it makes place.
+            slot = self._free_slot(size)
+            if slot >= 0:
+                self.kept[slot], self.kept_sizes[slot] = data, size
+                self.kept_bytes += size
+                return
+        free(data)
+
+    cdef Py_ssize_t _free_slot(self, Py_ssize_t size) noexcept:
+        cdef Py_ssize_t slot, smallest = 0
+        for slot in range(SLOTS):
+            if self.kept[slot] == NULL:
+                return slot if self.kept_bytes + size <= MOST_KEPT_TOGETHER else -1
+            if self.kept_sizes[slot] < self.kept_sizes[smallest]:
+                smallest = slot
+        if self.kept_sizes[smallest] >= size or self.kept_bytes + size > MOST_KEPT_TOGETHER:
+            return -1
+        free(self.kept[smallest])
+        self.kept_bytes -= self.kept_sizes[smallest]
+        return smallest
+
+
+@cython.final
+@cython.no_gc
+cdef class Slab:
+    """A writable buffer, aligned for Arrow, that goes back to its pool when nothing refers to it any more."""
+
+    def __dealloc__(self):
+        if self.data != NULL:
+            self.pool.give_back(self.data, self.size)
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self.data, self.size, 0, flags)
+
+    @property
+    def address(self):
+        """Where the slab lies in memory."""
+        return <uintptr_t>self.data
+
+
+cdef Slab adopt_slab(SlabPool pool, uint8_t* data, Py_ssize_t size):
+    """A slab of memory that was taken from the pool."""
+    cdef Slab slab = Slab.__new__(Slab)
+    slab.pool, slab.data, slab.size = pool, data, size
+    return slab

@@ -1,0 +1,210 @@
+"""The codecs of record batches, each by the fastest library for it, and none of them trusted with a size.
+
+What a batch decompresses to is nowhere written down in a way that can be believed, so every codec works towards a limit
+and in steps that grow with what has come out. Zstandard and snappy write into slabs that are used again.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from functools import cache
+from types import ModuleType
+from typing import Any, Final, TypeAlias
+
+import zstandard
+
+from tieredstore.errors import BatchCorrupt, ConfigError
+from tieredstore.kafka.batches import CompressionType
+from tieredstore.kafka.records._slabs import SlabPool
+
+Body: TypeAlias = bytes | memoryview
+
+_XERIAL_MAGIC: Final = b"\x82SNAPPY\0"
+_XERIAL_HEADER_SIZE: Final = 16
+# A copy of 64 bytes takes 3 in the stream, so that no block of snappy grows more than this.
+_SNAPPY_MAX_RATIO: Final = 22
+_LEAST_STEP: Final = 4096
+_MOST_MEMORY: Final = 16 * 1024 * 1024
+
+_LZ4_CONTENT_SIZE: Final = 8
+_LZ4_DICTIONARY_ID: Final = 1
+_LZ4_MAGIC_SIZE: Final = 4
+
+
+class Decompressor:
+    """Decompresses the records of batches, of which none may come to more than ``max_bytes``; one for each thread."""
+
+    def __init__(self, pool: SlabPool, max_bytes: int) -> None:
+        self._pool = pool
+        self._max_bytes = max_bytes
+        self._memory = memoryview(b"")
+        self._zstd = zstandard.ZstdDecompressor()
+
+    def decompress(self, compression: CompressionType, magic: int, body: memoryview) -> Body:
+        """The bytes of the records of one batch, which stay what they are until the next call.
+
+        BatchCorrupt if the stream is malformed, cut off or too large.
+        """
+        if len(self._memory) > _MOST_MEMORY:
+            self._memory = memoryview(b"")
+        match compression:
+            case CompressionType.GZIP:
+                return self._decompress_gzip(body)
+            case CompressionType.SNAPPY:
+                return self._decompress_snappy(body)
+            case CompressionType.LZ4:
+                return self._decompress_lz4(_with_true_lz4_checksum(body) if magic == 0 else body)
+            case CompressionType.ZSTD:
+                return self._decompress_zstd(body)
+            case CompressionType.NONE:
+                return body
+
+    def _room(self, size: int) -> memoryview:
+        """Memory of ``size`` bytes or more."""
+        if len(self._memory) < size:
+            self._memory = memoryview(self._pool.slab(size))
+        return self._memory
+
+    def _too_large(self) -> BatchCorrupt:
+        return BatchCorrupt(f"decompresses to more than the {self._max_bytes} bytes that max_batch_bytes allows")
+
+    def _decompress_zstd(self, body: memoryview) -> memoryview:
+        room, filled = self._room(min(8 * len(body) + _LEAST_STEP, self._max_bytes + 1)), 0
+        try:
+            reader: Any = self._zstd.stream_reader(body, read_across_frames=True)
+            while got := reader.readinto(room[filled : self._max_bytes + 1]):
+                filled += got
+                if filled > self._max_bytes:
+                    raise self._too_large()
+                if filled == len(room):
+                    done, room = room, self._room(2 * filled)
+                    room[:filled] = done
+        except zstandard.ZstdError as error:
+            raise _malformed("zstd", error) from error
+        return room[:filled]
+
+    def _decompress_gzip(self, body: memoryview) -> bytes:
+        gzip = _library("isal.igzip_lib")
+
+        def member() -> Any:
+            return gzip.IgzipDecompressor(gzip.DECOMP_GZIP)
+
+        try:
+            return self._join(member, body, 16 * len(body))
+        except (gzip.error, EOFError, ValueError) as error:
+            raise _malformed("gzip", error) from error
+
+    def _decompress_lz4(self, body: Body) -> bytes:
+        try:
+            return self._join(_library("lz4.frame").LZ4FrameDecompressor, body, 4 * len(body))
+        except (RuntimeError, EOFError, ValueError) as error:
+            raise _malformed("lz4", error) from error
+
+    def _join(self, make: Callable[[], Any], body: Body, step: int) -> bytes:
+        pieces = list(self._pieces(make, body, step + _LEAST_STEP))
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _pieces(self, make: Callable[[], Any], body: Body, step: int) -> Iterator[bytes]:
+        """What comes out of one or more streams, in pieces that double from ``step`` on."""
+        left = self._max_bytes
+        while len(body):
+            stream = make()
+            while not stream.eof:
+                piece = stream.decompress(body, max_length=min(step, left + 1))
+                if len(piece) > left:
+                    raise self._too_large()
+                if stream.needs_input and not stream.eof:
+                    raise EOFError("it is cut off")
+                yield piece
+                left, step, body = left - len(piece), 2 * step, b""
+            body = stream.unused_data or b""
+
+    def _decompress_snappy(self, body: memoryview) -> memoryview:
+        """Blocks framed as by snappy-java, or the one block that other clients write."""
+        framed = bytes(body[: len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC
+        blocks = list(_xerial_blocks(body)) if framed else [body]
+        sizes = [_snappy_size(block) for block in blocks]
+        if sum(sizes) > self._max_bytes:
+            raise self._too_large()
+        snappy = _library("cramjam")
+        room, filled = self._room(sum(sizes) + 1), 0
+        for block, size in zip(blocks, sizes, strict=True):
+            try:
+                got = snappy.snappy.decompress_raw_into(block, room[filled : filled + size])
+            except snappy.DecompressionError as error:
+                raise _malformed("snappy", error) from error
+            if got != size:
+                raise _malformed("snappy", f"a block has {got} bytes, not {size}")
+            filled += size
+        return room[:filled]
+
+
+@cache
+def _library(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"{error.name} is needed for this codec; install tieredstore[arrow]") from error
+
+
+def _malformed(codec: str, reason: object) -> BatchCorrupt:
+    return BatchCorrupt(f"has malformed {codec} data: {reason}")
+
+
+def _xerial_blocks(body: memoryview) -> Iterator[memoryview]:
+    """Each block after its size; a stream header may stand where a block would, where streams were joined."""
+    at = 0
+    while at < len(body):
+        if bytes(body[at : at + len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC:
+            at += _XERIAL_HEADER_SIZE
+            continue
+        size = int.from_bytes(body[at : at + 4], "big")
+        at += 4
+        if not 0 < size <= len(body) - at:
+            raise _malformed("snappy", f"a block of {size} bytes where {len(body) - at} are left")
+        yield body[at : at + size]
+        at += size
+
+
+def _snappy_size(block: memoryview) -> int:
+    """What the block says it decompresses to: a varint of up to 32 bits, within what its size makes possible."""
+    size = 0
+    for place, byte in enumerate(bytes(block[:5])):
+        size |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            if size > _SNAPPY_MAX_RATIO * len(block):
+                break
+            return size
+    raise _malformed("snappy", f"a block of {len(block)} bytes cannot hold what it says")
+
+
+def _with_true_lz4_checksum(body: memoryview) -> Body:
+    """The frame with the header checksum of the lz4 specification.
+
+    Kafka before 0.10 computed it over the magic number too, and magic 0 has kept that, so it says nothing here.
+    """
+    if len(body) <= _LZ4_MAGIC_SIZE + 2:
+        return body
+    flags = body[_LZ4_MAGIC_SIZE]
+    end = _LZ4_MAGIC_SIZE + 2 + (8 if flags & _LZ4_CONTENT_SIZE else 0) + (4 if flags & _LZ4_DICTIONARY_ID else 0)
+    if len(body) <= end:
+        return body
+    checksum = _xxh32_of_few(bytes(body[_LZ4_MAGIC_SIZE:end])) >> 8 & 0xFF
+    return bytes(body[:end]) + bytes([checksum]) + bytes(body[end + 1 :])
+
+
+def _xxh32_of_few(data: bytes) -> int:
+    """XXH32, seed 0, of fewer than 16 bytes, by its specification."""
+    mask = 0xFFFF_FFFF
+    total = 0x165667B1 + len(data)
+    whole = len(data) // 4 * 4
+    for at in range(0, whole, 4):
+        total = total + int.from_bytes(data[at : at + 4], "little") * 0xC2B2AE3D & mask
+        total = (total << 17 | total >> 15) * 0x27D4EB2F & mask
+    for byte in data[whole:]:
+        total = total + byte * 0x165667B1 & mask
+        total = (total << 11 | total >> 21) * 0x9E3779B1 & mask
+    for shift, factor in ((15, 0x85EBCA77), (13, 0xC2B2AE3D)):
+        total = (total ^ total >> shift) * factor & mask
+    return total ^ total >> 16

@@ -1,0 +1,175 @@
+"""One log on its way through the kernel: pieces in, record batches out."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+import pyarrow as pa
+
+from tieredstore.errors import BatchCorrupt
+from tieredstore.kafka.batches import FRAME_SIZE, BatchHeader, Buffer, CompressionType, first_batch_size
+from tieredstore.kafka.records._kernel import Scanner
+from tieredstore.kafka.records.codecs import Decompressor
+from tieredstore.kafka.records.columns import RecordColumns
+from tieredstore.kafka.records.faults import hides_next_batch, sentence
+
+# The states of the kernel, in its order.
+_PIECE_READ, _PARTIAL_BATCH, _COLUMNS_FULL, _COMPRESSED_BODY, _STOP_REACHED, _ZERO_TAIL, _FAULTY = range(7)
+
+_LEAST_FRAME: Final = 17
+"""What the kernel must see of a batch to judge its length and magic."""
+
+OnCorrupt: TypeAlias = Literal["fail", "skip"]
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedBatch:
+    """A damaged batch that was left out: its place in the log, the base offset that it gives itself, and the reason."""
+
+    position: int
+    size_in_bytes: int
+    base_offset: int
+    reason: str
+
+
+class LogReading:
+    """One log, from a batch border at byte ``position`` on; :meth:`read` is called once."""
+
+    def __init__(
+        self,
+        scanner: Scanner,
+        decompressor: Decompressor,
+        columns: RecordColumns,
+        on_corrupt: OnCorrupt,
+        *,
+        position: int,
+        worth_giving: int,
+    ) -> None:
+        self._scanner = scanner
+        self._decompressor = decompressor
+        self._columns = columns
+        self._on_corrupt = on_corrupt
+        self._position = position
+        self._worth_giving = worth_giving
+        self._state = _PIECE_READ
+        self._in_zeros = False
+        self.skipped: list[SkippedBatch] = []
+
+    @property
+    def last_offset(self) -> int:
+        """The last offset of the batches walked over, -1 before the first."""
+        return self._scanner.last_offset
+
+    @property
+    def is_stopped(self) -> bool:
+        """True once all further batches are known to lie at the stop offset or beyond."""
+        return self._state == _STOP_REACHED
+
+    def take_headers(self) -> list[BatchHeader]:
+        """The headers of the batches walked over since the last call."""
+        return [BatchHeader(*fields) for fields in self._scanner.take_headers()]
+
+    def read(self, pieces: Iterable[Buffer]) -> Iterator[pa.RecordBatch]:
+        """See RecordDecoder.decode."""
+        rest = bytearray()
+        for piece in pieces:
+            with memoryview(piece) as whole, whole.cast("B") as view:
+                at = 0
+                while rest and at < len(view):
+                    taken = min(_needed(rest), len(view) - at)
+                    rest += view[at : at + taken]
+                    at += taken
+                    if len(rest) >= _LEAST_FRAME:
+                        yield from self._walk_rest(rest)
+                if not rest and self._state != _STOP_REACHED:
+                    with view[at:] as unread:
+                        walked = yield from self._walk(unread)
+                        rest += unread[walked:]
+            if self._state == _STOP_REACHED:
+                break
+        yield from self._flush()
+        if self._state != _STOP_REACHED:
+            self._expect_end(rest)
+
+    def _walk_rest(self, rest: bytearray) -> Iterator[pa.RecordBatch]:
+        """A batch that pieces have cut, as soon as it is whole or known to be none."""
+        walked = yield from self._walk(rest)
+        del rest[: len(rest) if self._state == _STOP_REACHED else walked]
+
+    def _walk(self, piece: memoryview | bytearray) -> Generator[pa.RecordBatch, None, int]:
+        """The records of all batches that are whole in the piece; returns the bytes of those batches."""
+        if self._in_zeros:
+            _expect_zeros(piece, self._position)
+            self._position += len(piece)
+            return len(piece)
+        self._scanner.set_piece(piece, self._position)
+        try:
+            yield from self._walk_batches(piece)
+            walked = self._scanner.place
+        finally:
+            # Buffers that are not ours, a map of a file among them, can be closed only when nothing refers to them.
+            self._scanner.release()
+        if self._state == _ZERO_TAIL:
+            self._in_zeros, walked = True, len(piece)
+        self._position += walked
+        return walked
+
+    def _walk_batches(self, piece: memoryview | bytearray) -> Iterator[pa.RecordBatch]:
+        while True:
+            self._state = self._scanner.scan()
+            problem = self._decompress(piece) if self._state == _COMPRESSED_BODY else None
+            if self._state == _COMPRESSED_BODY and problem is None:
+                continue
+            if self._state == _FAULTY:
+                problem = sentence(self._scanner.fault)
+            if problem is not None:
+                yield from self._pass_over(problem)
+            elif self._state == _COLUMNS_FULL or self._scanner.pending_bytes >= self._worth_giving:
+                yield from self._flush()
+            if problem is None and self._state != _COLUMNS_FULL:
+                return
+
+    def _decompress(self, piece: memoryview | bytearray) -> str | None:
+        """Give the kernel the records of the batch at hand; if that cannot be done, what is wrong with the batch."""
+        codec, magic, start, stop = self._scanner.compressed
+        # A copy, since what a library has seen may stay referred to by the traceback of its error.
+        stored = memoryview(bytes(piece[start:stop]))
+        try:
+            body = self._decompressor.decompress(CompressionType(codec), magic, stored)
+        except BatchCorrupt as error:
+            return str(error)
+        return None if self._scanner.set_body(body) else sentence(self._scanner.fault)
+
+    def _flush(self) -> Iterator[pa.RecordBatch]:
+        if (taken := self._scanner.columns.take()) is not None:
+            yield self._columns.build(taken)
+
+    def _pass_over(self, problem: str) -> Iterator[pa.RecordBatch]:
+        """The damaged batch at hand, by the policy; the records before it are given first."""
+        place, size, base_offset = self._scanner.batch_at_hand
+        lost = hides_next_batch(self._scanner.fault)
+        if lost or self._on_corrupt == "fail":
+            yield from self._flush()
+            raise BatchCorrupt(
+                f"the record batch at byte {place}{'' if lost else f' (offset {base_offset})'} {problem}"
+            )
+        self.skipped.append(SkippedBatch(place, size, base_offset, problem))
+        self._scanner.skip_batch()
+
+    def _expect_end(self, rest: bytearray) -> None:
+        """Fewer than 12 zeros may be how a cut-off batch begins; 12 cannot, since no length is 0."""
+        if rest and (len(rest) < FRAME_SIZE or any(rest)) and not self._in_zeros:
+            raise BatchCorrupt(f"the log ends {len(rest)} bytes into the record batch at byte {self._position}")
+
+
+def _needed(rest: bytearray) -> int:
+    """How many bytes are missing until the batch that ``rest`` begins with can be judged, or is whole."""
+    size = first_batch_size(rest)
+    return max(size or 0, _LEAST_FRAME) - len(rest)
+
+
+def _expect_zeros(piece: memoryview | bytearray, position: int) -> None:
+    if bytes(piece) != bytes(len(piece)):
+        raise BatchCorrupt(f"the log goes on at byte {position} or later, behind zeros that end it")
