@@ -13,7 +13,7 @@ import argparse
 import contextlib
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,7 +92,9 @@ class Fetching:
 
 
 @contextlib.contextmanager
-def s3_jobs(name: str, texts: dict[str, str], segment: LogSegment, folder: Path) -> Iterator[dict[str, Job]]:
+def s3_jobs(
+    name: str, texts: dict[str, str], segment: LogSegment, folder: Path
+) -> Generator[dict[str, Job], None, None]:
     """Our cold read and the SDK's own download of the same object, from a server that is started for it."""
     with SERVERS[name]() as server:
         bucket = server.make_bucket()

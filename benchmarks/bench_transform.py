@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import cast
 
 import zstandard
 from Crypto.PublicKey import RSA
@@ -26,6 +27,7 @@ from tieredstore.kafka.logdir import LogSegment
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import build_segment
+from tieredstore.transform.zstd import ReadsInto
 
 CHUNK = 4 << 20
 READ_SIZE = 16 * CHUNK
@@ -71,7 +73,7 @@ class Limits:
     def _decompress(self, share: range) -> None:
         decompressor, out = zstandard.ZstdDecompressor(), bytearray(CHUNK)
         for number in share:
-            decompressor.stream_reader(self.compressed[number]).readinto(out)
+            cast("ReadsInto", decompressor.stream_reader(self.compressed[number])).readinto(memoryview(out))
 
     def _encrypt(self, share: range) -> None:
         cipher, out = AESGCM(bytes(32)), bytearray(CHUNK + 16)

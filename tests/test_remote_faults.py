@@ -139,11 +139,12 @@ def test_a_fetch_that_fails_says_so_and_goes_on_when_tried_again(
                 stream.read()
             assert raised.value.retryable
             assert stream.read() == LOG  # the failed read consumed nothing
-    for read in (
+    reads: list[Callable[[RemoteStorageManager], object]] = [
         lambda manager: manager.fetch_log_segment(metadata, 0),
         lambda manager: manager.fetch_index(metadata, IndexType.OFFSET),
         lambda manager: manager.fetch_all_indexes(metadata),
-    ):
+    ]
+    for read in reads:
         with manager_of(FaultyStore(inner, 0, moment=moment), mode) as manager, pytest.raises(StoreUnavailable):
             read(manager)
 

@@ -16,10 +16,12 @@ DEFAULT_LEVEL: Final = 3
 """zstd's own default level, which the plugin uses too."""
 
 
-class _ReadsInto(Protocol):
+class ReadsInto(Protocol):
     """What zstandard's stubs leave untyped of its reader."""
 
-    def readinto(self, buffer: memoryview, /) -> int: ...
+    def readinto(self, buffer: memoryview, /) -> int:
+        """Fill the buffer; how many bytes."""
+        ...
 
 
 class _Contexts(threading.local):
@@ -55,7 +57,7 @@ def decompress_into(frame: bytes | bytearray | memoryview, out: memoryview) -> N
         # readinto with room for the whole content makes libzstd decode in one pass, straight into `out`: measured
         # 1.7 times ZstdDecompressor.decompress, which pays for fresh memory.
         with _contexts.decompressor.stream_reader(frame, closefd=False) as reader:
-            got = cast("_ReadsInto", reader).readinto(out) if len(out) else 0
+            got = cast("ReadsInto", reader).readinto(out) if len(out) else 0
     except zstandard.ZstdError as error:
         raise CorruptData(f"not a zstd frame that decodes: {error}") from error
     if got != len(out):
