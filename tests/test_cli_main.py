@@ -11,7 +11,7 @@ from tests.cli_process import ORIGINALS, spawn, tieredstore, write_settings
 from tieredstore.cli import listing
 from tieredstore.cli.main import main
 
-COMMANDS = ["copy", "ls", "inspect", "fetch", "index", "delete", "keys generate", "version"]
+COMMANDS = ["copy", "ls", "inspect", "fetch", "index", "cat", "offsets", "dump", "delete", "keys generate", "version"]
 
 
 def words(text: str) -> str:

@@ -8,13 +8,22 @@ from typing import Annotated, TypeAlias
 import typer
 
 SettingsPath: TypeAlias = Annotated[
-    Path,
+    Path | None,
     typer.Option(
         "-c",
         "--settings",
         envvar="TIEREDSTORE_SETTINGS",
         metavar="SETTINGS",
         help="The store's .properties file; a broker's server.properties works as it is.",
+    ),
+]
+StoreUrl: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--store",
+        metavar="URL",
+        help="Instead of the settings' store, or without settings: s3://bucket/prefix, gs://…, az://container/prefix, "
+        "file:///folder.",
     ),
 ]
 Topic: TypeAlias = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]

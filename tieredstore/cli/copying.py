@@ -13,7 +13,7 @@ from typing import Annotated, Final
 
 import typer
 
-from tieredstore.cli.arguments import DryRun, Json, SettingsPath
+from tieredstore.cli.arguments import DryRun, Json, SettingsPath, StoreUrl
 from tieredstore.cli.committed import CommittedSegments, SegmentIdentity
 from tieredstore.cli.listing import partition_row
 from tieredstore.cli.opened import OpenedStore, opened
@@ -100,10 +100,11 @@ class Outcome:
 
 
 def copy(
-    settings: SettingsPath,
     path: Annotated[
         Path, typer.Argument(metavar="PATH", help="A log directory, a topic-partition directory, or one .log file.")
     ],
+    settings: SettingsPath = None,
+    store: StoreUrl = None,
     topic_id: Annotated[
         str | None, typer.Option("--topic-id", metavar="ID", help="Instead of the one in partition.metadata.")
     ] = None,
@@ -124,7 +125,7 @@ def copy(
     wanted_id = None if topic_id is None else Uuid.parse(topic_id)
     discovery = discover(path)
     total = sum(map(_size_on_disk, discovery.segments))
-    with opened(settings) as place, contextlib.ExitStack() as stack:
+    with opened(settings, store) as place, contextlib.ExitStack() as stack:
         manager = None if dry_run else stack.enter_context(place.manager())
         started = time.monotonic()
         bar = stack.enter_context(progress("copy", total))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tieredstore.backends.base import ObjectStore
 from tieredstore.catalog import SegmentObjects
 from tieredstore.cli.address import Address, resolve_objects
-from tieredstore.cli.arguments import BaseOffset, DryRun, Partition, SegmentId, SettingsPath, Topic, TopicId
+from tieredstore.cli.arguments import BaseOffset, DryRun, Partition, SegmentId, SettingsPath, StoreUrl, Topic, TopicId
 from tieredstore.cli.opened import opened
 from tieredstore.cli.output import print_lines
 from tieredstore.format.keys import Suffix
@@ -13,10 +13,11 @@ from tieredstore.model import human_bytes
 
 
 def delete(
-    settings: SettingsPath,
     topic: Topic,
     partition: Partition,
     base_offset: BaseOffset,
+    settings: SettingsPath = None,
+    store: StoreUrl = None,
     topic_id: TopicId = None,
     segment_id: SegmentId = None,
     dry_run: DryRun = False,
@@ -28,7 +29,7 @@ def delete(
     Example: tieredstore delete -c store.properties orders 0 0 --dry-run
     """
     address = Address.parse(topic, partition, base_offset, topic_id, segment_id)
-    with opened(settings) as place:
+    with opened(settings, store) as place:
         found = resolve_objects(place, address)
         where = f"segment {found.segment_id.id} of {found.segment_id.topic_id_partition} at offset {found.start_offset}"
         objects = [f"  {place.layout.shown(info.key)} ({human_bytes(info.size)})" for _, info in found.objects]

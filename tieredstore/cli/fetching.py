@@ -17,6 +17,7 @@ from tieredstore.cli.arguments import (
     Partition,
     SegmentId,
     SettingsPath,
+    StoreUrl,
     Topic,
     TopicId,
 )
@@ -33,10 +34,11 @@ _BUFFER_SIZE: Final = 64 << 20
 
 
 def fetch(
-    settings: SettingsPath,
     topic: Topic,
     partition: Partition,
     base_offset: BaseOffset,
+    settings: SettingsPath = None,
+    store: StoreUrl = None,
     byte_range: Annotated[
         str, typer.Option("--range", metavar="A:B", help="Bytes A up to but not B of the log, as a Python slice.")
     ] = ":",
@@ -52,7 +54,7 @@ def fetch(
     """
     wanted = parse_range(byte_range)
     address = Address.parse(topic, partition, base_offset, topic_id, segment_id)
-    with opened(settings) as place:
+    with opened(settings, store) as place:
         segment = resolve(place, address)
         inside = slice_of(wanted, segment.metadata.segment_size_in_bytes)
         with output_to(output) as file:
@@ -60,13 +62,14 @@ def fetch(
 
 
 def index(
-    settings: SettingsPath,
     topic: Topic,
     partition: Partition,
     base_offset: BaseOffset,
     kind: Annotated[
         IndexType, typer.Argument(metavar="INDEX", help="One of: " + ", ".join(k.value for k in IndexType))
     ],
+    settings: SettingsPath = None,
+    store: StoreUrl = None,
     raw: Annotated[bool, typer.Option("--raw", help="The bytes as the broker wrote them, not decoded.")] = False,
     output: OutputPath = None,
     as_json: Json = False,
@@ -82,7 +85,7 @@ def index(
     if raw and as_json:
         raise ConfigError("--raw and --json exclude each other")
     address = Address.parse(topic, partition, base_offset, topic_id, segment_id)
-    with opened(settings) as place:
+    with opened(settings, store) as place:
         segment = resolve(place, address)
         with place.manager() as manager, manager.fetch_index(segment.metadata, kind) as stream:
             content = stream.read()

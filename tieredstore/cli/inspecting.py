@@ -11,7 +11,7 @@ import typer
 
 from tieredstore.catalog import StoredSegment
 from tieredstore.cli.address import Address, resolve
-from tieredstore.cli.arguments import BaseOffset, Json, Partition, SegmentId, SettingsPath, Topic, TopicId
+from tieredstore.cli.arguments import BaseOffset, Json, Partition, SegmentId, SettingsPath, StoreUrl, Topic, TopicId
 from tieredstore.cli.listing import leader_epoch_rows, partition_row
 from tieredstore.cli.opened import opened
 from tieredstore.cli.output import (
@@ -32,10 +32,11 @@ from tieredstore.remote.layout import KeyLayout
 
 
 def inspect(
-    settings: SettingsPath,
     topic: Topic,
     partition: Partition,
     base_offset: BaseOffset,
+    settings: SettingsPath = None,
+    store: StoreUrl = None,
     topic_id: TopicId = None,
     segment_id: SegmentId = None,
     chunks: Annotated[bool, typer.Option("--chunks", help="Every chunk: where it lies, before and after.")] = False,
@@ -49,7 +50,7 @@ def inspect(
     Example: tieredstore inspect -c store.properties orders 0 0 --chunks
     """
     address = Address.parse(topic, partition, base_offset, topic_id, segment_id)
-    with opened(settings) as place:
+    with opened(settings, store) as place:
         view = SegmentView(resolve(place, address), place.layout)
     if as_json:
         print_json(view.as_json(chunks=chunks))

@@ -12,7 +12,7 @@ from typing import Annotated, Final, TypeAlias
 import typer
 
 from tieredstore.catalog import SegmentObjects, StoredSegment, list_segments, load_segments
-from tieredstore.cli.arguments import Json, SettingsPath, TopicId
+from tieredstore.cli.arguments import Json, SettingsPath, StoreUrl, TopicId
 from tieredstore.cli.opened import OpenedStore, opened
 from tieredstore.cli.output import (
     JsonValue,
@@ -65,7 +65,8 @@ class ListedSegment:
 
 
 def ls(
-    settings: SettingsPath,
+    settings: SettingsPath = None,
+    store: StoreUrl = None,
     topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only this topic.")] = None,
     partition: Annotated[
         int | None, typer.Argument(metavar="PARTITION", min=0, help="Only this partition, segment by segment.")
@@ -81,7 +82,7 @@ def ls(
     Example: tieredstore ls -c store.properties orders 0
     """
     wanted_id = None if topic_id is None else Uuid.parse(topic_id)
-    with opened(settings) as place:
+    with opened(settings, store) as place:
         found = list_segments(place.store, place.layout.prefix, topic=topic, topic_id=wanted_id, partition=partition)
         damage: list[ManifestCorrupt] = []
         listed = _noting(damage, load_listing(place, found))

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
-from tieredstore.cli import copying, deleting, fetching, inspecting, keys, listing
+from tieredstore.cli import copying, deleting, dumping, fetching, inspecting, keys, listing, reading
 from tieredstore.cli.output import complain
 from tieredstore.errors import TieredStoreError
 
@@ -91,6 +91,9 @@ app.command()(listing.ls)
 app.command()(inspecting.inspect)
 app.command()(fetching.fetch)
 app.command()(fetching.index)
+app.command()(reading.cat)
+app.command()(reading.offsets)
+app.command()(dumping.dump)
 app.command()(deleting.delete)
 app.add_typer(keys.app, name="keys")
 

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.registry import store_from_settings
+from tieredstore.backends.url_settings import settings_at
 from tieredstore.config import Settings, load_settings
+from tieredstore.errors import ConfigError
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.remote.layout import KeyLayout
 
@@ -31,9 +33,18 @@ class OpenedStore:
         return RemoteStorageManager(self.settings, store=self.store)
 
 
+def chosen_settings(settings_path: Path | None, store_url: str | None) -> Settings:
+    """The settings of a file, of a URL, or of a file for the store of a URL; ConfigError without both."""
+    if store_url is not None:
+        return settings_at(store_url, settings_path)
+    if settings_path is None:
+        raise ConfigError("no store is named: give --settings FILE (-c) or --store URL")
+    return load_settings(settings_path)
+
+
 @contextlib.contextmanager
-def opened(settings_path: Path) -> Generator[OpenedStore, None, None]:
-    """The store that a settings file names, closed again at the end."""
-    settings = load_settings(settings_path)
+def opened(settings_path: Path | None, store_url: str | None = None) -> Generator[OpenedStore, None, None]:
+    """The store that a settings file or a URL names, closed again at the end."""
+    settings = chosen_settings(settings_path, store_url)
     with contextlib.closing(store_from_settings(settings)) as store:
         yield OpenedStore(settings, store)

@@ -1,0 +1,162 @@
+"""``tieredstore cat`` and ``offsets``: the records of a topic, and which offsets of it there are."""
+
+from __future__ import annotations
+
+import enum
+import re
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from tieredstore.catalog import Catalog, Lineage, load_catalog
+from tieredstore.cli.arguments import Json, SettingsPath, Topic, TopicId
+from tieredstore.cli.opened import opened
+from tieredstore.cli.output import JsonValue, complain, iso_utc, print_json, print_table
+from tieredstore.cli.record_rows import SHOWN, arrow_module, header_line, json_lines, text_lines
+from tieredstore.errors import ConfigError
+from tieredstore.model import Uuid
+
+if TYPE_CHECKING:
+    from tieredstore.records import Place, RecordReader
+    from tieredstore.remote import RemoteStorageManager
+
+_OFFSET: Final = re.compile(r"\d{1,19}", re.ASCII)
+_MILLISECONDS: Final = re.compile(r"@(\d{1,18})", re.ASCII)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class IsolationLevel(enum.Enum):
+    """Kafka's ``isolation.level``."""
+
+    READ_UNCOMMITTED = "read_uncommitted"
+    READ_COMMITTED = "read_committed"
+
+
+class DataLossPolicy(enum.Enum):
+    """What becomes of a read that meets offsets which no segment holds."""
+
+    FAIL = "fail"
+    REPORT = "report"
+
+
+def cat(
+    settings: SettingsPath,
+    topic: Topic,
+    partition: Annotated[
+        int | None, typer.Option("--partition", metavar="P", min=0, help="One partition instead of all.")
+    ] = None,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="OFFSET|TIME", help="The first offset, or the first record of TIME or later."),
+    ] = None,
+    stop: Annotated[
+        str | None, typer.Option("--to", metavar="OFFSET|TIME", help="Where to end; that record is not shown.")
+    ] = None,
+    isolation: Annotated[
+        IsolationLevel, typer.Option("--isolation", help="read_committed leaves out aborted transactions.")
+    ] = IsolationLevel.READ_UNCOMMITTED,
+    data_loss: Annotated[
+        DataLossPolicy, typer.Option("--data-loss", help="What to do where offsets are in no segment.")
+    ] = DataLossPolicy.FAIL,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a record; bytes as base64.")] = False,
+    topic_id: TopicId = None,
+) -> None:
+    """Show the records of a topic, by partition and offset.
+
+    A TIME is a date with or without a time of day (2026-01-31T08:00:00Z; UTC unless it says otherwise), or @ and
+    milliseconds since 1970. What a read has to report goes to stderr.
+
+    Example: tieredstore cat -c store.properties orders --from 2026-01-31 --to 2026-02-01 --isolation read_committed
+    """
+    first, last = (None if text is None else parse_place(text) for text in (start, stop))
+    records = arrow_module("tieredstore.records")
+    chosen = records.ReadSettings(columns=SHOWN, isolation=isolation.value, on_data_loss=data_loss.value)
+    with opened(settings) as place, place.manager() as manager:
+        catalog, incarnation = _catalog(manager, topic, partition, topic_id)
+        reader: RecordReader = records.RecordReader(manager, catalog, chosen)
+        partitions = catalog.partitions(topic, incarnation) if partition is None else (partition,)
+        if not as_json:
+            sys.stdout.write(header_line())
+        for number in partitions:
+            bounds = (_at(records, first), _at(records, last))
+            with reader.read(topic, number, *bounds, topic_id=incarnation) as read:
+                for batch in read:
+                    sys.stdout.writelines((json_lines if as_json else text_lines)(batch, number))
+
+
+def offsets(settings: SettingsPath, topic: Topic, as_json: Json = False, topic_id: TopicId = None) -> None:
+    """Show which offsets of each partition of a topic there are.
+
+    The end offset is one more than the last; offsets between the two that no segment holds are lost.
+
+    Example: tieredstore offsets -c store.properties orders
+    """
+    with opened(settings) as place, place.manager() as manager:
+        catalog, incarnation = _catalog(manager, topic, None, topic_id)
+        lineages = [catalog.lineage(topic, number, incarnation) for number in catalog.partitions(topic, incarnation)]
+    if as_json:
+        print_json([_row(lineage) for lineage in lineages])
+        return
+    columns = [">PARTITION", ">EARLIEST", ">END", ">SEGMENTS", "LATEST TIMESTAMP", "LOST OFFSETS"]
+    print_table(columns, [_cells(lineage) for lineage in lineages])
+
+
+def parse_place(text: str) -> int | datetime:
+    """An offset, or the time that a place was given as; ConfigError for what is neither."""
+    if _OFFSET.fullmatch(text):
+        return int(text)
+    try:
+        if match := _MILLISECONDS.fullmatch(text):
+            return _EPOCH + timedelta(milliseconds=int(match[1]))
+        moment = datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise ConfigError(
+            f"{text!r} is neither an offset nor a time: 1234, 2026-01-31, 2026-01-31T08:00:00Z and @1769846400000 are"
+        ) from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _at(records: Any, place: int | datetime | None) -> Place | None:
+    found: Place | None = records.AtTime.of(place) if isinstance(place, datetime) else place
+    return found
+
+
+def _catalog(
+    manager: RemoteStorageManager, topic: str, partition: int | None, topic_id: str | None
+) -> tuple[Catalog, Uuid]:
+    """The topic's catalog and the incarnation meant; segments of it that do not count are told of on stderr."""
+    wanted = None if topic_id is None else Uuid.parse(topic_id)
+    catalog = load_catalog(manager, topic=topic, topic_id=wanted, partition=partition)
+    incarnation = catalog.incarnation(topic, wanted).topic_id
+    for problem in catalog.problems:
+        if problem.segment_id.topic_id_partition.topic_id == incarnation:
+            complain(str(problem))
+    return catalog, incarnation
+
+
+def _latest_time(lineage: Lineage) -> int | None:
+    times = [span.segment.max_timestamp_ms for span in lineage.spans]
+    return max(times) if min(times) >= 0 else None
+
+
+def _row(lineage: Lineage) -> dict[str, JsonValue]:
+    where = lineage.partition
+    return {
+        "topic": where.topic,
+        "topic_id": str(where.topic_id),
+        "partition": where.partition,
+        "earliest_offset": lineage.earliest_offset,
+        "end_offset": lineage.end_offset,
+        "segments": len({span.segment for span in lineage.spans}),
+        "max_timestamp_ms": _latest_time(lineage),
+        "lost": [{"start": gap.start, "stop": gap.stop} for gap in lineage.gaps],
+    }
+
+
+def _cells(lineage: Lineage) -> list[str]:
+    row = _row(lineage)
+    numbers = [str(row[name]) for name in ("partition", "earliest_offset", "end_offset", "segments")]
+    lost = ", ".join(f"{gap.start}-{gap.stop - 1}" for gap in lineage.gaps)
+    return [*numbers, iso_utc(_latest_time(lineage)) or "-", lost or "none"]

@@ -1,0 +1,101 @@
+"""One partition's records: stretches of segments, and the holes between them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+import pyarrow as pa
+
+from tieredstore.catalog import Lineage, Span
+from tieredstore.errors import DataLoss
+from tieredstore.records.report import LostOffsets, ReadReport
+from tieredstore.records.settings import ReadSettings
+from tieredstore.records.stretch import Stretch
+
+if TYPE_CHECKING:
+    from tieredstore.remote import RemoteStorageManager
+
+_log: Final = logging.getLogger(__name__)
+_SHOWN: Final = 5
+
+
+class PartitionRead(Iterator[pa.RecordBatch]):
+    """The records of one partition with offsets in ``[start, stop)``, in record batches without empty ones.
+
+    The log's end ends it too. For one thread; exhaust it, or close it, which ends what is under way.
+    """
+
+    def __init__(
+        self, manager: RemoteStorageManager, lineage: Lineage, start: int, stop: int, settings: ReadSettings
+    ) -> None:
+        """DataLoss if offsets were lost and ``settings`` don't say that they are to be reported."""
+        self.partition = lineage.partition
+        self.start = start
+        self.stop = stop
+        self.schema = settings.schema
+        lost = tuple(lost_offsets(lineage, start, stop))
+        if lost and settings.on_data_loss == "fail":
+            raise DataLoss(_sentence(lost, lineage))
+        for extent in lost:
+            _log.warning("%s", extent)
+        self.report = ReadReport(next_offset=start, lost=lost)
+        self._batches = self._read(manager, lineage, settings)
+
+    def _read(
+        self, manager: RemoteStorageManager, lineage: Lineage, settings: ReadSettings
+    ) -> Generator[pa.RecordBatch, None, None]:
+        for spans in stretches(lineage, self.start, self.stop):
+            stretch = Stretch(manager, spans, self.start, self.stop, settings=settings, report=self.report)
+            yield from stretch.read()
+            if self.report.undecided is not None:
+                return
+
+    def __next__(self) -> pa.RecordBatch:
+        return next(self._batches)
+
+    def close(self) -> None:
+        """End the read."""
+        self._batches.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def stretches(lineage: Lineage, start: int, stop: int) -> Iterator[list[Span]]:
+    """The runs of spans without a gap that hold any of the offsets.
+
+    Each begins with the span that holds the first of them, and goes on to its own end, beyond ``stop`` too.
+    """
+    runs: list[list[Span]] = []
+    for span in lineage.spans:
+        if span.stop <= start:
+            continue
+        if not runs or runs[-1][-1].stop < span.start:
+            runs.append([])
+        runs[-1].append(span)
+    return (run for run in runs if run[0].start < stop)
+
+
+def lost_offsets(lineage: Lineage, start: int, stop: int) -> Iterator[LostOffsets]:
+    """What of the offsets is in no segment, though later ones are in one: before the log's beginning, and in gaps."""
+    if start < min(stop, lineage.earliest_offset):
+        yield LostOffsets(lineage.partition, start, min(stop, lineage.earliest_offset))
+    for gap in lineage.gaps_between(start, stop):
+        yield LostOffsets(gap.partition, gap.start, gap.stop)
+
+
+def _sentence(lost: tuple[LostOffsets, ...], lineage: Lineage) -> str:
+    extents = ", ".join(f"{extent.start} to {extent.stop - 1}" for extent in lost[:_SHOWN])
+    more = f" and {len(lost) - _SHOWN} more such ranges" if len(lost) > _SHOWN else ""
+    return (
+        f"offsets {extents}{more} of {lineage.partition} are in no segment; there are {lineage.earliest_offset} to "
+        f"{lineage.end_offset - 1}. Ask for what is there, or have lost offsets reported instead (on_data_loss)"
+    )

@@ -1,0 +1,127 @@
+"""From offsets and times to bytes: the part of a segment's log that holds them, by the segment's indexes."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.catalog import Span
+from tieredstore.errors import BatchCorrupt, IndexesCorrupt
+from tieredstore.kafka.indexes import OffsetIndex, TimeIndex, read_offset_index, read_time_index
+from tieredstore.model import ByteRange, IndexType, RemoteLogSegmentMetadata
+
+if TYPE_CHECKING:
+    from tieredstore.remote import RemoteStorageManager, SegmentStream
+    from tieredstore.remote.reader import NextSegment
+
+_BASE_OFFSET_SIZE: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class LogPart:
+    """Bytes of a segment's log, both ends batch borders; the first batch begins at ``first_offset`` or before."""
+
+    segment: RemoteLogSegmentMetadata
+    extent: ByteRange
+    first_offset: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is the whole log."""
+        return len(self.extent) == self.segment.segment_size_in_bytes
+
+    @contextmanager
+    def opened(
+        self, manager: RemoteStorageManager, piece_bytes: int, next_segment: NextSegment | None = None
+    ) -> Generator[Iterator[memoryview]]:
+        """The bytes in pieces of ``piece_bytes`` at most; each is valid until the next is asked for.
+
+        A request for the manifest, and those for the chunks that are reached or read ahead, none beyond the part. For
+        ``next_segment`` see ``fetch_log_segment``.
+        """
+        if not len(self.extent):
+            yield iter(())
+            return
+        first, last = self.extent.start, self.extent.stop - 1
+        with manager.fetch_log_segment(self.segment, first, last, next_segment=next_segment) as stream:
+            yield self._pieces(stream, piece_bytes)
+
+    def _pieces(self, stream: SegmentStream, piece_bytes: int) -> Iterator[memoryview]:
+        head = bytearray()
+        for chunk in stream.chunks():
+            if len(head) < _BASE_OFFSET_SIZE:
+                head += chunk[: _BASE_OFFSET_SIZE - len(head)]
+                if len(head) == _BASE_OFFSET_SIZE:
+                    self._check_first(int.from_bytes(head, "big", signed=True))
+            for start in range(0, len(chunk), piece_bytes):
+                yield chunk[start : start + piece_bytes]
+
+    def _check_first(self, base_offset: int) -> None:
+        """A log that is read from too far on lacks records, and nothing that comes later would tell."""
+        if base_offset < self.segment.start_offset:
+            raise BatchCorrupt(f"the record batch at byte {self.extent.start} begins at offset {base_offset}")
+        if self.extent.start and base_offset > self.first_offset:
+            raise IndexesCorrupt(
+                f"the offset index of {self.segment} leads to byte {self.extent.start} for offset {self.first_offset}, "
+                f"and the record batch there begins at offset {base_offset}"
+            )
+
+
+def part_of_span(manager: RemoteStorageManager, span: Span) -> LogPart:
+    """The part that holds all records of the span, and few more: index entries lie about 4 KiB apart.
+
+    Two requests at most, none for a whole segment. IndexesCorrupt if the offset index does not fit the log.
+    """
+    segment = span.segment
+    if span.start <= segment.start_offset and span.stop > segment.end_offset:
+        return LogPart(segment, ByteRange(0, segment.segment_size_in_bytes), span.start)
+    return _part(manager, segment, span.start, span.stop)
+
+
+def part_for_time(manager: RemoteStorageManager, span: Span, timestamp_ms: int) -> LogPart:
+    """The part that holds the span's first record of ``timestamp_ms`` or later, if there is one.
+
+    A time index entry says that a record of its timestamp lies at its offset or before, and none of a later one. Two
+    requests at most; IndexesCorrupt for an index that does not hold together.
+    """
+    times = _time_index(manager, span.segment)
+    start, stop = max(span.start, times.offset_for_timestamp(timestamp_ms)), span.stop
+    later = bisect_left(times, timestamp_ms, key=lambda entry: entry.timestamp)
+    if later < len(times) and times[later].offset >= span.start:
+        stop = min(stop, times[later].offset + 1)
+    return _part(manager, span.segment, start, max(start + 1, stop))
+
+
+def _part(manager: RemoteStorageManager, segment: RemoteLogSegmentMetadata, start: int, stop: int) -> LogPart:
+    index, size = _offset_index(manager, segment), segment.segment_size_in_bytes
+    # An entry has the last offset of what was appended together at its position, so that the first entry at `stop` or
+    # later may still begin before it; the next one does not.
+    following = bisect_left(index, stop, key=lambda entry: entry.offset) + 1
+    end = index[following].position if following < len(index) else size
+    return LogPart(segment, ByteRange(min(index.position_for_offset(start), size), end), start)
+
+
+def _offset_index(manager: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> OffsetIndex:
+    try:
+        index = read_offset_index(_content(manager, segment, IndexType.OFFSET), segment.start_offset)
+    except BatchCorrupt as error:
+        raise IndexesCorrupt(f"{segment}: {error}") from error
+    if len(index) and index[-1].position >= segment.segment_size_in_bytes:
+        size = segment.segment_size_in_bytes
+        raise IndexesCorrupt(f"the offset index of {segment} points to byte {index[-1].position} of {size}")
+    return index
+
+
+def _time_index(manager: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> TimeIndex:
+    try:
+        return read_time_index(_content(manager, segment, IndexType.TIMESTAMP), segment.start_offset)
+    except BatchCorrupt as error:
+        raise IndexesCorrupt(f"{segment}: {error}") from error
+
+
+def _content(manager: RemoteStorageManager, segment: RemoteLogSegmentMetadata, kind: IndexType) -> bytes:
+    with manager.fetch_index(segment, kind) as stream:
+        return stream.read()

@@ -1,0 +1,110 @@
+"""From a topic's name and a window of offsets or times to its records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final, Self, TypeAlias
+
+from tieredstore.catalog import Catalog, Lineage, load_catalog
+from tieredstore.errors import ConfigError
+from tieredstore.kafka.records import COLUMNS
+from tieredstore.model import Uuid
+from tieredstore.records.partition import PartitionRead
+from tieredstore.records.settings import Isolation, OnDataLoss, ReadSettings
+from tieredstore.records.times import offset_at
+
+if TYPE_CHECKING:
+    from tieredstore.remote import RemoteStorageManager
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MAX_OFFSET: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """The offset of the first record whose timestamp is ``timestamp_ms`` or later, as a consumer seeks by time."""
+
+    timestamp_ms: int
+
+    @classmethod
+    def of(cls, moment: datetime) -> Self:
+        """A moment with its time zone; ConfigError for one without."""
+        if moment.tzinfo is None:
+            raise ConfigError(f"the time {moment.isoformat()} has no time zone")
+        return cls(-((_EPOCH - moment) // timedelta(milliseconds=1)))
+
+
+Place: TypeAlias = int | AtTime
+"""An offset, or where a time is."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordReader:
+    """Reads the topics of a catalog. Safe from several threads; it holds nothing open."""
+
+    manager: RemoteStorageManager
+    catalog: Catalog
+    settings: ReadSettings
+
+    def read(
+        self,
+        topic: str,
+        partition: int,
+        start: Place | None = None,
+        stop: Place | None = None,
+        *,
+        topic_id: Uuid | None = None,
+    ) -> PartitionRead:
+        """The records of one partition from ``start`` up to ``stop``, which is out.
+
+        None stands for the first record there is and for the end. Times are looked up here, everything else is asked
+        for as the records are. An offset before the first one is data loss, one behind the end is not there yet and
+        reads nothing. ResourceNotFound for a topic or partition without segments; ConfigError for a topic that was
+        created again, unless its ``topic_id`` is given, and for offsets that are no window; DataLoss by the settings.
+        """
+        lineage = self.catalog.lineage(topic, partition, topic_id)
+        first, last = self.window(lineage, start, stop)
+        return PartitionRead(self.manager, lineage, first, last, self.settings)
+
+    def window(self, lineage: Lineage, start: Place | None, stop: Place | None) -> tuple[int, int]:
+        """The offsets (half-open) that two places stand for; empty where times have the second before the first."""
+        if isinstance(start, int) and isinstance(stop, int) and start > stop:
+            raise ConfigError(f"there are no offsets from {start} up to {stop}: the window ends before it begins")
+        first = lineage.earliest_offset if start is None else self._offset(lineage, start)
+        last = lineage.end_offset if stop is None else self._offset(lineage, stop)
+        return first, max(first, last)
+
+    def _offset(self, lineage: Lineage, place: Place) -> int:
+        if isinstance(place, AtTime):
+            return offset_at(self.manager, lineage, place.timestamp_ms, self.settings)
+        if not 0 <= place <= _MAX_OFFSET:
+            raise ConfigError(f"{place} is not an offset: those are from 0 to {_MAX_OFFSET}")
+        return place
+
+
+def read_records(
+    manager: RemoteStorageManager,
+    topic: str,
+    partition: int,
+    start: Place | None = None,
+    stop: Place | None = None,
+    *,
+    columns: Sequence[str] = COLUMNS,
+    isolation: Isolation = "read_uncommitted",
+    on_data_loss: OnDataLoss = "fail",
+    topic_id: Uuid | None = None,
+    catalog: Catalog | None = None,
+    settings: ReadSettings | None = None,
+) -> PartitionRead:
+    """The records of one partition from ``start`` up to ``stop``, which is out: see :meth:`RecordReader.read`.
+
+    Without a ``catalog`` the partition is listed here; ``settings`` are those beside ``columns``, ``isolation`` and
+    ``on_data_loss``.
+    """
+    known = load_catalog(manager, topic=topic, partition=partition) if catalog is None else catalog
+    chosen = replace(
+        settings or ReadSettings(), columns=columns, isolation=isolation, on_data_loss=on_data_loss
+    )  # fmt: skip
+    return RecordReader(manager, known, chosen).read(topic, partition, start, stop, topic_id=topic_id)

@@ -1,0 +1,68 @@
+"""What a read has to say beside its records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tieredstore.kafka.records import SkippedBatch
+from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition
+
+
+@dataclass(frozen=True, slots=True)
+class LostOffsets:
+    """The offsets ``start`` up to ``stop`` (half-open) of ``partition`` were asked for, and no segment holds them."""
+
+    partition: TopicIdPartition
+    start: int
+    stop: int
+
+    def __str__(self) -> str:
+        return f"offsets {self.start} to {self.stop - 1} of {self.partition} are in no segment"
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """A transaction that the segments do not tell the outcome of; its first record has ``first_offset``.
+
+    ``segments_end`` is the offset up to which segments follow each other from there.
+    """
+
+    partition: TopicIdPartition
+    producer_id: int
+    first_offset: int
+    segments_end: int
+
+    def __str__(self) -> str:
+        return (
+            f"the transaction of producer {self.producer_id} that began at offset {self.first_offset} of "
+            f"{self.partition} has no outcome in the segments, which reach to offset {self.segments_end - 1}; the read "
+            f"ends at offset {self.first_offset}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedInSegment:
+    """A damaged batch of ``segment`` that was left out."""
+
+    segment: RemoteLogSegmentMetadata
+    batch: SkippedBatch
+
+    def __str__(self) -> str:
+        return (
+            f"the record batch at byte {self.batch.position} of {self.segment} (offset {self.batch.base_offset}) is "
+            f"left out: it {self.batch.reason}"
+        )
+
+
+@dataclass(slots=True)
+class ReadReport:
+    """Grows while its read goes on; whole once the read is exhausted.
+
+    ``next_offset`` is where a following read has to begin: all records before it were given, or are not to be.
+    ``lost`` is known before the first record.
+    """
+
+    next_offset: int
+    lost: tuple[LostOffsets, ...] = ()
+    undecided: Undecided | None = None
+    skipped: list[SkippedInSegment] = field(default_factory=list[SkippedInSegment])

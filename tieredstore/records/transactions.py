@@ -1,0 +1,95 @@
+"""What read_committed must know: which transactions were aborted, and which have no outcome.
+
+As in Kafka an aborted transaction has an entry in the ``.txnindex`` of the segment that holds its abort marker, with
+the last stable offset of that moment: all transactions that began before that offset are decided by then. A committed
+one has no entry, so that nothing but the producer snapshot at the end tells which are open there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tieredstore.catalog import Span
+from tieredstore.errors import BatchCorrupt, IndexesCorrupt, IndexNotRecorded
+from tieredstore.kafka.checkpoints import parse_producer_snapshot
+from tieredstore.kafka.indexes import AbortedTransaction, read_txn_index
+from tieredstore.model import IndexType
+from tieredstore.records.report import Undecided
+
+if TYPE_CHECKING:
+    from tieredstore.remote import RemoteStorageManager
+
+
+class Transactions:
+    """The transactions of ``spans``, which follow each other without a gap and are read in their order."""
+
+    def __init__(self, manager: RemoteStorageManager, spans: Sequence[Span]) -> None:
+        self._manager = manager
+        self._spans = spans
+        self._looked_into = 0
+        self._stable = -1
+        self._aborted: list[AbortedTransaction] = []
+
+    def aborted(self, place: int, start: int, stop: int) -> Sequence[AbortedTransaction]:
+        """The aborted transactions that touch the offsets ``start`` up to ``stop`` (half-open) of span ``place``.
+
+        Calls go up in ``place`` and ``start``. Two requests for each segment that has a transaction index, from the
+        span's on until the last stable offset passes ``stop``; none for the others.
+        """
+        while self._looked_into < len(self._spans) and (self._looked_into <= place or self._stable < stop):
+            self._look_into(self._spans[self._looked_into])
+            self._looked_into += 1
+        self._aborted = [entry for entry in self._aborted if entry.last_offset >= start]
+        return [entry for entry in self._aborted if entry.first_offset < stop]
+
+    def reach_over(self, start: int) -> bool:
+        """Whether a transaction that began before ``start``, an offset of the first span, is open at that span's end.
+
+        None of its records need come behind ``start``, and yet it may be undecided. True also where the span ends
+        before its segment, whose snapshot tells of another log's end then. Two requests for the producer snapshot,
+        none where the offset index was read before.
+        """
+        first = self._spans[0]
+        is_cut = first.stop <= first.segment.end_offset
+        return is_cut or any(offset < start for offset, _ in self._opened_at_end(first))
+
+    def first_undecided(self, stop: int) -> Undecided | None:
+        """The first transaction open at the end of the spans, if it begins before ``stop``.
+
+        Two requests, for the producer snapshot of the last segment; none if an index has told already that all of
+        them are decided.
+        """
+        if self._stable >= stop:
+            return None
+        last = self._spans[-1]
+        offset, producer = min(self._opened_at_end(last), default=(stop, -1))
+        if offset >= stop:
+            return None
+        return Undecided(last.segment.topic_id_partition, producer, offset, last.stop)
+
+    def _opened_at_end(self, span: Span) -> list[tuple[int, int]]:
+        """First offset and producer of each transaction that is open where the span's segment ends."""
+        try:
+            with self._manager.fetch_index(span.segment, IndexType.PRODUCER_SNAPSHOT) as stream:
+                producers = parse_producer_snapshot(stream.read())
+        except BatchCorrupt as error:
+            raise IndexesCorrupt(f"{span.segment}: {error}") from error
+        opened = ((state.current_txn_first_offset, state.producer_id) for state in producers)
+        return [found for found in opened if found[0] >= 0]
+
+    def _look_into(self, span: Span) -> None:
+        if span.segment.txn_idx_empty:
+            return
+        try:
+            with self._manager.fetch_index(span.segment, IndexType.TRANSACTION) as stream:
+                entries = read_txn_index(stream.read(), span.segment.start_offset)
+        except IndexNotRecorded:
+            return
+        except BatchCorrupt as error:
+            raise IndexesCorrupt(f"{span.segment}: {error}") from error
+        for entry in entries:
+            # A marker that lies outside of the span is of a leader epoch that was left behind, or another span's.
+            if span.start <= entry.last_offset < span.stop:
+                self._aborted.append(entry)
+                self._stable = max(self._stable, entry.last_stable_offset)
