@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 from urllib.parse import SplitResult, urlsplit
 
 from tieredstore.backends.base import ObjectStore
+from tieredstore.config.installed import installed_store
 from tieredstore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -76,15 +77,23 @@ def open_store(url: str) -> ObjectStore:
 
 
 def store_from_settings(settings: Settings) -> ObjectStore:
-    """The store that ``storage.backend.class`` names: one of ours, or a user's class given by its dotted path.
+    """The store that ``storage.backend.class`` names: one of ours, or a user's class.
 
-    A user's class derives from ``ObjectStore`` and has the class method ``from_settings``.
+    That is given by its dotted path, or by the name that an installed package gave it. It derives from ``ObjectStore``
+    and has the class method ``from_settings``.
     """
     name = settings.storage_backend
-    found = _loaded(BY_SETTING.get(name) or _dotted(name))
+    found = _loaded(BY_SETTING.get(name) or _own_class(name))
     if not callable(getattr(found, "from_settings", None)):
         raise ConfigError(f"storage.backend.class {name!r} has no class method from_settings(settings) to open it by")
     return cast("OpenedBySettings", found).from_settings(settings)
+
+
+def _own_class(name: str) -> StoreClass:
+    try:
+        return _dotted(installed_store(name) or name)
+    except ValueError as error:
+        raise ConfigError(f"storage.backend.class {name!r}: {error}") from error
 
 
 def _dotted(path: str) -> StoreClass:

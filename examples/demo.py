@@ -1,10 +1,14 @@
 """Segments that a real Kafka broker wrote go into a store, compressed and encrypted, and come back byte for byte.
 
-python examples/demo.py [FOLDER]    everything it makes is in FOLDER, which must be new (demo-out, made anew, without)
+python examples/demo.py [--store filesystem|s3] [FOLDER]
+
+Everything it makes is in FOLDER, which must be new (demo-out, made anew, without); the objects too, unless they lie in
+a local S3 server, which is started for them.
 """
 
 from __future__ import annotations
 
+import argparse
 import shlex
 import shutil
 import subprocess
@@ -19,12 +23,13 @@ from tieredstore.kafka.logdir import LogSegment, describe, discover
 from tieredstore.model import IndexType, LogSegmentData
 from tieredstore.remote import RemoteStorageManager
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from examples.stores import STORES
+
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"
 CASES = ("01-none", "07-txn", "12-smallbatch")
 SETTINGS = """\
-storage.backend.class=io.aiven.kafka.tieredstorage.storage.filesystem.FileSystemStorage
-storage.root=store
 chunk.size=1048576
 compression.enabled=true
 """
@@ -32,12 +37,22 @@ compression.enabled=true
 
 def main() -> None:
     """Run the demo; exits with an error if anything comes back different."""
-    folder = new_folder()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--store", choices=STORES, default="filesystem", help="where the objects lie")
+    parser.add_argument("folder", nargs="?", type=Path, metavar="FOLDER")
+    arguments = parser.parse_args()
+    folder = new_folder(arguments.folder)
+    with STORES[arguments.store](folder) as store_settings:
+        show(folder, store_settings)
+
+
+def show(folder: Path, store_settings: str) -> None:
+    """All of it, on one store."""
     kafka, settings = folder / "kafka", folder / "store.properties"
     for case in CASES:  # a broker's log directory, without the active segments
         shutil.copytree(GOLDEN / case / "original", kafka, dirs_exist_ok=True)
-    (folder / "store").mkdir()
-    settings.write_text(SETTINGS + tieredstore("keys", "generate", "key1", "-d", shown(folder)))
+    settings.touch(mode=0o600)  # it may hold credentials
+    settings.write_text(store_settings + SETTINGS + tieredstore("keys", "generate", "key1", "-d", shown(folder)))
     copied = tieredstore("copy", "-c", shown(settings), shown(kafka))
     tieredstore("ls", "-c", shown(settings))
     tieredstore("inspect", "-c", shown(settings), "txn", "0", "605")
@@ -51,12 +66,10 @@ def main() -> None:
     print(f"\nall {len(originals)} segments identical")
 
 
-def new_folder() -> Path:
+def new_folder(wanted: Path | None) -> Path:
     """Where the demo works, empty."""
-    if len(sys.argv) > 1:
-        folder = Path(sys.argv[1])
-    else:
-        folder = ROOT / "demo-out"
+    folder = wanted or ROOT / "demo-out"
+    if wanted is None:
         shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     return folder

@@ -18,6 +18,7 @@ from tests.servers.s3_server import REGION, S3Server
 from tieredstore.backends.s3 import S3ObjectStore
 from tieredstore.backends.s3_client import client_config
 from tieredstore.backends.s3_credentials import parse_credentials
+from tieredstore.backends.s3_listing import ListingOrder
 from tieredstore.backends.s3_options import AccessKeys, Compatibility, S3Options
 from tieredstore.config import settings_from
 from tieredstore.errors import AccessDenied, ConfigError
@@ -55,6 +56,8 @@ def test_the_smallest_settings_have_the_plugin_s_defaults() -> None:
     assert (options.bucket, options.region, options.identity) == ("logs", "eu-north-1", "s3://logs")
     assert (options.part_size, options.storage_class) == (26214400, "STANDARD")
     assert (options.certificate_check, options.checksum_check, options.legacy_md5) == (True, False, False)
+    assert (options.compatibility, options.listing_order) == (Compatibility.AWS, ListingOrder.AUTO)
+    assert options.upload_parallelism == 4
     assert (options.credentials, options.proxy, options.endpoint_url, options.path_style) == (None, None, None, None)
 
 
@@ -63,6 +66,9 @@ def test_every_setting_reaches_the_options() -> None:
         "storage.s3.endpoint.url": "http://127.0.0.1:9/",
         "storage.s3.path.style.access.enabled": "true",
         "storage.s3.multipart.upload.part.size": "5242880",
+        "storage.s3.multipart.upload.parallelism": "7",
+        "storage.s3.compatibility": "s3-compatible",
+        "storage.s3.listing.order": "by-folder",
         "storage.s3.storage.class": "STANDARD_IA",
         "storage.s3.api.call.timeout": "1500",
         "storage.s3.api.call.attempt.timeout": "250",
@@ -78,6 +84,8 @@ def test_every_setting_reaches_the_options() -> None:
     options = S3Options.from_settings(settings_from({**MINIMAL, **settings}))
     assert options.identity == "http://127.0.0.1:9/logs"
     assert (options.path_style, options.part_size, options.storage_class) == (True, 5242880, "STANDARD_IA")
+    assert (options.compatibility, options.listing_order) == (Compatibility.S3_COMPATIBLE, ListingOrder.BY_FOLDER)
+    assert options.upload_parallelism == 7
     assert (options.call_timeout_s, options.attempt_timeout_s) == (1.5, 0.25)
     assert (options.certificate_check, options.checksum_check, options.legacy_md5) == (False, True, True)
     assert options.credentials == AccessKeys("key", SECRET, "token")

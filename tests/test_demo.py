@@ -6,12 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.cli_process import REPOSITORY, environment
 
 
-def test_the_demo_brings_every_segment_back_identical(tmp_path: Path) -> None:
+@pytest.mark.parametrize("store", ["filesystem", "s3"])
+def test_the_demo_brings_every_segment_back_identical(store: str, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "examples/demo.py", str(tmp_path / "out")],
+        [sys.executable, "examples/demo.py", "--store", store, str(tmp_path / "out")],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
@@ -25,3 +28,5 @@ def test_the_demo_brings_every_segment_back_identical(tmp_path: Path) -> None:
     assert "11 skipped" in done.stdout
     assert "MB/s" in done.stdout
     assert done.stdout.count("$ tieredstore fetch") == 11
+    assert ("SeaweedFS" in done.stdout) == (store == "s3")
+    assert "secret" not in done.stdout

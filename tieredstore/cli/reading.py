@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from tieredstore.catalog import Catalog, Lineage, load_catalog
-from tieredstore.cli.arguments import Json, SettingsPath, Topic, TopicId
+from tieredstore.cli.arguments import Json, SettingsPath, StoreUrl, Topic, TopicId
 from tieredstore.cli.opened import opened
 from tieredstore.cli.output import JsonValue, complain, iso_utc, print_json, print_table
 from tieredstore.cli.record_rows import SHOWN, arrow_module, header_line, json_lines, text_lines
@@ -42,8 +42,9 @@ class DataLossPolicy(enum.Enum):
 
 
 def cat(
-    settings: SettingsPath,
     topic: Topic,
+    settings: SettingsPath = None,
+    store: StoreUrl = None,
     partition: Annotated[
         int | None, typer.Option("--partition", metavar="P", min=0, help="One partition instead of all.")
     ] = None,
@@ -73,7 +74,7 @@ def cat(
     first, last = (None if text is None else parse_place(text) for text in (start, stop))
     records = arrow_module("tieredstore.records")
     chosen = records.ReadSettings(columns=SHOWN, isolation=isolation.value, on_data_loss=data_loss.value)
-    with opened(settings) as place, place.manager() as manager:
+    with opened(settings, store) as place, place.manager() as manager:
         catalog, incarnation = _catalog(manager, topic, partition, topic_id)
         reader: RecordReader = records.RecordReader(manager, catalog, chosen)
         partitions = catalog.partitions(topic, incarnation) if partition is None else (partition,)
@@ -86,14 +87,20 @@ def cat(
                     sys.stdout.writelines((json_lines if as_json else text_lines)(batch, number))
 
 
-def offsets(settings: SettingsPath, topic: Topic, as_json: Json = False, topic_id: TopicId = None) -> None:
+def offsets(
+    topic: Topic,
+    settings: SettingsPath = None,
+    store: StoreUrl = None,
+    as_json: Json = False,
+    topic_id: TopicId = None,
+) -> None:
     """Show which offsets of each partition of a topic there are.
 
     The end offset is one more than the last; offsets between the two that no segment holds are lost.
 
     Example: tieredstore offsets -c store.properties orders
     """
-    with opened(settings) as place, place.manager() as manager:
+    with opened(settings, store) as place, place.manager() as manager:
         catalog, incarnation = _catalog(manager, topic, None, topic_id)
         lineages = [catalog.lineage(topic, number, incarnation) for number in catalog.partitions(topic, incarnation)]
     if as_json:

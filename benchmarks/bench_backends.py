@@ -1,0 +1,127 @@
+"""Uploads and ranged reads through our stores, beside the same SDK's own fastest plain use; JSON on stdout.
+
+    python -m benchmarks.bench_backends [--mib 256] [--runs 5] [--store s3-minio s3-seaweedfs gcs azure]
+
+Every job runs once in each round, so that all see the same machine; a figure is the median of the counted rounds.
+``ratios`` are ours / each plain use, ``ratio`` that of the fastest. MB are 10^6 bytes. CPU is this process's alone, all
+threads: the server beside it is another process on the same processors. Uploads are given to our store as a stream of
+1 MiB pieces; plain ones have the whole body in memory. Reads are 4 MiB each, in a random order, over all of the object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from functools import partial
+from queue import SimpleQueue
+from typing import Final
+
+from benchmarks.measuring import Job, interleaved_seconds, machine
+from benchmarks.plain_sdks import Contest, Read, azure, gcs, s3
+from tieredstore.backends.s3_options import Compatibility
+
+READ: Final = 4 << 20
+PARALLELISM: Final = (1, 4, 16)
+TARGET: Final = 0.9
+
+STORES: Final[Mapping[str, Callable[[], AbstractContextManager[Contest]]]] = {
+    "s3-minio": lambda: s3("minio", Compatibility.AWS),
+    "s3-minio-compatible": lambda: s3("minio", Compatibility.S3_COMPATIBLE),
+    "s3-seaweedfs": lambda: s3("seaweedfs", Compatibility.S3_COMPATIBLE),
+    "gcs": gcs,
+    "azure": azure,
+}
+
+
+class CpuTimed:
+    """A job, with the processor seconds that each of its runs took of this process."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self.seconds: list[float] = []
+
+    def __call__(self) -> None:
+        start = time.process_time()
+        self._job()
+        self.seconds.append(time.process_time() - start)
+
+
+def read_all(read: Read, data: bytes, parallelism: int) -> Job:
+    """A job that reads all of the object by ``parallelism`` reads at once; the ends of each are checked."""
+    starts = list(range(0, len(data) - READ + 1, READ))
+    buffers: SimpleQueue[memoryview] = SimpleQueue()
+    for _ in range(parallelism):
+        buffers.put(memoryview(bytearray(READ)))
+
+    def one(start: int) -> None:
+        buffer = buffers.get()
+        read(start, buffer)
+        if (
+            bytes(buffer[:64]) + bytes(buffer[-64:])
+            != data[start : start + 64] + data[start + READ - 64 : start + READ]
+        ):
+            raise SystemExit("a read gave other bytes")
+        buffers.put(buffer)
+
+    def job() -> None:
+        random.shuffle(starts)
+        with ThreadPoolExecutor(parallelism) as pool:
+            list(pool.map(one, starts))
+
+    return job
+
+
+def jobs_of(contest: Contest, data: bytes) -> dict[str, dict[str, CpuTimed]]:
+    """What is compared, and in each the ways by name."""
+    found = {"upload": {name: CpuTimed(partial(upload, data)) for name, upload in contest.uploads.items()}}
+    for parallelism in PARALLELISM:
+        found[f"reads at parallelism {parallelism}"] = {
+            name: CpuTimed(read_all(read, data, parallelism)) for name, read in contest.reads.items()
+        }
+    return found
+
+
+def measured(contest: Contest, data: bytes, runs: int) -> dict[str, object]:
+    """All figures of one store."""
+    jobs = jobs_of(contest, data)
+    flat = {f"{what}: {name}": job for what, ways in jobs.items() for name, job in ways.items()}
+    taken = interleaved_seconds(flat, runs)
+    found: dict[str, object] = {}
+    for what, ways in jobs.items():
+        rate = {name: len(data) / statistics.median(taken[f"{what}: {name}"]) / 1e6 for name in ways}
+        per_cpu = {name: len(data) / statistics.median(job.seconds[1:]) / 1e6 for name, job in ways.items()}
+        best = max((name for name in rate if name != "ours"), key=rate.__getitem__)
+        found[what] = {
+            "megabytes_per_second": {name: round(value) for name, value in rate.items()},
+            "megabytes_per_cpu_second": {name: round(value) for name, value in per_cpu.items()},
+            "ratios": {name: round(rate["ours"] / rate[name], 3) for name in rate if name != "ours"},
+            "ratio": round(rate["ours"] / rate[best], 3),
+            "fastest_plain": best,
+            "target": TARGET,
+        }
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mib", type=int, default=256, help="size of the object in MiB, a multiple of 4")
+    parser.add_argument("--runs", type=int, default=5, help="counted rounds")
+    parser.add_argument("--store", nargs="+", choices=STORES, default=["s3-minio", "s3-seaweedfs", "gcs", "azure"])
+    arguments = parser.parse_args()
+    data = random.Random(1).randbytes(arguments.mib << 20)
+    stores: dict[str, object] = {}
+    for name in arguments.store:
+        with contextlib.ExitStack() as stack:
+            stores[name] = measured(stack.enter_context(STORES[name]()), data, arguments.runs)
+    print(json.dumps({"machine": machine(), "object_bytes": len(data), "stores": stores}, indent=2))
+
+
+if __name__ == "__main__":
+    main()

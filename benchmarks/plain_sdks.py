@@ -1,0 +1,221 @@
+"""The clouds' own SDKs as one uses them plainly and fast, each beside our store on the same server."""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import io
+import os
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import boto3
+import requests.adapters
+from azure.storage.blob import ContainerClient
+from boto3.s3.transfer import TransferConfig
+from botocore.config import Config
+
+from tests.servers.azurite_server import start_azurite
+from tests.servers.fake_gcs import start_fake_gcs
+from tests.servers.minio import start_minio
+from tests.servers.s3_server import REGION, S3Server
+from tests.servers.seaweedfs import start_seaweedfs
+from tieredstore.backends.azure import AzureObjectStore
+from tieredstore.backends.azure_options import AzureOptions, ConnectionString
+from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.gcs import GcsObjectStore
+from tieredstore.backends.gcs_options import Anonymous, GcsOptions
+from tieredstore.backends.s3 import S3ObjectStore
+from tieredstore.backends.s3_options import AccessKeys, Compatibility, S3Options
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+
+KEY: Final = "object"
+PART: Final = 26214400
+"""The size of our parts, blocks and chunks unless the settings say otherwise, and of the bare clients' here."""
+PARALLEL_PARTS: Final = 4
+PIECE: Final = 1 << 20
+"""Our store is given the body in pieces of this size, as it comes from the transforms."""
+CONNECTIONS: Final = 32
+
+Upload = Callable[[bytes], object]
+Read = Callable[[int, memoryview], object]
+"""Fills the buffer with the object's bytes from a position."""
+
+
+@dataclass(frozen=True)
+class Contest:
+    """The ways of uploading ``KEY`` and of reading from it, by name; ``ours`` is one of them."""
+
+    uploads: dict[str, Upload]
+    reads: dict[str, Read]
+
+
+def ours(store: ObjectStore) -> tuple[Upload, Read]:
+    """Through our store."""
+
+    def upload(data: bytes) -> None:
+        view = memoryview(data)
+        store.put(KEY, (view[at : at + PIECE] for at in range(0, len(view), PIECE)))
+
+    return upload, lambda start, buffer: store.get_into(KEY, start, buffer)
+
+
+@contextmanager
+def s3(name: str, compatibility: Compatibility) -> Generator[Contest, None, None]:
+    """boto3: its transfer manager as it is and with our parts, and the bare client with parts in parallel."""
+    with {"minio": start_minio, "seaweedfs": start_seaweedfs}[name]() as server:
+        bucket = server.make_bucket()
+        options = S3Options(
+            bucket,
+            region=REGION,
+            endpoint_url=server.endpoint_url,
+            path_style=True,
+            compatibility=compatibility,
+            credentials=AccessKeys(server.access_key, server.secret_key),
+        )
+        with closing(S3ObjectStore(options)) as store, closing(_s3_client(server)) as client:
+            put, get = ours(store)
+            plain = _PlainS3(client, bucket)
+            yield Contest(
+                {
+                    "ours": put,
+                    "transfer manager": plain.transfer(TransferConfig()),
+                    "transfer manager, parts as ours": plain.transfer(
+                        TransferConfig(multipart_chunksize=PART, max_concurrency=PARALLEL_PARTS)
+                    ),
+                    "bare client": plain.upload_parts,
+                },
+                {"ours": get, "get_object, read": plain.read, "get_object, readinto": plain.read_into},
+            )
+
+
+def _s3_client(server: S3Server) -> S3Client:
+    # The stubs of one service do not cover this method, which has an overload for each of some 400.
+    session: Any = boto3.Session()
+    client: S3Client = session.client(
+        "s3",
+        endpoint_url=server.endpoint_url,
+        region_name=REGION,
+        aws_access_key_id=server.access_key,
+        aws_secret_access_key=server.secret_key,
+        config=Config(
+            s3={"addressing_style": "path"},
+            max_pool_connections=CONNECTIONS,
+            # The SDK's own checksum is a CRC-32 in one thread's way: without it boto3 is at its fastest.
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+        ),
+    )
+    return client
+
+
+class _PlainS3:
+    def __init__(self, client: S3Client, bucket: str) -> None:
+        self._client = client
+        self._where: Any = {"Bucket": bucket, "Key": KEY}
+
+    def transfer(self, config: TransferConfig) -> Upload:
+        return lambda data: self._client.upload_fileobj(io.BytesIO(data), **self._where, Config=config)
+
+    def upload_parts(self, data: bytes) -> None:
+        upload: Any = {"UploadId": self._client.create_multipart_upload(**self._where)["UploadId"]}
+
+        def send(number: int) -> dict[str, Any]:
+            part = data[(number - 1) * PART : number * PART]
+            sent = self._client.upload_part(**self._where, **upload, PartNumber=number, Body=part)
+            return {"PartNumber": number, "ETag": sent["ETag"]}
+
+        with ThreadPoolExecutor(PARALLEL_PARTS) as pool:
+            parts: Any = {"Parts": list(pool.map(send, range(1, -(-len(data) // PART) + 1)))}
+        self._client.complete_multipart_upload(**self._where, **upload, MultipartUpload=parts)
+
+    def read(self, start: int, buffer: memoryview) -> None:
+        with self._opened(start, len(buffer)) as body:
+            buffer[:] = body.read()
+
+    def read_into(self, start: int, buffer: memoryview) -> None:
+        filled = 0
+        with self._opened(start, len(buffer)) as body:
+            while filled < len(buffer):
+                filled += body.readinto(buffer[filled:])
+
+    def _opened(self, start: int, size: int) -> Any:
+        answer = self._client.get_object(**self._where, Range=f"bytes={start}-{start + size - 1}")
+        return closing(answer["Body"])
+
+
+@contextmanager
+def gcs() -> Generator[Contest, None, None]:
+    """google-cloud-storage: one resumable upload as it is, and with our chunks; ranged downloads."""
+    with start_fake_gcs() as server:
+        bucket = server.make_bucket()
+        options = GcsOptions(bucket, Anonymous(), server.endpoint_url)
+        with closing(GcsObjectStore(options)) as store, _gcs_client(server.endpoint_url) as client:
+            put, get = ours(store)
+            plain = client.bucket(bucket)
+
+            def upload(data: bytes, chunk_size: int | None) -> None:
+                plain.blob(KEY, chunk_size=chunk_size).upload_from_file(io.BytesIO(data), size=len(data))
+
+            def read(start: int, buffer: memoryview, checksum: str | None) -> None:
+                last = start + len(buffer) - 1
+                buffer[:] = plain.blob(KEY).download_as_bytes(
+                    start=start, end=last, raw_download=True, checksum=checksum
+                )
+
+            yield Contest(
+                {
+                    "ours": put,
+                    "resumable": lambda data: upload(data, None),
+                    "resumable, chunks as ours": lambda data: upload(data, PART),
+                },
+                {"ours": get, "download_as_bytes": lambda start, buffer: read(start, buffer, None)},
+            )
+
+
+@contextmanager
+def _gcs_client(endpoint_url: str) -> Generator[Any, None, None]:
+    # The SDK has no types.
+    storage: Any = importlib.import_module("google.cloud.storage")
+    credentials: Any = importlib.import_module("google.auth.credentials").AnonymousCredentials()
+    session: Any = importlib.import_module("google.auth.transport.requests").AuthorizedSession(credentials)
+    session.mount("http://", requests.adapters.HTTPAdapter(pool_maxsize=CONNECTIONS))
+    client = storage.Client(
+        project="tests", credentials=credentials, client_options={"api_endpoint": endpoint_url}, _http=session
+    )
+    with closing(session):
+        yield client
+
+
+@contextmanager
+def azure() -> Generator[Contest, None, None]:
+    """azure-storage-blob: its own parallel upload as it is, and with our blocks; ranged downloads."""
+    with start_azurite() as server, ExitStack() as stack:
+        name = f"bench-{base64.b16encode(os.urandom(4)).decode().lower()}"
+
+        def container(**sizes: Any) -> ContainerClient:
+            session = stack.enter_context(requests.Session())
+            session.mount("http://", requests.adapters.HTTPAdapter(pool_maxsize=CONNECTIONS))
+            made = ContainerClient.from_connection_string(server.connection_string, name, session=session, **sizes)
+            return stack.enter_context(made)
+
+        plain, tuned = container(), container(max_block_size=PART, max_single_put_size=PART)
+        plain.create_container()
+        options = AzureOptions(name, ConnectionString(server.connection_string))
+        put, get = ours(stack.enter_context(closing(AzureObjectStore(options))))
+
+        def uploader(client: ContainerClient) -> Upload:
+            return lambda data: client.upload_blob(KEY, data, overwrite=True, max_concurrency=PARALLEL_PARTS)
+
+        def read(start: int, buffer: memoryview) -> None:
+            buffer[:] = plain.download_blob(KEY, offset=start, length=len(buffer)).readall()
+
+        yield Contest(
+            {"ours": put, "upload_blob": uploader(plain), "upload_blob, blocks as ours": uploader(tuned)},
+            {"ours": get, "download_blob": read},
+        )

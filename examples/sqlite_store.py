@@ -1,0 +1,164 @@
+"""An object store of one's own: objects as rows of a SQLite file.
+
+storage.backend.class=sqlite_store:SqliteObjectStore
+storage.sqlite.file=/var/lib/segments.sqlite
+
+The whole contract is in ``ObjectStore``'s docstrings; ``ObjectStoreTests`` checks it (tests/test_backend_own.py).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import time
+from collections.abc import Generator, Iterable, Iterator
+from typing import Final
+
+from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
+from tieredstore.backends.bodies import byte_view, open_body
+from tieredstore.backends.deletions import raise_failures
+from tieredstore.backends.keys import checked_key
+from tieredstore.backends.ranges import is_empty_request, resolved_range
+from tieredstore.config import Settings
+from tieredstore.errors import (
+    ConfigError,
+    InvalidKey,
+    ObjectNotFound,
+    PreconditionFailed,
+    StoreError,
+    StoreUnavailable,
+    TieredStoreError,
+)
+
+PAGE: Final = 100
+TABLE: Final = "CREATE TABLE IF NOT EXISTS objects (key BLOB PRIMARY KEY, body BLOB, etag INTEGER, modified_ms INTEGER)"
+
+
+class SqliteObjectStore(ObjectStore):
+    """One file. Each call has a connection of its own, so threads and processes share nothing."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        with self._transaction() as rows:
+            rows.execute(TABLE)
+            # Etags are never given twice, not even to a key that was deleted in between.
+            rows.execute("CREATE TABLE IF NOT EXISTS etags (etag INTEGER PRIMARY KEY AUTOINCREMENT)")
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> SqliteObjectStore:
+        """The file that ``storage.sqlite.file`` names: a store's own settings are in ``storage_options``."""
+        options = dict(settings.storage_options)
+        if "sqlite.file" not in options:
+            raise ConfigError("storage.sqlite.file is missing: the SQLite store needs a file")
+        return cls(options["sqlite.file"].get_secret_value())
+
+    @property
+    def identity(self) -> str:
+        """The file."""
+        return f"sqlite:{self._path}"
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Generator[sqlite3.Connection, None, None]:
+        """A connection with a write lock; what is written in the block is kept if it ends well. Errors are ours."""
+        try:
+            with contextlib.closing(sqlite3.connect(self._path, timeout=60, isolation_level=None)) as rows:
+                rows.execute("BEGIN IMMEDIATE")
+                with rows:
+                    yield rows
+        except sqlite3.OperationalError as error:
+            raise StoreUnavailable(f"{self.identity}: {error}") from error
+        except sqlite3.Error as error:
+            raise StoreError(f"{self.identity}: {error}") from error
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+        """The body is collected first."""
+        collected = bytearray()
+        with open_body(body) as buffers:
+            raw = checked_key(key)
+            for buffer in buffers:
+                collected += buffer
+        with self._transaction() as rows:
+            if if_absent and _found(rows, raw):
+                raise PreconditionFailed(f"the object {key!r} exists already")
+            _write(rows, raw, collected)
+
+    def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
+        """One query for the size, one for the bytes."""
+        raw = checked_key(key)
+        if is_empty_request(start, stop):
+            return b""
+        with self._transaction() as rows:
+            wanted = resolved_range(key, self._info(rows, key).size, start, stop)
+            query = "SELECT substr(body, ?, ?) FROM objects WHERE key = ?"
+            found: bytes | None = rows.execute(query, (wanted.start + 1, len(wanted), raw)).fetchone()[0]
+        return found or b""  # of an empty object NULL
+
+    def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
+        """By a copy."""
+        with byte_view(buffer) as view:
+            view[:] = self.get(key, start, start + len(view))
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """One query for each page; keys are stored as bytes, so SQLite sorts them as the contract wants."""
+        first, after = prefix.encode(), (start_after or "").encode()
+        query = (
+            "SELECT key, length(body), etag, modified_ms FROM objects "
+            "WHERE key > ? AND substr(key, 1, ?) = ? ORDER BY key LIMIT ?"
+        )
+        while True:
+            with self._transaction() as rows:
+                page = rows.execute(query, (after, len(first), first, PAGE)).fetchall()
+            for key, *rest in page:
+                yield _object_info(key.decode(), *rest)
+            if len(page) < PAGE:
+                return
+            after = page[-1][0]
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """One query for each key; a key that cannot be does not keep the others."""
+        named = list(keys)  # perhaps a listing of this store, which must not wait for our lock
+        failures: list[TieredStoreError] = []
+        with self._transaction() as rows:
+            for key in named:
+                try:
+                    rows.execute("DELETE FROM objects WHERE key = ?", (checked_key(key),))
+                except InvalidKey as error:
+                    failures.append(error)
+        raise_failures(failures)
+
+    def head(self, key: str) -> ObjectInfo:
+        """One query."""
+        checked_key(key)
+        with self._transaction() as rows:
+            return self._info(rows, key)
+
+    def replace(self, key: str, body: Buffer, etag: str) -> str:
+        """Compared and written under one lock."""
+        raw = checked_key(key)
+        with self._transaction() as rows, byte_view(body) as view:
+            if not _found(rows, raw) or self._info(rows, key).etag != etag:
+                raise PreconditionFailed(f"the object {key!r} is gone, or it is not the one of etag {etag}")
+            return _write(rows, raw, view)
+
+    def _info(self, rows: sqlite3.Connection, key: str) -> ObjectInfo:
+        query = "SELECT length(body), etag, modified_ms FROM objects WHERE key = ?"
+        found = rows.execute(query, (key.encode(),)).fetchone()
+        if found is None:
+            raise ObjectNotFound(f"there is no object {key!r}")
+        return _object_info(key, *found)
+
+
+def _found(rows: sqlite3.Connection, raw_key: bytes) -> bool:
+    return rows.execute("SELECT 1 FROM objects WHERE key = ?", (raw_key,)).fetchone() is not None
+
+
+def _write(rows: sqlite3.Connection, raw_key: bytes, body: Buffer) -> str:
+    etag = rows.execute("INSERT INTO etags DEFAULT VALUES").lastrowid
+    # bytes: an empty view would become NULL.
+    values = (raw_key, bytes(body), etag, time.time_ns() // 1_000_000)
+    rows.execute("INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?)", values)
+    return str(etag)
+
+
+def _object_info(key: str, size: int, etag: int, modified_ms: int) -> ObjectInfo:
+    return ObjectInfo(key, size, str(etag), modified_ms)
