@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
+from tieredstore.backends.bodies import open_body
 from tieredstore.backends.rate_limit import TokenBucket, limited
 
 _buckets: Final[dict[tuple[str, int], TokenBucket]] = {}
-_lock: Final = threading.Lock()
 
 
 def shared_bucket(direction: str, bytes_per_s: int | None) -> TokenBucket | None:
     """The process's one bucket for a direction and a limit: all transfers together keep to it. None for no limit."""
     if bytes_per_s is None:
         return None
-    with _lock:
-        return _buckets.setdefault((direction, bytes_per_s), TokenBucket(bytes_per_s))
+    return _buckets.setdefault((direction, bytes_per_s), TokenBucket(bytes_per_s))
 
 
 class LimitedStore(ObjectStore):
     """Passes every call on when the buckets let its bytes pass: ``up`` for writes, ``down`` for reads.
 
-    A byte counts once, also where the store within sends it again. Listings, deletes and heads are not limited.
-    Unpickled it takes the buckets of its new process.
+    A byte counts once, also where the store within sends it again, and also if the call fails in the end. Listings,
+    deletes and heads are not limited. Unpickled it takes the buckets of its new process.
     """
 
     def __init__(self, inner: ObjectStore, up: TokenBucket | None = None, down: TokenBucket | None = None) -> None:
@@ -48,7 +46,17 @@ class LimitedStore(ObjectStore):
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         """The body flows at the limit's rate."""
-        self.inner.put(key, body if self._up is None else limited(body, self._up), if_absent=if_absent)
+        bucket = self._up
+        if bucket is None:
+            self.inner.put(key, body, if_absent=if_absent)
+        elif isinstance(body, bytes | bytearray | memoryview) and memoryview(body).nbytes <= bucket.bytes_per_s:
+            # As it is: stores send a buffer without a copy.
+            bucket.take(memoryview(body).nbytes)
+            self.inner.put(key, body, if_absent=if_absent)
+        else:
+            # Opened here too: a store that refuses before it takes anything does not begin, nor end, the limited body.
+            with open_body(body) as parts:
+                self.inner.put(key, limited(parts, bucket), if_absent=if_absent)
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
         """Waits before the request where the range says how much comes, else for what came."""

@@ -28,6 +28,7 @@ from tieredstore.errors import (
     ObjectNotFound,
     PreconditionFailed,
     StoreError,
+    StoreThrottled,
     StoreUnavailable,
     TieredStoreError,
 )
@@ -226,9 +227,9 @@ def test_a_key_that_would_not_come_back_as_it_was_is_invalid(
         (412, "LeaseIdMissing", AccessDenied),
         (403, "AuthenticationFailed", AccessDenied),
         (401, "NoAuthenticationInformation", AccessDenied),
-        (429, "TooManyRequests", StoreUnavailable),
+        (429, "TooManyRequests", StoreThrottled),
         (500, "OperationTimedOut", StoreUnavailable),
-        (503, "ServerBusy", StoreUnavailable),
+        (503, "ServerBusy", StoreThrottled),
         (400, "InvalidHeaderValue", StoreError),
     ],
 )

@@ -91,11 +91,15 @@ def test_a_pickled_cache_holds_neither_connections_nor_entries(tmp_path: Path) -
 
 
 FORK = """
-    import os, sys, threading
+    import gc, os, sys
     from pathlib import Path
     from tests.disk_cache_access import CHUNKS, got, opened
 
-    def check(cache, own, other):
+    def databases():
+        links = Path("/proc/self/fd").iterdir()
+        return sum(link.readlink().name == "cache.db" for link in links if link.is_symlink())
+
+    def check(cache, own):
         cache.put(CHUNKS[own], b"chunk")
         for _ in range(100):
             assert got(cache, CHUNKS[0], 5) == b"chunk"
@@ -103,14 +107,17 @@ FORK = """
 
     with opened(Path(sys.argv[1])) as cache:
         cache.put(CHUNKS[0], b"chunk")
+        opened_before = databases()
         with cache._entries._lock, cache._entries.counters._lock, cache._entries._rows._lock:  # as if in use
             child = os.fork()
             if child == 0:
-                ok = check(cache, 1, 2)
+                ok = check(cache, 1)
                 ok = ok and cache.stats.hits == 101
                 cache.close()
+                gc.collect()
+                ok = ok and databases() == opened_before  # the parent's, which the child must not close
                 os._exit(0 if ok else 1)
-        assert check(cache, 2, 1)
+        assert check(cache, 2)
         assert os.waitpid(child, 0)[1] == 0
         assert got(cache, CHUNKS[1], 5) == b"chunk"
         assert cache.stats.hits == 102 and cache.stats.failures == 0

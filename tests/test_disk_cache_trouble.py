@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -76,6 +77,25 @@ def damage_database(folder: Path, damage: str) -> None:
         folder.rmdir()
 
 
+@pytest.mark.parametrize("damage", ["gone", "all gone"])
+def test_all_go_on_with_one_new_database(tmp_path: Path, damage: str) -> None:
+    with opened(tmp_path) as one, opened(tmp_path) as other:
+        one.put(CHUNKS[0], CHUNK)
+        other.put(CHUNKS[1], CHUNK)
+        damage_database(own_folder(tmp_path), damage)
+        one.put(CHUNKS[2], CHUNK)
+        assert got(other, CHUNKS[2], len(CHUNK)) == CHUNK
+        other.put(CHUNKS[3], CHUNK)
+        assert got(one, CHUNKS[3], len(CHUNK)) == CHUNK
+
+
+def test_a_database_that_another_process_made_anew_is_not_removed_again(tmp_path: Path) -> None:
+    with opened(tmp_path) as cache:
+        cache.put(KEY, CHUNK)
+        cache._entries._remove_database((0, 0))  # another one was damaged
+        assert got(cache, KEY, len(CHUNK)) == CHUNK
+
+
 @settings(deadline=None, max_examples=40)
 @given(data=st.data())
 def test_a_flipped_bit_in_the_database_is_never_a_wrong_byte(
@@ -141,18 +161,36 @@ def test_a_full_database_loses_the_entry_and_its_file(tmp_path: Path) -> None:
 
 
 def test_a_locked_database_costs_hits_nothing_and_puts_a_second(tmp_path: Path) -> None:
+    names = [str(number) for number in range(70)]  # more than enough to have their uses written
     with opened(tmp_path) as cache:
-        cache.put(CHUNKS[0], CHUNK)
+        for name in names:
+            cache.blobs.put(name, CHUNK)
         with closing(sqlite3.connect(own_folder(tmp_path) / "cache.db", isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            for _ in range(200):  # enough to have uses written
-                assert got(cache, CHUNKS[0], len(CHUNK)) == CHUNK
+            begun = time.monotonic()
+            assert [cache.blobs.get(name) for name in names] == [CHUNK] * 70
+            assert time.monotonic() - begun < 0.9, "a hit waited for the lock"
+            assert cache.stats.failures == 0
             cache.put(CHUNKS[1], CHUNK)
-            assert len(value_files(tmp_path)) == 1
+            assert len(value_files(tmp_path)) == 70
             other.execute("ROLLBACK")
         assert cache.stats.failures == 1
         cache.put(CHUNKS[1], CHUNK)
         assert got(cache, CHUNKS[1], len(CHUNK)) == CHUNK
+
+
+def test_a_transaction_left_open_by_an_error_is_left(tmp_path: Path) -> None:
+    """As a COMMIT leaves it that fails: this thread could not write any more, and no other process either."""
+    with opened(tmp_path) as cache:
+        cache.put(CHUNKS[0], CHUNK)
+        cache._entries._rows._sql("BEGIN IMMEDIATE")  # type: ignore[union-attr]
+        cache.put(CHUNKS[1], CHUNK)
+        assert cache.stats.failures == 1
+        cache.put(CHUNKS[1], CHUNK)
+        with opened(tmp_path) as other:
+            other.put(CHUNKS[2], CHUNK)
+            assert [key in other for key in CHUNKS[:3]] == [True, True, True]
+        assert cache.stats.failures == 1
 
 
 @pytest.mark.parametrize("at", ["open", "later"])

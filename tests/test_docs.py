@@ -37,7 +37,8 @@ from tieredstore.transform.encryption import DataKey, SegmentCipher
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
-OURS = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in ("design", "format", "operations", "reading", "stores"))]
+NAMES = ("design", "format", "operations", "reading", "stores")
+OURS = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES)]
 
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")

@@ -33,7 +33,7 @@ metadata = segment.to_metadata(Uuid.random())
 with RemoteStorageManager(settings_from(settings)) as manager:
     manager.copy_log_segment_data(metadata, segment.files)
     after_copy = peak()
-    buffer = memoryview(bytearray(16 << 20))
+    buffer = memoryview(bytearray(4 << 20))
     with manager.fetch_log_segment(metadata, 0) as stream, segment.files.log_segment.open("rb") as original:
         expected = memoryview(bytearray(len(buffer)))
         while got := stream.readinto(buffer):

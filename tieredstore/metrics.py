@@ -1,18 +1,22 @@
 """Prometheus metrics of this process: what stores were asked, what segments were copied, read and deleted.
 
 One registry of our own, ``REGISTRY``: export it with :func:`serve_metrics`, or hand it to your own exporter. Counting
-costs about a microsecond a request whether or not anybody looks. A forked process goes on with its parent's totals.
+costs some microseconds a call of a store, whether or not anybody looks. A forked child counts from zero, its readers'
+and caches' totals excepted, and does not serve what its parent serves.
 The names are listed, beside those of the plugin, in docs/metrics.md.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter as Totals
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Final, TypeAlias
+from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, Metric, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -33,46 +37,40 @@ REGISTRY: Final = CollectorRegistry()
 # Requests take from 100 us (a local file) to minutes (a large object).
 _SECONDS: Final = (0.0001, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 
-_REQUESTS: Final = Histogram(
+_anew: Final[list[Callable[[], None]]] = []
+"""How each metric starts again in a forked child."""
+
+
+def _counter(name: str, meaning: str, labels: tuple[str, ...] = ()) -> Counter:
+    made = Counter(name, meaning, labels, registry=REGISTRY)
+    _anew.append(lambda: Counter.__init__(made, name, meaning, labels, registry=REGISTRY))
+    return made
+
+
+def _seconds(name: str, meaning: str, labels: tuple[str, ...] = ()) -> Histogram:
+    made = Histogram(name, meaning, labels, buckets=_SECONDS, registry=REGISTRY)
+    _anew.append(lambda: Histogram.__init__(made, name, meaning, labels, buckets=_SECONDS, registry=REGISTRY))
+    return made
+
+
+_REQUESTS: Final = _seconds(
     "tieredstore_store_request_seconds",
     "Duration of the calls of a store, its retries included; the count is the number of calls.",
-    ["store", "operation"],
-    buckets=_SECONDS,
-    registry=REGISTRY,
+    ("store", "operation"),
 )
-_OBJECTS: Final = Counter(
-    "tieredstore_store_objects",
-    "Objects written, read (once a call) or deleted.",
-    ["store", "how"],
-    registry=REGISTRY,
+_OBJECTS: Final = _counter(
+    "tieredstore_store_objects", "Objects written, read (once a call) or deleted.", ("store", "how")
 )
-_BYTES: Final = Counter("tieredstore_store_bytes", "Bytes written or read.", ["store", "how"], registry=REGISTRY)
-_ERRORS: Final = Counter(
-    "tieredstore_store_errors", "Calls of a store that failed.", ["store", "operation", "kind"], registry=REGISTRY
-)
-RETRIES: Final = Counter(
-    "tieredstore_store_retries",
-    "Tries after a failed one, by why that one failed.",
-    ["kind"],
-    registry=REGISTRY,
-)
-SEGMENT_COPY: Final = Histogram(
-    "tieredstore_segment_copy_seconds", "Duration of successful segment copies.", buckets=_SECONDS, registry=REGISTRY
-)
-SEGMENT_COPY_ERRORS: Final = Counter(
-    "tieredstore_segment_copy_errors", "Segment copies that failed.", registry=REGISTRY
-)
-SEGMENT_DELETE: Final = Histogram(
-    "tieredstore_segment_delete_seconds", "Duration of successful deletes.", buckets=_SECONDS, registry=REGISTRY
-)
-SEGMENT_DELETE_ERRORS: Final = Counter(
-    "tieredstore_segment_delete_errors", "Segment deletes that failed.", registry=REGISTRY
-)
-SEGMENT_DELETE_BYTES: Final = Counter(
-    "tieredstore_segment_delete_bytes", "Original bytes of deleted segments.", registry=REGISTRY
-)
-SEGMENT_FETCH_REQUESTED_BYTES: Final = Counter(
-    "tieredstore_segment_fetch_requested_bytes", "Bytes of the ranges asked for, before any is read.", registry=REGISTRY
+_BYTES: Final = _counter("tieredstore_store_bytes", "Bytes written or read.", ("store", "how"))
+_ERRORS: Final = _counter("tieredstore_store_errors", "Calls of a store that failed.", ("store", "operation", "kind"))
+RETRIES: Final = _counter("tieredstore_store_retries", "Tries after a failed one, by why that one failed.", ("kind",))
+SEGMENT_COPY: Final = _seconds("tieredstore_segment_copy_seconds", "Duration of successful segment copies.")
+SEGMENT_COPY_ERRORS: Final = _counter("tieredstore_segment_copy_errors", "Segment copies that failed.")
+SEGMENT_DELETE: Final = _seconds("tieredstore_segment_delete_seconds", "Duration of successful deletes.")
+SEGMENT_DELETE_ERRORS: Final = _counter("tieredstore_segment_delete_errors", "Segment deletes that failed.")
+SEGMENT_DELETE_BYTES: Final = _counter("tieredstore_segment_delete_bytes", "Original bytes of deleted segments.")
+SEGMENT_FETCH_REQUESTED_BYTES: Final = _counter(
+    "tieredstore_segment_fetch_requested_bytes", "Bytes of the ranges asked for, before any is read."
 )
 
 _KINDS: Final = (
@@ -93,17 +91,30 @@ def kind_of(error: BaseException) -> str:
     return next((kind for error_class, kind in _KINDS if isinstance(error, error_class)), "other")
 
 
+@dataclass(slots=True)
+class StoreCall:
+    """One call of a store, while it lasts; ``elsewhere_s`` are the seconds of it that were not the store's."""
+
+    elsewhere_s: float = 0.0
+
+
 @contextmanager
-def store_call(store: str, operation: str) -> Generator[None, None, None]:
-    """Times the block as one call of a store, and counts the error that it raises."""
+def store_call(store: str, operation: str) -> Generator[StoreCall, None, None]:
+    """Times the block as one call of a store, and counts the error that it raises.
+
+    A generator that is closed before its end is no error.
+    """
+    call = StoreCall()
     start = perf_counter()
     try:
-        yield
+        yield call
+    except GeneratorExit:
+        raise
     except BaseException as error:
         _ERRORS.labels(store, operation, kind_of(error)).inc()
         raise
     finally:
-        _REQUESTS.labels(store, operation).observe(perf_counter() - start)
+        _REQUESTS.labels(store, operation).observe(perf_counter() - start - call.elsewhere_s)
 
 
 def count_objects(store: str, how: str, objects: int, byte_count: int = 0) -> None:
@@ -124,7 +135,14 @@ class Snapshots(Collector):
         self._sources: dict[int, Snapshot] = {}
         self._closed: Totals[str] = Totals()
         self._next = 0
+        self._registry = registry
         registry.register(self)
+        _anew.append(self.begin_again)
+
+    def begin_again(self) -> None:
+        """In a forked child: another thread may have held the lock."""
+        self._lock = threading.Lock()
+        self._registry.register(self)
 
     def add(self, source: Snapshot) -> Callable[[], None]:
         """Collect from ``source`` until the function that is returned is called."""
@@ -162,16 +180,36 @@ CHUNK_CACHE: Final = Snapshots("tieredstore_chunk_cache")
 """Chunk caches: one source a cache."""
 
 
+_servers: Final[set[WSGIServer]] = set()
+
+
 def serve_metrics(port: int, host: str = "127.0.0.1") -> Callable[[], None]:
     """Serve ``REGISTRY`` by HTTP for Prometheus to scrape; the function returned stops it.
 
-    Only this machine is served unless ``host`` says otherwise. OSError if the port is taken.
+    Only this machine is served unless ``host`` says otherwise. OSError if the port is taken. A forked child does not
+    serve, nor does it keep the port from being used again.
     """
     server, thread = start_http_server(port, host, REGISTRY)
+    _servers.add(server)
 
     def stop() -> None:
+        if server not in _servers:
+            return
+        _servers.remove(server)
         server.shutdown()
         server.server_close()
         thread.join()
 
     return stop
+
+
+def _begin_again() -> None:
+    """Locks that other threads held during a fork stay locked in the child, where those threads are not."""
+    while _servers:
+        _servers.pop().server_close()
+    CollectorRegistry.__init__(REGISTRY)
+    for begin in _anew:
+        begin()
+
+
+os.register_at_fork(after_in_child=_begin_again)

@@ -71,9 +71,13 @@ class Rows(Cache):
         self._touched: dict[int, float] = {}
         self._touches_written = time.time()
         self.files: RawDisk
-        super().__init__(
-            str(folder), timeout=_LOCK_TIMEOUT, disk=RawDisk, eviction_policy="least-recently-used", statistics=0
-        )
+        try:
+            super().__init__(
+                str(folder), timeout=_LOCK_TIMEOUT, disk=RawDisk, eviction_policy="least-recently-used", statistics=0
+            )
+        except BaseException:
+            self.shut()
+            raise
         disk = self.disk
         if not isinstance(disk, RawDisk):
             raise TypeError(f"the cache's disk is a {type(disk).__name__}")
@@ -170,8 +174,6 @@ class Rows(Cache):
     def _connect(self) -> sqlite3.Connection:
         # other threads close it: all of them at the end, and those of ended threads here
         made = sqlite3.connect(self._path, timeout=_LOCK_TIMEOUT, isolation_level=None, check_same_thread=False)
-        for pragma in _PRAGMAS:
-            made.execute(pragma)
         with self._lock:
             ended = [self._connections.pop(thread) for thread in list(self._connections) if not thread.is_alive()]
             self._connections[threading.current_thread()] = made
@@ -179,6 +181,12 @@ class Rows(Cache):
             connection.close()
         if self._is_shut:  # meanwhile, so that nobody else would close it
             made.close()
+        try:
+            for pragma in _PRAGMAS:
+                made.execute(pragma)
+        except BaseException:
+            made.close()
+            raise
         return made
 
     def _is_too_old(self, used: float, now: float) -> bool:
@@ -187,13 +195,8 @@ class Rows(Cache):
     def _apply_touches(self, sql: Execute) -> None:
         with self._lock:
             touched, self._touched = self._touched, {}
-        try:
-            for rowid, used in touched.items():
-                sql(_TOUCH, (used, rowid, used))
-        except BaseException:
-            with self._lock:
-                self._touched = touched | self._touched
-            raise
+        for rowid, used in touched.items():
+            sql(_TOUCH, (used, rowid, used))
 
     def _cull(self, now: float, sql: Execute, cleanup: Cleanup, limit: int | None = None) -> None:  # noqa: ARG002 - the library's own count of rows
         """Within the transaction of a ``set``: the library's hook, which by itself looks at numbers of rows only."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, replace
 from time import monotonic
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import CorruptData, ObjectNotFound, RangeNotSatisfiable, SegmentCorrupt, StoreUnavailable
@@ -20,7 +19,9 @@ from tieredstore.remote.lookups import Manifests
 from tieredstore.remote.planning import greedy_run
 from tieredstore.remote.pools import Pools
 from tieredstore.remote.statistics import FetchCounters
-from tieredstore.transform.chunks import ChunkDecoder
+from tieredstore.transform.chunks import ChunkDecoder, fresh_memory
+
+_ROUNDED: Final = 1 << 20
 
 Original: TypeAlias = memoryview
 """The original bytes of one chunk; read only, for whoever holds it."""
@@ -41,27 +42,40 @@ class OpenSegment:
 class BufferPool:
     """Memory that one stream uses again and again, since fresh memory costs more to fault in than to decode into.
 
-    With ``reuse`` off every buffer is fresh: what a cache's loads give is shared with other readers.
+    With ``reuse`` off every buffer is fresh: what a cache's loads give is shared with other readers. Safe from several
+    threads.
     """
 
     def __init__(self, *, reuse: bool) -> None:
-        self._free: deque[bytearray] = deque()
+        self._free: list[memoryview] = []
         self._reuse = reuse
+        self._lock = threading.Lock()
 
     def take(self, size: int) -> memoryview:
-        """``size`` bytes, whatever they hold. Safe from several threads."""
-        try:
-            buffer = self._free.popleft()
-        except IndexError:
-            buffer = bytearray()
-        if len(buffer) < size:
-            buffer = bytearray(size)
-        return memoryview(buffer)[:size]
+        """``size`` bytes, whatever they hold."""
+        with self._lock:
+            fitting = [memory for memory in self._free if len(memory) >= size]
+            if fitting:
+                found = min(fitting, key=len)
+                self._free = [memory for memory in self._free if memory is not found]
+                return found[:size]
+            # One that has become too small makes room. Rounded up, the next run of compressed chunks fits too.
+            del self._free[:1]
+        return fresh_memory(-(-size // _ROUNDED) * _ROUNDED if size > _ROUNDED else size)[:size]
 
     def give(self, view: memoryview) -> None:
         """Hand memory back that ``take`` gave out and that nobody looks at any more."""
-        if self._reuse and isinstance(view.obj, bytearray):
-            self._free.append(view.obj)
+        if self._reuse:
+            with self._lock:
+                self._free.append(memoryview(view.obj))
+
+
+class StreamBuffers:
+    """A stream's memory: pools of their own for what comes and for what becomes of it, whose sizes differ."""
+
+    def __init__(self, *, reuse: bool) -> None:
+        self.stored = BufferPool(reuse=reuse)
+        self.originals = BufferPool(reuse=reuse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +98,7 @@ class Job:
 
     segment: OpenSegment
     run: range
-    buffers: BufferPool
+    buffers: StreamBuffers
     destination: Destination | None = None
 
     def place(self, run: range) -> memoryview | None:
@@ -130,7 +144,7 @@ class Load:
         except CancelledError as error:
             raise StoreUnavailable("the remote storage manager was closed while it was read from") from error
 
-    def finish_one(self, original: Original | None, buffers: BufferPool) -> None:
+    def finish_one(self, original: Original | None, buffers: StreamBuffers) -> None:
         """Its one reader is done with a chunk: memory that nobody looks at any more goes back.
 
         ``original`` is None for a chunk that lies in the reader's own buffer.
@@ -138,9 +152,9 @@ class Load:
         self._unread -= 1
         stored = self._arrived.result().stored
         if original is not None and (stored is None or original.obj is not stored.obj):
-            buffers.give(original)
+            buffers.originals.give(original)
         if stored is not None and not self._unread:
-            buffers.give(stored)
+            buffers.stored.give(stored)
 
     def cancel(self) -> None:
         """Do not start what has not started; what runs goes on into memory that nobody waits for."""
@@ -194,7 +208,7 @@ class ChunkLoader:
         first: int,
         limit: int,
         max_bytes: int,
-        buffers: BufferPool,
+        buffers: StreamBuffers,
         destination: Destination | None = None,
     ) -> list[Scheduled]:
         """Arrange for chunk ``first``, and for those before ``limit`` that come with the same request.
@@ -216,7 +230,7 @@ class ChunkLoader:
                 return [Scheduled(first, None)]
             return self._claim(segment, first, limit, max_bytes, buffers)
 
-    def load_one(self, segment: OpenSegment, chunk: int, buffers: BufferPool) -> Scheduled:
+    def load_one(self, segment: OpenSegment, chunk: int, buffers: StreamBuffers) -> Scheduled:
         """Load a chunk that the cache was said to hold and does not give."""
         with self._lock:
             running = self._running.get(self.key(segment, chunk))
@@ -229,7 +243,7 @@ class ChunkLoader:
         return ChunkKey(self._store.identity, segment.log_key, chunk, segment.layout)
 
     def _claim(
-        self, segment: OpenSegment, first: int, limit: int, max_bytes: int, buffers: BufferPool
+        self, segment: OpenSegment, first: int, limit: int, max_bytes: int, buffers: StreamBuffers
     ) -> list[Scheduled]:
         def is_missing(chunk: int) -> bool:
             key = self.key(segment, chunk)
@@ -258,7 +272,7 @@ class ChunkLoader:
         segment, run = job.segment, job.run
         start, stop = segment.positions[run.start], segment.positions[run.stop]
         direct = job.place(run) if segment.decoder.is_identity else None
-        stored = job.buffers.take(stop - start) if direct is None else direct
+        stored = job.buffers.stored.take(stop - start) if direct is None else direct
         try:
             self._read_stored(segment, start, stored)
         except RangeNotSatisfiable as error:
@@ -315,6 +329,6 @@ class ChunkLoader:
             return stored
         original = job.place(range(chunk, chunk + 1))
         if original is None:
-            original = job.buffers.take(job.segment.index.original_size(chunk))
+            original = job.buffers.originals.take(job.segment.index.original_size(chunk))
         job.segment.decoder.decode_into(stored, original)
         return original

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tieredstore.errors import CorruptData
 from tieredstore.model import ByteRange
-from tieredstore.remote.loading import BufferPool, ChunkLoader, Destination, Load, OpenSegment, Original, Scheduled
+from tieredstore.remote.loading import ChunkLoader, Destination, Load, OpenSegment, Original, Scheduled, StreamBuffers
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -62,7 +62,7 @@ class SegmentStream(io.RawIOBase):
         self._loader = loader
         self._options = options
         self.continuation = continuation
-        self._buffers = BufferPool(reuse=loader.cache is None)
+        self._buffers = StreamBuffers(reuse=loader.cache is None)
         self._window: deque[Scheduled] = deque()
         self._head: Original | None = None
         self._sequential = True
@@ -226,10 +226,10 @@ class SegmentStream(io.RawIOBase):
         """A chunk from the cache, on this thread; loaded after all if the cache does not give it."""
         cache, segment = self._loader.cache, self._segment
         assert cache is not None
-        original = self._buffers.take(segment.index.original_size(chunk))
+        original = self._buffers.originals.take(segment.index.original_size(chunk))
         stored = original
         if cache.encrypted:
-            stored = self._buffers.take(segment.positions[chunk + 1] - segment.positions[chunk])
+            stored = self._buffers.stored.take(segment.positions[chunk + 1] - segment.positions[chunk])
         with contextlib.suppress(CorruptData):  # what the cache holds is not what was put in: a miss
             if cache.get_into(self._loader.key(segment, chunk), stored):
                 if cache.encrypted:
@@ -277,4 +277,4 @@ class SegmentStream(io.RawIOBase):
         self._window.clear()
         self._head = None
         # Loads that run on still write into the old memory.
-        self._buffers = BufferPool(reuse=self._loader.cache is None)
+        self._buffers = StreamBuffers(reuse=self._loader.cache is None)

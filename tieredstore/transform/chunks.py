@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 from dataclasses import dataclass
+from typing import Final
 
 from tieredstore.errors import CorruptData
 from tieredstore.format.chunk_index import ENCRYPTION_OVERHEAD
 from tieredstore.transform.encryption import SegmentCipher
 from tieredstore.transform.zstd import compress, decompress_into
 
+_PAGES: Final = 1 << 20
+
+
+def fresh_memory(size: int) -> memoryview:
+    """``size`` writable bytes of zeros.
+
+    Large ones are pages of their own, which go back to the system as soon as nobody looks at them: malloc's arenas, one
+    a thread, kept 20 MiB and more of such buffers after they were freed.
+    """
+    return memoryview(mmap.mmap(-1, size) if size >= _PAGES else bytearray(size))
+
 
 class GrowingBuffer:
     """Memory that is used again and again: a fresh 4 MiB buffer costs more to fault in than to decrypt into."""
 
     def __init__(self) -> None:
-        self._memory = memoryview(bytearray())
+        self._memory = fresh_memory(0)
 
     def first(self, size: int) -> memoryview:
         """``size`` writable bytes, whatever they hold; valid until the next call."""
         if len(self._memory) < size:
-            self._memory = memoryview(bytearray(size))
+            self._memory = fresh_memory(size)
         return self._memory[:size]
 
 

@@ -1,0 +1,215 @@
+"""Counting: what a call's time is, what is no error, forks, and the exporter's life."""
+
+from __future__ import annotations
+
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Generator, Iterator
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from tests.fresh_python import run_fresh
+from tieredstore import metrics
+from tieredstore.errors import (
+    AccessDenied,
+    ManifestCorrupt,
+    ObjectNotFound,
+    PreconditionFailed,
+    RangeNotSatisfiable,
+    SegmentNotFound,
+    StoreError,
+    StoreThrottled,
+    StoreUnavailable,
+)
+
+
+def sample(name: str, **labels: str) -> float:
+    return metrics.REGISTRY.get_sample_value(name, labels) or 0.0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The one number is the time now, in seconds."""
+    now = [0.0]
+    monkeypatch.setattr(metrics, "perf_counter", lambda: now[0])
+    return now
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (StoreThrottled("x"), "throttled"), (StoreUnavailable("x"), "transient"), (AccessDenied("x"), "denied"),
+        (ObjectNotFound("x"), "missing"), (SegmentNotFound("x"), "missing"), (PreconditionFailed("x"), "precondition"),
+        (ManifestCorrupt("x"), "corrupt"), (RangeNotSatisfiable("x"), "other"), (StoreError("x"), "other"),
+        (OSError("x"), "other"), (KeyboardInterrupt(), "other"),
+    ],
+)  # fmt: skip
+def test_every_error_has_one_kind(error: BaseException, kind: str) -> None:
+    assert metrics.kind_of(error) == kind
+
+
+def test_a_call_takes_its_time_without_what_was_spent_elsewhere(clock: list[float]) -> None:
+    with metrics.store_call("time-of-a-call", "put") as call:
+        clock[0] += 7.0
+        call.elsewhere_s += 4.5
+    assert sample("tieredstore_store_request_seconds_sum", store="time-of-a-call", operation="put") == 2.5
+    assert sample("tieredstore_store_request_seconds_count", store="time-of-a-call", operation="put") == 1
+
+
+def test_a_call_that_fails_is_timed_and_counted_as_its_kind(clock: list[float]) -> None:
+    def fail() -> None:
+        with metrics.store_call("a-failed-call", "get"):
+            clock[0] += 3.0
+            raise AccessDenied("no")
+
+    with pytest.raises(AccessDenied):
+        fail()
+    assert sample("tieredstore_store_request_seconds_sum", store="a-failed-call", operation="get") == 3.0
+    assert sample("tieredstore_store_errors_total", store="a-failed-call", operation="get", kind="denied") == 1
+
+
+def test_a_generator_that_is_closed_early_is_a_call_without_an_error() -> None:
+    def listing() -> Generator[int, None, None]:
+        with metrics.store_call("closed-early", "list"):
+            yield 1
+            yield 2
+
+    taken = listing()
+    next(taken)
+    taken.close()
+    assert sample("tieredstore_store_request_seconds_count", store="closed-early", operation="list") == 1
+    assert sample("tieredstore_store_errors_total", store="closed-early", operation="list", kind="other") == 0
+
+
+@pytest.fixture
+def registry() -> CollectorRegistry:
+    return CollectorRegistry()
+
+
+def test_sources_add_up_and_a_closed_one_leaves_its_totals_but_not_its_levels(registry: CollectorRegistry) -> None:
+    sums = metrics.Snapshots("test_sources", registry)
+    one, other = {"hits": 3, "entries": 2}, {"hits": 10, "entries": 5, "wait_seconds": 0.25}
+    remove = sums.add(lambda: one)
+    sums.add(lambda: other)
+
+    def found() -> list[float | None]:
+        names = ("hits_total", "entries", "wait_seconds_total")
+        return [registry.get_sample_value(f"test_sources_{name}") for name in names]
+
+    assert found() == [13, 7, 0.25]
+    one["hits"] = 4
+    remove()
+    assert found() == [14, 5, 0.25]
+    one["hits"] = 100
+    remove()
+    assert found() == [14, 5, 0.25]
+
+
+def test_totals_and_levels_have_the_types_that_prometheus_needs(registry: CollectorRegistry) -> None:
+    metrics.Snapshots("test_types", registry).add(lambda: {"hits": 1, "evicted_bytes": 2, "entries": 3, "bytes": 4})
+    assert {found.name: found.type for found in registry.collect()} == {
+        "test_types_hits": "counter",
+        "test_types_evicted_bytes": "counter",
+        "test_types_entries": "gauge",
+        "test_types_bytes": "gauge",
+    }
+
+
+def test_a_forked_child_counts_from_zero_and_hangs_on_no_lock_of_its_parent() -> None:
+    # Each lock is held during the fork, as a thread that counts just then would hold it.
+    told = run_fresh("""
+        import contextlib, os, signal, warnings
+        from tieredstore import metrics
+
+        warnings.simplefilter("ignore", DeprecationWarning)
+        metrics.RETRIES.labels("transient").inc(5)
+        metrics.SEGMENT_DELETE_BYTES.inc(7)
+        metrics.FETCH.add(lambda: {"requests": 9})
+        call = metrics._REQUESTS.labels("memory", "get")
+        with contextlib.ExitStack() as held:
+            for lock in (
+                metrics.REGISTRY._lock, metrics.RETRIES._lock, metrics._REQUESTS._lock, call._sum._lock,
+                metrics.SEGMENT_DELETE_BYTES._value._lock, metrics.FETCH._lock,
+            ):
+                held.enter_context(lock)
+            child = os.fork()
+            if not child:
+                signal.alarm(20)
+                with metrics.store_call("memory", "get"):
+                    metrics.RETRIES.labels("transient").inc()
+                metrics.SEGMENT_DELETE_BYTES.inc()
+                print(*(metrics.REGISTRY.get_sample_value(*name) for name in (
+                    ("tieredstore_store_retries_total", {"kind": "transient"}),
+                    ("tieredstore_segment_delete_bytes_total",),
+                    ("tieredstore_store_request_seconds_count", {"store": "memory", "operation": "get"}),
+                    ("tieredstore_fetch_requests_total",),
+                )), flush=True)
+                os._exit(0)
+            ended = os.waitpid(child, 0)[1]
+        assert ended == 0, ended
+        print(metrics.REGISTRY.get_sample_value("tieredstore_segment_delete_bytes_total"))
+    """)
+    assert told.split() == ["1.0", "1.0", "1.0", "9", "7.0"]
+
+
+@pytest.fixture
+def port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        found: int = probe.getsockname()[1]
+        return found
+
+
+@pytest.fixture
+def served(port: int) -> Iterator[str]:
+    stop = metrics.serve_metrics(port)
+    yield f"http://127.0.0.1:{port}/metrics"
+    stop()
+    stop()
+
+
+def test_what_is_served_is_what_was_counted(served: str) -> None:
+    with metrics.store_call("served", "head"):
+        pass
+    with urllib.request.urlopen(served, timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    assert 'tieredstore_store_request_seconds_count{operation="head",store="served"} 1.0' in lines
+    assert "# TYPE tieredstore_store_request_seconds histogram" in lines
+
+
+def test_only_this_machine_is_served_by_default(served: str, port: int) -> None:
+    # Another address of the loopback network: it is answered only where all addresses are bound.
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(f"http://127.0.0.2:{port}/metrics", timeout=10)
+
+
+def test_a_port_that_is_taken_is_an_error(served: str, port: int) -> None:
+    with pytest.raises(OSError, match="in use"):
+        metrics.serve_metrics(port)
+
+
+def test_a_forked_child_does_not_keep_its_parent_s_port(port: int) -> None:
+    run_fresh(
+        """
+        import os, signal, sys, warnings
+        from tieredstore import metrics
+
+        warnings.simplefilter("ignore", DeprecationWarning)
+        stop = metrics.serve_metrics(int(sys.argv[1]))
+        ready, told = os.pipe()
+        child = os.fork()
+        if not child:
+            signal.alarm(20)
+            stop()
+            os.write(told, b"x")
+            signal.pause()
+        os.read(ready, 1)
+        stop()
+        metrics.serve_metrics(int(sys.argv[1]))()
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    """,
+        port,
+    )
