@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import urllib.error
 import urllib.request
 from collections.abc import Generator, Iterator
+from dataclasses import fields
+from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -23,6 +26,10 @@ from tieredstore.errors import (
     StoreThrottled,
     StoreUnavailable,
 )
+from tieredstore.remote.chunk_cache import CacheStats
+from tieredstore.remote.statistics import FetchStats
+
+DOCUMENT = Path(__file__).parent.parent / "docs" / "metrics.md"
 
 
 def sample(name: str, **labels: str) -> float:
@@ -115,6 +122,20 @@ def test_totals_and_levels_have_the_types_that_prometheus_needs(registry: Collec
         "test_types_entries": "gauge",
         "test_types_bytes": "gauge",
     }
+
+
+def test_the_document_names_every_metric_and_no_other() -> None:
+    listed = DOCUMENT.read_text()
+    made = {found.name for found in metrics.REGISTRY.collect()}
+    fetch = {f"tieredstore_fetch_{field.name}" for field in fields(FetchStats)}
+    cache = {f"tieredstore_chunk_cache_{field.name}" for field in fields(CacheStats)}
+    assert {name for name in made - fetch - cache if f"`{name}`" not in listed} == set()
+    rows = {"tieredstore_fetch_": FetchStats, "tieredstore_chunk_cache_": CacheStats}
+    for beginning, counted in rows.items():
+        row = next(line for line in listed.splitlines() if line.startswith(f"| `{beginning}…`"))
+        assert {field.name for field in fields(counted)} == set(re.findall(r"`([a-z_]+)`", row))
+    for name in re.findall(r"`(tieredstore_\w+?)(?:_total)?[`{]", listed):
+        assert name in made | fetch | cache
 
 
 def test_a_forked_child_counts_from_zero_and_hangs_on_no_lock_of_its_parent() -> None:

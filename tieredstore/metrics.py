@@ -1,8 +1,8 @@
 """Prometheus metrics of this process: what stores were asked, what segments were copied, read and deleted.
 
 One registry of our own, ``REGISTRY``: export it with :func:`serve_metrics`, or hand it to your own exporter. Counting
-costs some microseconds a call of a store, whether or not anybody looks. A forked child counts from zero, its readers'
-and caches' totals excepted, and does not serve what its parent serves.
+costs five to ten microseconds a call of a store, whether or not anybody looks. A forked child counts from zero, but for
+readers and caches that it has from its parent, and does not serve what its parent serves.
 The names are listed, beside those of the plugin, in docs/metrics.md.
 """
 

@@ -20,7 +20,7 @@ from tieredstore.remote.disk_files import private_folder
 from tieredstore.remote.disk_library import Timeout
 from tieredstore.remote.disk_rows import DATABASE, Row, Rows, identity_of
 from tieredstore.remote.disk_seal import seal, unseal, unseal_into
-from tieredstore.remote.forks import begin_again_after_fork
+from tieredstore.remote.forks import Gate, begin_again_after_fork, pause_during_fork
 
 _LOG: Final = logging.getLogger("tieredstore.remote.disk_cache")
 
@@ -31,6 +31,9 @@ _NOT_OURS: Final = (*_TROUBLE, ValueError, TypeError, KeyError)
 
 _OPEN_EVERY: Final = 5.0
 """Seconds until a database that could not be opened is tried again."""
+
+_PAUSE: Final = 2.0
+"""Seconds that a fork, or ``close``, waits for uses under way; the longest wait of theirs is for the table's lock."""
 
 _INHERITED: Final[list[Rows]] = []
 """Of the parent process: to close its connections, or to let them be collected, would take its locks away."""
@@ -52,11 +55,30 @@ class DiskEntries:
         self._rows: Rows | None = None
         self.begin_again()
         begin_again_after_fork(self)
+        pause_during_fork(self)
+
+    def pause(self) -> None:
+        """Before a fork: close the connections.
+
+        SQLite keeps its locks by process and file: a child that has a connection of its parent open, even untouched,
+        would take locks for its own that it does not have.
+        """
+        if self._gate.shut(_PAUSE) and self._rows is not None:
+            self._rows.close()
+
+    def go_on(self) -> None:
+        """After a fork, in the parent: connections are made again when they are needed."""
+        self._gate.open()
 
     def begin_again(self) -> None:
-        """Fresh locks and counters, and nothing open: for a forked child."""
-        if self._rows is not None:
+        """Fresh locks and counters, and nothing open: for a forked child.
+
+        Where the parent could not be paused, the child has no cache.
+        """
+        if self._rows is not None and self._rows.is_connected:
             _INHERITED.append(self._rows)
+            self._is_closed = True
+        self._gate = Gate()
         self._rows = None
         self._open_at = 0.0
         self._lock = threading.Lock()
@@ -86,6 +108,8 @@ class DiskEntries:
         """Close the database; every read is a miss from then on."""
         with self._lock:
             rows, self._rows, self._is_closed = self._rows, None, True
+        self._gate.shut(_PAUSE)
+        self._gate.open()
         if rows is not None:
             with contextlib.suppress(*_TROUBLE):
                 rows.write_touches()
@@ -119,14 +143,15 @@ class DiskEntries:
 
     def _attempt(self, use: Callable[[Rows], Result]) -> Result | None:
         """What ``use`` gives; None if the database is not there or refuses."""
-        rows = self._opened()
-        if rows is None:
-            return None
-        try:
-            return use(rows)
-        except _TROUBLE as error:
-            self._suffer(rows, error)
-            return None
+        with self._gate:
+            rows = self._opened()
+            if rows is None:
+                return None
+            try:
+                return use(rows)
+            except _TROUBLE as error:
+                self._suffer(rows, error)
+                return None
 
     def _opened(self) -> Rows | None:
         rows = self._rows

@@ -150,6 +150,11 @@ class Rows(Cache):
             if connection is not None and connection.in_transaction:
                 connection.rollback()
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether any thread has a connection open."""
+        return bool(self._connections)
+
     def shut(self) -> None:
         """Close all connections for good."""
         self._is_shut = True

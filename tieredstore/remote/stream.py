@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tieredstore.errors import CorruptData
 from tieredstore.model import ByteRange
-from tieredstore.remote.loading import ChunkLoader, Destination, Load, OpenSegment, Original, Scheduled, StreamBuffers
+from tieredstore.remote.loading import ChunkLoader, Destination, Load, OpenSegment, Original, Scheduled
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -62,7 +62,7 @@ class SegmentStream(io.RawIOBase):
         self._loader = loader
         self._options = options
         self.continuation = continuation
-        self._buffers = StreamBuffers(reuse=loader.cache is None)
+        self._buffers = loader.take_buffers()
         self._window: deque[Scheduled] = deque()
         self._head: Original | None = None
         self._sequential = True
@@ -149,7 +149,10 @@ class SegmentStream(io.RawIOBase):
     def close(self) -> None:
         """Stop loading; what was not started never is."""
         if not self.closed:
+            idle = not self._window
             self._forget()
+            if idle:
+                self._loader.give_buffers(self._buffers)
             if self.continuation is not None and self.remaining:
                 self.continuation.drop()
         super().close()
@@ -268,6 +271,8 @@ class SegmentStream(io.RawIOBase):
             self._drop_first()
 
     def _forget(self) -> None:
+        if not self._window:
+            return
         loads: set[Load] = {entry.load for entry in self._window if entry.load is not None and entry.owned}
         for load in loads:
             load.cancel()
@@ -276,5 +281,4 @@ class SegmentStream(io.RawIOBase):
                 entry.load.settle()  # it writes into the reader's buffer, which is the reader's again now
         self._window.clear()
         self._head = None
-        # Loads that run on still write into the old memory.
-        self._buffers = StreamBuffers(reuse=self._loader.cache is None)
+        self._buffers = self._loader.take_buffers()  # loads that run on still write into the old memory
