@@ -11,10 +11,10 @@ from pathlib import Path
 REPO = Path(__file__).parent.parent
 
 
-def run_fresh(code: str, *arguments: object, warnings: str = "error") -> str:
+def run_fresh(code: str, *arguments: object) -> str:
     """What the code prints; it fails the test if it raises, warns or takes over a minute."""
     done = subprocess.run(
-        [sys.executable, "-W", warnings, "-c", textwrap.dedent(code), *map(str, arguments)],
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code), *map(str, arguments)],
         cwd=REPO,
         env={**os.environ, "PYTHONPATH": str(REPO)},
         capture_output=True,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tieredstore.backends.base import ObjectStore
-from tieredstore.backends.registry import store_from_settings
+from tieredstore.backends.wrapping import open_wrapped
 from tieredstore.backends.url_settings import settings_at
 from tieredstore.config import Settings, load_settings
 from tieredstore.errors import ConfigError
@@ -46,5 +46,5 @@ def chosen_settings(settings_path: Path | None, store_url: str | None) -> Settin
 def opened(settings_path: Path | None, store_url: str | None = None) -> Generator[OpenedStore, None, None]:
     """The store that a settings file or a URL names, closed again at the end."""
     settings = chosen_settings(settings_path, store_url)
-    with contextlib.closing(store_from_settings(settings)) as store:
+    with contextlib.closing(open_wrapped(settings)) as store:
         yield OpenedStore(settings, store)

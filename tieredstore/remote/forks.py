@@ -13,7 +13,7 @@ class Forked(Protocol):
     """State that a fork copies in whatever condition another thread left it."""
 
     def begin_again(self) -> None:
-        """In the child, before anything else runs there: fresh locks, and nothing that another thread left half done."""
+        """In the child, before anything else runs there: fresh locks, and nothing that is half done."""
 
 
 class Paused(Protocol):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, fields
 
+from tieredstore.remote.forks import begin_again_after_fork
+
 
 @dataclass(frozen=True, slots=True)
 class FetchStats:
@@ -42,6 +44,11 @@ class FetchCounters:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._totals: dict[str, float] = {field.name: 0 for field in fields(FetchStats)}
+        begin_again_after_fork(self)
+
+    def begin_again(self) -> None:
+        """After a fork: another thread of the parent may have held the lock."""
+        self._lock = threading.Lock()
 
     def add(self, **counted: float) -> None:
         """Add to the fields of these names."""
