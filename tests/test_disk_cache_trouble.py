@@ -87,6 +87,8 @@ def test_all_go_on_with_one_new_database(tmp_path: Path, damage: str) -> None:
         assert got(other, CHUNKS[2], len(CHUNK)) == CHUNK
         other.put(CHUNKS[3], CHUNK)
         assert got(one, CHUNKS[3], len(CHUNK)) == CHUNK
+        with opened(tmp_path) as third:
+            assert [key in third for key in CHUNKS[:4]] == [False, False, True, True]
 
 
 def test_a_database_that_another_process_made_anew_is_not_removed_again(tmp_path: Path) -> None:

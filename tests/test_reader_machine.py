@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,10 +16,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.small_segments import MODES, memory_settings, new_metadata, write_segment
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import Settings
-from tieredstore.errors import SegmentCorrupt, StoreUnavailable
+from tieredstore.errors import ConfigError, SegmentCorrupt, StoreUnavailable
 from tieredstore.format.keys import Suffix
 from tieredstore.model import IndexType
 from tieredstore.remote import RemoteStorageManager, SegmentStream
+from tieredstore.remote.chunk_cache import ChunkKey, MemoryChunkCache
 from tieredstore.testing.delegating import DelegatingObjectStore, Operation
 from tieredstore.testing.faults import FaultyStore
 
@@ -215,3 +217,36 @@ def test_a_failed_load_is_not_cached(tmp_path: Path, cache: str) -> None:
             manager.fetch_log_segment(metadata, 0, 10).read()
         inner.put(key, good)
         assert manager.fetch_log_segment(metadata, 0).read() == LOG
+
+
+def test_a_disk_cache_without_its_library_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.startswith(("diskcache", "tieredstore.remote.disk_"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "diskcache", None)
+    with pytest.raises(ConfigError, match=r"install tieredstore\[cache\]"):
+        RemoteStorageManager(reader_settings("none", "disk", -1, tmp_path), store=MemoryObjectStore())
+
+
+class Collecting(MemoryChunkCache):
+    """Loses the last reference to a stream in the middle of another one's scheduling, as the collector may."""
+
+    def __init__(self, streams: list[SegmentStream]) -> None:
+        super().__init__(-1)
+        self.streams = streams
+
+    def __contains__(self, key: ChunkKey) -> bool:
+        self.streams.clear()
+        return super().__contains__(key)
+
+
+def test_a_stream_that_is_collected_while_another_is_scheduled_does_not_lock_up(tmp_path: Path) -> None:
+    store, metadata = MemoryObjectStore(), new_metadata(len(LOG))
+    with RemoteStorageManager(reader_settings("none", "memory", -1, tmp_path), store=store) as manager:
+        manager.copy_log_segment_data(metadata, write_segment(tmp_path, LOG))
+        streams = [manager.fetch_log_segment(metadata, 0, next_segment=lambda: metadata)]
+        manager._reading.reader._loader.cache = Collecting(streams)
+        reading = Thread(target=lambda: manager.fetch_log_segment(metadata, 0).read(), daemon=True)
+        reading.start()
+        reading.join(20)
+        assert not reading.is_alive()
+        assert not streams

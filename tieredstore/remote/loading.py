@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -204,18 +205,19 @@ class ChunkLoader:
         self.counters = counters
         self._lock = threading.Lock()
         self._running: dict[ChunkKey, Load] = {}
-        self._idle_buffers: list[StreamBuffers] = []
+        # Without a lock: a stream may be closed by the garbage collector, wherever this thread is just then.
+        self._idle_buffers: deque[StreamBuffers] = deque(maxlen=MAX_IDLE_BUFFERS)
 
     def take_buffers(self) -> StreamBuffers:
         """Memory for a stream: what an earlier one left, if there is any."""
-        with self._lock:
-            return self._idle_buffers.pop() if self._idle_buffers else StreamBuffers(reuse=self.cache is None)
+        try:
+            return self._idle_buffers.pop()
+        except IndexError:
+            return StreamBuffers(reuse=self.cache is None)
 
     def give_buffers(self, buffers: StreamBuffers) -> None:
         """Take back the memory of a stream of which nothing is under way any more."""
-        with self._lock:
-            if len(self._idle_buffers) < MAX_IDLE_BUFFERS:
-                self._idle_buffers.append(buffers)
+        self._idle_buffers.append(buffers)
 
     def schedule(
         self,

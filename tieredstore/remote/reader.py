@@ -37,7 +37,8 @@ class SegmentReader:
         self._loader = loader
         self._options = options
         self._pools = pools
-        self._lock = threading.Lock()
+        # Reentrant: the garbage collector may close a stream, which drops what it prepared, within this very lock.
+        self._lock = threading.RLock()
         self._prepared: OrderedDict[RemoteLogSegmentId, _Prepared] = OrderedDict()
 
     def open(

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from tieredstore import metrics
 from tieredstore.backends.base import ObjectStore
 from tieredstore.config import ChunkCacheSettings, FetchSettings, IndexCacheSettings
+from tieredstore.errors import ConfigError
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata
 from tieredstore.remote.bounded_map import BoundedMap
 from tieredstore.remote.chunk_cache import ChunkCache, MemoryChunkCache
@@ -111,7 +112,12 @@ def _chunk_cache(settings: ChunkCacheSettings) -> tuple[ChunkCache, BlobCache | 
         memory = MemoryChunkCache(settings.size, retention_ms=settings.retention_ms, encrypted=settings.encrypted)
         return memory, None
     # diskcache and its database are imported by those only who configured them.
-    from tieredstore.remote.disk_cache import DiskChunkCache  # noqa: PLC0415
+    try:
+        from tieredstore.remote.disk_cache import DiskChunkCache  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        if error.name != "diskcache":
+            raise
+        raise ConfigError("the disk cache needs the package diskcache; install tieredstore[cache]") from error
 
     assert settings.path is not None  # the settings were checked for it
     disk = DiskChunkCache(
