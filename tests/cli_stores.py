@@ -27,7 +27,7 @@ class StuckStore(DelegatingObjectStore):
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
         """Mark, and hang for a while."""
         Path(os.environ["STUCK_MARK"]).touch()
-        time.sleep(10)
+        time.sleep(5)
         super().get_into(key, start, buffer)
 
 

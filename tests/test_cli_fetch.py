@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -134,6 +135,14 @@ def test_a_reader_that_has_enough_is_no_error_to_talk_of(settings: Path, argumen
     assert running.wait() == 1
 
 
+# A shell starts its background jobs, and so whole test runs, with interrupts ignored.
+INTERRUPTIBLE = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
 def test_an_interrupted_fetch_leaves_no_file_and_exits_130(settings: Path, tmp_path: Path) -> None:
     target = tmp_path / "x.log"
     slow = tmp_path / "slow.properties"
@@ -141,7 +150,7 @@ def test_an_interrupted_fetch_leaves_no_file_and_exits_130(settings: Path, tmp_p
     slow.write_text(slow.read_text() + f"storage.root={settings.parent / 'store'}\n")
     started = tmp_path / "started"
     running = subprocess.Popen(
-        command("fetch", "-c", slow, "txn", 0, 605, "-o", target),
+        [sys.executable, "-c", INTERRUPTIBLE, *command("fetch", "-c", slow, "txn", 0, 605, "-o", target)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         env=environment(STUCK_MARK=str(started)),
