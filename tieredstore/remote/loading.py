@@ -198,6 +198,7 @@ class ChunkLoader:
         counters: FetchCounters,
     ) -> None:
         self._store = store
+        self._identity = store.identity  # asked for once: it is part of every chunk's key
         self._manifests = manifests
         self._pools = pools
         self.cache = cache
@@ -257,7 +258,7 @@ class ChunkLoader:
 
     def key(self, segment: OpenSegment, chunk: int) -> ChunkKey:
         """Under which the cache has a chunk."""
-        return ChunkKey(self._store.identity, segment.log_key, chunk, segment.layout)
+        return ChunkKey(self._identity, segment.log_key, chunk, segment.layout)
 
     def _claim(
         self, segment: OpenSegment, first: int, limit: int, max_bytes: int, buffers: StreamBuffers
