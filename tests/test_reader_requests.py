@@ -19,7 +19,7 @@ from tieredstore.config import Settings
 from tieredstore.errors import SegmentCorrupt
 from tieredstore.format.keys import Suffix
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata
-from tieredstore.remote import RemoteStorageManager
+from tieredstore.remote import RemoteStorageManager, loading
 from tieredstore.testing.doubles import CountingStore, LatencyStore
 
 MIB = 1 << 20
@@ -345,3 +345,29 @@ def test_a_failed_read_leaves_no_thread_in_the_callers_buffer(tmp_path: Path) ->
                 stream.readinto(buffer)
             buffer[:] = bytes(len(LOG))
             assert not any(buffer)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_ranges_that_end_within_a_chunk_leave_their_memory_to_the_next(
+    tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = Copied(settings_for(tmp_path, mode), tmp_path / "segment", at_once=True)
+    fresh: list[int] = []
+
+    def counted(size: int) -> memoryview:
+        fresh.append(size)
+        return memoryview(bytearray(size))
+
+    monkeypatch.setattr(loading, "fresh_memory", counted)
+
+    def read() -> None:
+        with copied.manager.fetch_log_segment(copied.metadata, 100, 40 * KIB + 7) as stream:
+            assert b"".join(map(bytes, stream.chunks())) == LOG[100 : 40 * KIB + 8]
+
+    read()
+    used = len(fresh)
+    assert used
+    for _ in range(5):
+        read()
+    copied.manager.close()
+    assert len(fresh) == used

@@ -253,7 +253,8 @@ class SegmentStream(io.RawIOBase):
     def _advance(self, size: int) -> None:
         self._position += size
         chunk = self._window[0].chunk
-        if self._position >= self._segment.index.original_range(chunk).stop:
+        # The last chunk of a range may be wanted in part only: its memory is not needed any longer either.
+        if self._position >= min(self._segment.index.original_range(chunk).stop, self._range.stop):
             self._drop_first()
 
     def _drop_first(self) -> None:
