@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -23,7 +24,7 @@ from tieredstore.backends.http_session import within
 from tieredstore.backends.keys import checked_key
 from tieredstore.backends.parts import PartCutter, cut
 from tieredstore.backends.per_process import PerProcess
-from tieredstore.backends.ranges import is_empty_request
+from tieredstore.backends.ranges import TooLargeError, check_small, is_empty_request
 from tieredstore.backends.retries import Deadline, RetryPolicy
 from tieredstore.errors import InvalidKey, ObjectNotFound, PreconditionFailed, TieredStoreError
 
@@ -39,8 +40,8 @@ Result = TypeVar("Result")
 class AzureObjectStore(ObjectStore):
     """One container. The etag of an object is the service's own, without quotes; conditions are on it.
 
-    The service checks an MD5 of what is written (of blocks, unless switched off); a whole object that is read is
-    checked here, where the service keeps an MD5 of it (it does of objects below a block's size). Blocks of a failed
+    The service checks an MD5 of what is written, unless that is switched off; a whole object that is read is checked
+    here, where the service keeps an MD5 of it (it does of objects below a block's size). Blocks of a failed
     upload are not visible, and the service drops them after a week, or when the object is written again; nothing can
     drop them before.
     """
@@ -48,7 +49,8 @@ class AzureObjectStore(ObjectStore):
     def __init__(self, options: AzureOptions, *, retry: RetryPolicy | None = None) -> None:
         self.options = options
         self._identity = container_url(options)
-        self._retry = retry or RetryPolicy(attempts=options.attempts, timeout_s=options.call_timeout_s)
+        policy = retry or RetryPolicy(attempts=options.attempts, timeout_s=options.call_timeout_s)
+        self._retry = replace(policy, attempt_timeout_s=options.attempt_timeout_s)
         self._clients = PerProcess(partial(open_client, options), AzureClient.close)
 
     @classmethod
@@ -99,7 +101,7 @@ class AzureObjectStore(ObjectStore):
         write = Write(self._clients.get(), key, self._named(key), condition, self._retry, deadline)
         if first.is_last:
             try:
-                return write_whole(write, first.data)
+                return write_whole(write, first.data, with_md5=self.options.send_md5)
             except PreconditionFailed:
                 # Blocks that a failed upload left count as a blob, but not for a list of blocks.
                 if condition != IF_ABSENT or self._exists(key):
@@ -108,7 +110,7 @@ class AzureObjectStore(ObjectStore):
             # The service says so as well, but only when everything has been sent.
             raise PreconditionFailed(f"{write.what} exists already")
         parallelism = self.options.upload_parallelism
-        return write_blocks(write, cutter, first, parallelism, with_md5=self.options.block_md5)
+        return write_blocks(write, cutter, first, parallelism, with_md5=self.options.send_md5)
 
     def _exists(self, key: str) -> bool:
         try:
@@ -122,9 +124,21 @@ class AzureObjectStore(ObjectStore):
         _check(key)
         if is_empty_request(start, stop):
             return b""
+        return self._get(key, start, stop)
+
+    def get_small(self, key: str, most: int) -> bytes | None:
+        """As ``get``; of a larger blob only the headers of the answer are read."""
+        _check(key)
+        try:
+            return self._get(key, 0, None, most)
+        except TooLargeError:
+            return None
+
+    def _get(self, key: str, start: int, stop: int | None, most: int | None = None) -> bytes:
         what = self._named(key)
 
         def take(raw: RawBody, size: int, headers: Mapping[str, str]) -> bytes:
+            check_small(size, most)
             data = read_bytes(raw, size, what)
             check_md5(what, headers, data)
             return data

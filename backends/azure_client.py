@@ -68,7 +68,8 @@ def container_url(options: AzureOptions) -> str:
 
 def open_client(options: AzureOptions) -> AzureClient:
     """A new client; AccessDenied or ConfigError if its credentials cannot be had."""
-    limits = HttpLimits(options.concurrency, options.connect_timeout_s, options.read_timeout_s)
+    connections = options.concurrency + options.upload_parallelism
+    limits = HttpLimits(connections, options.connect_timeout_s, options.read_timeout_s)
     transport = _transport(StoreAdapter(limits), options)
     # A session of its own for tokens: here a failed request makes the SDK look elsewhere.
     login = _transport(BoundedAdapter(limits), options)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
 from tieredstore.backends.proxies import SocksProxy
+from tieredstore.backends.retries import CALL_TIMEOUT_S, seconds
 from tieredstore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -53,10 +54,11 @@ class AzureOptions:
 
     ``account_url`` is needed unless there is a connection string, which holds it. ``concurrency`` is how many requests
     the store's users run at once: the size of the connection pool. One ``put`` holds at most ``upload_parallelism + 1``
-    blocks in memory. ``page_size`` is how many objects one request lists: the service gives up to 5,000. ``block_md5``
-    sends an MD5 with each block, which the service checks: about 1.5 ms of a core for each MB. Of the time-outs
-    ``call_timeout_s`` bounds one request with all its retries, ``upload_timeout_s`` a whole ``put``;
-    ``connect_timeout_s`` and ``read_timeout_s`` bound each wait for the network.
+    blocks in memory. ``page_size`` is how many objects one request lists: the service gives up to 5,000. ``send_md5``
+    sends an MD5 with each body, which the service checks: about 1.5 ms of a core for each MB. Of the time-outs
+    ``call_timeout_s`` bounds one request with all its retries, ``attempt_timeout_s`` one try of it (no limit of its own
+    if None), ``upload_timeout_s`` a whole ``put``; ``connect_timeout_s`` and ``read_timeout_s`` bound each wait for the
+    network.
     """
 
     container: str
@@ -66,9 +68,10 @@ class AzureOptions:
     concurrency: int = 16
     upload_parallelism: int = 4
     page_size: int = 5000
-    block_md5: bool = True
+    send_md5: bool = True
     attempts: int = 5
-    call_timeout_s: float = 300.0
+    call_timeout_s: float = CALL_TIMEOUT_S
+    attempt_timeout_s: float | None = None
     upload_timeout_s: float = 7200.0
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 30.0
@@ -95,6 +98,11 @@ class AzureOptions:
             identity=_identity(azure),
             account_url=_account_url(azure),
             block_size=azure.block_size,
+            concurrency=settings.requests_at_once,
+            upload_parallelism=azure.upload_parallelism,
+            send_md5=azure.upload_md5,
+            call_timeout_s=seconds(azure.api_call_timeout_ms) or CALL_TIMEOUT_S,
+            attempt_timeout_s=seconds(azure.api_call_attempt_timeout_ms),
             proxy=SocksProxy.from_settings(settings.proxy),
         )
 

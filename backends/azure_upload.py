@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar, cast
 
 from azure.core import MatchConditions
-from azure.storage.blob import BlobBlock, BlobClient
+from azure.storage.blob import BlobBlock, BlobClient, BlobProperties
 
 from tieredstore.backends.azure_client import AzureClient
 from tieredstore.backends.azure_errors import BlocksGone, translated
@@ -32,7 +32,8 @@ Result = TypeVar("Result")
 class Write:
     """One ``put`` or ``replace``: of which blob, under which condition (arguments of the SDK), and until when.
 
-    ``mark`` is put into the blob's metadata: so a write whose answer was lost knows its blob from another's.
+    ``mark`` is put into the blob's metadata: so a write whose answer was lost knows its blob from another's. A blob
+    that bears no mark at all, as on a server that drops metadata, counts as this write's if its content is.
     """
 
     client: AzureClient
@@ -57,10 +58,11 @@ class Write:
 
         return self.retry.call("write", attempt, deadline=self.deadline)
 
-    def finish(self, operation: Callable[[], Mapping[str, Any]]) -> str:
+    def finish(self, operation: Callable[[], Mapping[str, Any]], is_content: Callable[[BlobProperties], bool]) -> str:
         """The etag that the last step of a write makes.
 
         Where it is refused and was tried before, the earlier answer may be what was lost: then the blob is looked at.
+        ``is_content`` tells whether a blob holds what the write sends.
         """
 
         def attempt(attempt: Attempt) -> str:
@@ -68,7 +70,7 @@ class Write:
                 with translated(self.what):
                     return plain_etag(operation()["etag"])
             except (PreconditionFailed, ObjectNotFound, BlocksGone) as refusal:
-                etag = self._etag_if_ours() if attempt.number > 1 else None
+                etag = self._etag_if_ours(is_content) if attempt.number > 1 else None
                 if etag is None:
                     raise
                 logger.info("%s: was written by a try whose answer was lost (%s)", self.what, refusal)
@@ -76,14 +78,15 @@ class Write:
 
         return self.call(attempt)
 
-    def _etag_if_ours(self) -> str | None:
+    def _etag_if_ours(self, is_content: Callable[[BlobProperties], bool]) -> str | None:
         try:
             with translated(self.what):
                 found = self.blob.get_blob_properties()
         except ObjectNotFound:
             return None
-        metadata = cast("Mapping[str, str]", found.metadata or {})
-        return plain_etag(found.etag or "") if metadata.get(WRITE_MARK) == self.mark else None
+        mark = cast("Mapping[str, str]", found.metadata or {}).get(WRITE_MARK)
+        ours = mark == self.mark or (mark is None and is_content(found))
+        return plain_etag(found.etag or "") if ours else None
 
 
 IF_ABSENT: Final[Mapping[str, Any]] = {"match_condition": MatchConditions.IfMissing}
@@ -100,8 +103,8 @@ def plain_etag(told: str) -> str:
     return told.strip('"')
 
 
-def write_whole(write: Write, data: memoryview) -> str:
-    """Write a blob by one request; its etag. The service checks an MD5 before it takes the blob."""
+def write_whole(write: Write, data: memoryview, *, with_md5: bool) -> str:
+    """Write a blob by one request; its etag. ``with_md5``: the service checks one before it takes the blob."""
     whole = bytes(data)
 
     def send() -> Mapping[str, Any]:
@@ -109,12 +112,15 @@ def write_whole(write: Write, data: memoryview) -> str:
             whole,
             length=len(whole),
             overwrite=True,
-            validate_content=True,
+            validate_content=with_md5,
             metadata={WRITE_MARK: write.mark},
             **write.condition,
         )
 
-    return write.finish(send)
+    def is_content(found: BlobProperties) -> bool:
+        return found.size == len(whole) and bytes(found.content_settings.content_md5 or b"") == _md5(whole)
+
+    return write.finish(send, is_content)
 
 
 def write_blocks(write: Write, cutter: PartCutter, first: Part, parallelism: int, *, with_md5: bool) -> str:
@@ -139,8 +145,13 @@ def write_blocks(write: Write, cutter: PartCutter, first: Part, parallelism: int
     def commit() -> Mapping[str, Any]:
         return blob.commit_block_list(blocks, metadata={WRITE_MARK: write.mark}, **write.condition)
 
+    def is_content(_: BlobProperties) -> bool:
+        # The names of our blocks hold the mark.
+        committed = blob.get_block_list("committed")[0]
+        return [block.id for block in committed] == [block.id for block in blocks]
+
     try:
-        return write.finish(commit)
+        return write.finish(commit, is_content)
     except BlocksGone as error:
         # Any write that ends discards the blocks of all others that are under way to the same blob.
         raise StoreUnavailable(f"{write.what}: another write to it ended during this one") from error
@@ -148,4 +159,8 @@ def write_blocks(write: Write, cutter: PartCutter, first: Part, parallelism: int
 
 def _md5_header(data: memoryview) -> dict[str, str]:
     """What the SDK would send, but it computes it from bytes only."""
-    return {"Content-MD5": base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()}
+    return {"Content-MD5": base64.b64encode(_md5(data)).decode()}
+
+
+def _md5(data: bytes | memoryview) -> bytes:
+    return hashlib.md5(data, usedforsecurity=False).digest()

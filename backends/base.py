@@ -63,6 +63,14 @@ class ObjectStore(ABC):
         at or past the end without ``stop``, but for the whole of an empty object.
         """
 
+    def get_small(self, key: str, most: int) -> bytes | None:
+        """The whole object, by one request; None if it has more than ``most`` bytes.
+
+        For what is small unless somebody means harm: our stores then read nothing of it. Here it is read first.
+        """
+        data = self.get(key)
+        return data if len(data) <= most else None
+
     @abstractmethod
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
         """Fill all of ``buffer`` with the bytes from ``start``, by one request; an empty buffer needs none.

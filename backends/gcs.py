@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -24,7 +25,7 @@ from tieredstore.backends.http_session import within
 from tieredstore.backends.keys import checked_key
 from tieredstore.backends.parts import PartCutter, cut
 from tieredstore.backends.per_process import PerProcess
-from tieredstore.backends.ranges import is_empty_request
+from tieredstore.backends.ranges import TooLargeError, check_small, is_empty_request
 from tieredstore.backends.retries import Deadline, RetryPolicy
 from tieredstore.errors import (
     AccessDenied,
@@ -52,7 +53,8 @@ class GcsObjectStore(ObjectStore):
 
     def __init__(self, options: GcsOptions, *, retry: RetryPolicy | None = None) -> None:
         self.options = options
-        self._retry = retry or RetryPolicy(attempts=options.attempts, timeout_s=options.call_timeout_s)
+        policy = retry or RetryPolicy(attempts=options.attempts, timeout_s=options.call_timeout_s)
+        self._retry = replace(policy, attempt_timeout_s=options.attempt_timeout_s)
         self._clients = PerProcess(partial(open_client, options), GcsClient.close)
 
     @classmethod
@@ -121,6 +123,19 @@ class GcsObjectStore(ObjectStore):
         if is_empty_request(start, stop):
             return b""
         return self._read(key, start, stop, self._body)
+
+    def get_small(self, key: str, most: int) -> bytes | None:
+        """As ``get``; of a larger object only the headers of the answer are read."""
+        _check(key)
+
+        def take(response: requests.Response, size: int, what: str) -> bytes:
+            check_small(size, most)
+            return self._body(response, size, what)
+
+        try:
+            return self._read(key, 0, None, take)
+        except TooLargeError:
+            return None
 
     def _body(self, response: requests.Response, size: int, what: str) -> bytes:
         data = read_bytes(response.raw, size, what)

@@ -146,7 +146,8 @@ def info_of(blob: Blob) -> ObjectInfo:
 
 def open_client(options: GcsOptions) -> GcsClient:
     """A new client; AccessDenied or ConfigError if its credentials cannot be had."""
-    limits = HttpLimits(options.concurrency, options.connect_timeout_s, options.read_timeout_s)
+    connections = options.concurrency + options.delete_parallelism
+    limits = HttpLimits(connections, options.connect_timeout_s, options.read_timeout_s)
     # A session of its own for tokens: here a failed request makes the SDK look elsewhere.
     login = configured(requests.Session(), BoundedAdapter(limits), options.proxy)
     make_request: Any = Request

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, urlsplit
 
 from tieredstore.backends.proxies import SocksProxy
+from tieredstore.backends.retries import CALL_TIMEOUT_S, seconds
 from tieredstore.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ class GcsOptions:
 
     ``concurrency`` is how many requests the store's users run at once: the size of the connection pool. A ``put`` of
     a stream holds at most two chunks in memory. Of the time-outs ``call_timeout_s`` bounds one request with all its
-    retries, ``upload_timeout_s`` a whole ``put``; ``connect_timeout_s`` and ``read_timeout_s`` bound each wait for the
-    network.
+    retries, ``attempt_timeout_s`` one try of it (no limit of its own if None), ``upload_timeout_s`` a whole ``put``;
+    ``connect_timeout_s`` and ``read_timeout_s`` bound each wait for the network.
     """
 
     bucket: str
@@ -62,7 +63,8 @@ class GcsOptions:
     concurrency: int = 16
     delete_parallelism: int = 8
     attempts: int = 5
-    call_timeout_s: float = 300.0
+    call_timeout_s: float = CALL_TIMEOUT_S
+    attempt_timeout_s: float | None = None
     upload_timeout_s: float = 7200.0
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 30.0
@@ -96,6 +98,9 @@ class GcsOptions:
             identity=_identity(gcs),
             endpoint_url=gcs.endpoint_url,
             chunk_size=gcs.resumable_chunk_size,
+            concurrency=settings.requests_at_once,
+            call_timeout_s=seconds(gcs.api_call_timeout_ms) or CALL_TIMEOUT_S,
+            attempt_timeout_s=seconds(gcs.api_call_attempt_timeout_ms),
             proxy=SocksProxy.from_settings(settings.proxy),
         )
 

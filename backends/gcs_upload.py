@@ -42,7 +42,8 @@ class Write:
     """One ``put`` or ``replace``: of which object, under which condition, and until when.
 
     ``if_generation_match``: the generation that the object must have, 0 for none at all, None for any. ``mark`` is put
-    into the object's metadata: so a write whose answer was lost knows its object from one that another wrote.
+    into the object's metadata: so a write whose answer was lost knows its object from one that another wrote. An object
+    that bears no mark at all, as on a server that drops metadata, counts as this write's if its content is.
     """
 
     client: GcsClient
@@ -62,10 +63,11 @@ class Write:
 
         return self.retry.call("write", attempt, deadline=self.deadline)
 
-    def finish(self, operation: Callable[[], Stored | None]) -> Stored | None:
+    def finish(self, operation: Callable[[], Stored | None], size: int, crc: int) -> Stored | None:
         """What the last step of a write makes; None if ``operation`` says that it was not the last.
 
         Where it is refused and was tried before, the earlier answer may be what was lost: then the object is looked at.
+        ``size`` and ``crc`` are of all that the write sends.
         """
 
         def attempt(attempt: Attempt) -> Stored | None:
@@ -73,7 +75,7 @@ class Write:
                 with translated(self.what):
                     return operation()
             except (PreconditionFailed, ObjectNotFound) as refusal:
-                found = self._found_if_ours() if attempt.number > 1 else None
+                found = self._found_if_ours(size, crc) if attempt.number > 1 else None
                 if found is None:
                     raise
                 logger.info("%s: was written by a try whose answer was lost (%s)", self.what, refusal)
@@ -81,20 +83,21 @@ class Write:
 
         return self.call(attempt)
 
-    def _found_if_ours(self) -> Stored | None:
+    def _found_if_ours(self, size: int, crc: int) -> Stored | None:
         blob = self.client.blob(self.key)
         try:
             with translated(self.what):
                 blob.reload(retry=None)
         except ObjectNotFound:
             return None
-        if (blob.metadata or {}).get(WRITE_MARK) != self.mark:
-            return None
-        return Stored(blob.generation or 0, blob.size or 0, blob.crc32c or "")
+        mark = (blob.metadata or {}).get(WRITE_MARK)
+        stored = Stored(blob.generation or 0, blob.size or 0, blob.crc32c or "")
+        ours = mark == self.mark or (mark is None and stored.is_of(size, crc))
+        return stored if ours else None
 
     def verified(self, stored: Stored, size: int, crc: int) -> Stored:
         """``stored``, if it is what was sent; else it is deleted, and StoreUnavailable raised."""
-        if (stored.size, stored.crc32c) != (size, crc32c_text(crc)):
+        if not stored.is_of(size, crc):
             self._remove(stored.generation)
             raise StoreUnavailable(f"{self.what}: the object was damaged on its way to the server")
         return stored
@@ -114,6 +117,10 @@ class Stored:
     generation: int
     size: int
     crc32c: str
+
+    def is_of(self, size: int, crc: int) -> bool:
+        """Whether its content has this size and CRC-32C."""
+        return (self.size, self.crc32c) == (size, crc32c_text(crc))
 
 
 def crc32c_text(value: int) -> str:
@@ -146,7 +153,7 @@ def write_whole(write: Write, data: memoryview) -> int:
         raise_for(response)
         return write.verified(_described(write.what, response), len(data), crc)
 
-    stored = write.finish(send)
+    stored = write.finish(send, len(data), crc)
     return 0 if stored is None else write.verified(stored, len(data), crc).generation
 
 
@@ -247,7 +254,7 @@ class _ResumableUpload:
             self._advance(response, stop)
             return None
 
-        return self._write.finish(send)
+        return self._write.finish(send, stop, self._crc)
 
     def _put(self, data: memoryview, total: str) -> requests.Response:
         where = f"{self._persisted}-{self._persisted + len(data) - 1}" if data else "*"

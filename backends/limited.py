@@ -67,6 +67,12 @@ class LimitedStore(ObjectStore):
         self._take(self._down, len(data))
         return data
 
+    def get_small(self, key: str, most: int) -> bytes | None:
+        """Waits for what came."""
+        data = self.inner.get_small(key, most)
+        self._take(self._down, len(data or b""))
+        return data
+
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
         """Waits before the request."""
         self._take(self._down, memoryview(buffer).nbytes)

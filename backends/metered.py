@@ -71,6 +71,14 @@ class MeteredStore(ObjectStore):
         metrics.count_objects(self._kind, "down", 1, len(data))
         return data
 
+    def get_small(self, key: str, most: int) -> bytes | None:
+        """One object down, unless it is too large."""
+        with metrics.store_call(self._kind, "get"):
+            data = self.inner.get_small(key, most)
+        if data is not None:
+            metrics.count_objects(self._kind, "down", 1, len(data))
+        return data
+
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
         """One object down; an empty buffer is no call."""
         size = memoryview(buffer).nbytes

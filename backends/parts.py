@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 
 from tieredstore.backends.base import Body
 from tieredstore.backends.bodies import open_body
+from tieredstore.backends.pages import POOL, Pages
 
 Result = TypeVar("Result")
 
@@ -27,7 +28,7 @@ class Part:
     number: int
     data: memoryview
     is_last: bool
-    buffer: bytearray | None = field(default=None, repr=False)
+    pages: Pages | None = field(default=None, repr=False)
 
 
 @contextmanager
@@ -36,7 +37,11 @@ def cut(body: Body, part_size: int) -> Generator[PartCutter, None, None]:
     # The parts of a single buffer are slices of it; of a stream of buffers each dies when the next is asked for.
     copies = not isinstance(body, bytes | bytearray | memoryview)
     with open_body(body) as buffers:
-        yield PartCutter(buffers, part_size, copies=copies)
+        cutter = PartCutter(buffers, part_size, copies=copies)
+        try:
+            yield cutter
+        finally:
+            cutter.close()
 
 
 class PartCutter(Iterator[Part]):
@@ -51,7 +56,7 @@ class PartCutter(Iterator[Part]):
         self._buffers = buffers
         self._part_size = part_size
         self._copies = copies
-        self._free: deque[bytearray] = deque()
+        self._free: deque[Pages] = deque()
         self._rest = _NOTHING
         self._number = 0
         self._ended = False
@@ -66,8 +71,13 @@ class PartCutter(Iterator[Part]):
 
     def give_back(self, part: Part) -> None:
         """Let the memory of ``part`` be used for another one."""
-        if part.buffer is not None:
-            self._free.append(part.buffer)
+        if part.pages is not None:
+            self._free.append(part.pages)
+
+    def close(self) -> None:
+        """Let later uploads have the memory that was given back."""
+        while self._free:
+            POOL.give(self._free.pop())
 
     def _sliced(self) -> Part:
         self._has_more()
@@ -75,7 +85,8 @@ class PartCutter(Iterator[Part]):
         return Part(self._number, taken, is_last=not self._rest)
 
     def _copied(self) -> Part:
-        buffer = self._free.pop() if self._free else bytearray(self._part_size)
+        pages = self._free.pop() if self._free else POOL.take(self._part_size)
+        buffer = pages.view
         filled = 0
         while filled < self._part_size and self._has_more():
             # No view of the source stays: its owner may resize it as soon as the next buffer is asked for.
@@ -84,7 +95,7 @@ class PartCutter(Iterator[Part]):
                 buffer[filled : filled + count] = taken
             filled += count
             self._rest = self._rest[count:]
-        return Part(self._number, memoryview(buffer)[:filled], is_last=not self._has_more(), buffer=buffer)
+        return Part(self._number, buffer[:filled], is_last=not self._has_more(), pages=pages)
 
     def _has_more(self) -> bool:
         """Whether bytes are left; the next source buffer is asked for only when the last one is used up."""

@@ -6,6 +6,16 @@ from tieredstore.errors import RangeNotSatisfiable
 from tieredstore.model import ByteRange
 
 
+class TooLargeError(Exception):
+    """Inside ``get_small``: the object has more bytes than the caller wants; its answer is not read."""
+
+
+def check_small(size: int, most: int | None) -> None:
+    """TooLargeError for more than ``most`` bytes; None is no bound."""
+    if most is not None and size > most:
+        raise TooLargeError
+
+
 def is_empty_request(start: int, stop: int | None) -> bool:
     """Whether ``start:stop`` asks for nothing, so that no request is needed.
 

@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from tieredstore.errors import ConfigError, StoreUnavailable
 from tieredstore.metrics import RETRIES, kind_of
@@ -15,6 +15,14 @@ from tieredstore.metrics import RETRIES, kind_of
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+
+CALL_TIMEOUT_S: Final = 300.0
+"""Time limit of one request with its retries, where the settings give none."""
+
+
+def seconds(milliseconds: int | None) -> float | None:
+    """A time-out of the settings; None if there is none."""
+    return None if milliseconds is None else milliseconds / 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +68,15 @@ class RetryPolicy:
 
     Before the try after the n-th, a random time between 0 and ``min(max_delay_s, base_delay_s * 2**(n-1))`` passes
     ("full jitter": clients that were throttled together do not come back together). ``timeout_s`` bounds all tries and
-    waits of one operation. Clock, sleep and random are fields so that tests can count without waiting.
+    waits of one operation, ``attempt_timeout_s`` each try of it. Clock, sleep and random are fields so that tests can
+    count without waiting.
     """
 
     attempts: int = 5
     base_delay_s: float = 0.1
     max_delay_s: float = 10.0
     timeout_s: float = 120.0
+    attempt_timeout_s: float | None = None
     monotonic: Callable[[], float] = field(default=time.monotonic, repr=False, compare=False)
     sleep: Callable[[float], None] = field(default=time.sleep, repr=False, compare=False)
     random: Callable[[], float] = field(default=random.random, repr=False, compare=False)
@@ -86,7 +96,7 @@ class RetryPolicy:
         while True:
             number += 1
             try:
-                return operation(Attempt(number, end))
+                return operation(Attempt(number, self._deadline_of_attempt(end)))
             except StoreUnavailable as error:
                 delay = self.delay_s(number)
                 if number >= self.attempts or delay >= end.remaining_s():
@@ -94,6 +104,11 @@ class RetryPolicy:
                 RETRIES.labels(kind_of(error)).inc()
                 logger.info("%s: try %d failed, next in %.2f s: %s", what, number, delay, error)
                 self.sleep(delay)
+
+    def _deadline_of_attempt(self, end: Deadline) -> Deadline:
+        if self.attempt_timeout_s is None:
+            return end
+        return Deadline.after(self.attempt_timeout_s, self.monotonic).sooner(end)
 
     def delay_s(self, number: int) -> float:
         """A random time to wait after try ``number`` (from 1) has failed."""

@@ -13,7 +13,7 @@ from tieredstore.backends.bodies import byte_view
 from tieredstore.backends.deletions import raise_failures
 from tieredstore.backends.parts import cut
 from tieredstore.backends.per_process import PerProcess
-from tieredstore.backends.ranges import is_empty_request
+from tieredstore.backends.ranges import TooLargeError, check_small, is_empty_request
 from tieredstore.backends.retries import Attempt, Deadline, RetryPolicy
 from tieredstore.backends.s3_client import make_client
 from tieredstore.backends.s3_deletion import Deletion, checked_s3_key
@@ -45,7 +45,8 @@ class S3ObjectStore(ObjectStore):
     def __init__(self, options: S3Options, *, retries: RetryPolicy | None = None) -> None:
         """``retries`` replaces the policy that ``options`` describe: for tests that count without waiting."""
         self._options = options
-        self._retries = retries or RetryPolicy(attempts=options.attempts, timeout_s=options.call_timeout_s)
+        policy = retries or RetryPolicy(attempts=options.attempts, timeout_s=options.call_timeout_s)
+        self._retries = replace(policy, attempt_timeout_s=options.attempt_timeout_s)
         self._clients = PerProcess(self._make_client, _close_client)
 
     def _make_client(self) -> S3Client:
@@ -85,11 +86,22 @@ class S3ObjectStore(ObjectStore):
         checked_s3_key(key)
         if is_empty_request(start, stop):
             return b""
-        asked = start if stop is None else ByteRange(start, stop)
+        return self._get(key, start if stop is None else ByteRange(start, stop))
+
+    def get_small(self, key: str, most: int) -> bytes | None:
+        """As ``get``; of a larger object only the headers of the answer are read."""
+        checked_s3_key(key)
+        try:
+            return self._get(key, 0, most)
+        except TooLargeError:
+            return None
+
+    def _get(self, key: str, asked: ByteRange | int, most: int | None = None) -> bytes:
         what = f"reading {key!r}"
 
         def once(client: S3Client, attempt: Attempt) -> bytes:
             with self._opened(client, key, asked) as (body, size):
+                check_small(size, most)
                 return read(body, size, attempt.deadline, what)
 
         return self._call(what, once)
@@ -183,18 +195,12 @@ class S3ObjectStore(ObjectStore):
         def once(attempt: Attempt) -> Result:
             client = self._clients.get()
             with translated(what):
-                return operation(client, self._limited(attempt))
+                return operation(client, attempt)
 
         return self._retries.call(what, once, deadline=deadline)
 
     def _simple_call(self, what: str, operation: Callable[[S3Client], Result]) -> Result:
         return self._call(what, lambda client, _: operation(client))
-
-    def _limited(self, attempt: Attempt) -> Attempt:
-        limit_s = self._options.attempt_timeout_s
-        if limit_s is None:
-            return attempt
-        return replace(attempt, deadline=Deadline.after(limit_s, self._retries.monotonic).sooner(attempt.deadline))
 
     def _upload_deadline(self) -> Deadline:
         return Deadline.after(self._options.upload_timeout_s, self._retries.monotonic)

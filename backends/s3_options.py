@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import SplitResult, urlsplit
 
 from tieredstore.backends.proxies import SocksProxy
+from tieredstore.backends.retries import CALL_TIMEOUT_S, seconds
 from tieredstore.backends.s3_listing import ListingOrder
 from tieredstore.errors import ConfigError
 
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
 
 MIN_PART_SIZE: Final = 5 << 20
 """The smallest part that S3 takes, but for the last of an upload."""
-
-CALL_TIMEOUT_S: Final = 300.0
-"""Time limit of one request with its retries, where the settings give none."""
 
 
 class Compatibility(enum.Enum):
@@ -114,10 +112,11 @@ class S3Options:
             listing_order=ListingOrder(s3.listing_order),
             credentials=_credentials(s3.credentials),
             part_size=s3.part_size,
+            concurrency=settings.requests_at_once,
             upload_parallelism=s3.part_parallelism,
             storage_class=s3.storage_class,
-            call_timeout_s=_seconds(s3.api_call_timeout_ms) or CALL_TIMEOUT_S,
-            attempt_timeout_s=_seconds(s3.api_call_attempt_timeout_ms),
+            call_timeout_s=seconds(s3.api_call_timeout_ms) or CALL_TIMEOUT_S,
+            attempt_timeout_s=seconds(s3.api_call_attempt_timeout_ms),
             certificate_check=s3.certificate_check,
             checksum_check=s3.checksum_check,
             legacy_md5=s3.legacy_md5,
@@ -130,10 +129,6 @@ class S3Options:
         if url.username or url.password or url.query or url.fragment:
             raise ConfigError("an S3 URL is s3://bucket or s3://bucket/prefix, without credentials or a query")
         return cls(bucket=url.netloc)
-
-
-def _seconds(milliseconds: int | None) -> float | None:
-    return None if milliseconds is None else milliseconds / 1000
 
 
 def _credentials(given: AwsCredentials) -> AccessKeys | Path | None:

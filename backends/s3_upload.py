@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import io
 import logging
+import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -29,7 +31,8 @@ WRITE_MARK: Final = "tieredstore-write"
 """The user metadata that says which write made an object: how a write whose answer was lost recognises itself."""
 
 _ABORTS: Final = 3
-_SENT_AT_ONCE: Final = 1 << 18
+_MD5: Final = re.compile(r"[0-9a-f]{32}")
+_PIECE: Final = 1 << 18
 
 Call = Callable[[str, Callable[["S3Client", Attempt], Result], Deadline], Result]
 
@@ -52,9 +55,10 @@ class PartBody(io.RawIOBase):
         return len(self._data)
 
     def read(self, size: int | None = -1, /) -> Any:
-        """The next bytes, as a view."""
+        """The next bytes, as a view: more than asked for, where that is little."""
         self._deadline.check(self._what)
-        stop = len(self._data) if size is None or size < 0 else self._position + size
+        # http.client asks for 16 KiB at a time, sends whatever it gets, and each of these rounds costs processor time.
+        stop = len(self._data) if size is None or size < 0 else self._position + max(size, _PIECE)
         piece = self._data[self._position : stop]
         self._position += len(piece)
         return piece
@@ -80,7 +84,7 @@ class PartBody(io.RawIOBase):
 
 def _body(data: memoryview, deadline: Deadline, what: str) -> Any:
     """What the SDK sends ``data`` as. It asks before it sends a file ("100-continue"), which small bodies don't pay."""
-    return bytes(data) if len(data) <= _SENT_AT_ONCE else PartBody(data, deadline, what)
+    return bytes(data) if len(data) <= _PIECE else PartBody(data, deadline, what)
 
 
 @dataclass(frozen=True)
@@ -105,11 +109,42 @@ def if_unchanged(key: str, etag: str) -> Condition:
     return Condition({"IfMatch": etag}, f"the object {key!r} is gone, or it is not the one of etag {etag}")
 
 
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a write sends, to be told from other content by what a HEAD answers."""
+
+    _size: int
+    _etag: Callable[[], str | None]
+
+    @classmethod
+    def of_bytes(cls, data: memoryview) -> Content:
+        """Of one request: the etag is the MD5 of the bytes."""
+        return cls(len(data), lambda: hashlib.md5(data, usedforsecurity=False).hexdigest())
+
+    @classmethod
+    def of_parts(cls, size: int, parts: Sequence[Mapping[str, Any]]) -> Content:
+        """Of a multipart upload: an MD5 of the MD5s that the parts' etags are."""
+
+        def etag() -> str | None:
+            digests = [str(part["ETag"]).strip('"') for part in parts]
+            if not all(map(_MD5.fullmatch, digests)):
+                return None
+            return f"{hashlib.md5(bytes.fromhex(''.join(digests)), usedforsecurity=False).hexdigest()}-{len(parts)}"
+
+        return cls(size, etag)
+
+    def is_in(self, size: int, etag: str) -> bool:
+        """Whether an object of this size and etag has this content; False where etags do not tell it."""
+        expected = self._etag()
+        return size == self._size and expected is not None and etag.strip('"') == expected
+
+
 class Writer:
     """Writes one object of one ``put`` or ``replace``.
 
     ``call`` runs an operation on the client with the store's retries. Each write bears a mark of its own: when an
-    attempt's answer is lost and the next one finds the condition broken, the object tells whether it was ours.
+    attempt's answer is lost and the next one finds the condition broken, the object tells whether it was ours. One that
+    bears no mark at all, as on a server that drops metadata, counts as ours if its content is.
     """
 
     def __init__(self, options: S3Options, key: str, condition: Condition, call: Call[Any], deadline: Deadline) -> None:
@@ -132,6 +167,7 @@ class Writer:
     def write_whole(self, data: memoryview) -> str:
         """Write ``data`` by one request, and return the etag."""
         extra = {**self._about_object(), **self._checksum(data), **self._condition.headers}
+        content = Content.of_bytes(data)
 
         def once(client: S3Client, attempt: Attempt) -> str:
             body = _body(data, attempt.deadline, self._what)
@@ -139,7 +175,7 @@ class Writer:
                 with translated(self._what):
                     answer = client.put_object(**self._target(), **extra, Body=body)
             except TieredStoreError as error:
-                return self._settled(client, attempt, error)
+                return self._settled(client, attempt, error, content)
             return answer["ETag"]
 
         return self._run(self._what, once)
@@ -147,10 +183,12 @@ class Writer:
     def _write_parts(self, cutter: PartCutter, first: Part) -> None:
         upload_id = self._run(f"beginning the upload of {self._key!r}", self._begin)
         try:
-            parts = send_parts(
+            sent = send_parts(
                 cutter, lambda part: self._send(upload_id, part), self._options.upload_parallelism, first=first
             )
-            self._run(self._what, lambda client, attempt: self._complete(client, attempt, upload_id, parts))
+            parts = [part for part, _ in sent]
+            content = Content.of_parts(sum(size for _, size in sent), parts)
+            self._run(self._what, lambda client, attempt: self._complete(client, attempt, upload_id, parts, content))
         except BaseException:
             self._abort(upload_id)
             raise
@@ -159,7 +197,8 @@ class Writer:
         checksum: dict[str, Any] = {"ChecksumAlgorithm": "CRC32C"} if self._sends_checksums else {}
         return client.create_multipart_upload(**self._target(), **self._about_object(), **checksum)["UploadId"]
 
-    def _send(self, upload_id: str, part: Part) -> dict[str, Any]:
+    def _send(self, upload_id: str, part: Part) -> tuple[dict[str, Any], int]:
+        """What the list of parts says of a part, and its size."""
         number = part.number + 1
         what = f"{self._what}, part {number}"
         checksum = self._checksum(part.data)
@@ -173,9 +212,11 @@ class Writer:
             etag = self._run(what, once)
         except UploadGone as error:
             raise StoreUnavailable(f"{what}: the upload was aborted by somebody else: {error}") from error
-        return {"PartNumber": number, "ETag": etag, **checksum}
+        return {"PartNumber": number, "ETag": etag, **checksum}, len(part.data)
 
-    def _complete(self, client: S3Client, attempt: Attempt, upload_id: str, parts: list[dict[str, Any]]) -> None:
+    def _complete(
+        self, client: S3Client, attempt: Attempt, upload_id: str, parts: list[dict[str, Any]], content: Content
+    ) -> None:
         made: Any = {"Parts": parts}
         try:
             with translated(self._what):
@@ -183,9 +224,9 @@ class Writer:
                     **self._target(), **self._condition.headers, UploadId=upload_id, MultipartUpload=made
                 )
         except TieredStoreError as error:
-            self._settled(client, attempt, error)
+            self._settled(client, attempt, error, content)
 
-    def _settled(self, client: S3Client, attempt: Attempt, error: TieredStoreError) -> str:
+    def _settled(self, client: S3Client, attempt: Attempt, error: TieredStoreError, content: Content) -> str:
         """The etag of the object if it is this write that made it; otherwise the error that says what happened.
 
         Only a later attempt can have been preceded by one of ours that took effect: the first one's refusal stands.
@@ -193,21 +234,23 @@ class Writer:
         refused = isinstance(error, PreconditionFailed | ObjectNotFound) and bool(self._condition.headers)
         if not refused and not isinstance(error, UploadGone):
             raise error
-        made = self._made(client) if attempt.number > 1 else None
+        made = self._made(client, content) if attempt.number > 1 else None
         if made is not None:
             return made
         if refused:
             raise PreconditionFailed(f"{self._condition.broken}: nothing was written") from error
         raise StoreUnavailable(f"{self._what}: the upload is gone before it was completed: {error}") from error
 
-    def _made(self, client: S3Client) -> str | None:
-        """The etag of the object that stands under the key, if it bears this write's mark."""
+    def _made(self, client: S3Client, content: Content) -> str | None:
+        """The etag of the object that stands under the key, if it is this write's."""
         try:
             with translated(self._what):
                 found = client.head_object(**self._target())
         except ObjectNotFound:
             return None
-        return found["ETag"] if found["Metadata"].get(WRITE_MARK) == self._mark else None
+        mark = found["Metadata"].get(WRITE_MARK)
+        ours = mark == self._mark or (mark is None and content.is_in(found["ContentLength"], found["ETag"]))
+        return found["ETag"] if ours else None
 
     def _abort(self, upload_id: str) -> None:
         """Take the parts back. What made it necessary is raised on, so a failure here is only logged."""

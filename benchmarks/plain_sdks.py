@@ -41,6 +41,8 @@ PARALLEL_PARTS: Final = 4
 PIECE: Final = 1 << 20
 """Our store is given the body in pieces of this size, as it comes from the transforms."""
 CONNECTIONS: Final = 32
+GCS_CHUNK: Final = 104857600
+"""The size of a chunk that google-cloud-storage takes by itself."""
 
 Upload = Callable[[bytes], object]
 Read = Callable[[int, memoryview], object]
@@ -49,10 +51,14 @@ Read = Callable[[int, memoryview], object]
 
 @dataclass(frozen=True)
 class Contest:
-    """The ways of uploading ``KEY`` and of reading from it, by name; ``ours`` is one of them."""
+    """The ways of uploading ``KEY`` and of reading from it, by name; ``ours`` is one of them.
+
+    ``unlike`` names ways that do less, or that the server serves otherwise: measured too, but not to be compared with.
+    """
 
     uploads: dict[str, Upload]
     reads: dict[str, Read]
+    unlike: frozenset[str] = frozenset()
 
 
 def ours(store: ObjectStore) -> tuple[Upload, Read]:
@@ -150,11 +156,15 @@ class _PlainS3:
 
 
 @contextmanager
-def gcs() -> Generator[Contest, None, None]:
-    """google-cloud-storage: one resumable upload as it is, and with our chunks; ranged downloads."""
+def gcs(chunk_size: int = PART) -> Generator[Contest, None, None]:
+    """google-cloud-storage: one resumable upload with chunks as ours, and as it is; ranged downloads.
+
+    The emulator copies all that it has of an object for every chunk that it gets: fewer chunks are faster here, whoever
+    sends them.
+    """
     with start_fake_gcs() as server:
         bucket = server.make_bucket()
-        options = GcsOptions(bucket, Anonymous(), server.endpoint_url)
+        options = GcsOptions(bucket, Anonymous(), server.endpoint_url, chunk_size=chunk_size)
         with closing(GcsObjectStore(options)) as store, _gcs_client(server.endpoint_url) as client:
             put, get = ours(store)
             plain = client.bucket(bucket)
@@ -168,13 +178,15 @@ def gcs() -> Generator[Contest, None, None]:
                     start=start, end=last, raw_download=True, checksum=checksum
                 )
 
+            as_it_is = "resumable, chunks of 100 MiB"
             yield Contest(
                 {
                     "ours": put,
-                    "resumable": lambda data: upload(data, None),
-                    "resumable, chunks as ours": lambda data: upload(data, PART),
+                    as_it_is: lambda data: upload(data, None),
+                    "resumable, chunks as ours": lambda data: upload(data, chunk_size),
                 },
                 {"ours": get, "download_as_bytes": lambda start, buffer: read(start, buffer, None)},
+                unlike=frozenset() if chunk_size == GCS_CHUNK else frozenset({as_it_is}),
             )
 
 
@@ -193,8 +205,11 @@ def _gcs_client(endpoint_url: str) -> Generator[Any, None, None]:
 
 
 @contextmanager
-def azure() -> Generator[Contest, None, None]:
-    """azure-storage-blob: its own parallel upload as it is, and with our blocks; ranged downloads."""
+def azure(*, md5: bool = True) -> Generator[Contest, None, None]:
+    """azure-storage-blob: its own parallel upload as it is, and with our blocks; ranged downloads.
+
+    With ``md5`` all sides send one of every block, which the server computes as well.
+    """
     with start_azurite() as server, ExitStack() as stack:
         name = f"bench-{base64.b16encode(os.urandom(4)).decode().lower()}"
 
@@ -206,16 +221,21 @@ def azure() -> Generator[Contest, None, None]:
 
         plain, tuned = container(), container(max_block_size=PART, max_single_put_size=PART)
         plain.create_container()
-        options = AzureOptions(name, ConnectionString(server.connection_string))
+        options = AzureOptions(name, ConnectionString(server.connection_string), send_md5=md5)
         put, get = ours(stack.enter_context(closing(AzureObjectStore(options))))
 
-        def uploader(client: ContainerClient) -> Upload:
-            return lambda data: client.upload_blob(KEY, data, overwrite=True, max_concurrency=PARALLEL_PARTS)
+        def uploader(client: ContainerClient, checked: bool) -> Upload:
+            return lambda data: client.upload_blob(
+                KEY, data, overwrite=True, max_concurrency=PARALLEL_PARTS, validate_content=checked
+            )
 
         def read(start: int, buffer: memoryview) -> None:
             buffer[:] = plain.download_blob(KEY, offset=start, length=len(buffer)).readall()
 
-        yield Contest(
-            {"ours": put, "upload_blob": uploader(plain), "upload_blob, blocks as ours": uploader(tuned)},
-            {"ours": get, "download_blob": read},
-        )
+        uploads = {
+            "ours": put,
+            "upload_blob": uploader(plain, md5),
+            "upload_blob, blocks as ours": uploader(tuned, md5),
+        }
+        unchecked = {"upload_blob, without MD5": uploader(tuned, False)} if md5 else {}
+        yield Contest({**uploads, **unchecked}, {"ours": get, "download_blob": read}, unlike=frozenset(unchecked))

@@ -98,6 +98,8 @@ class FaultProxy:
         self.connections = 0
         self.damage_bodies = False
         """Whether the first byte of each request's body is changed on its way."""
+        self.hidden_headers: set[str] = set()
+        """Headers of answers that are not passed on, in lower case."""
         self._plans: list[_Plan] = []
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -309,7 +311,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _head_of(self, response: http.client.HTTPResponse) -> None:
         self.send_response_only(response.status, response.reason)
         for name, value in response.getheaders():
-            if name.lower() not in _PER_HOP:
+            if name.lower() not in _PER_HOP | self.server.proxy.hidden_headers:
                 self.send_header(name, value)
         # Without a length (chunked) the answer ends with the connection.
         length = response.getheader("Content-Length")

@@ -164,10 +164,12 @@ def test_every_part_of_a_write_is_checked_by_the_service(proxy: FaultProxy, stor
     assert store.get("large") == LARGE
 
 
-def test_the_checksums_of_blocks_can_be_switched_off(azurite: AzureServer, container: str, proxy: FaultProxy) -> None:
-    with closing(make_azure(proxy.url, container, block_md5=False)) as store:
+def test_the_checksums_of_uploads_can_be_switched_off(azurite: AzureServer, container: str, proxy: FaultProxy) -> None:
+    with closing(make_azure(proxy.url, container, send_md5=False)) as store:
+        store.put("small", b"x")
         store.put("large", LARGE)
         assert store.get("large") == LARGE
+    assert len([seen for seen in proxy.seen if seen.method == "PUT"]) == 6
     assert not any("content-md5" in {name.lower() for name in seen.headers} for seen in proxy.seen)
 
 

@@ -12,8 +12,53 @@ from tests.clouds import LARGE, Cloud, OnBothClouds, Operation, azure_cloud, gcs
 from tests.fault_proxy import Answer, CutResponse, FaultProxy, Stall, Trickle, wait_until
 from tests.servers.azurite_server import start_azurite
 from tests.servers.fake_gcs import GcsServer, start_fake_gcs
+from tieredstore.backends.azure_options import AzureOptions
 from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.gcs_options import GcsOptions
+from tieredstore.backends.s3_options import S3Options
+from tieredstore.config import Settings, settings_from
 from tieredstore.errors import StoreError, StoreUnavailable
+
+
+def times(cloud: str) -> dict[str, str]:
+    """Properties of two time limits."""
+    return {f"storage.{cloud}.api.call.timeout": "1500", f"storage.{cloud}.api.call.attempt.timeout": "250"}
+
+
+def settings_of(cloud: str, **others: str) -> Settings:
+    """Settings of a cloud with these properties and the smallest set beside them."""
+    name = "bucket" if cloud == "gcs" else "container"
+    found = {"storage.backend.class": cloud, "chunk.size": "4194304", f"storage.{cloud}.{name}.name": "place"}
+    found |= {"storage.gcs.credentials.default": "false"} if cloud == "gcs" else {"storage.azure.account.name": "a"}
+    return settings_from(found | others)
+
+
+def test_the_settings_set_the_limits() -> None:
+    gcs, azure = GcsOptions.from_settings(settings_of("gcs")), AzureOptions.from_settings(settings_of("azure"))
+    assert (gcs.call_timeout_s, gcs.attempt_timeout_s) == (300, None)
+    assert (azure.call_timeout_s, azure.attempt_timeout_s) == (300, None)
+    assert (azure.upload_parallelism, azure.send_md5) == (4, True)
+    gcs = GcsOptions.from_settings(settings_of("gcs", **times("gcs")))
+    assert (gcs.call_timeout_s, gcs.attempt_timeout_s) == (1.5, 0.25)
+    uploads = {"storage.azure.upload.parallelism": "7", "storage.azure.upload.md5.enabled": "false"}
+    azure = AzureOptions.from_settings(settings_of("azure", **times("azure"), **uploads))
+    assert (azure.call_timeout_s, azure.attempt_timeout_s) == (1.5, 0.25)
+    assert (azure.upload_parallelism, azure.send_md5) == (7, False)
+
+
+def test_there_are_connections_for_all_requests_that_a_reader_makes_at_once() -> None:
+    s3 = {
+        "storage.backend.class": "s3",
+        "chunk.size": "4194304",
+        "storage.s3.bucket.name": "b",
+        "storage.s3.region": "r",
+    }
+    more = {"fetch.parallelism": "40", "fetch.manifest.cache.thread.pool.size": "9"}
+    for expected, given in ((16, {"fetch.manifest.cache.thread.pool.size": "2"}), (49, more)):
+        made = settings_from(s3 | given)
+        assert S3Options.from_settings(made).concurrency == expected
+        for cloud, options in (("gcs", GcsOptions), ("azure", AzureOptions)):
+            assert options.from_settings(settings_of(cloud, **given)).concurrency == expected
 
 
 class TestLimits(OnBothClouds):
@@ -70,6 +115,17 @@ class TestLimits(OnBothClouds):
                 with pytest.raises(StoreUnavailable, match="deadline"):
                     read()
                 assert time.monotonic() - started < 3
+
+    def test_one_try_ends_at_its_own_deadline(
+        self, cloud: Cloud, proxy: FaultProxy, place: str, direct: ObjectStore
+    ) -> None:
+        direct.put("object", LARGE)
+        with closing(cloud.make(proxy.url, place, attempt_timeout_s=0.5)) as store:
+            store.head("object")
+            plan(proxy, cloud, Trickle(piece=100, seconds=0.05), "read")
+            # The first try is given up, the second gets it all.
+            assert store.get("object") == LARGE
+        assert sum(cloud.read(seen.method, seen.path) for seen in proxy.seen) == 2
 
     def test_an_upload_that_takes_too_long_as_a_whole_is_given_up(
         self, cloud: Cloud, proxy: FaultProxy, place: str, direct: ObjectStore

@@ -254,7 +254,8 @@ def test_an_if_absent_whose_answer_was_lost_is_not_a_conflict(faulty: Faulty) ->
 
 
 def test_a_lost_answer_does_not_hide_a_real_conflict(faulty: Faulty) -> None:
-    faulty.server.plain.put_object(Bucket=faulty.bucket, Key="object", Body=b"ours")
+    with closing(impatient_store(options_for(faulty.server, faulty.bucket))) as another:
+        another.put("object", b"ours")
     faulty.proxy.plan(LoseAnswer(), method="PUT")
     # The same content, but another's: exactly one writer wins.
     with pytest.raises(PreconditionFailed):

@@ -92,7 +92,12 @@ def error_of(properties: dict[str, str]) -> str:
     ("storage.s3.multipart.upload.parallelism", 1, 64),
     ("storage.s3.api.call.timeout", 1, 2**63 - 1),
     ("storage.s3.api.call.attempt.timeout", 1, 2**63 - 1),
+    ("storage.gcs.api.call.timeout", 1, 2**63 - 1),
+    ("storage.gcs.api.call.attempt.timeout", 1, 2**63 - 1),
     ("storage.azure.upload.block.size", 102400, 2**31 - 1),
+    ("storage.azure.upload.parallelism", 1, 64),
+    ("storage.azure.api.call.timeout", 1, 2**63 - 1),
+    ("storage.azure.api.call.attempt.timeout", 1, 2**63 - 1),
     ("storage.proxy.port", 1, 65535),
 ])  # fmt: skip
 def test_numbers_are_accepted_up_to_both_ends_and_not_beyond(name: str, low: int, high: int) -> None:

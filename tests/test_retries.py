@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieredstore.backends.retries import Attempt, Deadline, RetryPolicy
+from tieredstore.backends.retries import Attempt, Deadline, RetryPolicy, seconds
 from tieredstore.errors import AccessDenied, ConfigError, StoreUnavailable
 
 
@@ -131,3 +131,24 @@ def test_a_policy_that_cannot_be_kept_is_refused(wrong: dict[str, float]) -> Non
 def test_a_policy_is_picklable() -> None:
     made = RetryPolicy(attempts=7, timeout_s=3)
     assert pickle.loads(pickle.dumps(made)) == made
+
+
+def test_each_try_has_a_deadline_of_its_own_and_none_outlives_the_call() -> None:
+    clock = Clock()
+    limited = replace(policy(clock, timeout_s=12.0, attempts=3), attempt_timeout_s=4.0)
+    ends: list[float] = []
+
+    def operation(attempt: Attempt) -> int:
+        ends.append(attempt.deadline.at_s)
+        clock.now += 3.5
+        raise StoreUnavailable("not now")
+
+    with pytest.raises(StoreUnavailable):
+        limited.call("it", operation)
+    # Waits of 1 s and 2 s lie between tries of 3.5 s: the third would end at 1014, past the end of the call.
+    assert ends == [1004.0, 1008.5, 1012.0]
+
+
+@pytest.mark.parametrize(("milliseconds", "expected"), [(None, None), (1, 0.001), (1500, 1.5)])
+def test_time_outs_of_the_settings_are_milliseconds(milliseconds: int | None, expected: float | None) -> None:
+    assert seconds(milliseconds) == expected

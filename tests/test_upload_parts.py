@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tieredstore.backends.base import Body
+from tieredstore.backends.pages import POOL, PagePool, Pages
 from tieredstore.backends.parts import Part, PartCutter, cut, send_parts
 
 
@@ -51,11 +52,72 @@ def test_parts_of_a_single_buffer_are_not_copied() -> None:
         assert bytes(first.data) == b"Xbcd"
 
 
+def test_memory_is_kept_for_the_next_upload_within_a_bound() -> None:
+    pool = PagePool(most_kept=5 << 20)
+    first, second, third = (pool.take(2 << 20) for _ in range(3))
+    for pages in (first, second, third):
+        assert len(pages.view) == 2 << 20
+        pages.view[-1] = 1
+        pool.give(pages)
+    kept = [pool.take(2 << 20) for _ in range(3)]
+    assert kept[0] is second
+    assert kept[1] is first
+    assert kept[2] not in (first, second, third)
+
+
+def test_memory_of_another_size_is_not_handed_out() -> None:
+    pool = PagePool()
+    small = pool.take(1 << 20)
+    pool.give(small)
+    assert len(pool.take(3 << 20).view) == 3 << 20
+    pool.give(small)
+    pool.clear()
+    assert pool.take(1 << 20) is not small
+
+
+@pytest.mark.parametrize("size", [0, 1, (1 << 20) - 1, 1 << 20, (1 << 21) - 1, (1 << 21) + 1, 26214400])
+def test_new_memory_has_exactly_the_size_and_is_zero(size: int) -> None:
+    pages = Pages.new(size)
+    assert len(pages.view) == size
+    assert bytes(pages.view) == bytes(size)
+
+
+def test_small_memory_is_not_kept() -> None:
+    pool = PagePool()
+    small = pool.take(1000)
+    pool.give(small)
+    assert pool.take(1000) is not small
+
+
+def test_an_upload_takes_the_memory_of_the_last_one() -> None:
+    def upload() -> set[int]:
+        with cut((b"x" * (1 << 19) for _ in range(8)), 1 << 20) as cutter:
+            return {id(pages) for pages in send_parts(cutter, lambda part: part.pages, 2)}
+
+    POOL.clear()
+    first, second = upload(), upload()
+    assert second <= first
+    assert len(first) <= 3
+
+
+def test_a_part_whose_sending_failed_is_not_given_to_another_upload() -> None:
+    POOL.clear()
+    failed: list[Pages | None] = []
+
+    def send(part: Part) -> None:
+        failed.append(part.pages)
+        raise ValueError("part")
+
+    with cut((b"x" * (1 << 20) for _ in range(2)), 1 << 20) as cutter, pytest.raises(ValueError, match="part"):
+        send_parts(cutter, send, 1)
+    assert POOL.take(1 << 20) not in failed
+
+
 def test_memory_that_was_given_back_is_used_again() -> None:
     with cut((b"x" * 10 for _ in range(100)), 10) as cutter:
         buffers: set[int] = set()
         for part in cutter:
-            buffers.add(id(part.buffer))
+            buffers.add(id(part.pages))
             cutter.give_back(part)
     assert len(buffers) == 1
 
@@ -70,7 +132,7 @@ def test_results_come_in_order_and_memory_is_bounded(parallelism: int) -> None:
         with lock:
             out += 1
             most = max(most, out)
-            buffers.add(id(part.buffer))
+            buffers.add(id(part.pages))
         time.sleep(0.001 * (part.number % 3))
         with lock:
             out -= 1

@@ -57,7 +57,7 @@ def load_segment(store: ObjectStore, objects: SegmentObjects) -> StoredSegment:
     if info.size > MAX_MANIFEST_SIZE:
         raise ManifestCorrupt(f"{name} is damaged: it has {info.size} bytes, more than any manifest")
     try:
-        return StoredSegment(objects, SegmentManifest.from_bytes(store.get(info.key)))
+        return StoredSegment(objects, _read_manifest(store, info.key))
     except ObjectNotFound as error:
         raise SegmentNotFound(f"{name} was deleted while it was listed") from error
     except ManifestCorrupt as error:
@@ -79,6 +79,15 @@ def load_segments(
             return error
 
     return in_parallel(pool, load, listed, at_once=at_once)
+
+
+def _read_manifest(store: ObjectStore, key: str) -> SegmentManifest:
+    # What was listed may have been replaced since. The function of the same kind in tieredstore.remote takes imports
+    # with it that a catalog does not need.
+    raw = store.get_small(key, MAX_MANIFEST_SIZE)
+    if raw is None:
+        raise ManifestCorrupt(f"it has more than {MAX_MANIFEST_SIZE} bytes, which no manifest has")
+    return SegmentManifest.from_bytes(raw)
 
 
 def _manifest_of(objects: SegmentObjects) -> ObjectInfo:

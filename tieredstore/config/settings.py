@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field, SecretStr, model_validator
 
@@ -12,6 +13,8 @@ from tieredstore.config.fetch import FetchSettings
 from tieredstore.config.reader import Part, broken_rule
 from tieredstore.config.storage import BACKEND_CLASS, AzureSettings, GcsSettings, ProxySettings, S3Settings
 from tieredstore.config.values import BOOLEAN, PATH, choices, integer, string
+
+_CATALOG_READERS: Final = 16
 
 
 class Settings(Part):
@@ -75,6 +78,15 @@ class Settings(Part):
     azure: AzureSettings | None = None
     proxy: ProxySettings | None = None
     storage_options: tuple[tuple[str, SecretStr], ...] = ()
+
+    @property
+    def requests_at_once(self) -> int:
+        """Requests that a reader makes at once, its look-ups included; at least as many as a catalog does.
+
+        What a store's pool of connections is sized by.
+        """
+        lookups = self.fetch.manifest_cache.thread_pool_size or os.cpu_count() or 1
+        return max(_CATALOG_READERS, self.fetch.parallelism + lookups)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Settings:

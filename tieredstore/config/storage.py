@@ -205,6 +205,16 @@ class GcsSettings(Part):
         alias="storage.gcs.credentials.path",
         description="File with the credentials as JSON, read again when it changes.",
     )
+    api_call_timeout_ms: Annotated[int | None, long(1)] = Field(
+        default=None,
+        alias="storage.gcs.api.call.timeout",
+        description="Time limit in ms of one call with its retries. Not of the plugin.",
+    )
+    api_call_attempt_timeout_ms: Annotated[int | None, long(1)] = Field(
+        default=None,
+        alias="storage.gcs.api.call.attempt.timeout",
+        description="Time limit in ms of one attempt of a call. Not of the plugin.",
+    )
 
     @model_validator(mode="after")
     def _one_identity(self) -> GcsSettings:
@@ -245,6 +255,27 @@ class AzureSettings(Part):
     )
     block_size: Annotated[int, integer(102400, MAX_INT)] = Field(
         default=26214400, alias="storage.azure.upload.block.size", description="Bytes of one block of an upload."
+    )
+    upload_parallelism: Annotated[int, integer(1, 64)] = Field(
+        default=4,
+        alias="storage.azure.upload.parallelism",
+        description="Blocks of one upload sent at once, which with one more are in memory. Not of the plugin.",
+    )
+    upload_md5: Annotated[bool, BOOLEAN] = Field(
+        default=True,
+        alias="storage.azure.upload.md5.enabled",
+        description="Send an MD5 with each body, which the service checks; false: TLS alone guards it. Not of the "
+        "plugin.",
+    )
+    api_call_timeout_ms: Annotated[int | None, long(1)] = Field(
+        default=None,
+        alias="storage.azure.api.call.timeout",
+        description="Time limit in ms of one call with its retries. Not of the plugin.",
+    )
+    api_call_attempt_timeout_ms: Annotated[int | None, long(1)] = Field(
+        default=None,
+        alias="storage.azure.api.call.attempt.timeout",
+        description="Time limit in ms of one attempt of a call. Not of the plugin.",
     )
 
     @model_validator(mode="after")

@@ -25,7 +25,7 @@ from tieredstore.errors import (
 )
 from tieredstore.format.chunk_index import ENCRYPTION_OVERHEAD
 from tieredstore.format.keys import Suffix
-from tieredstore.format.manifest import IndexEntry, SegmentManifest
+from tieredstore.format.manifest import MAX_MANIFEST_SIZE, IndexEntry, SegmentManifest
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata
 from tieredstore.remote.bounded_map import BoundedMap
 from tieredstore.remote.layout import KeyLayout
@@ -119,6 +119,14 @@ class OpenManifest:
         return self.opened
 
 
+def _read_manifest(store: ObjectStore, key: str) -> SegmentManifest:
+    """The manifest under ``key``, by one request; ObjectNotFound or ManifestCorrupt. One too large is not read."""
+    raw = store.get_small(key, MAX_MANIFEST_SIZE)
+    if raw is None:
+        raise ManifestCorrupt(f"it has more than {MAX_MANIFEST_SIZE} bytes, which no manifest has")
+    return SegmentManifest.from_bytes(raw)
+
+
 class Manifests:
     """The manifests of a store, cached by key: ``fetch.manifest.cache.*``. What is absent is asked for each time."""
 
@@ -165,7 +173,7 @@ class Manifests:
     def _load(self, key: str, metadata: RemoteLogSegmentMetadata) -> OpenManifest:
         self._counters.add(manifest_requests=1)
         try:
-            manifest = SegmentManifest.from_bytes(self._store.get(key))
+            manifest = _read_manifest(self._store, key)
         except ObjectNotFound as error:
             raise SegmentNotFound(
                 f"{metadata} is not in the store: {self._layout.shown(key)} does not exist"

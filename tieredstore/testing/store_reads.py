@@ -116,6 +116,18 @@ class ReadTests(StoreAccess):
         store.get_into("digits", 4, memoryview(buffer)[1:4])
         assert buffer == b"x456xx"
 
+    def test_a_small_read_is_the_whole_object_or_none(self, store: ObjectStore) -> None:
+        store.put("digits", b"0123456789")
+        store.put("empty", b"")
+        assert store.get_small("digits", 10) == store.get_small("digits", 1 << 40) == b"0123456789"
+        assert store.get_small("digits", 9) is None
+        assert store.get_small("digits", 0) is None
+        assert store.get_small("empty", 0) == b""
+        # The connection of an answer that was not read is not used for another.
+        assert store.get("digits", 2, 4) == b"23"
+        with pytest.raises(ObjectNotFound):
+            store.get_small("absent", 10)
+
     def test_an_absent_object_is_told_from_everything_else(self, store: ObjectStore) -> None:
         store.put("folder/object", b"data")
         for key in ("absent", "folder", "folder/object/below", "folder/objec", "folder/object2"):
