@@ -6,6 +6,8 @@ from tieredstore.records.partition import PartitionRead
 from tieredstore.records.reader import AtTime, Place, RecordReader, read_records
 from tieredstore.records.report import LostOffsets, ReadReport, SkippedInSegment, Undecided
 from tieredstore.records.settings import Isolation, OnDataLoss, ReadSettings
+from tieredstore.records.split_planning import SplitPlan, decided_end, plan_splits
+from tieredstore.records.splits import RecordSplit, SplitPart, read_split
 
 __all__ = [
     "AtTime",
@@ -17,7 +19,13 @@ __all__ = [
     "ReadReport",
     "ReadSettings",
     "RecordReader",
+    "RecordSplit",
     "SkippedInSegment",
+    "SplitPart",
+    "SplitPlan",
     "Undecided",
+    "decided_end",
+    "plan_splits",
     "read_records",
+    "read_split",
 ]

@@ -36,12 +36,7 @@ class PartitionRead(Iterator[pa.RecordBatch]):
         self.start = start
         self.stop = stop
         self.schema = settings.schema
-        lost = tuple(lost_offsets(lineage, start, stop))
-        if lost and settings.on_data_loss == "fail":
-            raise DataLoss(_sentence(lost, lineage))
-        for extent in lost:
-            _log.warning("%s", extent)
-        self.report = ReadReport(next_offset=start, lost=lost)
+        self.report = ReadReport(next_offset=start, lost=checked_losses(lineage, start, stop, settings))
         self._batches = self._read(manager, lineage, settings)
 
     def _read(
@@ -82,6 +77,16 @@ def stretches(lineage: Lineage, start: int, stop: int) -> Iterator[list[Span]]:
             runs.append([])
         runs[-1].append(span)
     return (run for run in runs if run[0].start < stop)
+
+
+def checked_losses(lineage: Lineage, start: int, stop: int, settings: ReadSettings) -> tuple[LostOffsets, ...]:
+    """The lost offsets, each logged; DataLoss if there are any and ``settings`` don't say that they are reported."""
+    lost = tuple(lost_offsets(lineage, start, stop))
+    if lost and settings.on_data_loss == "fail":
+        raise DataLoss(_sentence(lost, lineage))
+    for extent in lost:
+        _log.warning("%s", extent)
+    return lost
 
 
 def lost_offsets(lineage: Lineage, start: int, stop: int) -> Iterator[LostOffsets]:

@@ -22,11 +22,15 @@ _BASE_OFFSET_SIZE: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """Bytes of a segment's log, both ends batch borders; the first batch begins at ``first_offset`` or before."""
+    """Bytes of a segment's log, both ends batch borders.
+
+    The first batch begins at ``first_offset`` or before, but not before ``least_offset``.
+    """
 
     segment: RemoteLogSegmentMetadata
     extent: ByteRange
     first_offset: int
+    least_offset: int = 0
 
     @property
     def is_whole(self) -> bool:
@@ -63,7 +67,7 @@ class LogPart:
         """A log that is read from too far on lacks records, and nothing that comes later would tell."""
         if base_offset < self.segment.start_offset:
             raise BatchCorrupt(f"the record batch at byte {self.extent.start} begins at offset {base_offset}")
-        if self.extent.start and base_offset > self.first_offset:
+        if self.extent.start and not self.least_offset <= base_offset <= self.first_offset:
             raise IndexesCorrupt(
                 f"the offset index of {self.segment} leads to byte {self.extent.start} for offset {self.first_offset}, "
                 f"and the record batch there begins at offset {base_offset}"
@@ -87,7 +91,7 @@ def part_for_time(manager: RemoteStorageManager, span: Span, timestamp_ms: int) 
     A time index entry says that a record of its timestamp lies at its offset or before, and none of a later one. Two
     requests at most; IndexesCorrupt for an index that does not hold together.
     """
-    times = _time_index(manager, span.segment)
+    times = time_index_of(manager, span.segment)
     start, stop = max(span.start, times.offset_for_timestamp(timestamp_ms)), span.stop
     later = bisect_left(times, timestamp_ms, key=lambda entry: entry.timestamp)
     if later < len(times) and times[later].offset >= span.start:
@@ -95,8 +99,22 @@ def part_for_time(manager: RemoteStorageManager, span: Span, timestamp_ms: int) 
     return _part(manager, span.segment, start, max(start + 1, stop))
 
 
+def offset_since(manager: RemoteStorageManager, segment: RemoteLogSegmentMetadata, timestamp_ms: int) -> int:
+    """An offset before which all records of the segment are earlier than ``timestamp_ms``, by its time index.
+
+    Two requests at most; IndexesCorrupt for an index that does not hold together.
+    """
+    times = time_index_of(manager, segment)
+    earlier = bisect_left(times, timestamp_ms, key=lambda entry: entry.timestamp)
+    if not earlier:
+        return segment.start_offset
+    if times[-1].offset > segment.end_offset:
+        raise IndexesCorrupt(f"the time index of {segment} has offset {times[-1].offset}, beyond its end")
+    return times[earlier - 1].offset + 1
+
+
 def _part(manager: RemoteStorageManager, segment: RemoteLogSegmentMetadata, start: int, stop: int) -> LogPart:
-    index, size = _offset_index(manager, segment), segment.segment_size_in_bytes
+    index, size = offset_index_of(manager, segment), segment.segment_size_in_bytes
     # An entry has the last offset of what was appended together at its position, so that the first entry at `stop` or
     # later may still begin before it; the next one does not.
     following = bisect_left(index, stop, key=lambda entry: entry.offset) + 1
@@ -104,7 +122,8 @@ def _part(manager: RemoteStorageManager, segment: RemoteLogSegmentMetadata, star
     return LogPart(segment, ByteRange(min(index.position_for_offset(start), size), end), start)
 
 
-def _offset_index(manager: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> OffsetIndex:
+def offset_index_of(manager: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> OffsetIndex:
+    """A segment's offset index, by two requests at most; IndexesCorrupt if it does not fit the log."""
     try:
         index = read_offset_index(_content(manager, segment, IndexType.OFFSET), segment.start_offset)
     except BatchCorrupt as error:
@@ -115,7 +134,8 @@ def _offset_index(manager: RemoteStorageManager, segment: RemoteLogSegmentMetada
     return index
 
 
-def _time_index(manager: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> TimeIndex:
+def time_index_of(manager: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> TimeIndex:
+    """A segment's time index, by two requests at most; IndexesCorrupt if it does not hold together."""
     try:
         return read_time_index(_content(manager, segment, IndexType.TIMESTAMP), segment.start_offset)
     except BatchCorrupt as error:

@@ -7,7 +7,7 @@ one has no entry, so that nothing but the producer snapshot at the end tells whi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tieredstore.catalog import Span
@@ -24,9 +24,16 @@ if TYPE_CHECKING:
 class Transactions:
     """The transactions of ``spans``, which follow each other without a gap and are read in their order."""
 
-    def __init__(self, manager: RemoteStorageManager, spans: Sequence[Span]) -> None:
+    def __init__(
+        self,
+        manager: RemoteStorageManager,
+        spans: Sequence[Span],
+        known: Mapping[Span, Sequence[AbortedTransaction]] | None = None,
+    ) -> None:
+        """``known`` has what :func:`aborted_in` gave of some of the spans, which are not asked for again."""
         self._manager = manager
         self._spans = spans
+        self._known = known or {}
         self._looked_into = 0
         self._stable = -1
         self._aborted: list[AbortedTransaction] = []
@@ -79,17 +86,24 @@ class Transactions:
         return [found for found in opened if found[0] >= 0]
 
     def _look_into(self, span: Span) -> None:
-        if span.segment.txn_idx_empty:
-            return
-        try:
-            with self._manager.fetch_index(span.segment, IndexType.TRANSACTION) as stream:
-                entries = read_txn_index(stream.read(), span.segment.start_offset)
-        except IndexNotRecorded:
-            return
-        except BatchCorrupt as error:
-            raise IndexesCorrupt(f"{span.segment}: {error}") from error
-        for entry in entries:
-            # A marker that lies outside of the span is of a leader epoch that was left behind, or another span's.
-            if span.start <= entry.last_offset < span.stop:
-                self._aborted.append(entry)
-                self._stable = max(self._stable, entry.last_stable_offset)
+        found = self._known[span] if span in self._known else aborted_in(self._manager, span)
+        self._aborted += found
+        self._stable = max([self._stable, *(entry.last_stable_offset for entry in found)])
+
+
+def aborted_in(manager: RemoteStorageManager, span: Span) -> Sequence[AbortedTransaction]:
+    """The aborted transactions whose markers lie in the span, in their order.
+
+    Two requests; none for a segment that is known to have no transaction index. IndexesCorrupt for a damaged one.
+    """
+    if span.segment.txn_idx_empty:
+        return ()
+    try:
+        with manager.fetch_index(span.segment, IndexType.TRANSACTION) as stream:
+            entries = read_txn_index(stream.read(), span.segment.start_offset)
+    except IndexNotRecorded:
+        return ()
+    except BatchCorrupt as error:
+        raise IndexesCorrupt(f"{span.segment}: {error}") from error
+    # A marker that lies outside of the span is of a leader epoch that was left behind, or another span's.
+    return [entry for entry in entries if span.start <= entry.last_offset < span.stop]

@@ -70,7 +70,8 @@ class RecordColumns:
 
 
 def _buffer(slab: tuple[Slab, int] | None) -> Buffer:
-    return _EMPTY if slab is None else arrow.foreign_buffer(slab[0].address, slab[1], slab[0])
+    # Without headers not even the offset that offsets begin with was written, and Arrow reads it all the same.
+    return _EMPTY if slab is None or not slab[1] else arrow.foreign_buffer(slab[0].address, slab[1], slab[0])
 
 
 def _binary(count: int, nulls: int, buffers: list[Buffer]) -> Array:

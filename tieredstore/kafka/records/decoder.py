@@ -79,6 +79,11 @@ class RecordDecoder:
         return min(max(self._reading.last_offset + 1, start), stop)
 
     @property
+    def ended_in_zeros(self) -> bool:
+        """Whether the last log ended in zeros, as a preallocated one does. Final once the iterator is exhausted."""
+        return self._reading is not None and self._reading.ended_in_zeros
+
+    @property
     def skipped(self) -> Sequence[SkippedBatch]:
         """The damaged batches that were left out of the last log."""
         return self._reading.skipped if self._reading else ()

@@ -58,6 +58,11 @@ class LogReading:
         self.skipped: list[SkippedBatch] = []
 
     @property
+    def ended_in_zeros(self) -> bool:
+        """Whether zeros ended the log, and no batch."""
+        return self._in_zeros
+
+    @property
     def last_offset(self) -> int:
         """The last offset of the batches walked over, -1 before the first."""
         return self._scanner.last_offset
@@ -162,6 +167,7 @@ class LogReading:
         """Fewer than 12 zeros may be how a cut-off batch begins; 12 cannot, since no length is 0."""
         if rest and (len(rest) < FRAME_SIZE or any(rest)) and not self._in_zeros:
             raise BatchCorrupt(f"the log ends {len(rest)} bytes into the record batch at byte {self._position}")
+        self._in_zeros = self._in_zeros or bool(rest)
 
 
 def _needed(rest: bytearray) -> int:

@@ -1,0 +1,126 @@
+"""Where a segment's log may be cut: at the starts of batches, with what is known of the offsets around each.
+
+An entry of the offset index has the **last** offset of what was appended at its position, so that it tells of two
+places: the log before the next entry reaches to that offset at least, and a batch that begins there or before stands
+at its own position. Where batches of an exact offset begin, no index says.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from tieredstore.kafka.indexes import OffsetIndex
+from tieredstore.model import RemoteLogSegmentMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class Border:
+    """A place between two batches of a log, or one of its ends.
+
+    The batches before byte ``position`` end before offset ``high`` and have an offset ``low - 1``; the one that stands
+    there begins at ``low`` or later and at ``high`` or before.
+    """
+
+    position: int
+    low: int
+    high: int
+
+
+Stretch: TypeAlias = tuple[Border, Border]
+"""What lies between two borders of one log."""
+
+
+class Borders(Protocol):
+    """The borders of a log in order, its two ends among them."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Border: ...
+
+
+class IndexBorders:
+    """The borders that an offset index tells of. They are made when they are asked for: an index may be large."""
+
+    def __init__(self, segment: RemoteLogSegmentMetadata, index: OffsetIndex) -> None:
+        self._index = index
+        self._first = start_of(segment)
+        low = index[-1].offset + 1 if len(index) else segment.start_offset
+        self._last = Border(segment.segment_size_in_bytes, low, segment.end_offset + 1)
+        # An entry at the log's first byte is no further border.
+        self._skipped = int(len(index) > 0 and index[0].position == 0)
+
+    def __len__(self) -> int:
+        return len(self._index) - self._skipped + 2
+
+    def __getitem__(self, index: int, /) -> Border:
+        place = index if index >= 0 else len(self) + index
+        if place == 0:
+            return self._first
+        if place == len(self) - 1:
+            return self._last
+        entry = place - 1 + self._skipped
+        before = self._index[entry - 1].offset if entry else self._first.low
+        return Border(self._index[entry].position, before + 1, self._index[entry].offset)
+
+
+def start_of(segment: RemoteLogSegmentMetadata) -> Border:
+    """The log's first byte. Compaction may have taken any of its first batches."""
+    return Border(0, segment.start_offset, segment.end_offset)
+
+
+def end_of(segment: RemoteLogSegmentMetadata) -> Border:
+    """The log's end, of which nothing more is known. Compaction may have taken any of its last batches."""
+    return Border(segment.segment_size_in_bytes, segment.start_offset, segment.end_offset + 1)
+
+
+def around(borders: Borders, start: int, stop: int) -> Stretch:
+    """The two borders closest to each other that hold all records with offsets from ``start`` up to ``stop``."""
+    first = bisect_right(borders, start, lo=1, key=lambda border: border.high) - 1
+    last = bisect_left(borders, stop, lo=first + 1, hi=len(borders) - 1, key=lambda border: border.low)
+    return borders[first], borders[last]
+
+
+def oversized(borders: Borders, begin: Border, end: Border, max_bytes: int) -> Iterator[Stretch]:
+    """The neighbours among the borders from ``begin`` to ``end`` that lie further than ``max_bytes`` apart."""
+    at = begin
+    while at.position < end.position:
+        following = _last_upto(borders, at.position + max_bytes)
+        if following.position <= at.position:
+            following = _first_after(borders, at.position)
+            yield at, following
+        at = following
+
+
+def cut(borders: Borders, begin: Border, end: Border, max_bytes: int) -> Iterator[Stretch]:
+    """Pieces from ``begin`` to ``end`` of near-equal sizes, each of ``max_bytes`` at most wherever borders allow it."""
+    at = begin
+    while (left := end.position - at.position) > max_bytes:
+        wanted = at.position + -(-left // -(-left // max_bytes))
+        following = _nearest(borders, at.position, wanted, at.position + max_bytes)
+        if following.position >= end.position:
+            break
+        yield at, following
+        at = following
+    if at.position < end.position:
+        yield at, end
+
+
+def _nearest(borders: Borders, position: int, wanted: int, limit: int) -> Border:
+    """The first border at ``wanted`` or behind, or else the last one before, or behind ``limit`` if there is none."""
+    after = _first_after(borders, wanted - 1)
+    if after.position <= limit:
+        return after
+    before = _last_upto(borders, wanted)
+    return before if before.position > position else after
+
+
+def _first_after(borders: Borders, position: int) -> Border:
+    found = bisect_right(borders, position, key=lambda border: border.position)
+    return borders[min(found, len(borders) - 1)]
+
+
+def _last_upto(borders: Borders, position: int) -> Border:
+    return borders[bisect_right(borders, position, key=lambda border: border.position) - 1]

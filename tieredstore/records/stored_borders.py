@@ -1,0 +1,128 @@
+"""The borders of a stored log: from its offset index, and from its batches where that has no entry for long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.catalog import Span
+from tieredstore.errors import BatchCorrupt, IndexesCorrupt
+from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, walk_batch_headers
+from tieredstore.kafka.records.reading import OnCorrupt
+from tieredstore.model import RemoteLogSegmentMetadata
+from tieredstore.records.borders import Border, Borders, IndexBorders, Stretch, around, oversized
+from tieredstore.records.parts import offset_index_of
+
+if TYPE_CHECKING:
+    from tieredstore.remote import RemoteStorageManager, SegmentStream
+
+_PIECE_SIZE: Final = 64 * 1024
+_SPACING: Final = 4096
+"""As far apart as a broker's index entries: more borders would only take memory."""
+
+
+def load_borders(
+    manager: RemoteStorageManager,
+    span: Span,
+    max_bytes: int,
+    *,
+    on_corrupt: OnCorrupt,
+) -> Borders:
+    """The borders of a segment's log; around the span's offsets none is missing that ``max_bytes`` asks for.
+
+    Two requests at most for the index. Where two of its entries lie further than ``max_bytes`` apart, those for the
+    chunks that hold the headers of the batches between them. IndexesCorrupt if index and log contradict each other;
+    BatchCorrupt for headers that are none, unless damage is to be left out: there the log is not cut then.
+    """
+    borders = IndexBorders(span.segment, offset_index_of(manager, span.segment))
+    found: dict[int, Border] = {}
+    for run in _runs(oversized(borders, *around(borders, span.start, span.stop), max_bytes)):
+        for border in _walked(manager, span.segment, run, min(_SPACING, max_bytes // 4), on_corrupt):
+            # Two stretches that meet both tell something of the border between them.
+            known = found.get(border.position, border)
+            low, high = max(known.low, border.low), min(known.high, border.high)
+            found[border.position] = Border(border.position, low, high)
+    if not found:
+        return borders
+    of_index = (borders[place] for place in range(len(borders)))
+    found = {border.position: border for border in of_index} | found
+    return [found[position] for position in sorted(found)]
+
+
+def _runs(stretches: Iterable[Stretch]) -> Iterator[list[Stretch]]:
+    """The stretches, those that meet together: each chunk is asked for once."""
+    run: list[Stretch] = []
+    for stretch in stretches:
+        if run and run[-1][1] != stretch[0]:
+            yield run
+            run = []
+        run.append(stretch)
+    if run:
+        yield run
+
+
+def _walked(
+    manager: RemoteStorageManager,
+    segment: RemoteLogSegmentMetadata,
+    run: Sequence[Stretch],
+    spacing: int,
+    on_corrupt: OnCorrupt,
+) -> list[Border]:
+    """The borders of stretches that meet, their ends included, with the offsets that the batches have."""
+    found: list[Border] = []
+    start, stop = run[0][0].position, run[-1][1].position
+    try:
+        with manager.fetch_log_segment(segment, start, stop - 1) as stream:
+            window = _Headers(stream, start).window
+            for begin, end in run:
+                headers = walk_batch_headers(window, end.position, begin.position)
+                found += _between(segment, headers, (begin, end), spacing)
+    except BatchCorrupt as error:
+        if on_corrupt == "fail":
+            raise BatchCorrupt(f"{segment}: {error}") from error
+    return found
+
+
+def _between(
+    segment: RemoteLogSegmentMetadata, headers: Iterator[BatchHeader], stretch: Stretch, spacing: int
+) -> Iterator[Border]:
+    begin, end = stretch
+    next_offset, kept = begin.low, begin.position
+    for header in headers:
+        if header.position == begin.position:
+            _expect(segment, begin, header.base_offset)
+        # What is passed over stays together with what was kept before it, below the twofold.
+        if header.position == begin.position or header.position - kept + header.size_in_bytes >= 2 * spacing:
+            yield Border(header.position, next_offset, header.base_offset)
+            kept = header.position
+        next_offset = header.last_offset + 1
+    _expect(segment, end, next_offset)
+    yield Border(end.position, next_offset, end.high)
+
+
+def _expect(segment: RemoteLogSegmentMetadata, border: Border, offset: int) -> None:
+    if not border.low <= offset <= border.high:
+        raise IndexesCorrupt(
+            f"the offset index of {segment} leads to byte {border.position} for the offsets {border.low} to "
+            f"{border.high}, and the record batches have offset {offset} there"
+        )
+
+
+class _Headers:
+    """A log seen header by header. Chunks that lie wholly inside of a batch are passed over."""
+
+    def __init__(self, stream: SegmentStream, begin: int) -> None:
+        self._stream = stream
+        self._begin = begin
+        self._start = begin
+        self._piece = b""
+
+    def window(self, position: int) -> memoryview:
+        """The bytes from ``position`` on: a header's at least, unless the log ends before."""
+        end = self._start + len(self._piece)
+        if position + HEADER_SIZE > end:
+            kept = self._piece[position - self._start :]
+            if position > end:
+                self._stream.seek(position - self._begin)
+            self._start, self._piece = position, kept + self._stream.read(_PIECE_SIZE)
+        return memoryview(self._piece)[position - self._start :]
