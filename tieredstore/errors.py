@@ -20,6 +20,9 @@ Errors carry policy as class attributes, so that a caller decides by attribute a
     ├── UnknownKey                        no         4   data wrapped by a key that is not on the ring
     ├── SegmentAlreadyExists              no         5   a manifest stands already under this segment id
     ├── SegmentTooLarge                   no         2   over the format's 2^31 limits
+    ├── BrokerError                       no         6   the Kafka broker said no
+    │   ├── BrokerDenied                  no         6   credentials or a certificate that the broker or we refuse
+    │   └── BrokerUnavailable             yes        75  no answer in time, connection lost: try again
     └── StoreError                        no         6   the object store said no
         ├── RangeNotSatisfiable           no         6
         ├── PreconditionFailed            no         5   if_absent or an etag did not hold
@@ -126,6 +129,23 @@ class SegmentAlreadyExists(TieredStoreError):
     """A manifest stands already under this segment id; nothing was written."""
 
     exit_code = 5
+
+
+class BrokerError(TieredStoreError):
+    """The Kafka broker refused or failed a request."""
+
+    exit_code = 6
+
+
+class BrokerDenied(BrokerError):
+    """The broker does not accept the credentials, or they do not allow this, or its certificate is not trusted."""
+
+
+class BrokerUnavailable(BrokerError):
+    """The broker did not answer in time, or has no leader for a partition now. The same call may succeed later."""
+
+    retryable = True
+    exit_code = 75
 
 
 class StoreError(TieredStoreError):

@@ -1,4 +1,4 @@
-"""Fixtures for the object-store servers: each starts when a test first asks for it, once a test process.
+"""Fixtures for the servers of object stores and Kafka: each starts when a test first asks for it, once a test process.
 
 A test that kills a server takes one of its own: ``with start_minio() as server: ... server.kill()``.
 """
@@ -11,6 +11,7 @@ import pytest
 
 from tests.servers.azurite_server import AzureServer, start_azurite
 from tests.servers.fake_gcs import GcsServer, start_fake_gcs
+from tests.servers.kafka import KafkaServer, start_kafka
 from tests.servers.minio import start_minio
 from tests.servers.s3_server import S3Server
 from tests.servers.seaweedfs import start_seaweedfs
@@ -37,4 +38,10 @@ def fake_gcs() -> Iterator[GcsServer]:
 @pytest.fixture(scope="session")
 def azurite() -> Iterator[AzureServer]:
     with start_azurite() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaServer]:
+    with start_kafka() as server:
         yield server

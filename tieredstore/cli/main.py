@@ -36,7 +36,7 @@ broker's server.properties. TIEREDSTORE_SETTINGS may name it instead of -c.
 """
 _EPILOG: Final = (
     "Exit codes: 0 done, 1 output not written, 2 wrong usage or settings, 3 not there, 4 damaged, 5 there already, "
-    "6 refused by the store, 75 try again later, 130 interrupted."
+    "6 refused by store or broker, 75 try again later, 130 interrupted."
 )
 
 app: Final = typer.Typer(

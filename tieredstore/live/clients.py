@@ -1,0 +1,79 @@
+"""librdkafka's clients: made with one face, logged in one place, and left alone by a forked child."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import weakref
+from collections.abc import Mapping
+from typing import Any, Final
+
+from confluent_kafka import Consumer, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from tieredstore.errors import ConfigError
+from tieredstore.live.faults import Trouble
+
+_log: Final = logging.getLogger("tieredstore.live")
+_made: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
+
+
+class _ClientLog:
+    """Takes what a librdkafka client says: the first warning as one, what follows for debugging.
+
+    Troubles with connections become errors of ours, and come some thirty times a second.
+    """
+
+    def __init__(self) -> None:
+        self._warned = False
+
+    def log(self, level: int, form: str, *words: object) -> None:
+        """As a logger's; librdkafka's binding asks for no more."""
+        if level >= logging.WARNING:
+            level, self._warned = logging.DEBUG if self._warned else logging.WARNING, True
+        _log.log(level, form, *words)
+
+
+class LiveConsumer(Consumer):
+    """A consumer that knows its trouble, and can be referred to weakly."""
+
+    def __init__(self, configuration: Mapping[str, str], **callbacks: Any) -> None:
+        self.trouble = Trouble()
+        _construct(super().__init__, configuration, self.trouble, callbacks)
+        _made.add(self)
+
+
+class LiveAdmin(AdminClient):
+    """An administrative client that knows its trouble."""
+
+    def __init__(self, configuration: Mapping[str, str]) -> None:
+        self.trouble = Trouble()
+        # It warns of each property that only a consumer needs.
+        quiet = {} if "debug" in configuration else {"log_level": "3"}
+        _construct(super().__init__, {**quiet, **configuration}, self.trouble, {})
+        _made.add(self)
+
+
+def check_configuration(configuration: Mapping[str, str]) -> None:
+    """ConfigError for what librdkafka does not take. Connects to nothing."""
+    known = {name: value for name, value in configuration.items() if name != "bootstrap.servers"}
+    LiveConsumer(known).close()
+
+
+def _construct(constructor: Any, configuration: Mapping[str, str], trouble: Trouble, callbacks: dict[str, Any]) -> None:
+    try:
+        constructor({**configuration, "error_cb": trouble.note, **callbacks}, logger=_ClientLog())
+    except KafkaException as error:
+        raise ConfigError(f"the client properties cannot be used: {error.args[0].str()}") from error
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"the client properties cannot be used: {error}") from error
+
+
+def _keep_for_ever() -> None:
+    """A forked child has none of the threads that destroying a client waits for, so it must never destroy one."""
+    for client in list(_made):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
+
+
+os.register_at_fork(after_in_child=_keep_for_ever)

@@ -1,0 +1,214 @@
+"""What a cluster has: topics, their ids and partitions, and the offsets between which they can be read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition, admin
+
+from tieredstore.backends.per_process import PerProcess
+from tieredstore.errors import BrokerError, BrokerUnavailable, ResourceNotFound, TieredStoreError
+from tieredstore.live.clients import LiveAdmin, check_configuration
+from tieredstore.live.faults import fault
+from tieredstore.live.properties import Isolation, check_timeout, client_configuration
+from tieredstore.model import Uuid
+
+_POLL_S: Final = 0.02
+_AGAIN_S: Final = 0.1
+_INTERNAL: Final = frozenset({"__consumer_offsets", "__share_group_state", "__transaction_state"})
+"""What Kafka itself calls internal, for patterns of topics too."""
+
+# The library leaves the types of these open.
+_admin: Final[Any] = admin
+_spec: Final = _admin.OffsetSpec
+_EARLIEST: Final = _spec.earliest()
+_LATEST: Final = _spec.latest()
+
+Place = tuple[str, int]
+Asked = TypeVar("Asked")
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTopic:
+    """A topic as the broker has it now; ``partitions`` ascend."""
+
+    topic: str
+    topic_id: Uuid
+    partitions: tuple[int, ...]
+
+
+class LiveCluster:
+    """Answers from the brokers, each asked for anew. Thread-safe.
+
+    ``properties`` have the names of Kafka's clients (``docs/live.md``). Picklable, with the properties; a client is
+    made on first use, and again after fork or unpickling. Each answer takes ``timeout_s`` at most; the errors are
+    ResourceNotFound, BrokerDenied, BrokerUnavailable (to be tried again) and BrokerError.
+    """
+
+    def __init__(self, properties: Mapping[str, str], *, isolation: Isolation, timeout_s: float = 60.0) -> None:
+        """ConfigError for properties that cannot be used; nothing is connected to yet."""
+        check_timeout(timeout_s)
+        configuration = client_configuration(properties, isolation)
+        check_configuration(configuration)
+        self._servers = configuration["bootstrap.servers"]
+        self._isolation: Isolation = isolation
+        self._timeout_s = timeout_s
+        self._clients = PerProcess(partial(LiveAdmin, configuration), _forget)
+
+    def topics(self) -> tuple[str, ...]:
+        """The names of all topics, sorted, without Kafka's internal ones. One request."""
+        doing = f"the topics of {self._servers} cannot be listed"
+        client = self._clients.get()
+        end = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                # In short waits: a client that is denied says so only between them.
+                listed = client.list_topics(timeout=min(1.0, self._timeout_s))
+            except KafkaException as error:
+                self._listen(client, doing)
+                if time.monotonic() > end:
+                    raise client.trouble.unavailable(doing, self._timeout_s) from error
+            else:
+                return tuple(sorted(name for name in listed.topics if name not in _INTERNAL))
+
+    def topic(self, topic: str) -> LiveTopic:
+        """The topic of this name; ResourceNotFound if there is none. One request."""
+        doing = f"topic {topic} of {self._servers} cannot be looked up"
+        client = self._clients.get()
+        named = TopicCollection([topic])
+        found = self._answers(
+            client, lambda timeout_s: _untyped(client).describe_topics(named, request_timeout=timeout_s), doing
+        )[topic]
+        topic_id = _uuid(found.topic_id)
+        if topic_id.bytes == bytes(16):
+            raise BrokerError(f"{doing}: the broker names no topic id; Kafka 2.8 or later does")
+        return LiveTopic(topic, topic_id, tuple(sorted(partition.id for partition in found.partitions)))
+
+    def earliest_offsets(self, partitions: Iterable[Place]) -> dict[Place, int]:
+        """The first offset that can be read of each. A request for each broker that leads one."""
+        return self._offsets(dict.fromkeys(partitions, _EARLIEST))
+
+    def end_offsets(self, partitions: Iterable[Place]) -> dict[Place, int]:
+        """Behind the last offset that can be read of each: the high watermark, or the last stable offset.
+
+        The latter for ``read_committed``. A request for each broker that leads one of the partitions.
+        """
+        return self._offsets(dict.fromkeys(partitions, _LATEST))
+
+    def offsets_for_times(self, times: Mapping[Place, int]) -> dict[Place, int | None]:
+        """The offset of the first record of each whose timestamp is the given one (milliseconds) or later.
+
+        None where there is none so late, among what ``isolation`` lets be read. Requests as above.
+        """
+        # Times below zero have meanings of their own in the protocol.
+        wanted = {place: _spec.for_timestamp(max(0, moment)) for place, moment in times.items()}
+        return {place: None if offset < 0 else offset for place, offset in self._offsets(wanted).items()}
+
+    def _offsets(self, wanted: Mapping[Place, Any]) -> dict[Place, int]:
+        if not wanted:
+            return {}
+        client = self._clients.get()
+        committed = self._isolation == "read_committed"
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+
+        def ask(timeout_s: float) -> dict[Place, Future[Any]]:
+            asked = {TopicPartition(*place): spec for place, spec in wanted.items()}
+            answers = _untyped(client).list_offsets(asked, isolation_level=level, request_timeout=timeout_s)
+            return {(where.topic, where.partition): future for where, future in answers.items()}
+
+        answers = self._answers(client, ask, f"offsets of {self._servers} cannot be looked up")
+        return {place: answers[place].offset for place in wanted}
+
+    def _answers(
+        self, client: LiveAdmin, ask: Callable[[float], Mapping[Asked, Future[Any]]], doing: str
+    ) -> dict[Asked, Any]:
+        """Asked again while the brokers say that it may succeed later, as that a partition gets another leader."""
+        end = time.monotonic() + self._timeout_s
+        while True:
+            asked = ask(max(_AGAIN_S, end - time.monotonic()))
+            try:
+                answers = {what: self._answer(client, what, future, doing, end) for what, future in asked.items()}
+            except BrokerUnavailable:
+                if time.monotonic() + _AGAIN_S > end:
+                    raise
+                time.sleep(_AGAIN_S)
+            else:
+                client.trouble.forget()
+                return answers
+
+    def _answer(self, client: LiveAdmin, what: object, future: Future[Any], doing: str, end: float) -> Any:
+        while True:
+            try:
+                return future.result(_POLL_S)
+            except TimeoutError:
+                self._listen(client, doing)
+                if time.monotonic() > end:
+                    raise client.trouble.unavailable(doing, self._timeout_s) from None
+            except KafkaException as error:
+                self._listen(client, doing)
+                raise self._fault(client, error, what, doing) from error
+
+    def _fault(self, client: LiveAdmin, error: KafkaException, what: object, doing: str) -> TieredStoreError:
+        """What went wrong with one of them, or with the connection, which then says more."""
+        code = error.args[0].code()
+        if code == KafkaError._NOENT and isinstance(what, tuple):
+            return self._leaderless(what)
+        if code in {KafkaError._TIMED_OUT, KafkaError._TRANSPORT}:
+            return client.trouble.unavailable(doing, self._timeout_s)
+        named = f"{what[0]}-{what[1]}" if isinstance(what, tuple) else f"{what}"
+        made = fault(error.args[0], f"{doing}, for {named}")
+        return ResourceNotFound(f"there is no {named} at {self._servers}") if type(made) is ResourceNotFound else made
+
+    def _leaderless(self, place: Any) -> TieredStoreError:
+        """Why no broker could be asked: librdkafka does not tell."""
+        topic, partition = place
+        try:
+            there = self.topic(topic).partitions
+        except TieredStoreError as error:
+            return error
+        named = f"{topic}-{partition}"
+        if partition not in there:
+            return ResourceNotFound(f"there is no {named} at {self._servers}")
+        return BrokerUnavailable(f"offsets of {self._servers} cannot be looked up: {named} has no leader now")
+
+    def _listen(self, client: LiveAdmin, doing: str) -> None:
+        """Let the client say what it has to; BrokerDenied if it was refused."""
+        client.poll(0)
+        denial = client.trouble.denial(doing)
+        if denial is not None:
+            raise denial
+
+    def close(self) -> None:
+        """Let this process's client go; it is made again when it is needed."""
+        self._clients.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"LiveCluster(bootstrap.servers={self._servers!r}, isolation={self._isolation!r})"
+
+
+def _forget(client: LiveAdmin) -> None:
+    """It ends with its last reference."""
+
+
+def _untyped(client: LiveAdmin) -> Any:
+    """The library leaves the types of its futures open."""
+    return client
+
+
+def _uuid(theirs: Any) -> Uuid:
+    high, low = theirs.get_most_significant_bits(), theirs.get_least_significant_bits()
+    return Uuid(high.to_bytes(8, "big", signed=True) + low.to_bytes(8, "big", signed=True))
