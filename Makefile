@@ -17,7 +17,7 @@ $(VENV)/installed: requirements.lock pyproject.toml setup.py $(wildcard tieredst
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: $(VENV)/installed ## real Kafka segments into a store (STORE=filesystem or s3) and back
+demo: $(VENV)/installed ## real Kafka segments into a store (STORE=filesystem or s3), back, and through Spark
 	$(BIN)/python examples/demo.py --store $(STORE)
 
 test: check types layers unit ## everything CI runs
@@ -33,7 +33,7 @@ types: $(VENV)/installed ## mypy and pyright, both strict
 layers: $(VENV)/installed ## imports go down only
 	$(BIN)/lint-imports
 
-$(VENV)/servers/installed: $(VENV)/installed scripts/install-servers
+$(VENV)/servers/installed: $(VENV)/installed scripts/install-servers tests/servers/kafka_jars/pom.xml
 	@scripts/check-prerequisites $(PYTHON) test
 	scripts/install-servers $(VENV)/servers
 	@touch $@
@@ -45,7 +45,7 @@ asan: $(VENV)/installed ## damaged batches against a kernel built with AddressSa
 	tests/asan/run $(BIN)/python 10000
 
 bench: $(VENV)/servers/installed ## benchmarks of the hot paths, JSON out, one after the other
-	for name in transform fetch backends decode catalog; do $(BIN)/python -m benchmarks.bench_$$name || exit 1; done
+	for name in transform fetch backends decode catalog spark; do $(BIN)/python -m benchmarks.bench_$$name || exit 1; done
 
 docs: $(VENV)/installed ## regenerate docs/settings.md
 	$(BIN)/python -m tieredstore.config.reference > docs/settings.md

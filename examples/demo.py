@@ -1,5 +1,7 @@
 """Segments that a real Kafka broker wrote go into a store, compressed and encrypted, and come back byte for byte.
 
+At the end Spark queries the topics straight from the store (examples/spark_demo.py).
+
 python examples/demo.py [--store filesystem|s3] [FOLDER]
 
 Everything it makes is in FOLDER, which must be new (demo-out, made anew, without); the objects too, unless they lie in
@@ -63,7 +65,8 @@ def show(folder: Path, store_settings: str) -> None:
     rate = read_back(originals, settings)
     print(f"copy:  {copied.splitlines()[-1]}")
     print(f"fetch: logs and all indexes by the library, {rate:.0f} MB/s")
-    print(f"\nall {len(originals)} segments identical")
+    print(f"\nall {len(originals)} segments identical\n")
+    query_with_spark(settings, folder / "spark.log")
 
 
 def new_folder(wanted: Path | None) -> Path:
@@ -116,6 +119,16 @@ def read_back(originals: list[LogSegment], settings: Path) -> float:
             if log != segment.files.log_segment.read_bytes() or indexes != index_bytes(segment.files):
                 sys.exit(f"{metadata} differs")
     return size / seconds / 1e6
+
+
+def query_with_spark(settings: Path, log: Path) -> None:
+    """Spark's queries, in a process of its own; what Spark logs goes into ``log``."""
+    print(f"$ python examples/spark_demo.py {shlex.quote(shown(settings))}", flush=True)
+    command = [sys.executable, str(ROOT / "examples" / "spark_demo.py"), str(settings)]
+    with log.open("wb") as stderr:
+        done = subprocess.run(command, cwd=ROOT, stderr=stderr, check=False)
+    if done.returncode:
+        sys.exit(f"Spark failed; {shown(log)} says why (it needs Java 17 or later)")
 
 
 def load_all(manager: RemoteStorageManager) -> Iterator[StoredSegment]:

@@ -37,7 +37,7 @@ from tieredstore.transform.encryption import DataKey, SegmentCipher
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
-NAMES = ("design", "format", "operations", "reading", "stores")
+NAMES = ("design", "format", "operations", "reading", "spark", "stores")
 OURS = [ROOT / "README.md", *(ROOT / "docs" / f"{name}.md" for name in NAMES)]
 
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
@@ -89,8 +89,8 @@ def test_the_readme_leads_to_every_document() -> None:
 def test_the_readme_names_the_versions_that_the_scripts_ask_for() -> None:
     asked = "".join((ROOT / "scripts" / name).read_text() for name in ("check-prerequisites", "install-servers"))
     readme = " ".join((ROOT / "README.md").read_text().split())
-    versions = set(re.findall(r"(?:Python|OpenSSL|Go|Node\.js) \d[\d.]*(?= or later)", asked))
-    assert len(versions) >= 3
+    versions = set(re.findall(r"(?:Python|OpenSSL|Go|Node\.js|Java|Maven) \d[\d.]*(?= or later)", asked))
+    assert len(versions) >= 6
     assert [version for version in sorted(versions) if f"{version} or later" not in readme] == []
 
 
@@ -252,7 +252,9 @@ def test_the_first_session_runs_and_fetches_what_was_copied(session: Path) -> No
     assert load_settings(session / "store.properties").encryption is not None
 
 
-EXAMPLES = [(path, code) for path in OURS for code in blocks(path, "python")]
+SHOWN = [*OURS, ROOT / "docs" / "records.md"]
+EXAMPLES = [(path, code) for path in SHOWN for code in blocks(path, "python") if "spark" not in code]
+"""Those of Spark, and of a broker, are run in tests/test_docs_spark.py."""
 
 
 @pytest.mark.parametrize(("path", "code"), EXAMPLES, ids=[name_of(path) for path, _ in EXAMPLES])
@@ -272,8 +274,8 @@ def test_python_examples_run(path: Path, code: str, session: Path) -> None:
 
 
 def test_the_readme_example_is_about_ten_lines() -> None:
-    (code,) = blocks(ROOT / "README.md", "python")
-    assert len(code.splitlines()) <= 12
+    for code in blocks(ROOT / "README.md", "python"):
+        assert len(code.splitlines()) <= 12
 
 
 # What is calculated is right.

@@ -130,6 +130,7 @@ def build_segment(
     leader_epochs: LeaderEpochs = ((0, 0),),
     batch_size: int = 16 * 1024,
     compression: CompressionType = CompressionType.NONE,
+    first_timestamp_ms: int = _FIRST_TIMESTAMP_MS,
     seed: int = 0,
 ) -> LogSegment:
     """Write a closed segment of JSON records like a web service's log, the same ones for the same arguments.
@@ -139,7 +140,8 @@ def build_segment(
     whatever the size.
     """
     pool_size = min(_POOL_SIZE, max(target_size, 1))
-    pool = _build_pool(random.Random(seed), pool_size, batch_size, compression)  # noqa: S311 - nothing secret
+    records = json_records(random.Random(seed), first_timestamp_ms)  # noqa: S311 - nothing secret
+    pool = _build_pool(records, pool_size, batch_size, compression)
     batches = _repeat_batches(pool, target_size, base_offset)
     return write_segment(log_dir, batches, partition=partition, base_offset=base_offset, leader_epochs=leader_epochs)
 
@@ -177,8 +179,7 @@ def _json_event(source: random.Random, number: int, user: int, timestamp_ms: int
     return json.dumps(event, separators=(",", ":")).encode("ascii")
 
 
-def _build_pool(source: random.Random, size: int, batch_size: int, compression: CompressionType) -> list[bytes]:
-    records = json_records(source)
+def _build_pool(records: Iterator[Record], size: int, batch_size: int, compression: CompressionType) -> list[bytes]:
     pool: list[bytes] = []
     offset = built = 0
     while built < size:

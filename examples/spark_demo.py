@@ -1,0 +1,88 @@
+"""Spark reads topics straight from the bucket: how they are split into tasks, and what SQL says of them.
+
+python examples/spark_demo.py SETTINGS
+
+SETTINGS is a file with the settings of the store that examples/demo.py has filled, of which this is the last part.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import CaseInsensitiveDict
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from examples.local_spark import local_spark
+from tieredstore.model import human_bytes
+from tieredstore.records import RecordSplit
+from tieredstore.spark import TieredStoreDataSource
+from tieredstore.spark.tasks import RemoteTask
+
+TOPICS = "none,smallbatch,txn"
+WINDOW = {"startingTimestamp": "1767225610000", "endingTimestamp": "1767225612000"}  # ms: 00:00:10 up to 00:00:12
+COUNTS = """\
+SELECT topic, partition, count(*) AS records, min(offset) AS first, max(offset) AS last, sum(length(value)) AS bytes
+FROM records GROUP BY topic, partition ORDER BY topic, partition"""
+SECONDS = """\
+SELECT date_trunc('second', timestamp) AS second, count(*) AS records, count(DISTINCT partition) AS partitions
+FROM recent GROUP BY second ORDER BY second"""
+
+
+def main() -> None:
+    """Show the splits and the queries."""
+    settings = str(Path(sys.argv[1]).resolve())
+    everything = {"settings": settings, "subscribe": TOPICS, "maxSplitBytes": "512k"}
+    recent = {"settings": settings, "subscribe": "none", **WINDOW}
+    with local_spark("tieredstore demo") as spark:
+        show_load(everything)
+        show_splits(splits_of(everything), load(spark, everything, "records"))
+        show_query(spark, COUNTS)
+        show_load(recent)
+        show_splits(splits_of(recent), load(spark, recent, "recent"))
+        show_query(spark, SECONDS)
+
+
+def show_load(options: dict[str, str]) -> None:
+    """What one would type."""
+    shown = ", ".join(f'{name}="{Path(text).name if name == "settings" else text}"' for name, text in options.items())
+    print(f'>>> spark.read.format("tieredstore").options({shown}).load()')
+
+
+def load(spark: SparkSession, options: dict[str, str], view: str) -> DataFrame:
+    """The records as a view for SQL."""
+    records = spark.read.format("tieredstore").options(**options).load()
+    records.createOrReplaceTempView(view)
+    return records
+
+
+def splits_of(options: dict[str, str]) -> list[RecordSplit]:
+    """What the plan gives to each task, asked as Spark asks it."""
+    source = TieredStoreDataSource(CaseInsensitiveDict(options))
+    tasks = source.reader(source.schema()).partitions()
+    return [task.split for task in tasks if isinstance(task, RemoteTask)]
+
+
+def show_splits(splits: list[RecordSplit], records: DataFrame) -> None:
+    """A line for each split, and what Spark itself has planned."""
+    print(f"{'topic':<12}{'partition':>9}{'first offset':>14}{'last offset':>13}{'bytes of log':>14}")
+    for split in splits:
+        where, bounds = split.partition, f"{split.start_offset:>14,}{split.stop_offset - 1:>13,}"
+        print(f"{where.topic:<12}{where.partition:>9}{bounds}{split.size_in_bytes:>14,}")
+    if any(a.partition == b.partition and a.stop_offset > b.start_offset for a, b in itertools.pairwise(splits)):
+        # An offset index tells the last offset of what lies at a position, so that the first one is not known exactly.
+        print("(where two splits meet within a segment, the bounds of both take in the batch there; only one reads it)")
+    size = human_bytes(sum(split.size_in_bytes for split in splits))
+    print(f"{len(splits)} splits, {size}; Spark runs {records.rdd.getNumPartitions()} tasks\n")
+
+
+def show_query(spark: SparkSession, query: str) -> None:
+    """A query of SQL and its result."""
+    print(f">>> {query}")
+    spark.sql(query).show(truncate=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""Topics in Spark, straight from the bucket: ``spark.read.format("tieredstore")``. Needs ``tieredstore[spark]``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tieredstore.spark.source import TieredStoreDataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tieredstore.spark.udf import decode_batches, decode_segments
+
+__all__ = ["TieredStoreDataSource", "decode_batches", "decode_segments", "register"]
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format ``tieredstore`` known to a session; for clusters where Spark does not find it by itself."""
+    spark.dataSource.register(TieredStoreDataSource)
+
+
+def __getattr__(name: str) -> Any:
+    # Spark imports this package wherever it looks for data sources: what only some need is imported when they do.
+    if name in ("decode_batches", "decode_segments"):
+        from tieredstore.spark import udf  # noqa: PLC0415
+
+        return getattr(udf, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
