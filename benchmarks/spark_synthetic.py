@@ -1,0 +1,75 @@
+"""A data source that costs nothing: one batch of Arrow, read from a file once a worker, given again and again.
+
+How fast Spark itself takes rows from Python. Spark's workers import this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from tieredstore.spark.rows import COLUMNS, RowShape
+
+# What its type stubs say of streams is partial.
+arrow: Any = pa
+
+
+class SyntheticSource(DataSource):
+    """``rows`` rows in ``tasks`` tasks, in batches like the one in ``file``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "synthetic"
+
+    def schema(self) -> StructType:
+        """That of the source it stands beside."""
+        return RowShape(COLUMNS).schema
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 - Spark's name
+        """Reads a batch."""
+        return SyntheticReader(self.options["file"], int(self.options["rows"]), int(self.options["tasks"]))
+
+
+class SyntheticReader(DataSourceReader):
+    """The rows in equal shares."""
+
+    def __init__(self, file: str, rows: int, tasks: int) -> None:
+        self._file = file
+        self._borders = [rows * at // tasks for at in range(tasks + 1)]
+
+    def partitions(self) -> list[InputPartition]:
+        """How many rows each task has."""
+        return [InputPartition(stop - start) for start, stop in zip(self._borders, self._borders[1:], strict=False)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The batch as often as needed, the last time a part of it."""
+        batch, left = _batch_in(self._file), partition.value
+        while left:
+            given = batch.slice(0, min(left, batch.num_rows))
+            left -= given.num_rows
+            yield given
+
+
+def write_batch(batch: pa.RecordBatch, file: str) -> None:
+    """What workers are to give."""
+    with arrow.OSFile(file, "wb") as stream, arrow.ipc.new_stream(stream, batch.schema) as writer:
+        writer.write_batch(batch)
+
+
+def read_synthetic(spark: SparkSession, file: str, rows: int, tasks: int) -> DataFrame:
+    """A DataFrame of it."""
+    spark.dataSource.register(SyntheticSource)
+    return spark.read.format("synthetic").options(file=file, rows=rows, tasks=tasks).load()
+
+
+@cache
+def _batch_in(file: str) -> Any:
+    with arrow.OSFile(file) as stream:
+        return arrow.ipc.open_stream(stream).read_next_batch()

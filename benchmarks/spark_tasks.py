@@ -1,0 +1,144 @@
+"""The tasks of the Spark source without Spark: planned here, read here or in processes of their own, and counted."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from tieredstore.records import ReadSettings, read_split
+from tieredstore.spark.batch import BatchReader
+from tieredstore.spark.managers import manager_of
+from tieredstore.spark.options import SourceOptions, parse_options
+from tieredstore.spark.rows import RowShape
+from tieredstore.spark.tasks import RemoteTask, read_task
+
+# What its type stubs say of streams is partial.
+arrow: Any = pa
+
+PROCESSES: Final = 2
+
+
+class PlannedTasks:
+    """What Spark would run for these options."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self.options = parse_options(options, streaming=False)
+        self.tasks = list(BatchReader(self.options).partitions())
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Of all tasks, read in this process."""
+        for task in self.tasks:
+            yield from read_task(task, self.options)
+
+    def usual_batch(self) -> pa.RecordBatch:
+        """One of middle size."""
+        batches = sorted(read_task(self.tasks[0], self.options), key=lambda batch: batch.num_rows)
+        return batches[len(batches) // 2]
+
+    def bytes_fetched(self) -> int:
+        """Stored bytes that are read for all tasks, one after the other."""
+        manager = manager_of(self.options.store)
+        before = manager.fetch_stats.bytes_fetched
+        for _ in self.batches():
+            pass
+        return manager.fetch_stats.bytes_fetched - before
+
+
+class ReadingProcesses:
+    """Processes that stay, as Spark's workers do, and take the next task as soon as one is read."""
+
+    def __init__(self, planned: PlannedTasks) -> None:
+        self._planned = planned
+        self._pool = ProcessPoolExecutor(PROCESSES, mp_context=multiprocessing.get_context("spawn"))
+
+    def read(self) -> int:
+        """All tasks; how many rows they have."""
+        job = partial(_count_rows, options=self._planned.options)
+        return sum(self._pool.map(job, self._planned.tasks))
+
+    def close(self) -> None:
+        """End them."""
+        self._pool.shutdown()
+
+
+def _count_rows(task: InputPartition, options: SourceOptions) -> int:
+    return sum(batch.num_rows for batch in read_task(task, options))
+
+
+class _Nowhere:
+    """A file that takes everything."""
+
+    closed = False
+
+    def write(self, data: memoryview) -> int:
+        return len(data)
+
+    def writable(self) -> bool:
+        return True
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def stage_seconds(planned: PlannedTasks) -> dict[str, float]:
+    """CPU seconds, all threads, of each stage alone: what it takes beyond the stages before it, at its best of two."""
+    stages: dict[str, Callable[[PlannedTasks], None]] = {
+        "fetch, decrypt, decompress": _fetch,
+        "decode": _decode,
+        "convert to rows": _convert,
+        "write as an Arrow stream": _write,
+    }
+    taken = {name: min(_cpu_seconds(partial(stage, planned)) for _ in range(2)) for name, stage in stages.items()}
+    totals = list(taken.values())
+    return {
+        name: round(total - before, 2) for name, total, before in zip(taken, totals, [0.0, *totals[:-1]], strict=True)
+    }
+
+
+def _cpu_seconds(job: Callable[[], None]) -> float:
+    before = os.times()
+    job()
+    after = os.times()
+    return after.user + after.system - before.user - before.system
+
+
+def _fetch(planned: PlannedTasks) -> None:
+    manager = manager_of(planned.options.store)
+    for part in (part for task in _remote(planned.tasks) for part in task.split.parts):
+        with manager.fetch_log_segment(part.segment, part.extent.start, part.extent.stop - 1) as stream:
+            for _ in stream.chunks():
+                pass
+
+
+def _decode(planned: PlannedTasks) -> None:
+    manager = manager_of(planned.options.store)
+    settings = ReadSettings(columns=RowShape(planned.options.columns).decoder_columns)
+    for task in _remote(planned.tasks):
+        for _ in read_split(manager, task.split, settings):
+            pass
+
+
+def _convert(planned: PlannedTasks) -> None:
+    for _ in planned.batches():
+        pass
+
+
+def _write(planned: PlannedTasks) -> None:
+    schema = RowShape(planned.options.columns).arrow_schema
+    with arrow.ipc.new_stream(arrow.PythonFile(_Nowhere(), "w"), schema) as writer:
+        for batch in planned.batches():
+            writer.write_batch(batch)
+
+
+def _remote(tasks: Sequence[InputPartition]) -> list[RemoteTask]:
+    return [task for task in tasks if isinstance(task, RemoteTask)]

@@ -1,0 +1,107 @@
+"""A topic of JSON records for the benchmark of the Spark source: its log as a broker has it, and as it is tiered."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.bench_transform import CHUNK, key_settings
+from tieredstore.config import load_settings
+from tieredstore.kafka.logdir import LogSegment
+from tieredstore.model import Uuid
+from tieredstore.remote import RemoteStorageManager
+from tieredstore.testing.segments import PARTITION, build_segment
+
+SEGMENTS: Final = 8
+"""At least."""
+
+_RECORD_BYTES: Final = 495
+"""Of the log, somewhat more than a record takes."""
+
+_FIRST_TIMESTAMP_MS: Final = 1_767_225_600_000
+
+_DONE: Final = "topic.json"
+
+
+@dataclass(frozen=True, slots=True)
+class SparkTopic:
+    """One partition in ``folder``: plain in ``logs``, tiered in ``store``, zstd and encrypted."""
+
+    folder: Path
+    records: int
+    segments: int
+    log_bytes: int
+    stored_bytes: int
+    first_timestamp_ms: int
+    last_timestamp_ms: int
+
+    @property
+    def name(self) -> str:
+        """Of the topic."""
+        return PARTITION.topic
+
+    @property
+    def partition_folder(self) -> Path:
+        """The partition's folder, as a broker has it."""
+        return self.folder / "logs" / f"{PARTITION.topic}-{PARTITION.partition}"
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Those of the Spark source, to read all of it."""
+        return {"settings": str(self.folder / "store.properties"), "subscribe": self.name}
+
+    def window_options(self, share: float) -> dict[str, str]:
+        """The options to read so much of the topic's time, from its middle on."""
+        first, last = self.first_timestamp_ms, self.last_timestamp_ms
+        start = (first + last) // 2
+        stop = start + round((last - first) * share)
+        return self.options | {"startingTimestamp": str(start), "endingTimestamp": str(stop)}
+
+
+def topic_in(folder: Path, records: int) -> SparkTopic:
+    """A topic of ``records`` records or a few more; taken as it is if it was made there before."""
+    home = folder / f"topic-of-{records}"
+    done = home / _DONE
+    if not done.exists():
+        shutil.rmtree(home, ignore_errors=True)
+        made = _build(home, records)
+        done.write_text(json.dumps({name: value for name, value in asdict(made).items() if name != "folder"}))
+    fields: dict[str, Any] = json.loads(done.read_text())
+    return SparkTopic(home, **fields)
+
+
+def _build(home: Path, records: int) -> SparkTopic:
+    (home / "store").mkdir(parents=True)
+    texts = {"storage.backend.class": "filesystem", "storage.root": str(home / "store"), "chunk.size": str(CHUNK)}
+    texts |= {"compression.enabled": "true", **key_settings(home)}
+    properties = home / "store.properties"
+    properties.write_text("".join(f"{name}={text}\n" for name, text in texts.items()))
+    segments = _copied(home, properties, records)
+    return SparkTopic(
+        home,
+        records=segments[-1].end_offset + 1,
+        segments=len(segments),
+        log_bytes=sum(segment.files.log_segment.stat().st_size for segment in segments),
+        stored_bytes=sum(path.stat().st_size for path in (home / "store").rglob("*.log")),
+        first_timestamp_ms=_FIRST_TIMESTAMP_MS,
+        last_timestamp_ms=segments[-1].max_timestamp_ms,
+    )
+
+
+def _copied(home: Path, properties: Path, records: int) -> list[LogSegment]:
+    segments: list[LogSegment] = []
+    size = -(-records // SEGMENTS) * _RECORD_BYTES
+    following, time_ms = 0, _FIRST_TIMESTAMP_MS
+    with RemoteStorageManager(load_settings(properties)) as manager:
+        while following < records:
+            seed = len(segments)
+            made = build_segment(home / "logs", size, base_offset=following, first_timestamp_ms=time_ms, seed=seed)
+            manager.copy_log_segment_data(made.to_metadata(Uuid.random(), event_timestamp_ms=seed), made.files)
+            segments.append(made)
+            following, time_ms = made.end_offset + 1, made.max_timestamp_ms
+            print(f"segment {seed} made and copied", file=sys.stderr)
+    return segments
