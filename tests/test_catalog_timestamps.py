@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.golden_catalogs import opened
 from tests.golden_data import CASES, case_path, segments
 from tests.small_segments import memory_settings
 from tests.stored_golden import settings_of
@@ -53,28 +54,16 @@ def first_from(times: list[tuple[int, int]], timestamp: int) -> OffsetAndTimesta
     return next((OffsetAndTimestamp(*found) for found in times if found[1] >= timestamp), None)
 
 
-_managers: list[RemoteStorageManager] = []
-
-
-@pytest.fixture(scope="module", autouse=True)
-def managers_are_closed() -> Iterator[None]:
-    yield
-    for manager in _managers:
-        manager.close()
-
-
-@cache
-def opened(case: str) -> tuple[RemoteStorageManager, Lineage]:
-    manager = RemoteStorageManager(settings_of(case))
-    _managers.append(manager)
-    return manager, load_catalog(manager).lineage(segments(case)[0].topic, 0)
+def log_of(case: str) -> tuple[RemoteStorageManager, Lineage]:
+    manager, catalog = opened(case)
+    return manager, catalog.lineage(segments(case)[0].topic, 0)
 
 
 @pytest.mark.parametrize("case", CASES)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_a_time_gives_the_first_record_at_it_or_later(case: str, data: st.DataObject) -> None:
-    manager, lineage = opened(case)
+    manager, lineage = log_of(case)
     times = times_of(case, 0)
     known = [timestamp for _, timestamp in times]
     timestamp = data.draw(
@@ -87,7 +76,7 @@ def test_a_time_gives_the_first_record_at_it_or_later(case: str, data: st.DataOb
 
 
 def test_times_before_and_after_all_records_give_the_first_and_none() -> None:
-    manager, lineage = opened("01-none")
+    manager, lineage = log_of("01-none")
     times = times_of("01-none", 0)
     assert offset_for_time(manager, lineage, -1) == OffsetAndTimestamp(*times[0])
     assert offset_for_time(manager, lineage, max(t for _, t in times) + 1) is None
@@ -106,7 +95,7 @@ def test_many_partitions_are_looked_up_at_once() -> None:
 @given(st.integers(0, 4000), st.integers(0, 4000))
 @settings(max_examples=20, deadline=None)
 def test_a_range_of_times_gives_the_offsets_that_a_seek_by_time_would(first: int, second: int) -> None:
-    manager, lineage = opened("06-codec-none-createtime")  # its timestamps do not ascend
+    manager, lineage = log_of("06-codec-none-createtime")  # its timestamps do not ascend
     base = min(t for _, t in times_of("06-codec-none-createtime", 0))
 
     def sought(timestamp: int) -> int:

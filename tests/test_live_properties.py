@@ -47,7 +47,7 @@ def test_what_sparks_kafka_source_refuses_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("metric.reporters", "a.B"), ("plugin.library.paths", "/tmp/x.so"), ("enable.partition.eof", "false")],
+    [("metric.reporters", "a.B"), ("plugin.library.paths", "x.so"), ("enable.partition.eof", "false")],
 )
 def test_what_would_load_code_or_break_a_read_is_refused(name: str, value: str) -> None:
     refused({name: value}, f"the client property {name} cannot be set: ")

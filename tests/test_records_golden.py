@@ -2,41 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cache
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.golden_catalogs import opened
 from tests.golden_data import CASES, segments
 from tests.golden_records import Row, expected_rows, partitions_of, rows_of
-from tests.stored_golden import settings_of
-from tieredstore.catalog import Catalog, load_catalog, offset_for_time
+from tieredstore.catalog import offset_for_time
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.records import AtTime, Isolation, ReadSettings, RecordReader, read_records
-from tieredstore.remote import RemoteStorageManager
 
 ISOLATIONS: tuple[Isolation, ...] = ("read_uncommitted", "read_committed")
 WHOLE = [
     (case, partition, isolation) for case in CASES for partition in partitions_of(case) for isolation in ISOLATIONS
 ]
-_managers: list[RemoteStorageManager] = []
-
-
-@pytest.fixture(scope="module", autouse=True)
-def managers_are_closed() -> Iterator[None]:
-    yield
-    for manager in _managers:
-        manager.close()
-
-
-@cache
-def opened(case: str) -> tuple[RemoteStorageManager, Catalog]:
-    manager = RemoteStorageManager(settings_of(case))
-    _managers.append(manager)
-    return manager, load_catalog(manager)
 
 
 def topic_of(case: str) -> str:

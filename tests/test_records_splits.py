@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cache
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.golden_catalogs import opened
 from tests.golden_data import CASES, segments
 from tests.golden_records import expected_rows, partitions_of
 from tests.split_reads import check_window, read_of, read_plan
 from tests.stored_golden import settings_of
-from tieredstore.catalog import Catalog, load_catalog
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.records import Isolation, ReadSettings, decided_end, plan_splits
 from tieredstore.remote import RemoteStorageManager
@@ -21,21 +18,6 @@ from tieredstore.remote import RemoteStorageManager
 ISOLATIONS: tuple[Isolation, ...] = ("read_uncommitted", "read_committed")
 PARTITIONS = [(case, partition) for case in CASES for partition in partitions_of(case)]
 SIZES = [5_000, 20_000, 70_000, 300_000, 1 << 30]
-_managers: list[RemoteStorageManager] = []
-
-
-@pytest.fixture(scope="module", autouse=True)
-def managers_are_closed() -> Iterator[None]:
-    yield
-    for manager in _managers:
-        manager.close()
-
-
-@cache
-def opened(case: str) -> tuple[RemoteStorageManager, Catalog]:
-    manager = RemoteStorageManager(settings_of(case))
-    _managers.append(manager)
-    return manager, load_catalog(manager)
 
 
 @pytest.mark.parametrize(("case", "partition"), PARTITIONS)

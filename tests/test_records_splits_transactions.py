@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.partition_history import Copy, partition_copies
 from tests.split_reads import check_window, lineage_of, read_of, read_plan
 from tests.stored_records import StoredTopic
-from tests.transaction_scripts import Step, store
+from tests.transaction_scripts import STEPS, Step, store
 from tieredstore.model import Uuid
 from tieredstore.records import Isolation, ReadSettings, decided_end, plan_splits
 from tieredstore.testing.segments import Record, build_batch, write_segment
@@ -28,13 +28,8 @@ def topic(tmp_path: Path) -> Iterator[StoredTopic]:
         yield topic
 
 
-steps = st.tuples(
-    st.sampled_from(["send", "send", "send", "commit", "abort", "plain"]), st.integers(1, 4), st.integers(1, 3)
-)
-
-
 @settings(max_examples=40, deadline=None)
-@given(plan=st.lists(st.lists(steps, min_size=1, max_size=12), min_size=1, max_size=5), data=st.data())
+@given(plan=st.lists(st.lists(STEPS, min_size=1, max_size=12), min_size=1, max_size=5), data=st.data())
 def test_any_interleaving_in_splits_is_read_as_a_consumer_of_the_whole_log_would(
     plan: list[list[Step]], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

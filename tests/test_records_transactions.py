@@ -16,7 +16,7 @@ from tests.golden_data import case_path, segments
 from tests.golden_records import expected_rows, rows_of
 from tests.stored_golden import settings_of
 from tests.stored_records import StoredTopic
-from tests.transaction_scripts import Step, store
+from tests.transaction_scripts import STEPS, Step, store
 from tieredstore.errors import IndexesCorrupt
 from tieredstore.format.keys import Suffix
 from tieredstore.kafka.batches import read_batch_headers
@@ -79,13 +79,8 @@ def test_the_golden_topics_have_transactions_open_at_a_segments_end() -> None:
     assert sum(first_open(case, left) is not None for case, left in SHORTENED) >= 3
 
 
-steps = st.tuples(
-    st.sampled_from(["send", "send", "send", "commit", "abort", "plain"]), st.integers(1, 4), st.integers(1, 3)
-)
-
-
 @settings(max_examples=25, deadline=None)
-@given(plan=st.lists(st.lists(steps, min_size=1, max_size=12), min_size=1, max_size=5), data=st.data())
+@given(plan=st.lists(st.lists(STEPS, min_size=1, max_size=12), min_size=1, max_size=5), data=st.data())
 def test_any_interleaving_is_read_as_a_consumer_of_the_whole_log_would(
     plan: list[list[Step]], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from hypothesis import strategies as st
+
 from tests.stored_records import StoredTopic
 from tieredstore.kafka.checkpoints import ProducerState
 from tieredstore.kafka.indexes import AbortedTransaction
@@ -13,6 +15,9 @@ from tieredstore.testing.segments import Producer, Record, build_batch, build_en
 
 Act = Literal["send", "commit", "abort", "plain"]
 Step = tuple[Act, int, int]  # what, which producer, how many records
+STEPS = st.tuples(
+    st.sampled_from(["send", "send", "send", "commit", "abort", "plain"]), st.integers(1, 4), st.integers(1, 3)
+)
 
 
 @dataclass

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tieredstore.catalog import Gap
 from tieredstore.kafka.records import SkippedBatch
 from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition
 
 
-@dataclass(frozen=True, slots=True)
-class LostOffsets:
+class LostOffsets(Gap):
     """The offsets ``start`` up to ``stop`` (half-open) of ``partition`` were asked for, and no segment holds them."""
 
-    partition: TopicIdPartition
-    start: int
-    stop: int
-
-    def __str__(self) -> str:
-        return f"offsets {self.start} to {self.stop - 1} of {self.partition} are in no segment"
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
