@@ -48,8 +48,10 @@ def plan_tasks(
     """
     wanted = [(snapshot.logs[where], *window) for where, window in sorted(windows.items()) if window[0] < window[1]]
     report_lost((extent for piece in wanted for extent in _lost(*piece)), options)
-    planner = _Planner(manager, options, since_ms, _split_bytes(wanted, options))
     runs = [run for log, start, stop in wanted for run in _runs(log, start, min(stop, log.seam))]
+    # One run alone has all readers, and many share them: their number is the same.
+    readers = max(1, READERS // max(1, len(runs)))
+    planner = _Planner(manager, options, since_ms, _split_bytes(wanted, options), readers)
     with ThreadPoolExecutor(READERS, thread_name_prefix="tieredstore-splits") as pool:
         planned = list(in_parallel(pool, planner.splits, runs, at_once=2 * READERS))
     tasks: list[InputPartition] = [RemoteTask(split) for splits in planned for split in splits]
@@ -113,12 +115,18 @@ class _Planner:
     """Cuts runs of segments without a gap into splits."""
 
     def __init__(
-        self, manager: RemoteStorageManager, options: SourceOptions, since_ms: int | None, split_bytes: int
+        self,
+        manager: RemoteStorageManager,
+        options: SourceOptions,
+        since_ms: int | None,
+        split_bytes: int,
+        readers: int,
     ) -> None:
         self._manager = manager
         self._options = options
         self._since_ms = since_ms
         self._split_bytes = split_bytes
+        self._readers = readers
         self._settings = ReadSettings(columns=("offset",), isolation=options.isolation, on_data_loss="report")
 
     def splits(self, run: tuple[Lineage, int, int]) -> tuple[RecordSplit, ...]:
@@ -128,6 +136,7 @@ class _Planner:
             max_split_bytes=self._split_bytes,
             max_split_records=self._options.max_records_per_partition,
             since_ms=self._since_ms,
+            readers=self._readers,
         )  # fmt: skip
         if plan.undecided is not None and plan.stop < stop:
             # A window ends where all is decided: what decided this was in segments that are missing.
