@@ -33,7 +33,7 @@ types: $(VENV)/installed ## mypy and pyright, both strict
 layers: $(VENV)/installed ## imports go down only
 	$(BIN)/lint-imports
 
-$(VENV)/servers/installed: $(VENV)/installed scripts/install-servers tests/servers/kafka_jars/pom.xml
+$(VENV)/servers/installed: $(VENV)/installed scripts/install-servers tests/support/servers/kafka_jars/pom.xml
 	@scripts/check-prerequisites $(PYTHON) test
 	scripts/install-servers $(VENV)/servers
 	@touch $@

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from urllib.parse import SplitResult, quote, unquote
 
 from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
-from tieredstore.backends.bodies import open_body
-from tieredstore.backends.deletions import raise_failures
+from tieredstore.backends.cloud.bodies import open_body
+from tieredstore.backends.cloud.deletions import raise_failures
 from tieredstore.backends.keys import checked_key
 from tieredstore.backends.ranges import is_empty_request, resolved_range
 from tieredstore.errors import ConfigError, ObjectNotFound, PreconditionFailed, TieredStoreError

@@ -28,11 +28,11 @@ class StoreClass:
 
 
 BY_SETTING: Final[dict[str, StoreClass]] = {
-    "filesystem": StoreClass("tieredstore.backends.filesystem", "FilesystemObjectStore"),
+    "filesystem": StoreClass("tieredstore.backends.filesystem.store", "FilesystemObjectStore"),
     "memory": StoreClass("tieredstore.backends.memory", "MemoryObjectStore"),
-    "s3": StoreClass("tieredstore.backends.s3", "S3ObjectStore", "s3", ("boto3", "botocore")),
-    "gcs": StoreClass("tieredstore.backends.gcs", "GcsObjectStore", "gcs", ("google", "requests")),
-    "azure": StoreClass("tieredstore.backends.azure", "AzureObjectStore", "azure", ("azure", "requests")),
+    "s3": StoreClass("tieredstore.backends.s3.store", "S3ObjectStore", "s3", ("boto3", "botocore")),
+    "gcs": StoreClass("tieredstore.backends.gcs.store", "GcsObjectStore", "gcs", ("google", "requests")),
+    "azure": StoreClass("tieredstore.backends.azure.store", "AzureObjectStore", "azure", ("azure", "requests")),
 }
 """The store classes by the name that ``storage.backend.class`` has in the settings."""
 

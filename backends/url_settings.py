@@ -84,7 +84,7 @@ def _s3(parts: SplitResult, given: Properties) -> dict[str, str]:
 def _s3_environment(parts: SplitResult, given: Properties) -> dict[str, str]:
     try:
         # Needs the SDK.
-        from tieredstore.backends.s3_environment import environment_endpoint, environment_region  # noqa: PLC0415
+        from tieredstore.backends.s3.environment import environment_endpoint, environment_region  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ConfigError(f"{parts.scheme}:// needs the package {error.name}; install tieredstore[s3]") from error
     region = given.get("storage.s3.region") or environment_region()

@@ -26,7 +26,7 @@ from typing import Final
 
 from benchmarks.measuring import Job, interleaved_seconds, machine
 from benchmarks.plain_sdks import GCS_CHUNK, Contest, Read, azure, gcs, s3
-from tieredstore.backends.s3_options import Compatibility
+from tieredstore.backends.s3.options import Compatibility
 
 READ: Final = 4 << 20
 PARALLELISM: Final = (1, 4, 16)

@@ -22,12 +22,12 @@ from boto3.s3.transfer import TransferConfig
 
 from benchmarks.bench_transform import CHUNK, READ_SIZE, THREADS, Limits, chunks_of, key_settings
 from benchmarks.measuring import Job, interleaved_seconds, machine, rates
-from tests.servers.minio import start_minio
-from tests.servers.s3_server import REGION, S3Server
-from tests.servers.seaweedfs import start_seaweedfs
+from tests.support.servers.minio import start_minio
+from tests.support.servers.s3_server import REGION, S3Server
+from tests.support.servers.seaweedfs import start_seaweedfs
 from tieredstore.backends.base import ObjectStore
-from tieredstore.backends.s3 import S3ObjectStore
-from tieredstore.backends.s3_options import AccessKeys, Compatibility, S3Options
+from tieredstore.backends.s3.options import AccessKeys, Compatibility, S3Options
+from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.config import settings_from
 from tieredstore.format.keys import Suffix
 from tieredstore.kafka.logdir import LogSegment

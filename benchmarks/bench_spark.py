@@ -42,7 +42,7 @@ from benchmarks.process_tree import ProcessTree
 from benchmarks.spark_synthetic import read_synthetic, write_batch
 from benchmarks.spark_tasks import PlannedTasks, ReadingProcesses, stage_seconds
 from benchmarks.spark_topic import SparkTopic, topic_in
-from tests.spark_session import CONF, environment
+from tests.support.spark_session import CONF, environment
 
 CORES: Final = 2
 WINDOW: Final = 0.01

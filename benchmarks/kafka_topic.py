@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from benchmarks.spark_topic import SparkTopic
-from tests.servers.kafka import KafkaServer, start_kafka
+from tests.support.servers.kafka import KafkaServer, start_kafka
 from tieredstore.kafka.logdir import PARTITION_METADATA
 
 CONSUME: Final = 10_000

@@ -18,18 +18,18 @@ from azure.storage.blob import ContainerClient
 from boto3.s3.transfer import TransferConfig
 from botocore.config import Config
 
-from tests.servers.azurite_server import start_azurite
-from tests.servers.fake_gcs import start_fake_gcs
-from tests.servers.minio import start_minio
-from tests.servers.s3_server import REGION, S3Server
-from tests.servers.seaweedfs import start_seaweedfs
-from tieredstore.backends.azure import AzureObjectStore
-from tieredstore.backends.azure_options import AzureOptions, ConnectionString
+from tests.support.servers.azurite_server import start_azurite
+from tests.support.servers.fake_gcs import start_fake_gcs
+from tests.support.servers.minio import start_minio
+from tests.support.servers.s3_server import REGION, S3Server
+from tests.support.servers.seaweedfs import start_seaweedfs
+from tieredstore.backends.azure.options import AzureOptions, ConnectionString
+from tieredstore.backends.azure.store import AzureObjectStore
 from tieredstore.backends.base import ObjectStore
-from tieredstore.backends.gcs import GcsObjectStore
-from tieredstore.backends.gcs_options import Anonymous, GcsOptions
-from tieredstore.backends.s3 import S3ObjectStore
-from tieredstore.backends.s3_options import AccessKeys, Compatibility, S3Options
+from tieredstore.backends.gcs.options import Anonymous, GcsOptions
+from tieredstore.backends.gcs.store import GcsObjectStore
+from tieredstore.backends.s3.options import AccessKeys, Compatibility, S3Options
+from tieredstore.backends.s3.store import S3ObjectStore
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client

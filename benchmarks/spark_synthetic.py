@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from tieredstore.spark.rows import COLUMNS, RowShape
+from tieredstore.spark.source.rows import COLUMNS, RowShape
 
 # What its type stubs say of streams is partial.
 arrow: Any = pa

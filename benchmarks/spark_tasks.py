@@ -13,11 +13,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from tieredstore.records import ReadSettings, read_split
-from tieredstore.spark.batch import BatchReader
-from tieredstore.spark.managers import manager_of
-from tieredstore.spark.options import SourceOptions, parse_options
-from tieredstore.spark.rows import RowShape
-from tieredstore.spark.tasks import RemoteTask, read_task
+from tieredstore.spark.source.batch import BatchReader
+from tieredstore.spark.source.managers import manager_of
+from tieredstore.spark.source.options import SourceOptions, parse_options
+from tieredstore.spark.source.rows import RowShape
+from tieredstore.spark.source.tasks import RemoteTask, read_task
 
 # What its type stubs say of streams is partial.
 arrow: Any = pa

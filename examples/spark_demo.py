@@ -19,7 +19,7 @@ from examples.local_spark import local_spark
 from tieredstore.model import human_bytes
 from tieredstore.records import RecordSplit
 from tieredstore.spark import TieredStoreDataSource
-from tieredstore.spark.tasks import RemoteTask
+from tieredstore.spark.source.tasks import RemoteTask
 
 TOPICS = "none,smallbatch,txn"
 WINDOW = {"startingTimestamp": "1767225610000", "endingTimestamp": "1767225612000"}  # ms: 00:00:10 up to 00:00:12

@@ -3,7 +3,7 @@
 storage.backend.class=sqlite_store:SqliteObjectStore
 storage.sqlite.file=/var/lib/segments.sqlite
 
-The whole contract is in ``ObjectStore``'s docstrings; ``ObjectStoreTests`` checks it (tests/test_backend_own.py).
+The whole contract is in ``ObjectStore``'s docstrings; ``ObjectStoreTests`` checks it (tests/backends/test_own.py).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Generator, Iterable, Iterator
 from typing import Final
 
 from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
-from tieredstore.backends.bodies import byte_view, open_body
-from tieredstore.backends.deletions import raise_failures
+from tieredstore.backends.cloud.bodies import byte_view, open_body
+from tieredstore.backends.cloud.deletions import raise_failures
 from tieredstore.backends.keys import checked_key
 from tieredstore.backends.ranges import is_empty_request, resolved_range
 from tieredstore.config import Settings

@@ -34,8 +34,8 @@ def s3(folder: Path) -> Generator[str, None, None]:
     """The settings of an empty bucket of a local SeaweedFS, which runs while the block does."""
     del folder  # the server's files lie in a folder of its own, and go with it
     # The server of the tests, which only this needs, out of the `servers` extra.
-    from tests.servers.s3_server import REGION  # noqa: PLC0415
-    from tests.servers.seaweedfs import start_seaweedfs  # noqa: PLC0415
+    from tests.support.servers.s3_server import REGION  # noqa: PLC0415
+    from tests.support.servers.seaweedfs import start_seaweedfs  # noqa: PLC0415
 
     with start_seaweedfs() as server:
         print(f"a SeaweedFS server runs at {server.endpoint_url}\n", flush=True)

@@ -8,12 +8,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Generator, Iterator
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tests.fresh_python import run_fresh
+from tests.support.fresh_python import run_fresh
+from tests.support.paths import REPOSITORY
 from tieredstore import metrics
 from tieredstore.errors import (
     AccessDenied,
@@ -29,7 +29,7 @@ from tieredstore.errors import (
 from tieredstore.remote.chunk_cache import CacheStats
 from tieredstore.remote.statistics import FetchStats
 
-DOCUMENT = Path(__file__).parent.parent / "docs" / "metrics.md"
+DOCUMENT = REPOSITORY / "docs" / "metrics.md"
 
 
 def sample(name: str, **labels: str) -> float:

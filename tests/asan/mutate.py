@@ -6,8 +6,8 @@ import random
 import sys
 from pathlib import Path
 
-from tests.record_batches import random_log, rows
-from tests.record_mutations import check, mutations
+from tests.support.record_batches import random_log, rows
+from tests.support.record_mutations import check, mutations
 from tieredstore.kafka.records import _kernel
 
 

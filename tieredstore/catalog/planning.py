@@ -14,7 +14,6 @@ from tieredstore.catalog.catalog_file import CatalogFile, LoadedRows
 from tieredstore.catalog.completion import described
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
 from tieredstore.catalog.metadata_topic import SegmentStates
-from tieredstore.catalog.pool import READERS, in_parallel
 from tieredstore.catalog.rows import SegmentRow, Stamp
 from tieredstore.catalog.stored import load_segment
 from tieredstore.catalog.tracing import TracedPartition, catalog_of, trace_partitions
@@ -22,6 +21,7 @@ from tieredstore.catalog.view import Catalog, Problem, ProblemKind
 from tieredstore.errors import CorruptData, SegmentNotFound, StoreError, UnknownKey
 from tieredstore.format.keys import Suffix, object_key, parse_key
 from tieredstore.model import Uuid
+from tieredstore.process.parallel import READERS, in_parallel
 
 if TYPE_CHECKING:
     from tieredstore.remote import RemoteStorageManager

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.catalog.listing import SegmentObjects
-from tieredstore.catalog.pool import in_parallel
 from tieredstore.errors import ManifestCorrupt, ObjectNotFound, SegmentNotFound
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE, SegmentManifest
 from tieredstore.model import RemoteLogSegmentMetadata
+from tieredstore.process.parallel import in_parallel
 
 
 @dataclass(frozen=True, slots=True)

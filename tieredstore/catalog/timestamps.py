@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tieredstore.catalog.lineage import Lineage, Span
 from tieredstore.catalog.log_batches import LogBatches, opened_log
-from tieredstore.catalog.pool import READERS, in_parallel
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.batches import BatchHeader, TimestampType
 from tieredstore.kafka.indexes import read_offset_index, read_time_index
 from tieredstore.model import IndexType, TopicIdPartition
+from tieredstore.process.parallel import READERS, in_parallel
 
 if TYPE_CHECKING:
     from tieredstore.remote import RemoteStorageManager

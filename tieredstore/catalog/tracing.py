@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from tieredstore.catalog.completion import read_history
 from tieredstore.catalog.lineage import needs_history, ruling_segment, trace_lineage
-from tieredstore.catalog.pool import in_parallel
 from tieredstore.catalog.view import Catalog, PartitionSegments, Problem
 from tieredstore.errors import CorruptData, IndexNotRecorded, SegmentNotFound, TieredStoreError, UnknownKey
 from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
+from tieredstore.process.parallel import in_parallel
 
 if TYPE_CHECKING:
     from tieredstore.remote import RemoteStorageManager

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
-from tieredstore.cli import copying, deleting, dumping, fetching, inspecting, keys, listing, reading
+from tieredstore.cli import copying, deleting, dumping, fetching, inspecting, keys, listing, records
 from tieredstore.cli.output import complain
 from tieredstore.errors import TieredStoreError
 
@@ -91,8 +91,8 @@ app.command()(listing.ls)
 app.command()(inspecting.inspect)
 app.command()(fetching.fetch)
 app.command()(fetching.index)
-app.command()(reading.cat)
-app.command()(reading.offsets)
+app.command()(records.cat)
+app.command()(records.offsets)
 app.command()(dumping.dump)
 app.command()(deleting.delete)
 app.add_typer(keys.app, name="keys")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.url_settings import settings_at
-from tieredstore.backends.wrapping import open_wrapped
+from tieredstore.backends.wrappers.stack import open_wrapped
 from tieredstore.config import Settings, load_settings
 from tieredstore.errors import ConfigError
 from tieredstore.remote import RemoteStorageManager

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 from pydantic import Field, model_validator
 
-from tieredstore.config.reader import Part, SettingsReader, broken_rule
+from tieredstore.config.fields import Part, SettingsReader, broken_rule
 from tieredstore.config.values import BOOLEAN, PATH, string, words
 
 PAIRS: Final = "encryption.key.pairs"

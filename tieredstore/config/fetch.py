@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, model_validator
 
-from tieredstore.config.reader import Part, SettingsReader, broken_rule
+from tieredstore.config.fields import Part, SettingsReader, broken_rule
 from tieredstore.config.values import BOOLEAN, PATH, integer, java_class, long
 
 _JAVA_PACKAGE: Final = "io.aiven.kafka.tieredstorage.fetch.cache."

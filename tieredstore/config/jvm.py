@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from tieredstore.config.reader import Part
+from tieredstore.config.fields import Part
 from tieredstore.config.values import BOOLEAN, choice, integer, java_class, long, string
 
 

@@ -8,9 +8,9 @@ from typing import Final
 
 from tieredstore.config.encryption import PAIRS, EncryptionProperties, pair_id
 from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
+from tieredstore.config.fields import Part, Problem, SettingsReader, property_names
 from tieredstore.config.jvm import FAMILIES, OLD_NAMES, JvmProperties
 from tieredstore.config.properties import DEFAULT_PREFIX, shown_name
-from tieredstore.config.reader import Part, Problem, SettingsReader, property_names
 from tieredstore.config.settings import Settings
 from tieredstore.config.storage import AwsCredentials, AzureSettings, GcsSettings, ProxySettings, S3Settings
 

@@ -12,8 +12,8 @@ from pydantic.fields import FieldInfo
 from tieredstore.config.effects import Effect, effect_of
 from tieredstore.config.encryption import PAIRS, EncryptionProperties, KeyPairFiles
 from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
+from tieredstore.config.fields import Part, property_fields
 from tieredstore.config.jvm import FAMILIES, OLD_NAMES, JvmProperties
-from tieredstore.config.reader import Part, property_fields
 from tieredstore.config.settings import Settings
 from tieredstore.config.storage import (
     JAVA_BACKENDS,

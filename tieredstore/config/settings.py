@@ -10,7 +10,7 @@ from pydantic import Field, SecretStr, model_validator
 
 from tieredstore.config.encryption import EncryptionSettings
 from tieredstore.config.fetch import FetchSettings
-from tieredstore.config.reader import Part, broken_rule
+from tieredstore.config.fields import Part, broken_rule
 from tieredstore.config.storage import BACKEND_CLASS, AzureSettings, GcsSettings, ProxySettings, S3Settings
 from tieredstore.config.values import BOOLEAN, PATH, choices, integer, string
 

@@ -9,8 +9,8 @@ from typing import Annotated, Final
 
 from pydantic import Field, SecretStr, model_validator
 
+from tieredstore.config.fields import Part, broken_rule
 from tieredstore.config.installed import installed_store
-from tieredstore.config.reader import Part, broken_rule
 from tieredstore.config.values import (
     BOOLEAN,
     MAX_INT,

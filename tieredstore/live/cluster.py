@@ -12,12 +12,12 @@ from typing import Any, Final, Self, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition, admin
 
-from tieredstore.backends.per_process import PerProcess
 from tieredstore.errors import BrokerError, BrokerUnavailable, ResourceNotFound, TieredStoreError
 from tieredstore.live.clients import LiveAdmin, check_configuration
 from tieredstore.live.faults import fault
 from tieredstore.live.properties import Isolation, check_timeout, client_configuration
 from tieredstore.model import Uuid
+from tieredstore.process.per_process import PerProcess
 
 _POLL_S: Final = 0.02
 _AGAIN_S: Final = 0.1

@@ -10,11 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog import Lineage, Span
-from tieredstore.catalog.pool import READERS, in_parallel
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.indexes import AbortedTransaction
-from tieredstore.kafka.records.reading import OnCorrupt
+from tieredstore.kafka.records.pieces import OnCorrupt
 from tieredstore.model import TopicIdPartition
+from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.records.borders import around, cut, end_of, start_of
 from tieredstore.records.partition import checked_losses, stretches
 from tieredstore.records.parts import offset_since

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from tieredstore.catalog import Span
 from tieredstore.errors import BatchCorrupt, IndexesCorrupt
 from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, walk_batch_headers
-from tieredstore.kafka.records.reading import OnCorrupt
+from tieredstore.kafka.records.pieces import OnCorrupt
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.records.borders import Border, Borders, IndexBorders, Stretch, around, oversized
 from tieredstore.records.parts import offset_index_of

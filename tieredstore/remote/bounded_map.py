@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from tieredstore.remote.forks import begin_again_after_fork
+from tieredstore.process.forks import begin_again_after_fork
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")

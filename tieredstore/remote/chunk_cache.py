@@ -13,8 +13,8 @@ from typing import Final
 from tieredstore.backends.base import Buffer
 from tieredstore.format.chunk_index import ChunkIndex, FixedChunkIndex, VariableChunkIndex
 from tieredstore.format.manifest import SegmentManifest
+from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.remote.bounded_map import BoundedMap
-from tieredstore.remote.forks import begin_again_after_fork
 
 LAYOUT_DIGEST_SIZE: Final = 16
 """The size of :func:`layout_digest`, in bytes."""

@@ -15,12 +15,12 @@ from typing import Final, TypeVar
 
 from tieredstore.backends.base import Buffer
 from tieredstore.errors import ConfigError, CorruptData
+from tieredstore.process.forks import Gate, begin_again_after_fork, pause_during_fork
 from tieredstore.remote.chunk_cache import CacheStats, Counters
 from tieredstore.remote.disk_files import private_folder
 from tieredstore.remote.disk_library import Timeout
 from tieredstore.remote.disk_rows import DATABASE, Row, Rows, identity_of
 from tieredstore.remote.disk_seal import seal, unseal, unseal_into
-from tieredstore.remote.forks import Gate, begin_again_after_fork, pause_during_fork
 
 _LOG: Final = logging.getLogger("tieredstore.remote.disk_cache")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO, Self
 
 from tieredstore import metrics
 from tieredstore.backends.base import ObjectStore
-from tieredstore.backends.wrapping import open_wrapped
+from tieredstore.backends.wrappers.stack import open_wrapped
 from tieredstore.config import Settings
 from tieredstore.format.custom_metadata import CustomMetadata, CustomMetadataField
 from tieredstore.format.keys import Suffix, main_path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, fields
 
-from tieredstore.remote.forks import begin_again_after_fork
+from tieredstore.process.forks import begin_again_after_fork
 
 
 @dataclass(frozen=True, slots=True)

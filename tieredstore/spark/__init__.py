@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tieredstore.spark.source import TieredStoreDataSource
+from tieredstore.spark.source.data_source import TieredStoreDataSource
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tieredstore.spark.udf import decode_batches, decode_segments
+    from tieredstore.spark.source.udf import decode_batches, decode_segments
 
 __all__ = ["TieredStoreDataSource", "decode_batches", "decode_segments", "register"]
 

@@ -14,7 +14,7 @@ from tieredstore.kafka.records._kernel import Scanner
 from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.kafka.records.codecs import Decompressor
 from tieredstore.kafka.records.columns import COLUMNS, RecordColumns
-from tieredstore.kafka.records.reading import LogReading, OnCorrupt, SkippedBatch
+from tieredstore.kafka.records.pieces import LogReading, OnCorrupt, SkippedBatch
 
 MAX_OFFSET: Final = 2**63 - 1
 

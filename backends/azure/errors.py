@@ -1,0 +1,106 @@
+"""Every error of Azure's SDK as one of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, Final, cast
+
+from azure.core import exceptions as azure
+
+from tieredstore.backends.http.session import connection_failure, without_queries
+from tieredstore.errors import (
+    AccessDenied,
+    ObjectNotFound,
+    PreconditionFailed,
+    RangeNotSatisfiable,
+    StoreError,
+    StoreThrottled,
+    StoreUnavailable,
+    TieredStoreError,
+)
+
+
+class BlocksGone(StoreError):
+    """A block list names blocks that the service does not hold: another write to the blob discarded them."""
+
+
+# By the service's error code first: several of them share a status.
+_BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
+    "BlobNotFound": ObjectNotFound,
+    "ContainerNotFound": StoreError,
+    "ContainerBeingDeleted": StoreError,
+    "ContainerDisabled": StoreError,
+    "BlobAlreadyExists": PreconditionFailed,
+    "ConditionNotMet": PreconditionFailed,
+    "InvalidRange": RangeNotSatisfiable,
+    "InvalidBlockList": BlocksGone,
+    # Of status 400, but passing: damaged or cut short on the way.
+    "Md5Mismatch": StoreUnavailable,
+    "IncompleteBody": StoreUnavailable,
+    # Of status 409, but about who asks.
+    "AccountIsDisabled": AccessDenied,
+    "InsufficientAccountPermissions": AccessDenied,
+    # Of status 412, but nothing that the caller asked for: the blob is leased.
+    "LeaseIdMissing": AccessDenied,
+}
+_BY_STATUS: Final[dict[int, type[TieredStoreError]]] = {
+    401: AccessDenied,
+    403: AccessDenied,
+    404: ObjectNotFound,
+    408: StoreUnavailable,
+    412: PreconditionFailed,
+    416: RangeNotSatisfiable,
+    429: StoreThrottled,
+    500: StoreUnavailable,
+    502: StoreUnavailable,
+    503: StoreThrottled,
+    504: StoreUnavailable,
+}
+_NO_CONTAINER: Final = frozenset({"ContainerNotFound", "ContainerBeingDeleted", "ContainerDisabled"})
+
+
+@contextmanager
+def translated(what: str) -> Generator[None]:
+    """Raise errors of the SDK and of the network as ours; the only place that knows their classes."""
+    try:
+        yield
+    except azure.DecodeError as error:
+        # An answer without a length that was cut short: it is not whole XML.
+        raise StoreUnavailable(f"{what}: the answer could not be read: {error.message[:300]}") from error
+    except azure.HttpResponseError as error:
+        raise _responded(what, error) from error
+    except (azure.ServiceRequestError, azure.ServiceResponseError) as error:
+        failure = connection_failure(error)
+        raise type(failure)(f"{what}: {failure}") from None
+    except azure.AzureError as error:
+        raise StoreError(f"{what}: the SDK failed: {without_queries(error)[:300]}") from error
+
+
+def answer_error(what: str, status: int, code: str, message: str) -> TieredStoreError:
+    """The error for an answer with this status and error code (empty where the service gives none)."""
+    if code in _NO_CONTAINER:
+        return StoreError(
+            f"{what}: the container does not exist, or is being deleted; create it, or correct "
+            "storage.azure.container.name"
+        )
+    found = _BY_CODE.get(code) or _BY_STATUS.get(status, StoreError)
+    told = " ".join(part for part in (code, f"({message})" if message else "") if part)
+    return found(f"{what}: the store answered with status {status}{f', {told}' if told else ''}")
+
+
+def _responded(what: str, error: azure.HttpResponseError) -> TieredStoreError:
+    status = error.status_code
+    if status is None:
+        return _unanswered(what, error)
+    code: Any = cast("Any", error).__dict__.get("error_code") or ""
+    # The SDK adds the request's id, the time and the whole answer, line by line.
+    message = without_queries(error.message).partition("\n")[0].strip().rstrip(".")[:300]
+    return answer_error(what, status, str(getattr(code, "value", code)), message)
+
+
+def _unanswered(what: str, error: azure.HttpResponseError) -> TieredStoreError:
+    text = without_queries(error.message).partition("\n")[0][:300]
+    if isinstance(error, azure.ClientAuthenticationError):
+        return AccessDenied(f"{what}: there are no usable credentials: {text}")
+    return StoreUnavailable(f"{what}: the answer could not be read: {text}")

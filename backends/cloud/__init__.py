@@ -1,0 +1,1 @@
+"""What the clouds' stores share: bodies in parts, bulk deletion, credentials that rotate."""

@@ -1,0 +1,152 @@
+"""A body of unknown length, cut into parts of one size and sent in parallel within a bound of memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from tieredstore.backends.base import Body
+from tieredstore.backends.cloud.bodies import open_body
+from tieredstore.backends.cloud.pages import POOL, Pages
+
+Result = TypeVar("Result")
+
+_NOTHING: Final = memoryview(b"")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Part ``number`` (from 0) of a body; ``data`` is valid until the part is given back.
+
+    All parts but the last have exactly the part size. The last one is shorter, full, or (of an empty body) empty.
+    """
+
+    number: int
+    data: memoryview
+    is_last: bool
+    pages: Pages | None = field(default=None, repr=False)
+
+
+@contextmanager
+def cut(body: Body, part_size: int) -> Generator[PartCutter, None, None]:
+    """The parts of ``body``; at the end of the block a body that is a generator is closed."""
+    # The parts of a single buffer are slices of it; of a stream of buffers each dies when the next is asked for.
+    copies = not isinstance(body, bytes | bytearray | memoryview)
+    with open_body(body) as buffers:
+        cutter = PartCutter(buffers, part_size, copies=copies)
+        try:
+            yield cutter
+        finally:
+            cutter.close()
+
+
+class PartCutter(Iterator[Part]):
+    """Cuts buffers into parts. At least one part comes out, so that an empty body makes an (empty) object.
+
+    One source buffer is looked at ahead, to tell which part is the last. Parts that were copied into buffers of the
+    cutter's own take a new buffer unless one was given back: at most one more exists than parts are out.
+    Not thread-safe, but for ``give_back``.
+    """
+
+    def __init__(self, buffers: Iterator[memoryview], part_size: int, *, copies: bool) -> None:
+        self._buffers = buffers
+        self._part_size = part_size
+        self._copies = copies
+        self._free: deque[Pages] = deque()
+        self._rest = _NOTHING
+        self._number = 0
+        self._ended = False
+
+    def __next__(self) -> Part:
+        if self._ended:
+            raise StopIteration
+        part = self._copied() if self._copies else self._sliced()
+        self._number += 1
+        self._ended = part.is_last
+        return part
+
+    def give_back(self, part: Part) -> None:
+        """Let the memory of ``part`` be used for another one."""
+        if part.pages is not None:
+            self._free.append(part.pages)
+
+    def close(self) -> None:
+        """Let later uploads have the memory that was given back."""
+        while self._free:
+            POOL.give(self._free.pop())
+
+    def _sliced(self) -> Part:
+        self._has_more()
+        taken, self._rest = self._rest[: self._part_size], self._rest[self._part_size :]
+        return Part(self._number, taken, is_last=not self._rest)
+
+    def _copied(self) -> Part:
+        pages = self._free.pop() if self._free else POOL.take(self._part_size)
+        buffer = pages.view
+        filled = 0
+        while filled < self._part_size and self._has_more():
+            # No view of the source stays: its owner may resize it as soon as the next buffer is asked for.
+            with self._rest[: self._part_size - filled] as taken:
+                count = len(taken)
+                buffer[filled : filled + count] = taken
+            filled += count
+            self._rest = self._rest[count:]
+        return Part(self._number, buffer[:filled], is_last=not self._has_more(), pages=pages)
+
+    def _has_more(self) -> bool:
+        """Whether bytes are left; the next source buffer is asked for only when the last one is used up."""
+        while not self._rest:
+            self._rest = _NOTHING
+            following = next(self._buffers, None)
+            if following is None:
+                return False
+            # A view of our own: theirs is released when the next is asked for.
+            self._rest = following[:]
+        return True
+
+
+def send_parts(
+    cutter: PartCutter, send: Callable[[Part], Result], parallelism: int, *, first: Part | None = None
+) -> list[Result]:
+    """``send`` every part (``first``, if one was taken already, before the others); the results in the parts' order.
+
+    At most ``parallelism`` parts are being sent while one more is filled: this bounds the memory at
+    ``(parallelism + 1)`` parts. After any failure, of the body, of a part, or an interrupt from the keyboard, no
+    other part is begun, those on their way are waited for, and the failure is raised: nothing is sent after it.
+    """
+    results: dict[int, Result] = {}
+    underway: set[Future[None]] = set()
+
+    def send_one(part: Part) -> None:
+        results[part.number] = send(part)
+        cutter.give_back(part)
+
+    with ThreadPoolExecutor(parallelism, thread_name_prefix="tieredstore-upload") as pool:
+        try:
+            for part in _chained(first, cutter):
+                if len(underway) >= parallelism:
+                    underway = _wait_for_one(underway)
+                underway.add(pool.submit(send_one, part))
+            while underway:
+                underway = _wait_for_one(underway)
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    return [results[number] for number in sorted(results)]
+
+
+def _chained(first: Part | None, cutter: PartCutter) -> Iterator[Part]:
+    if first is not None:
+        yield first
+    yield from cutter
+
+
+def _wait_for_one(underway: set[Future[None]]) -> set[Future[None]]:
+    done, waiting = wait(underway, return_when=FIRST_COMPLETED)
+    for future in done:
+        future.result()
+    return waiting

@@ -1,0 +1,115 @@
+"""A file being written: nobody sees it before it is whole and durable."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+from contextlib import ExitStack, suppress
+from errno import EMLINK, ENOSYS, EOPNOTSUPP, EPERM
+from types import TracebackType
+from typing import Self
+
+from tieredstore.backends.filesystem.folders import DRAFT_MARK, Folder, Place
+
+
+class Draft:
+    """An unfinished file, in the folder where it will stand. A context manager: at its end what is not published goes.
+
+    Its descriptor holds a lock for as long as the writer lives: so :func:`remove_abandoned` tells a draft in the
+    making from one whose writer was killed. The methods raise OSError; who calls them translates.
+    """
+
+    __slots__ = ("_descriptor", "_name", "_open", "_place", "folder")
+
+    def __init__(self, root: str, place: Place, *, create_folders: bool) -> None:
+        """FileNotFoundError if a folder is absent, or was removed meanwhile."""
+        self._place = place
+        self._name: bytes | None = DRAFT_MARK + secrets.token_hex(12).encode("ascii")
+        with ExitStack() as opened:
+            self.folder = opened.enter_context(Folder(root, place.folders, create=create_folders))
+            # Under the folder's lock nobody finds the file before it is locked itself.
+            with self.folder.locked():
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                self._descriptor = os.open(self._name, flags, 0o666, dir_fd=self.folder.descriptor)
+                opened.callback(os.close, self._descriptor)
+                opened.callback(self._discard)
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._open = opened.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    def write(self, view: memoryview) -> None:
+        """Append all of ``view``."""
+        while len(view):
+            view = view[os.write(self._descriptor, view) :]
+
+    def sync(self) -> None:
+        """Make what was written durable."""
+        os.fsync(self._descriptor)
+
+    def publish(self, *, if_absent: bool = False) -> None:
+        """Give the file its name, durably; the caller holds the folder's lock. Once only.
+
+        FileExistsError with ``if_absent`` if the name is taken. If the last step, syncing the folders, fails, the
+        object stands already: as with any store whose answer was lost.
+        """
+        folder = self.folder.descriptor
+        draft = self._name or b""
+        if not (if_absent and self._linked(draft)):
+            os.rename(draft, self._place.name, src_dir_fd=folder, dst_dir_fd=folder)
+            self._name = None
+        self.folder.sync()
+
+    def _linked(self, draft: bytes) -> bool:
+        """Publish by a hard link, which even a writer that knows no locks cannot race; False if there are no links."""
+        folder = self.folder.descriptor
+        try:
+            os.link(draft, self._place.name, src_dir_fd=folder, dst_dir_fd=folder)
+        except OSError as error:
+            if error.errno not in (EPERM, EOPNOTSUPP, ENOSYS, EMLINK):
+                raise
+            return False
+        os.unlink(draft, dir_fd=folder)
+        self._name = None
+        return True
+
+    def _discard(self) -> None:
+        """Remove the file, and the folders made for it if nothing else came into them."""
+        if self._name is None:
+            return
+        # A failure here must not hide the one that led here; a draft that stays is never seen.
+        with suppress(OSError):
+            os.unlink(self._name, dir_fd=self.folder.descriptor)
+            self.folder.prune()
+
+
+def remove_abandoned(folder: Folder) -> int:
+    """Remove the drafts in ``folder`` whose writers are dead; returns how many. OSError as it comes."""
+    with os.scandir(folder.descriptor) as entries:
+        drafts = [name for entry in entries if (name := os.fsencode(entry.name)).startswith(DRAFT_MARK)]
+    if not drafts:
+        return 0
+    with folder.locked():
+        return sum(_removed_if_abandoned(folder, name) for name in drafts)
+
+
+def _removed_if_abandoned(folder: Folder, name: bytes) -> bool:
+    try:
+        descriptor = folder.open_file(name)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.unlink(name, dir_fd=folder.descriptor)
+    except (BlockingIOError, FileNotFoundError):
+        return False
+    finally:
+        os.close(descriptor)
+    return True

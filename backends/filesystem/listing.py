@@ -1,0 +1,113 @@
+"""The files below a root in the order of their keys, found lazily."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Final
+
+from tieredstore.backends.base import ObjectInfo
+from tieredstore.backends.filesystem.errors import OsErrors
+from tieredstore.backends.filesystem.folders import Folder, is_component
+from tieredstore.errors import ObjectNotFound
+
+_log: Final = logging.getLogger(__name__)
+
+_PAGE: Final = 1000
+"""How many files are looked at each time a folder is opened."""
+
+
+class Listing:
+    """One listing of the objects whose key starts with ``prefix`` and is greater than ``start_after``.
+
+    No descriptor stays open between two objects. Files and folders that vanish meanwhile are passed over.
+    """
+
+    __slots__ = ("_prefix", "_root", "_start_after")
+
+    def __init__(self, root: str, prefix: str, start_after: str | None) -> None:
+        self._root, self._prefix, self._start_after = root, prefix, start_after or ""
+
+    def __iter__(self) -> Iterator[ObjectInfo]:
+        """Descends at once to the deepest folder that holds all of ``prefix``."""
+        parent = self._prefix.rpartition("/")[0]
+        parts = parent.split("/") if parent else []
+        try:
+            legal = all(is_component(part.encode("utf-8")) for part in parts)
+        except UnicodeEncodeError:
+            legal = False
+        return self._below(parent + "/" if parent else "") if legal else iter(())
+
+    def _below(self, path: str) -> Iterator[ObjectInfo]:
+        """``path`` is empty or ends with a slash, as a folder's does in :meth:`_entries`."""
+        entries = iter(self._entries(path))
+        # Runs of files are looked at by pages; a folder ends a run.
+        while page := list(islice(entries, _PAGE)):
+            files = self._infos(path, [name for name in page if not name.endswith("/")])
+            for name in page:
+                if name.endswith("/"):
+                    yield from self._below(path + name)
+                elif (info := files.get(name)) is not None:
+                    yield info
+
+    def _entries(self, path: str) -> list[str]:
+        """The sorted names of what may match; a folder's has its slash, which puts it where its keys belong.
+
+        ``a-b`` < ``a/c`` < ``a0``: the names alone would be in another order. Text compares by code points, and so
+        in the order of its UTF-8 bytes.
+        """
+        try:
+            with OsErrors(self._root, path), self._folder(path) as folder, os.scandir(folder.descriptor) as found:
+                names = [name for entry in found if (name := _name_of(entry, path)) is not None]
+        except ObjectNotFound:
+            return []
+        return sorted(name for name in names if self._may_match(path + name))
+
+    def _may_match(self, key: str) -> bool:
+        if key.endswith("/"):
+            below = key.startswith(self._prefix) or self._prefix.startswith(key)
+            return below and key >= self._start_after[: len(key)]
+        return key.startswith(self._prefix) and key > self._start_after
+
+    def _infos(self, path: str, names: Sequence[str]) -> dict[str, ObjectInfo]:
+        infos: dict[str, ObjectInfo] = {}
+        if not names:
+            return infos
+        try:
+            with OsErrors(self._root, path), self._folder(path) as folder:
+                for name in names:
+                    if (info := _info(folder, path + name, name)) is not None:
+                        infos[name] = info
+        except ObjectNotFound:
+            return infos
+        return infos
+
+    def _folder(self, path: str) -> Folder:
+        return Folder(self._root, tuple(path.encode("utf-8").split(b"/")[:-1]))
+
+
+def _info(folder: Folder, key: str, name: str) -> ObjectInfo | None:
+    try:
+        found = os.stat(name.encode("utf-8"), dir_fd=folder.descriptor, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    return ObjectInfo(key, found.st_size, None, found.st_mtime_ns // 1_000_000)
+
+
+def _name_of(entry: os.DirEntry[str], path: str) -> str | None:
+    """The entry's name as a part of keys, a folder's with a slash; None for what is no object and holds none."""
+    raw = os.fsencode(entry.name)
+    try:
+        name = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    if not is_component(raw):
+        return None
+    if entry.is_symlink():
+        _log.warning("%s%s is a symbolic link: it is not followed, so what it leads to is not listed", path, name)
+        return None
+    if entry.is_dir(follow_symlinks=False):
+        return name + "/"
+    return name if entry.is_file(follow_symlinks=False) else None

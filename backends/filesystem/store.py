@@ -1,0 +1,279 @@
+"""Objects as files below a folder, in the layout of the Java plugin's file system storage: a key is a path.
+
+What makes it an object store: a file is written under a hidden name beside its place, made durable, and only then
+linked or renamed there; writers of one folder that check before they write take turns by a lock on the folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import SplitResult, unquote
+
+from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
+from tieredstore.backends.cloud.bodies import byte_view, open_body
+from tieredstore.backends.cloud.deletions import raise_failures
+from tieredstore.backends.filesystem.drafts import Draft, remove_abandoned
+from tieredstore.backends.filesystem.errors import OsErrors
+from tieredstore.backends.filesystem.folders import Folder, Place
+from tieredstore.backends.filesystem.listing import Listing
+from tieredstore.backends.ranges import is_empty_request, resolved_range
+from tieredstore.errors import (
+    ConfigError,
+    InvalidKey,
+    ObjectNotFound,
+    PreconditionFailed,
+    RangeNotSatisfiable,
+    StoreUnavailable,
+    TieredStoreError,
+)
+
+if TYPE_CHECKING:
+    from tieredstore.config import Settings
+
+_DIGEST_PIECE: Final = 1 << 20
+_DELETE_BATCH: Final = 1000
+_ATTEMPTS: Final = 100
+
+
+class FilesystemObjectStore(ObjectStore):
+    """The files below ``root``, an existing folder; several processes may use one root at once.
+
+    Reading writes nothing, so a root without write permission can be read. An etag is the SHA-256 of the content:
+    only ``head`` and ``replace`` compute it, by reading the whole object; listings have none. The file system must
+    know ``flock``. Symbolic links below the root are not followed: a key whose path holds one is an InvalidKey.
+    Picklable: it keeps nothing open between two calls.
+    """
+
+    def __init__(self, root: Path | str) -> None:
+        """ConfigError if ``root`` is not an existing folder."""
+        path = Path(root)
+        if not path.is_dir():
+            raise ConfigError(
+                f"the store's root {str(root)!r} is not an existing folder; create it, or name another one"
+            )
+        self._root = str(path.resolve())
+
+    @classmethod
+    def from_url(cls, url: SplitResult) -> FilesystemObjectStore:
+        """``file:///path``, other characters percent-encoded."""
+        if url.netloc not in ("", "localhost") or not url.path.startswith("/") or url.query or url.fragment:
+            raise ConfigError(f"{url.geturl()!r} is not the URL of a local folder; write file:///path/of/the/folder")
+        return cls(unquote(url.path))
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> FilesystemObjectStore:
+        """The root that ``storage.root`` names."""
+        if settings.storage_root is None:
+            raise ConfigError("storage.root is not set; the file system store needs it: an existing folder")
+        return cls(settings.storage_root)
+
+    @property
+    def identity(self) -> str:
+        """The root as a ``file:`` URL, links resolved."""
+        return Path(self._root).as_uri()
+
+    def __repr__(self) -> str:
+        return f"FilesystemObjectStore({self._root!r})"
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+        """The file and the folders from it up to the root are synced to disk before this returns."""
+        with open_body(body) as parts, self._new_draft(key) as draft:
+            with self._writing(key):
+                # Asked again under the lock; asked here, it spares taking in the body for nothing.
+                self._require_free(draft.folder, key, if_absent=if_absent)
+            for part in parts:
+                with self._writing(key):
+                    draft.write(part)
+            with self._writing(key):
+                draft.sync()
+                with draft.folder.locked():
+                    self._require_free(draft.folder, key, if_absent=if_absent)
+                    draft.publish(if_absent=if_absent)
+
+    def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
+        """A file replaced meanwhile is read as it was; one cut short by somebody else is RangeNotSatisfiable."""
+        place = Place.of(key)
+        if is_empty_request(start, stop):
+            return b""
+        with self._open(key, place) as (descriptor, size):
+            wanted = resolved_range(key, size, start, stop)
+            data = os.pread(descriptor, len(wanted), wanted.start)
+            if len(data) == len(wanted):
+                return data
+            # One call gives at most about 2 GiB: the rest is read into its place.
+            whole = bytearray(len(wanted))
+            _read_into(descriptor, key, wanted.start, memoryview(whole))
+            return bytes(whole)
+
+    def get_small(self, key: str, most: int) -> bytes | None:
+        """As ``get``; a larger file is not read."""
+        with self._open(key, Place.of(key)) as (descriptor, size):
+            if size > most:
+                return None
+            whole = bytearray(size)
+            _read_into(descriptor, key, 0, memoryview(whole))
+            return bytes(whole)
+
+    def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
+        """As ``get``, straight into ``buffer``, which must be contiguous."""
+        place = Place.of(key)
+        with memoryview(buffer).cast("B") as view:
+            stop = start + len(view)
+            if is_empty_request(start, stop):
+                return
+            with self._open(key, place) as (descriptor, size):
+                resolved_range(key, size, start, stop)
+                _read_into(descriptor, key, start, view)
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """Opens only folders that can hold a match. No descriptor stays open between two objects."""
+        return iter(Listing(self._root, prefix, start_after))
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Folders that became empty go too, but never the root."""
+        failures: list[TieredStoreError] = []
+        rest = iter(keys)
+        while batch := list(islice(rest, _DELETE_BATCH)):
+            failures += _delete_batch(self._root, batch)
+        raise_failures(failures)
+
+    def head(self, key: str) -> ObjectInfo:
+        """Reads the whole object, for its digest; a listing tells the size alone."""
+        with self._open(key, Place.of(key)) as (descriptor, _):
+            found = os.fstat(descriptor)
+            size, etag = _digest(descriptor)
+            return ObjectInfo(key, size, etag, found.st_mtime_ns // 1_000_000)
+
+    def replace(self, key: str, body: Buffer, etag: str) -> str:
+        """As the etag is a digest, a replacement by the same bytes changes nothing, and the next one wins as well."""
+        try:
+            with OsErrors(self._root, key):
+                draft = Draft(self._root, Place.of(key), create_folders=False)
+        except ObjectNotFound as error:
+            raise PreconditionFailed(f"the object {key!r} is gone, so it was not replaced") from error
+        with draft, byte_view(body) as view, self._writing(key):
+            draft.write(view)
+            draft.sync()
+            with draft.folder.locked():
+                self._require_etag(key, etag)
+                draft.publish()
+            return hashlib.sha256(view).hexdigest()
+
+    def remove_abandoned_writes(self) -> int:
+        """Remove the hidden files of writers that were killed while writing; returns how many.
+
+        Safe at any time: the files of living writers, in whatever process, are locked, and left alone.
+        """
+        removed = 0
+        # Bottom-up and by names only: each folder is opened again by its own path, links not followed.
+        for path, _, _ in os.walk(os.fsencode(self._root), topdown=False):
+            names = tuple(os.path.relpath(path, os.fsencode(self._root)).split(b"/"))
+            with OsErrors(self._root, os.fsdecode(path), writing=True), suppress(FileNotFoundError):
+                removed += self._without_abandoned(() if names == (b".",) else names)
+        return removed
+
+    def _without_abandoned(self, folders: tuple[bytes, ...]) -> int:
+        with Folder(self._root, folders) as folder:
+            removed = remove_abandoned(folder)
+            if removed:
+                folder.prune()
+            return removed
+
+    def _writing(self, key: str) -> OsErrors:
+        return OsErrors(self._root, key, writing=True)
+
+    def _new_draft(self, key: str) -> Draft:
+        place = Place.of(key)
+        for _ in range(_ATTEMPTS):
+            with self._writing(key), suppress(FileNotFoundError):
+                # A delete may remove the folder as empty just before the draft comes into it: make it again.
+                return Draft(self._root, place, create_folders=True)
+        raise StoreUnavailable(f"cannot change {key!r} in {self._root}: its folder is removed again and again")
+
+    def _require_free(self, folder: Folder, key: str, *, if_absent: bool) -> None:
+        if folder.has_file(Place.of(key).name) and if_absent:
+            raise PreconditionFailed(f"the object {key!r} exists already")
+
+    def _require_etag(self, key: str, etag: str) -> None:
+        try:
+            found = self.head(key).etag
+        except ObjectNotFound as error:
+            raise PreconditionFailed(f"the object {key!r} is gone, so it was not replaced") from error
+        if found != etag:
+            raise PreconditionFailed(f"the object {key!r} has the etag {found} now, not {etag}")
+
+    @contextmanager
+    def _open(self, key: str, place: Place) -> Generator[tuple[int, int]]:
+        """Descriptor and size, for reading; no caller's code may run in the block."""
+        with OsErrors(self._root, key):
+            with Folder(self._root, place.folders) as folder:
+                descriptor = folder.open_file(place.name)
+            try:
+                yield descriptor, os.fstat(descriptor).st_size
+            finally:
+                os.close(descriptor)
+
+
+def _delete_batch(root: str, keys: Sequence[str]) -> list[TieredStoreError]:
+    failures: list[TieredStoreError] = []
+    by_folder: dict[tuple[bytes, ...], dict[str, bytes]] = {}
+    for key in keys:
+        try:
+            place = Place.of(key)
+        except InvalidKey as error:
+            failures.append(error)
+        else:
+            by_folder.setdefault(place.folders, {})[key] = place.name
+    for folders, names in by_folder.items():
+        failures += _delete_in(root, folders, names)
+    return failures
+
+
+def _delete_in(root: str, folders: tuple[bytes, ...], names: Mapping[str, bytes]) -> list[TieredStoreError]:
+    """Delete files of one folder under one lock, made durable by one sync."""
+    try:
+        with OsErrors(root, next(iter(names))), Folder(root, folders) as folder:
+            with folder.locked():
+                failures = [error for key, name in names.items() if (error := _unlink(root, folder, key, name))]
+                if len(failures) < len(names):
+                    os.fsync(folder.descriptor)
+                folder.prune()
+            return failures
+    except ObjectNotFound:
+        return []
+    except TieredStoreError as error:
+        return [error] * len(names)
+
+
+def _unlink(root: str, folder: Folder, key: str, name: bytes) -> TieredStoreError | None:
+    try:
+        with OsErrors(root, key, writing=True), suppress(IsADirectoryError, FileNotFoundError):
+            if folder.has_file(name):
+                os.unlink(name, dir_fd=folder.descriptor)
+    except TieredStoreError as error:
+        return error
+    return None
+
+
+def _read_into(descriptor: int, key: str, start: int, view: memoryview) -> None:
+    done = 0
+    while done < len(view):
+        count = os.preadv(descriptor, [view[done:]], start + done)
+        if count == 0:
+            raise RangeNotSatisfiable(f"{key!r} ended at byte {start + done} while it was read: it is shorter now")
+        done += count
+
+
+def _digest(descriptor: int) -> tuple[int, str]:
+    """Size and SHA-256 of an open file, read in pieces."""
+    digest, piece, size = hashlib.sha256(), memoryview(bytearray(_DIGEST_PIECE)), 0
+    while count := os.preadv(descriptor, [piece], size):
+        digest.update(piece[:count])
+        size += count
+    return size, digest.hexdigest()

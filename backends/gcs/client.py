@@ -1,0 +1,172 @@
+"""Google's client of one bucket, on a session of ours: its time-outs, pool, proxy and credentials."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, Protocol, cast
+from urllib.parse import quote, urlsplit
+
+import requests
+from google.auth.transport.requests import AuthorizedSession, Request
+
+from tieredstore.backends.base import ObjectInfo
+from tieredstore.backends.gcs.credentials import chosen_credentials
+from tieredstore.backends.gcs.errors import translated
+from tieredstore.backends.gcs.options import GcsOptions
+from tieredstore.backends.http.session import BoundedAdapter, HttpLimits, StoreAdapter, configured
+
+CONTENT_TYPE: Final = "application/octet-stream"
+PAGE: Final = 1000
+"""Objects of one page of a listing: the most that the service gives."""
+
+_LISTED: Final = "items(name,size,generation,updated),nextPageToken"
+
+# The SDK has no types: these are the parts of it that are used. Its retries are off everywhere, ours are around it;
+# its time-outs do not matter, since the session's adapter sets ours.
+
+
+class Blob(Protocol):
+    """``google.cloud.storage.Blob``."""
+
+    name: str
+    size: int | None
+    generation: int | None
+    crc32c: str | None
+    metadata: dict[str, str] | None
+    updated: datetime | None
+
+    def reload(self, *, retry: None) -> None:
+        """Fetch the object's metadata."""
+        ...
+
+    def delete(self, *, if_generation_match: int | None = None, retry: None) -> None:
+        """Delete the object."""
+        ...
+
+    def create_resumable_upload_session(
+        self, *, content_type: str, if_generation_match: int | None, checksum: None, retry: None
+    ) -> str:
+        """Begin an upload; the URL that its chunks go to."""
+        ...
+
+
+class _Pages(Protocol):
+    pages: Iterator[Iterator[Blob]]
+    next_page_token: str | None
+
+
+class _Client(Protocol):
+    api_endpoint: str
+
+    def bucket(self, bucket_name: str) -> _Bucket: ...
+
+    def list_blobs(
+        self,
+        bucket_or_name: str,
+        *,
+        prefix: str | None,
+        start_offset: str | None,
+        page_token: str | None,
+        page_size: int,
+        fields: str,
+        retry: None,
+    ) -> _Pages: ...
+
+
+class _Bucket(Protocol):
+    def blob(self, blob_name: str) -> Blob: ...
+
+
+@dataclass(frozen=True, slots=True)
+class GcsClient:
+    """One process's client of one bucket. Thread-safe. ``session`` signs what it sends."""
+
+    bucket_name: str
+    session: requests.Session
+    endpoint: str
+    is_custom_endpoint: bool
+    _client: _Client
+    _login: requests.Session
+
+    def blob(self, key: str) -> Blob:
+        """The SDK's handle of an object; no request is made."""
+        return self._client.bucket(self.bucket_name).blob(key)
+
+    def download_url(self, key: str) -> str:
+        """Where an object's bytes are read."""
+        return f"{self.endpoint}/download/storage/v1/{self._path}/{quote(key, safe='')}?alt=media"
+
+    def single_upload_url(self, if_generation_match: int | None) -> str:
+        """Where an object is written by one request, with its metadata."""
+        condition = "" if if_generation_match is None else f"&ifGenerationMatch={if_generation_match}"
+        return f"{self.endpoint}/upload/storage/v1/{self._path}?uploadType=multipart{condition}"
+
+    @property
+    def _path(self) -> str:
+        return f"b/{quote(self.bucket_name, safe='')}/o"
+
+    def session_url(self, told: str) -> str:
+        """The URL of an upload session as the server told it, but at the endpoint that was set, where one was."""
+        if not self.is_custom_endpoint:
+            return told
+        ours = urlsplit(self.endpoint)
+        return urlsplit(told)._replace(scheme=ours.scheme, netloc=ours.netloc).geturl()
+
+    def page(
+        self, *, prefix: str, start: str | None, token: str | None, size: int = PAGE
+    ) -> tuple[Sequence[ObjectInfo], str | None]:
+        """One page of a listing from ``start`` on, and the token of the next one."""
+        pages = self._client.list_blobs(
+            self.bucket_name,
+            prefix=prefix or None,
+            start_offset=start or None,
+            page_token=token,
+            page_size=size,
+            fields=_LISTED,
+            retry=None,
+        )
+        found = [info_of(blob) for blob in next(pages.pages, iter(()))]
+        return found, pages.next_page_token
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.session.close()
+        self._login.close()
+
+
+def info_of(blob: Blob) -> ObjectInfo:
+    """What the SDK knows of an object; its etag is the generation."""
+    modified = None if blob.updated is None else round(blob.updated.timestamp() * 1000)
+    return ObjectInfo(blob.name, blob.size or 0, None if blob.generation is None else str(blob.generation), modified)
+
+
+def open_client(options: GcsOptions) -> GcsClient:
+    """A new client; AccessDenied or ConfigError if its credentials cannot be had."""
+    connections = options.concurrency + options.delete_parallelism
+    limits = HttpLimits(connections, options.connect_timeout_s, options.read_timeout_s)
+    # A session of its own for tokens: here a failed request makes the SDK look elsewhere.
+    login = configured(requests.Session(), BoundedAdapter(limits), options.proxy)
+    make_request: Any = Request
+    make_session: Any = AuthorizedSession
+    request = make_request(login)
+    with translated(f"opening {options.url}"):
+        credentials = chosen_credentials(options, request)
+        signing = cast("requests.Session", make_session(credentials, auth_request=request))
+        session = configured(signing, StoreAdapter(limits), options.proxy)
+        client = _sdk_client(options, credentials, session)
+    return GcsClient(
+        options.bucket, session, client.api_endpoint.rstrip("/"), options.endpoint_url is not None, client, login
+    )
+
+
+def _sdk_client(options: GcsOptions, credentials: object, session: requests.Session) -> _Client:
+    make: Any = partial(importlib.import_module("google.cloud.storage").Client, "<none>")
+    endpoint = {"api_endpoint": options.endpoint_url.rstrip("/")} if options.endpoint_url else None
+    made = make(credentials=credentials, _http=session, client_options=endpoint)
+    # Otherwise the first call starts a thread that asks for the bucket's location, for traces that nobody collects.
+    made._bucket_metadata_cache = None
+    return cast("_Client", made)

@@ -1,0 +1,1 @@
+"""What the clouds' HTTP clients share: sessions, bodies, proxies."""

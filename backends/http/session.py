@@ -1,0 +1,209 @@
+"""HTTP sessions under the SDKs of Google and Azure: pools, time-outs and deadlines set here, failures told in one way.
+
+Both SDKs send their requests by ``requests``; what is set on the session holds for every request that they make.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar, cast
+
+import requests
+from requests.adapters import HTTPAdapter
+
+from tieredstore.backends.base import Buffer
+from tieredstore.backends.cloud.bodies import byte_view
+from tieredstore.backends.http.proxies import SocksProxy
+from tieredstore.errors import StoreError, StoreUnavailable
+from tieredstore.process.retries import Deadline
+
+PIECE_BYTES: Final = 256 * 1024
+"""Bodies go out and come in by pieces of this size: a time-out and the deadline hold for each of them."""
+
+_METADATA_HOSTS: Final = ("169.254.169.254", "metadata.google.internal")
+"""Where a machine asks for its own identity: through a proxy, the answer would be the proxy's identity."""
+
+_QUERY: Final = re.compile(r"\?[^\s'\")]+")
+
+_deadline: ContextVar[Deadline | None] = ContextVar("tieredstore_http_deadline", default=None)
+
+AnySession = TypeVar("AnySession", bound=requests.Session)
+
+
+@contextmanager
+def within(deadline: Deadline) -> Generator[None]:
+    """Requests of this thread, in the block, end by ``deadline``: in StoreUnavailable if need be."""
+    token = _deadline.set(deadline)
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
+
+def check_deadline(what: str) -> None:
+    """StoreUnavailable if the deadline of the block (see ``within``) has passed."""
+    deadline = _deadline.get()
+    if deadline is not None:
+        deadline.check(what)
+
+
+def without_queries(text: object) -> str:
+    """``text`` for a message: the queries of its URLs, which may hold signatures, are left out."""
+    return _QUERY.sub("?…", str(text))
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """What a session may take.
+
+    ``connections`` are kept open for further use; more than these may be open at once. The time-outs are of one step:
+    making a connection, sending a piece (which the connect time-out bounds as well), waiting for the next bytes.
+    """
+
+    connections: int = 32
+    connect_timeout_s: float = 10.0
+    read_timeout_s: float = 60.0
+
+    def timeouts_s(self) -> tuple[float, float]:
+        """Connect and read time-out of the next request: no longer than the deadline is away."""
+        deadline = _deadline.get()
+        if deadline is None:
+            return self.connect_timeout_s, self.read_timeout_s
+        deadline.check("the request")
+        left_s = max(deadline.remaining_s(), 0.001)
+        return min(self.connect_timeout_s, left_s), min(self.read_timeout_s, left_s)
+
+
+class Buffers:
+    """Several buffers that are sent as one body, without being joined. It can be sent again."""
+
+    def __init__(self, *buffers: Buffer) -> None:
+        self.views = [byte_view(buffer) for buffer in buffers]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.views))
+
+
+class BoundedAdapter(HTTPAdapter):
+    """Sends requests within our limits, whatever time-outs the caller asks for, and never twice."""
+
+    def __init__(self, limits: HttpLimits) -> None:
+        self._limits = limits
+        super().__init__(pool_connections=4, pool_maxsize=limits.connections, max_retries=0)
+
+    def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **options: Any) -> None:
+        """The pools, with our size of pieces."""
+        super().init_poolmanager(connections, maxsize, block, blocksize=PIECE_BYTES, **options)
+
+    def proxy_manager_for(self, proxy: str, **options: Any) -> Any:
+        """The pools behind a proxy, with our size of pieces."""
+        return super().proxy_manager_for(proxy, blocksize=PIECE_BYTES, **options)
+
+    def send(self, request: requests.PreparedRequest, *args: Any, **options: Any) -> requests.Response:
+        """Send, with our time-outs; a long body goes piece by piece."""
+        # Given positionally, the time-out comes second; both SDKs and requests itself give it by name.
+        options["timeout"] = self._limits.timeouts_s()
+        request.body = _in_pieces(request.body)
+        return super().send(request, *args, **options)
+
+
+class StoreAdapter(BoundedAdapter):
+    """Tells failures of the connection as ``StoreUnavailable``.
+
+    Not for the requests by which SDKs find credentials: there a failed request means to look elsewhere.
+    """
+
+    def send(self, request: requests.PreparedRequest, *args: Any, **options: Any) -> requests.Response:
+        """Send; StoreUnavailable if no answer comes, StoreError if the server's certificate is not trusted."""
+        try:
+            return super().send(request, *args, **options)
+        except requests.RequestException as error:
+            told = connection_failure(error)
+        # Not raised from the library's error: a traceback would show its URL, and with it a signature.
+        raise told from None
+
+
+def connection_failure(error: Exception) -> StoreError:
+    """The error of ours for a request without an answer, or an answer cut short."""
+    root = _root(error)
+    text = without_queries(root) or type(root).__name__
+    if isinstance(root, ssl.SSLCertVerificationError):
+        return StoreError(f"the store's certificate is not trusted: {text}")
+    return StoreUnavailable(f"the connection to the store failed: {text}")
+
+
+def _root(error: BaseException) -> BaseException:
+    """The innermost cause: the libraries wrap it several times, each adding the URL."""
+    seen = {id(error)}
+    while True:
+        inner = [getattr(error, "reason", None), *error.args, error.__cause__]
+        following = next((one for one in inner if isinstance(one, BaseException) and id(one) not in seen), None)
+        if following is None:
+            return error
+        error = following
+        seen.add(id(error))
+
+
+def _in_pieces(body: Any) -> Any:
+    """``body``, to be read piece by piece if it is long. What is no buffer stays as it is."""
+    if isinstance(body, bytes | bytearray | memoryview):
+        body = Buffers(cast("Buffer", body))
+    if not isinstance(body, Buffers):
+        return body
+    return _PiecewiseBody(body.views) if len(body) > PIECE_BYTES else b"".join(body.views)
+
+
+class _PiecewiseBody:
+    """Buffers as a file, read in pieces.
+
+    Handed over whole, a body is one ``sendall``, for all of which the connect time-out holds: slow lines then fail.
+    """
+
+    def __init__(self, views: Iterable[memoryview]) -> None:
+        self._pieces = (view[at : at + PIECE_BYTES] for view in views for at in range(0, len(view), PIECE_BYTES))
+
+    def read(self, _: int = -1) -> memoryview | bytes:
+        """The next piece, not copied: of our size, whatever is asked for; empty at the end."""
+        check_deadline("sending the body")
+        return next(self._pieces, b"")
+
+
+def configured(session: AnySession, adapter: HTTPAdapter, proxy: SocksProxy | None) -> AnySession:
+    """``session`` with this adapter for everything, behind ``proxy`` or, without one, the environment's."""
+    session.mount("https://", adapter)
+    session.mount("http://", adapter)
+    # Otherwise a password for the host in ~/.netrc would take the place of the chosen credentials.
+    session.auth = _unchanged
+    session.hooks["response"].append(_taken_if_refused)
+    if proxy is not None:
+        # The environment's proxy would win over the one that is set.
+        session.trust_env = False
+        session.verify = certificates()
+        session.proxies = proxies_of(proxy)
+    return session
+
+
+def proxies_of(proxy: SocksProxy) -> dict[str, str]:
+    """``requests``' table of proxies: all hosts behind ``proxy``, but for those that tell the machine's identity."""
+    return {"http": proxy.url, "https": proxy.url, **{f"http://{host}": "" for host in _METADATA_HOSTS}}
+
+
+def certificates() -> str | bool:
+    """The bundle of trusted certificates that the environment names, or True for the library's own."""
+    return os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or True
+
+
+def _taken_if_refused(response: requests.Response, **_: object) -> None:
+    """Read the body of a refusal: the SDKs ask again with a new token, and leave the connection of the first open."""
+    if response.status_code == requests.codes.unauthorized:
+        response.content  # noqa: B018  a property that reads
+
+
+def _unchanged(request: requests.PreparedRequest) -> requests.PreparedRequest:
+    return request

@@ -1,0 +1,107 @@
+"""The boto3 client of a store: its credentials, time-outs, pool and checksums, each set by us."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import boto3
+import botocore.session
+from botocore.config import Config
+from botocore.credentials import CredentialProvider, CredentialResolver, Credentials
+
+from tieredstore.backends.http.proxies import SocksProxy
+from tieredstore.backends.s3.credentials import chosen_credentials
+from tieredstore.backends.s3.errors import translated
+from tieredstore.backends.s3.options import Compatibility, S3Options
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+
+logger = logging.getLogger(__name__)
+
+_ADDRESSING: Final = {None: "auto", True: "path", False: "virtual"}
+
+
+class _Chosen(CredentialProvider):
+    """Hands the SDK credentials that were chosen already."""
+
+    METHOD = "tieredstore"
+    CANONICAL_NAME = "tieredstore"
+
+    def __init__(self, credentials: Credentials) -> None:
+        super().__init__()
+        self._credentials = credentials
+
+    def load(self) -> Credentials:
+        """The credentials."""
+        return self._credentials
+
+
+def make_client(options: S3Options) -> S3Client:
+    """A new client; AccessDenied or ConfigError if its credentials cannot be had."""
+    with translated(f"opening {options.identity}"):
+        session = botocore.session.get_session()
+        credentials = chosen_credentials(options, session)
+        session.register_component("credential_provider", CredentialResolver([_Chosen(credentials)]))
+        # The stubs of one service do not cover this method, which has an overload for each of some 400.
+        factory: Any = boto3.Session(botocore_session=session, region_name=options.region)
+        verify = None if options.certificate_check else False
+        client: S3Client = factory.client(
+            "s3", endpoint_url=options.endpoint_url, verify=verify, config=client_config(options)
+        )
+    if not options.certificate_check:
+        logger.warning("%s: the server's certificate is not checked", options.identity)
+    if options.legacy_md5:
+        client.meta.events.register("before-call.s3.DeleteObjects", _md5_instead)
+    if options.proxy is not None:
+        _through_proxy(client, options, options.proxy)
+    return client
+
+
+def client_config(options: S3Options) -> Config:
+    """The SDK's configuration. The SDK tries once: trying again, and for how long, is the store's.
+
+    Checksums of what is sent are the store's as well (CRC-32C, some ten times as fast as the SDK's own CRC-32), so the
+    SDK adds its own only where S3 requires one. Without them the signature covers the body's SHA-256, over TLS too.
+    """
+    compatible = options.compatibility is Compatibility.S3_COMPATIBLE
+    path_style = True if compatible and options.path_style is None else options.path_style
+    attempt = options.attempt_timeout_s or options.call_timeout_s
+    s3: Any = {
+        "addressing_style": _ADDRESSING[path_style],
+        # Over plain HTTP the SDK would sign it anyway if it were left to it.
+        "payload_signing_enabled": compatible or _is_plain_http(options),
+    }
+    return Config(
+        connect_timeout=min(options.connect_timeout_s, attempt),
+        read_timeout=min(options.read_timeout_s, attempt),
+        max_pool_connections=options.concurrency + options.upload_parallelism,
+        retries={"total_max_attempts": 1, "mode": "standard"},
+        tcp_keepalive=True,
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_supported" if options.checksum_check else "when_required",
+        s3=s3,
+    )
+
+
+def _is_plain_http(options: S3Options) -> bool:
+    return (options.endpoint_url or "").lower().startswith("http://")
+
+
+def _md5_instead(params: dict[str, Any], **_: object) -> None:
+    """Send Content-MD5 where the SDK would send its CRC-32, as S3 wanted it before 2024."""
+    digest = hashlib.md5(params["body"], usedforsecurity=False).digest()
+    params["headers"]["Content-MD5"] = base64.b64encode(digest).decode("ascii")
+    chosen = params["context"].get("checksum", {})
+    for name in ("request_algorithm", "request_algorithm_header"):
+        chosen.pop(name, None)
+
+
+def _through_proxy(client: S3Client, options: S3Options, proxy: SocksProxy) -> None:
+    # Imported here: only who sets a proxy needs PySocks.
+    from tieredstore.backends.s3.socks import send_through  # noqa: PLC0415
+
+    send_through(client, options, proxy)

@@ -1,0 +1,55 @@
+"""S3 through a SOCKS5 proxy, which botocore does not know: its HTTP session on urllib3's SOCKS connections.
+
+What is replaced is not public in botocore (seen in 1.44): the session of a client's endpoint, and the pool manager of
+that session. A test holds that requests pass the proxy, and that the proxy is given names, not addresses.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from botocore.awsrequest import AWSConnection
+from botocore.httpsession import URLLib3Session
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.contrib.socks import SOCKSConnection, SOCKSHTTPSConnection, SOCKSProxyManager
+
+from tieredstore.backends.http.proxies import SocksProxy
+from tieredstore.backends.s3.options import S3Options
+from tieredstore.errors import StoreError
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+
+# Made by calls of `type`: the stubs of botocore and of urllib3 contradict each other about these bases.
+_CONNECTION: Final[Any] = type("S3SocksConnection", (AWSConnection, SOCKSConnection), {})
+_SECURE_CONNECTION: Final[Any] = type("S3SocksSecureConnection", (AWSConnection, SOCKSHTTPSConnection), {})
+_POOLS: Final[Any] = {
+    "http": type("S3SocksPool", (HTTPConnectionPool,), {"ConnectionCls": _CONNECTION}),
+    "https": type("S3SocksSecurePool", (HTTPSConnectionPool,), {"ConnectionCls": _SECURE_CONNECTION}),
+}
+
+
+def send_through(client: S3Client, options: S3Options, proxy: SocksProxy) -> None:
+    """Let all requests of ``client`` go through ``proxy``, and no other way.
+
+    StoreError if this botocore is not built as the tested one: the setting is never ignored.
+    """
+    endpoint: Any = getattr(client, "_endpoint", None)
+    if not isinstance(getattr(endpoint, "http_session", None), URLLib3Session):
+        raise StoreError("storage.proxy.host cannot be kept with this release of botocore: install the pinned one")
+    endpoint.http_session.close()
+    endpoint.http_session = _session(client, options, proxy)
+
+
+def _session(client: S3Client, options: S3Options, proxy: SocksProxy) -> Any:
+    config: Any = client.meta.config
+    made: Any = URLLib3Session
+    session = made(
+        verify=options.certificate_check,
+        timeout=(config.connect_timeout, config.read_timeout),
+        max_pool_connections=config.max_pool_connections,
+    )
+    manager = SOCKSProxyManager(proxy.url, **session._get_pool_manager_kwargs())
+    manager.pool_classes_by_scheme = _POOLS
+    session._manager = manager
+    return session

@@ -1,0 +1,109 @@
+"""A store that moves at most so many bytes a second."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
+from tieredstore.backends.cloud.bodies import open_body
+from tieredstore.backends.wrappers.rate_limit import TokenBucket, limited
+
+_buckets: Final[dict[tuple[str, int], TokenBucket]] = {}
+
+
+def shared_bucket(direction: str, bytes_per_s: int | None) -> TokenBucket | None:
+    """The process's one bucket for a direction and a limit: all transfers together keep to it. None for no limit."""
+    if bytes_per_s is None:
+        return None
+    return _buckets.setdefault((direction, bytes_per_s), TokenBucket(bytes_per_s))
+
+
+class LimitedStore(ObjectStore):
+    """Passes every call on when the buckets let its bytes pass: ``up`` for writes, ``down`` for reads.
+
+    A byte counts once, also where the store within sends it again, and also if the call fails in the end. Listings,
+    deletes and heads are not limited. Unpickled it takes the buckets of its new process.
+    """
+
+    def __init__(self, inner: ObjectStore, up: TokenBucket | None = None, down: TokenBucket | None = None) -> None:
+        self.inner = inner
+        self._up = up
+        self._down = down
+
+    def __reduce__(self) -> tuple[Callable[..., LimitedStore], tuple[ObjectStore, int | None, int | None]]:
+        up = None if self._up is None else self._up.bytes_per_s
+        down = None if self._down is None else self._down.bytes_per_s
+        return _restored, (self.inner, up, down)
+
+    def __repr__(self) -> str:
+        return f"LimitedStore({self.inner!r})"
+
+    @property
+    def identity(self) -> str:
+        """That of the store within."""
+        return self.inner.identity
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+        """The body flows at the limit's rate."""
+        bucket = self._up
+        if bucket is None:
+            self.inner.put(key, body, if_absent=if_absent)
+        elif isinstance(body, bytes | bytearray | memoryview) and memoryview(body).nbytes <= bucket.bytes_per_s:
+            # As it is: stores send a buffer without a copy.
+            bucket.take(memoryview(body).nbytes)
+            self.inner.put(key, body, if_absent=if_absent)
+        else:
+            # Opened here too: a store that refuses before it takes anything does not begin, nor end, the limited body.
+            with open_body(body) as parts:
+                self.inner.put(key, limited(parts, bucket), if_absent=if_absent)
+
+    def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Waits before the request where the range says how much comes, else for what came."""
+        if stop is not None:
+            self._take(self._down, stop - start)
+            return self.inner.get(key, start, stop)
+        data = self.inner.get(key, start)
+        self._take(self._down, len(data))
+        return data
+
+    def get_small(self, key: str, most: int) -> bytes | None:
+        """Waits for what came."""
+        data = self.inner.get_small(key, most)
+        self._take(self._down, len(data or b""))
+        return data
+
+    def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
+        """Waits before the request."""
+        self._take(self._down, memoryview(buffer).nbytes)
+        self.inner.get_into(key, start, buffer)
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """Not limited."""
+        return self.inner.list(prefix, start_after)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Not limited."""
+        self.inner.delete(keys)
+
+    def head(self, key: str) -> ObjectInfo:
+        """Not limited."""
+        return self.inner.head(key)
+
+    def replace(self, key: str, body: Buffer, etag: str) -> str:
+        """Waits before the request."""
+        self._take(self._up, memoryview(body).nbytes)
+        return self.inner.replace(key, body, etag)
+
+    def close(self) -> None:
+        """Close the store within."""
+        self.inner.close()
+
+    @staticmethod
+    def _take(bucket: TokenBucket | None, count: int) -> None:
+        if bucket is not None and count > 0:
+            bucket.take(count)
+
+
+def _restored(inner: ObjectStore, up: int | None, down: int | None) -> LimitedStore:
+    return LimitedStore(inner, shared_bucket("up", up), shared_bucket("down", down))

@@ -1,0 +1,130 @@
+"""A store whose calls are counted and timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Iterator
+from time import perf_counter
+
+from tieredstore import metrics
+from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
+from tieredstore.backends.cloud.bodies import open_body
+
+
+class MeteredStore(ObjectStore):
+    """Passes every call on, and counts it (see ``tieredstore.metrics``) under the label ``kind``.
+
+    Without one it is the scheme of the store's URL, which for a cloud's store at an endpoint is only ``http``.
+    """
+
+    def __init__(self, inner: ObjectStore, kind: str | None = None) -> None:
+        self.inner = inner
+        self._kind = inner.identity.partition(":")[0] if kind is None else kind
+
+    def __reduce__(self) -> tuple[Callable[..., MeteredStore], tuple[ObjectStore, str]]:
+        return MeteredStore, (self.inner, self._kind)
+
+    def __repr__(self) -> str:
+        return f"MeteredStore({self.inner!r})"
+
+    @property
+    def identity(self) -> str:
+        """That of the store within."""
+        return self.inner.identity
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+        """One object up; the time that its body takes to come is not the store's."""
+        if isinstance(body, bytes | bytearray | memoryview):
+            # As it is: stores send a buffer without a copy.
+            size = memoryview(body).nbytes
+            with metrics.store_call(self._kind, "put"):
+                self.inner.put(key, body, if_absent=if_absent)
+        else:
+            size = self._put_stream(key, body, if_absent=if_absent)
+        metrics.count_objects(self._kind, "up", 1, size)
+
+    def _put_stream(self, key: str, body: Body, *, if_absent: bool) -> int:
+        size = 0
+
+        def counted(parts: Iterator[memoryview]) -> Generator[memoryview, None, None]:
+            nonlocal size
+            while True:
+                asked = perf_counter()
+                try:
+                    part = next(parts, None)
+                finally:
+                    call.elsewhere_s += perf_counter() - asked
+                if part is None:
+                    return
+                size += len(part)
+                yield part
+
+        with metrics.store_call(self._kind, "put") as call, open_body(body) as parts:
+            self.inner.put(key, counted(parts), if_absent=if_absent)
+        return size
+
+    def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
+        """One object down; an empty range is no call."""
+        if start == stop:
+            return self.inner.get(key, start, stop)
+        with metrics.store_call(self._kind, "get"):
+            data = self.inner.get(key, start, stop)
+        metrics.count_objects(self._kind, "down", 1, len(data))
+        return data
+
+    def get_small(self, key: str, most: int) -> bytes | None:
+        """One object down, unless it is too large."""
+        with metrics.store_call(self._kind, "get"):
+            data = self.inner.get_small(key, most)
+        if data is not None:
+            metrics.count_objects(self._kind, "down", 1, len(data))
+        return data
+
+    def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
+        """One object down; an empty buffer is no call."""
+        size = memoryview(buffer).nbytes
+        if not size:
+            self.inner.get_into(key, start, buffer)
+            return
+        with metrics.store_call(self._kind, "get"):
+            self.inner.get_into(key, start, buffer)
+        metrics.count_objects(self._kind, "down", 1, size)
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """One call, begun when its first object is asked for; the time between its objects is not the store's."""
+        with metrics.store_call(self._kind, "list") as call:
+            for info in self.inner.list(prefix, start_after):
+                given = perf_counter()
+                try:
+                    yield info
+                finally:
+                    call.elsewhere_s += perf_counter() - given
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """One call; its keys count as deleted if it succeeds, present or not."""
+        deleted = 0
+
+        def counted() -> Generator[str, None, None]:
+            nonlocal deleted
+            for key in keys:
+                deleted += 1
+                yield key
+
+        with metrics.store_call(self._kind, "delete"):
+            self.inner.delete(counted())
+        metrics.count_objects(self._kind, "deleted", deleted)
+
+    def head(self, key: str) -> ObjectInfo:
+        """One call."""
+        with metrics.store_call(self._kind, "head"):
+            return self.inner.head(key)
+
+    def replace(self, key: str, body: Buffer, etag: str) -> str:
+        """One object up."""
+        with metrics.store_call(self._kind, "replace"):
+            made = self.inner.replace(key, body, etag)
+        metrics.count_objects(self._kind, "up", 1, memoryview(body).nbytes)
+        return made
+
+    def close(self) -> None:
+        """Close the store within."""
+        self.inner.close()

@@ -1,0 +1,285 @@
+"""Azure's store on its emulator: the contract, and what is Azure's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from urllib.parse import quote
+
+import pytest
+import urllib3
+from azure.storage.blob import ContainerClient, ContainerSasPermissions, generate_container_sas
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.clouds import AZURE_KEYS, LARGE, PART, make_azure, make_container
+from tests.support.fault_proxy import Answer, FaultProxy, LoseAnswer
+from tests.support.servers.azurite_server import AzureServer
+from tieredstore.backends.azure.errors import answer_error
+from tieredstore.backends.azure.options import AccountKey, AzureOptions, SasToken
+from tieredstore.backends.azure.store import AzureObjectStore, in_key_order
+from tieredstore.backends.base import ObjectInfo, ObjectStore
+from tieredstore.config import settings_from
+from tieredstore.errors import (
+    AccessDenied,
+    ConfigError,
+    InvalidKey,
+    ObjectNotFound,
+    PreconditionFailed,
+    StoreError,
+    StoreThrottled,
+    StoreUnavailable,
+    TieredStoreError,
+)
+from tieredstore.testing.object_store_tests import ObjectStoreTests
+from tieredstore.testing.store_writes import WriteTests
+
+
+def sas_of(server: AzureServer, container: str, permission: str = "racwdl") -> str:
+    """A token for one container, valid for an hour."""
+    until = datetime.now(UTC) + timedelta(hours=1)
+    allowed = ContainerSasPermissions.from_string(permission)
+    token: str = generate_container_sas(server.account_name, container, server.account_key, None, allowed, until)
+    return token
+
+
+class TestAzureObjectStore(ObjectStoreTests):
+    @pytest.fixture
+    def store(self, azurite: AzureServer) -> Iterator[ObjectStore]:
+        key = AccountKey(azurite.account_name, azurite.account_key)
+        options = AzureOptions(make_container(azurite), key, azurite.endpoint_url, page_size=1000)
+        self.sas = sas_of(azurite, options.container)
+        with closing(AzureObjectStore(options)) as store, urllib3.PoolManager() as self.pool:
+            yield store
+
+    def raw_put(self, store: ObjectStore, key: str, data: bytes) -> None:
+        headers = {"x-ms-blob-type": "BlockBlob"}
+        assert self.pool.request("PUT", self._url(store, key), body=data, headers=headers).status == 201
+
+    def raw_get(self, store: ObjectStore, key: str) -> bytes:
+        return self.pool.request("GET", self._url(store, key)).data
+
+    def _url(self, store: ObjectStore, key: str) -> str:
+        return f"{store.identity}/{quote(key, safe='')}?{self.sas}"
+
+
+class TestAzureInSmallBlocks(WriteTests):
+    @pytest.fixture
+    def store(self, azurite: AzureServer, container: str) -> Iterator[ObjectStore]:
+        with closing(make_azure(azurite.endpoint_url, container)) as store:
+            yield store
+
+
+@pytest.fixture
+def container(azurite: AzureServer) -> str:
+    AZURE_KEYS[azurite.account_name] = azurite.account_key
+    return make_container(azurite)
+
+
+@pytest.fixture
+def proxy(azurite: AzureServer) -> Iterator[FaultProxy]:
+    with FaultProxy(azurite.endpoint_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def store(proxy: FaultProxy, container: str) -> Iterator[AzureObjectStore]:
+    with closing(make_azure(proxy.url, container)) as store:
+        yield store
+
+
+def test_blocks_of_a_failed_upload_are_never_an_object(
+    azurite: AzureServer, container: str, store: AzureObjectStore
+) -> None:
+    def body() -> Iterator[bytes]:
+        yield LARGE
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.put("object", body())
+    assert list(store.list()) == []
+    with pytest.raises(ObjectNotFound):
+        store.get("object")
+    with ContainerClient.from_connection_string(azurite.connection_string, container) as client:
+        # What is left is what the service drops by itself.
+        assert [blob.name for blob in client.list_blobs(include=["uncommittedblobs"])] == ["object"]
+
+
+@pytest.mark.parametrize("body", [b"", b"another", LARGE], ids=["empty", "small", "large"])
+@pytest.mark.parametrize("if_absent", [True, False])
+def test_blocks_of_a_failed_upload_do_not_stand_in_the_way_of_the_next(
+    store: AzureObjectStore, body: bytes, if_absent: bool
+) -> None:
+    def broken() -> Iterator[bytes]:
+        yield LARGE
+        raise EOFError
+
+    with pytest.raises(EOFError):
+        store.put("object", broken())
+    store.put("object", body, if_absent=if_absent)
+    assert store.get("object") == body
+    with pytest.raises(PreconditionFailed):
+        store.put("object", body, if_absent=True)
+
+
+def test_a_large_replace_whose_answer_was_lost_gives_the_etag_of_what_it_wrote(
+    proxy: FaultProxy, store: AzureObjectStore
+) -> None:
+    store.put("object", b"first")
+    proxy.plan(LoseAnswer(), path="comp=blocklist")
+    etag = store.replace("object", LARGE, store.head("object").etag or "")
+    assert etag == store.head("object").etag
+    assert store.get("object") == LARGE
+
+
+def test_a_large_write_that_another_overtook_is_a_conflict(store: AzureObjectStore) -> None:
+    def body() -> Iterator[bytes]:
+        yield LARGE
+        store.put("object", LARGE)
+        yield b"end"
+
+    with pytest.raises((PreconditionFailed, StoreUnavailable)):
+        store.put("object", body(), if_absent=True)
+    assert store.get("object") == LARGE
+
+
+def test_blocks_that_the_service_has_discarded_are_a_passing_failure(
+    proxy: FaultProxy, store: AzureObjectStore
+) -> None:
+    gone = Answer(400, b"", {"x-ms-error-code": "InvalidBlockList"})
+    proxy.plan(gone, path="comp=blocklist")
+    with pytest.raises(StoreUnavailable, match="another write"):
+        store.put("object", LARGE)
+
+
+def test_every_part_of_a_write_is_checked_by_the_service(proxy: FaultProxy, store: AzureObjectStore) -> None:
+    store.put("small", b"x")
+    store.put("large", LARGE)
+    written = [seen for seen in proxy.seen if seen.method == "PUT" and "blocklist" not in seen.path]
+    assert len(written) == 5
+    assert all({name.lower() for name in seen.headers} >= {"content-md5"} for seen in written)
+    proxy.plan(Answer(400, b"", {"x-ms-error-code": "Md5Mismatch"}), path="comp=block&", times=2)
+    store.put("large", LARGE)
+    assert store.get("large") == LARGE
+
+
+def test_the_checksums_of_uploads_can_be_switched_off(azurite: AzureServer, container: str, proxy: FaultProxy) -> None:
+    with closing(make_azure(proxy.url, container, send_md5=False)) as store:
+        store.put("small", b"x")
+        store.put("large", LARGE)
+        assert store.get("large") == LARGE
+    assert len([seen for seen in proxy.seen if seen.method == "PUT"]) == 6
+    assert not any("content-md5" in {name.lower() for name in seen.headers} for seen in proxy.seen)
+
+
+def test_a_whole_blob_that_was_damaged_on_its_way_is_fetched_again(proxy: FaultProxy, store: AzureObjectStore) -> None:
+    store.put("object", b"right")
+    headers = {"Content-Range": "bytes 0-4/5", "x-ms-blob-content-md5": "fpGixGMvoxf1mCNv72bsxA=="}
+    damaged = Answer(206, b"wrong", headers)
+    proxy.plan(damaged, method="GET", times=2)
+    assert store.get("object") == b"right"
+    proxy.plan(damaged, method="GET", times=2)
+    buffer = bytearray(5)
+    store.get_into("object", 0, buffer)
+    assert buffer == b"right"
+    proxy.plan(damaged, method="GET", times=3)
+    with pytest.raises(StoreUnavailable, match="damaged"):
+        store.get("object")
+
+
+def test_a_listing_goes_over_pages_of_any_size(azurite: AzureServer, container: str) -> None:
+    keys = [f"{number:02}" for number in range(7)]
+    with closing(make_azure(azurite.endpoint_url, container, page_size=2)) as store:
+        for key in keys:
+            store.put(key, b"x")
+        assert [info.key for info in store.list()] == keys
+        assert [info.key for info in store.list(start_after="03")] == keys[4:]
+
+
+@given(st.lists(st.text(alphabet="ab/\ud7ff\ue000\uffee\U00010000😀", max_size=6), unique=True))
+def test_keys_in_the_order_of_utf_16_come_out_in_that_of_utf_8(keys: list[str]) -> None:
+    served = sorted(keys, key=lambda key: key.encode("utf-16-be"))
+    listed = in_key_order(ObjectInfo(key, 0) for key in served)
+    assert [info.key for info in listed] == sorted(keys, key=str.encode)
+    already = in_key_order(ObjectInfo(key, 0) for key in sorted(keys))
+    assert [info.key for info in already] == sorted(keys)
+
+
+@pytest.mark.parametrize("key", ["../other", "a/../b", "a/.", "./a", "..", "a\\b", "a\x01", "a\x7f", "a\nb", "\ufffe"])
+def test_a_key_that_would_not_come_back_as_it_was_is_invalid(
+    store: AzureObjectStore, proxy: FaultProxy, key: str
+) -> None:
+    for operation in (lambda: store.put(key, b"x"), lambda: store.get(key), lambda: store.delete([key])):
+        with pytest.raises(InvalidKey):
+            operation()
+    assert proxy.seen == []
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "expected"),
+    [
+        (404, "BlobNotFound", ObjectNotFound),
+        (404, "", ObjectNotFound),
+        (404, "ContainerNotFound", StoreError),
+        (409, "ContainerBeingDeleted", StoreError),
+        (409, "BlobAlreadyExists", PreconditionFailed),
+        (409, "SnapshotsPresent", StoreError),
+        (412, "ConditionNotMet", PreconditionFailed),
+        (412, "LeaseIdMissing", AccessDenied),
+        (403, "AuthenticationFailed", AccessDenied),
+        (401, "NoAuthenticationInformation", AccessDenied),
+        (429, "TooManyRequests", StoreThrottled),
+        (500, "OperationTimedOut", StoreUnavailable),
+        (503, "ServerBusy", StoreThrottled),
+        (400, "InvalidHeaderValue", StoreError),
+    ],
+)
+def test_an_error_code_has_its_class(status: int, code: str, expected: type[TieredStoreError]) -> None:
+    assert type(answer_error("object", status, code, "because")) is expected
+
+
+def settings_for(**azure: str) -> Mapping[str, str]:
+    names = {name.replace("_", "."): value for name, value in azure.items()}
+    return {
+        "storage.backend.class": "io.aiven.kafka.tieredstorage.storage.azure.AzureBlobStorage",
+        "chunk.size": "4194304",
+        **{f"storage.azure.{name}": value for name, value in names.items()},
+    }
+
+
+@pytest.mark.parametrize("kind", ["connection string", "account key", "sas token"])
+def test_settings_make_the_store(azurite: AzureServer, container: str, kind: str) -> None:
+    account = {"account_name": azurite.account_name, "endpoint_url": azurite.endpoint_url}
+    identity = {
+        "connection string": {"connection_string": azurite.connection_string},
+        "account key": {**account, "account_key": azurite.account_key},
+        "sas token": {**account, "sas_token": f"?{sas_of(azurite, container)}"},
+    }[kind]
+    found = settings_for(container_name=container, upload_block_size="262144", **identity)
+    with closing(AzureObjectStore.from_settings(settings_from(found))) as store:
+        store.put("object", LARGE)
+        assert store.get("object") == LARGE
+        assert [info.key for info in store.list()] == ["object"]
+        store.delete(["object"])
+        assert list(store.list()) == []
+        assert store.options.block_size == PART
+        assert store.identity == f"{azurite.endpoint_url}/{container}"
+
+
+def test_a_token_without_the_right_is_denied(azurite: AzureServer, container: str) -> None:
+    options = AzureOptions(container, SasToken(sas_of(azurite, container, "r")), azurite.endpoint_url)
+    with closing(AzureObjectStore(options)) as store:
+        with pytest.raises(AccessDenied):
+            store.put("object", b"x")
+        with pytest.raises(AccessDenied):
+            list(store.list())
+        with pytest.raises(AccessDenied, match="1 object"):
+            store.delete(["object"])
+
+
+@pytest.mark.parametrize("url", ["https://user:secret@host", "https://host?sig=secret"])
+def test_an_endpoint_with_credentials_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="credentials") as caught:
+        AzureOptions("container", account_url=url)
+    assert "secret" not in str(caught.value)

@@ -1,0 +1,176 @@
+"""The cloud stores' requests, deadlines and dying servers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+
+from tests.support.clouds import LARGE, Cloud, OnBothClouds, Operation, azure_cloud, gcs_cloud, plan, quick
+from tests.support.fault_proxy import Answer, CutResponse, FaultProxy, Stall, Trickle, wait_until
+from tests.support.servers.azurite_server import start_azurite
+from tests.support.servers.fake_gcs import GcsServer, start_fake_gcs
+from tieredstore.backends.azure.options import AzureOptions
+from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.gcs.options import GcsOptions
+from tieredstore.backends.s3.options import S3Options
+from tieredstore.config import Settings, settings_from
+from tieredstore.errors import StoreError, StoreUnavailable
+
+
+def times(cloud: str) -> dict[str, str]:
+    """Properties of two time limits."""
+    return {f"storage.{cloud}.api.call.timeout": "1500", f"storage.{cloud}.api.call.attempt.timeout": "250"}
+
+
+def settings_of(cloud: str, **others: str) -> Settings:
+    """Settings of a cloud with these properties and the smallest set beside them."""
+    name = "bucket" if cloud == "gcs" else "container"
+    found = {"storage.backend.class": cloud, "chunk.size": "4194304", f"storage.{cloud}.{name}.name": "place"}
+    found |= {"storage.gcs.credentials.default": "false"} if cloud == "gcs" else {"storage.azure.account.name": "a"}
+    return settings_from(found | others)
+
+
+def test_the_settings_set_the_limits() -> None:
+    gcs, azure = GcsOptions.from_settings(settings_of("gcs")), AzureOptions.from_settings(settings_of("azure"))
+    assert (gcs.call_timeout_s, gcs.attempt_timeout_s) == (300, None)
+    assert (azure.call_timeout_s, azure.attempt_timeout_s) == (300, None)
+    assert (azure.upload_parallelism, azure.send_md5) == (4, True)
+    gcs = GcsOptions.from_settings(settings_of("gcs", **times("gcs")))
+    assert (gcs.call_timeout_s, gcs.attempt_timeout_s) == (1.5, 0.25)
+    uploads = {"storage.azure.upload.parallelism": "7", "storage.azure.upload.md5.enabled": "false"}
+    azure = AzureOptions.from_settings(settings_of("azure", **times("azure"), **uploads))
+    assert (azure.call_timeout_s, azure.attempt_timeout_s) == (1.5, 0.25)
+    assert (azure.upload_parallelism, azure.send_md5) == (7, False)
+
+
+def test_there_are_connections_for_all_requests_that_a_reader_makes_at_once() -> None:
+    s3 = {
+        "storage.backend.class": "s3",
+        "chunk.size": "4194304",
+        "storage.s3.bucket.name": "b",
+        "storage.s3.region": "r",
+    }
+    more = {"fetch.parallelism": "40", "fetch.manifest.cache.thread.pool.size": "9"}
+    for expected, given in ((16, {"fetch.manifest.cache.thread.pool.size": "2"}), (49, more)):
+        made = settings_from(s3 | given)
+        assert S3Options.from_settings(made).concurrency == expected
+        for cloud, options in (("gcs", GcsOptions), ("azure", AzureOptions)):
+            assert options.from_settings(settings_of(cloud, **given)).concurrency == expected
+
+
+class TestLimits(OnBothClouds):
+    def test_each_operation_makes_the_requests_that_it_says(
+        self, cloud: Cloud, proxy: FaultProxy, store: ObjectStore
+    ) -> None:
+        def requests_of(operation: Callable[[], object]) -> int:
+            before = len(proxy.seen)
+            operation()
+            store.close()
+            # The proxy notes a request after it has answered; one that nobody asked for would come late as well.
+            wait_until(lambda: len(proxy.seen) > before)
+            time.sleep(0.05)
+            return len(proxy.seen) - before
+
+        parts = 4
+        begin = 1 if cloud.name == "gcs" else 0
+        commit = 0 if cloud.name == "gcs" else 1
+        assert requests_of(lambda: store.put("small", b"x", if_absent=True)) == 1
+        assert requests_of(lambda: store.put("large", LARGE)) == begin + parts + commit
+        # Google says whether the object or the bucket is absent; of its emulator the bucket is asked for.
+        look = 2 if cloud.name == "gcs" else 1
+        assert requests_of(lambda: store.put("new", iter([LARGE]), if_absent=True)) == look + begin + parts + commit
+        assert requests_of(lambda: store.replace("small", b"y", store.head("small").etag or "")) == 2
+        assert requests_of(lambda: store.get("large")) == 1
+        assert requests_of(lambda: store.get("large", 7)) == 1
+        assert requests_of(lambda: store.get("large", 7, 9)) == 1
+        assert requests_of(lambda: store.get_into("large", 7, bytearray(10))) == 1
+        assert requests_of(lambda: list(store.list())) == 1
+        assert requests_of(lambda: store.delete(["small", "new"])) == (2 if cloud.name == "gcs" else 1)
+        assert requests_of(lambda: store.head("large")) == 1
+
+    def test_a_server_that_does_not_answer_is_given_up_at_the_deadline(
+        self, cloud: Cloud, proxy: FaultProxy, place: str, operation: Operation, direct: ObjectStore
+    ) -> None:
+        direct.put("object", b"first")
+        with closing(cloud.make(proxy.url, place, quick(timeout_s=0.5))) as store:
+            if operation[0] == "single_write":
+                store.head("object")
+            plan(proxy, cloud, Stall(5), operation[0], times=None)
+            started = time.monotonic()
+            with pytest.raises(StoreUnavailable):
+                operation[1](store)
+            assert time.monotonic() - started < 4
+
+    def test_a_server_that_answers_drop_by_drop_is_given_up_at_the_deadline(
+        self, cloud: Cloud, proxy: FaultProxy, place: str, direct: ObjectStore
+    ) -> None:
+        direct.put("object", LARGE)
+        with closing(cloud.make(proxy.url, place, quick(timeout_s=0.5))) as store:
+            plan(proxy, cloud, Trickle(piece=100, seconds=0.05), "read", times=None)
+            for read in (lambda: store.get("object"), lambda: store.get_into("object", 5, bytearray(len(LARGE) - 5))):
+                started = time.monotonic()
+                with pytest.raises(StoreUnavailable, match="deadline"):
+                    read()
+                assert time.monotonic() - started < 3
+
+    def test_one_try_ends_at_its_own_deadline(
+        self, cloud: Cloud, proxy: FaultProxy, place: str, direct: ObjectStore
+    ) -> None:
+        direct.put("object", LARGE)
+        with closing(cloud.make(proxy.url, place, attempt_timeout_s=0.5)) as store:
+            store.head("object")
+            plan(proxy, cloud, Trickle(piece=100, seconds=0.05), "read")
+            # The first try is given up, the second gets it all.
+            assert store.get("object") == LARGE
+        assert sum(cloud.read(seen.method, seen.path) for seen in proxy.seen) == 2
+
+    def test_an_upload_that_takes_too_long_as_a_whole_is_given_up(
+        self, cloud: Cloud, proxy: FaultProxy, place: str, direct: ObjectStore
+    ) -> None:
+        with closing(cloud.make(proxy.url, place, quick(timeout_s=20), upload_timeout_s=0.8)) as store:
+            plan(proxy, cloud, Stall(0.3), "part", times=None)
+            started = time.monotonic()
+            with pytest.raises(StoreUnavailable):
+                store.put("object", iter([LARGE] * 4))
+            assert time.monotonic() - started < 5
+        assert list(direct.list()) == []
+
+    def test_a_range_that_is_not_the_one_asked_for_is_an_error(
+        self, cloud: Cloud, proxy: FaultProxy, store: ObjectStore
+    ) -> None:
+        plan(proxy, cloud, Answer(206, b"abc", {"Content-Range": "bytes 4-6/10"}), "read")
+        with pytest.raises(StoreError, match="sent bytes from 4"):
+            store.get("object", 5, 8)
+        plan(proxy, cloud, Answer(206, b"abcd", {"Content-Range": "bytes 5-8/10"}), "read")
+        with pytest.raises(StoreError, match="sent bytes 5:9"):
+            store.get("object", 5, 8)
+        plan(proxy, cloud, Answer(206, b"abc", {"Content-Range": "bytes 5-8/10"}), "read")
+        with pytest.raises(StoreError, match="Content-Range"):
+            store.get("object", 5, 8)
+
+    def test_a_killed_server_makes_an_upload_and_a_download_fail_as_passing(self, cloud: Cloud) -> None:
+        with start_fake_gcs() if cloud.name == "gcs" else start_azurite() as server:
+            mine = gcs_cloud(server) if isinstance(server, GcsServer) else azure_cloud(server)
+            place = mine.make_place()
+            with FaultProxy(server.endpoint_url) as proxy, closing(mine.make(proxy.url, place)) as store:
+                store.put("object", LARGE)
+                plan(proxy, mine, CutResponse(after=300_000, then=server.kill), "read")
+                with pytest.raises(StoreUnavailable):
+                    store.get("object")
+                with pytest.raises(StoreUnavailable):
+                    store.head("object")
+
+        with start_fake_gcs() if cloud.name == "gcs" else start_azurite() as server:
+            mine = gcs_cloud(server) if isinstance(server, GcsServer) else azure_cloud(server)
+            with closing(mine.make(server.endpoint_url, mine.make_place())) as store:
+
+                def body() -> Iterator[bytes]:
+                    yield LARGE
+                    server.kill()
+                    yield LARGE
+
+                with pytest.raises(StoreUnavailable):
+                    store.put("object", body())

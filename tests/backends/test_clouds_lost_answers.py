@@ -1,0 +1,82 @@
+"""The cloud stores when a request took effect and its answer was lost."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from tests.support.clouds import LARGE, Cloud, OnBothClouds, plan, quick
+from tests.support.fault_proxy import FaultProxy, LoseAnswer, wait_until
+from tieredstore.backends.base import ObjectStore
+from tieredstore.errors import PreconditionFailed
+
+
+class TestLostAnswers(OnBothClouds):
+    @pytest.mark.parametrize("body", [b"small", LARGE], ids=["small", "large"])
+    @pytest.mark.parametrize("if_absent", [True, False])
+    def test_a_put_whose_answer_was_lost_has_succeeded(
+        self, cloud: Cloud, proxy: FaultProxy, store: ObjectStore, body: bytes, if_absent: bool
+    ) -> None:
+        if body == b"small":
+            plan(proxy, cloud, LoseAnswer(), "single_write")
+        elif cloud.name == "gcs":
+            # Chunks cannot be told from one another by their path: the last is the fourth.
+            lose_part_after(proxy, cloud, 3)
+        else:
+            plan(proxy, cloud, LoseAnswer(), "finish")
+        store.put("object", body, if_absent=if_absent)
+        assert wait_until(lambda: None in {seen.status for seen in list(proxy.seen)})
+        assert store.get("object") == body
+
+    def test_a_replace_whose_answer_was_lost_gives_the_etag_of_what_it_wrote(
+        self, cloud: Cloud, proxy: FaultProxy, store: ObjectStore, direct: ObjectStore
+    ) -> None:
+        direct.put("object", b"first")
+        etag = direct.head("object").etag or ""
+        plan(proxy, cloud, LoseAnswer(), "single_write")
+        assert store.replace("object", b"changed", etag) == direct.head("object").etag
+        assert wait_until(lambda: None in {seen.status for seen in list(proxy.seen)})
+        assert direct.get("object") == b"changed"
+
+    def test_a_conflict_whose_answer_was_lost_stays_a_conflict(
+        self, cloud: Cloud, proxy: FaultProxy, store: ObjectStore, direct: ObjectStore
+    ) -> None:
+        # Even with the same content: another's object is not this write's.
+        direct.put("object", b"the same")
+        plan(proxy, cloud, LoseAnswer(), "single_write", times=2)
+        with pytest.raises(PreconditionFailed):
+            store.put("object", b"the same", if_absent=True)
+        plan(proxy, cloud, LoseAnswer(), "single_write", times=2)
+        with pytest.raises(PreconditionFailed):
+            store.replace("object", b"the same", "1234")
+
+    def test_a_write_whose_answer_was_lost_and_that_was_overwritten_since_is_a_conflict(
+        self, cloud: Cloud, proxy: FaultProxy, direct: ObjectStore, place: str
+    ) -> None:
+        between = quick(sleep=lambda _: direct.put("object", b"another's"))
+        with closing(cloud.make(proxy.url, place, between)) as store:
+            plan(proxy, cloud, LoseAnswer(), "single_write")
+            with pytest.raises(PreconditionFailed):
+                store.put("object", b"ours", if_absent=True)
+        assert direct.get("object") == b"another's"
+
+    def test_a_deletion_whose_answer_was_lost_has_succeeded(
+        self, cloud: Cloud, proxy: FaultProxy, store: ObjectStore, direct: ObjectStore
+    ) -> None:
+        for key in ("one", "two"):
+            direct.put(key, b"x")
+        plan(proxy, cloud, LoseAnswer(), "deletion")
+        store.delete(["one", "absent", "two"])
+        assert list(direct.list()) == []
+
+
+def lose_part_after(proxy: FaultProxy, cloud: Cloud, count: int) -> None:
+    """Let ``count`` parts pass, and lose the next one's answer."""
+    left = [count]
+
+    def is_later(method: str, path: str) -> bool:
+        left[0] -= cloud.part(method, path)
+        return left[0] < 0
+
+    proxy.plan(LoseAnswer(), where=is_later)

@@ -1,0 +1,150 @@
+"""The cloud stores before a network that throttles, denies and cuts connections."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from contextlib import closing
+
+import pytest
+
+from tests.support.clouds import ATTEMPTS, LARGE, OPERATIONS, Cloud, OnBothClouds, Operation, plan
+from tests.support.fault_proxy import Answer, CutRequest, CutResponse, Fault, FaultProxy, LoseAnswer, wait_until
+from tieredstore.backends.base import ObjectStore
+from tieredstore.errors import AccessDenied, StoreError, StoreUnavailable, TieredStoreError
+
+
+class TestRetries(OnBothClouds):
+    @pytest.mark.parametrize("fault", [Answer(500), Answer(503), CutRequest(), CutRequest(after=100_000)], ids=str)
+    def test_a_passing_failure_is_tried_again(
+        self,
+        cloud: Cloud,
+        proxy: FaultProxy,
+        store: ObjectStore,
+        direct: ObjectStore,
+        operation: Operation,
+        fault: Fault,
+    ) -> None:
+        direct.put("object", b"first")
+        plan(proxy, cloud, fault, operation[0], times=2)
+        operation[1](store)
+        assert proxy.fault_for("GET", "nothing is planned any more") is None
+        assert direct.head("object").size in {3, 5, len(LARGE)} if operation[0] != "deletion" else not [*direct.list()]
+
+    @pytest.mark.parametrize("status", [503, 429])
+    def test_a_lasting_failure_is_reported_as_retryable_when_tries_are_used_up(
+        self,
+        cloud: Cloud,
+        proxy: FaultProxy,
+        store: ObjectStore,
+        direct: ObjectStore,
+        operation: Operation,
+        status: int,
+    ) -> None:
+        direct.put("object", b"first")
+        plan(proxy, cloud, Answer(status), operation[0], times=None)
+        with pytest.raises(StoreUnavailable, match=f"{ATTEMPTS} of {ATTEMPTS} tries.*status {status}") as caught:
+            operation[1](store)
+        assert caught.value.retryable
+        proxy.heal()
+        assert direct.get("object") == b"first"
+
+    def test_a_denied_request_is_not_tried_again(
+        self, cloud: Cloud, proxy: FaultProxy, store: ObjectStore, direct: ObjectStore, operation: Operation
+    ) -> None:
+        direct.put("object", b"first")
+        # Only once: another try would succeed.
+        plan(proxy, cloud, Answer(403), operation[0])
+        with pytest.raises(AccessDenied, match="403"):
+            operation[1](store)
+        assert direct.get("object") == b"first"
+
+    def test_an_answer_cut_short_is_asked_for_again(
+        self, cloud: Cloud, proxy: FaultProxy, store: ObjectStore, direct: ObjectStore
+    ) -> None:
+        direct.put("object", LARGE)
+        plan(proxy, cloud, CutResponse(after=300_000), "read", times=2)
+        assert store.get("object") == LARGE
+        plan(proxy, cloud, CutResponse(after=0), "read", times=1)
+        plan(proxy, cloud, CutResponse(after=1), "read", times=1)
+        buffer = bytearray(len(LARGE) - 7)
+        store.get_into("object", 7, buffer)
+        assert buffer == LARGE[7:]
+
+    def test_an_answer_that_is_always_cut_short_is_unavailable_not_short(
+        self, cloud: Cloud, proxy: FaultProxy, store: ObjectStore, direct: ObjectStore
+    ) -> None:
+        direct.put("object", LARGE)
+        plan(proxy, cloud, CutResponse(after=300_000), "read", times=None)
+        with pytest.raises(StoreUnavailable):
+            store.get("object")
+        with pytest.raises(StoreUnavailable):
+            store.get_into("object", 0, bytearray(len(LARGE)))
+        assert wait_until(lambda: reads(cloud, proxy) == 2 * ATTEMPTS)
+
+    def test_what_could_be_deleted_is_when_some_could_not(
+        self, cloud: Cloud, proxy: FaultProxy, store: ObjectStore, direct: ObjectStore
+    ) -> None:
+        keys = [f"{number:03}" for number in range(300)]
+        for key in keys:
+            direct.put(key, b"x")
+        plan(proxy, cloud, Answer(403), "deletion")
+        # Of Azure's a request has 256 keys, of Google's one.
+        with pytest.raises(AccessDenied, match="256 objects" if cloud.name == "azure" else "1 object"):
+            store.delete(keys)
+        assert len(list(direct.list())) == (256 if cloud.name == "azure" else 1)
+
+    def test_a_listing_goes_on_after_a_failure_in_the_middle(
+        self, cloud: Cloud, proxy: FaultProxy, direct: ObjectStore, store: ObjectStore
+    ) -> None:
+        for key in ("one", "three", "two"):
+            direct.put(key, b"x")
+        plan(proxy, cloud, CutResponse(after=20), "page")
+        assert [info.key for info in store.list()] == ["one", "three", "two"]
+
+    def test_a_missing_place_is_no_missing_object(self, cloud: Cloud) -> None:
+        with closing(cloud.make(cloud.endpoint_url, "nowhere")) as store:
+            attempts: list[Callable[[], object]] = [
+                lambda: store.get("object"),
+                lambda: store.get_into("object", 0, bytearray(1)),
+                lambda: store.head("object"),
+                lambda: store.put("object", b"x"),
+                lambda: store.put("object", b"x", if_absent=True),
+                lambda: store.put("object", LARGE),
+                lambda: store.replace("object", b"x", "1234"),
+                lambda: list(store.list()),
+                lambda: store.delete(["object"]),
+            ]
+            for attempt in attempts:
+                with pytest.raises(StoreError, match="does not exist") as caught:
+                    attempt()
+                assert not caught.value.retryable
+
+    def test_a_failed_upload_leaves_the_old_object(
+        self, cloud: Cloud, proxy: FaultProxy, store: ObjectStore, direct: ObjectStore
+    ) -> None:
+        direct.put("object", b"old")
+        for request in ("part", "finish"):
+            plan(proxy, cloud, Answer(503), request, times=None)
+            with pytest.raises(StoreUnavailable):
+                store.put("object", LARGE)
+            proxy.heal()
+            assert direct.get("object") == b"old"
+        assert [info.key for info in direct.list()] == ["object"]
+
+    def test_no_error_tells_the_query_of_a_url(self, cloud: Cloud, proxy: FaultProxy, store: ObjectStore) -> None:
+        errors: list[str] = []
+        for fault in (Answer(503), CutRequest(), LoseAnswer()):
+            for request, operation in OPERATIONS.values():
+                plan(proxy, cloud, fault, request, times=None)
+                try:
+                    operation(store)
+                except TieredStoreError as error:
+                    errors.append("".join(traceback.format_exception(error)))
+                proxy.heal()
+        assert len(errors) > 10
+        assert not [text for text in errors if "upload_id=" in text or "comp=" in text or "alt=media" in text]
+
+
+def reads(cloud: Cloud, proxy: FaultProxy) -> int:
+    return sum(cloud.read(seen.method, seen.path) for seen in list(proxy.seen))

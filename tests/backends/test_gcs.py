@@ -1,0 +1,275 @@
+"""Google's store on its emulator: the contract, and what is Google's own."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import google_crc32c
+import pytest
+import urllib3
+
+from tests.support.clouds import LARGE, PART, make_gcs
+from tests.support.fault_proxy import Answer, FaultProxy, LoseAnswer, wait_until
+from tests.support.servers.fake_gcs import GcsServer
+from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.gcs.options import Anonymous, ApplicationDefault, GcsOptions
+from tieredstore.backends.gcs.store import GcsObjectStore
+from tieredstore.config import settings_from
+from tieredstore.errors import (
+    ConfigError,
+    InvalidKey,
+    ObjectNotFound,
+    PreconditionFailed,
+    StoreError,
+    StoreUnavailable,
+)
+from tieredstore.testing.object_store_tests import ObjectStoreTests
+from tieredstore.testing.store_writes import WriteTests
+
+
+class TestGcsObjectStore(ObjectStoreTests):
+    @pytest.fixture
+    def store(self, fake_gcs: GcsServer) -> Iterator[ObjectStore]:
+        options = GcsOptions(fake_gcs.make_bucket(), Anonymous(), fake_gcs.endpoint_url)
+        with closing(GcsObjectStore(options)) as store, urllib3.PoolManager() as self.pool:
+            yield store
+
+    def raw_put(self, store: ObjectStore, key: str, data: bytes) -> None:
+        assert isinstance(store, GcsObjectStore)
+        where = f"{store.options.endpoint_url}/upload/storage/v1/b/{store.options.bucket}/o"
+        url = f"{where}?uploadType=media&name={quote(key, safe='')}"
+        assert self.pool.request("POST", url, body=data).status == 200
+
+    def raw_get(self, store: ObjectStore, key: str) -> bytes:
+        assert isinstance(store, GcsObjectStore)
+        url = f"{store.options.endpoint_url}/{store.options.bucket}/{quote(key, safe='')}"
+        return self.pool.request("GET", url).data
+
+
+class TestGcsInSmallChunks(WriteTests):
+    @pytest.fixture
+    def store(self, fake_gcs: GcsServer) -> Iterator[ObjectStore]:
+        with closing(make_gcs(fake_gcs.endpoint_url, fake_gcs.make_bucket())) as store:
+            yield store
+
+
+@pytest.fixture
+def bucket(fake_gcs: GcsServer) -> str:
+    return fake_gcs.make_bucket()
+
+
+@pytest.fixture
+def proxy(fake_gcs: GcsServer) -> Iterator[FaultProxy]:
+    with FaultProxy(fake_gcs.endpoint_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def store(proxy: FaultProxy, bucket: str) -> Iterator[GcsObjectStore]:
+    with closing(make_gcs(proxy.url, bucket)) as store:
+        yield store
+
+
+def test_a_failed_upload_is_cancelled_at_the_server(proxy: FaultProxy, store: GcsObjectStore) -> None:
+    def body() -> Iterator[bytes]:
+        yield LARGE
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.put("object", body())
+    assert wait_until(lambda: proxy.count("DELETE", "upload_id=") == 1)
+    assert list(store.list()) == []
+
+
+def test_an_upload_that_cannot_be_cancelled_fails_for_its_own_reason(proxy: FaultProxy, store: GcsObjectStore) -> None:
+    proxy.plan(Answer(403), method="PUT", path="upload_id=")
+    proxy.plan(Answer(503), method="DELETE", times=None)
+    with pytest.raises(StoreError, match="status 403"):
+        store.put("object", LARGE)
+
+
+def test_conditions_go_to_the_server(proxy: FaultProxy, store: GcsObjectStore) -> None:
+    store.put("small", b"x", if_absent=True)
+    store.put("large", LARGE, if_absent=True)
+    store.replace("large", LARGE, "77")
+    assert wait_until(lambda: len(proxy.seen) > 12)
+    conditions = [seen.path.partition("ifGenerationMatch=")[2].partition("&")[0] for seen in proxy.seen]
+    assert [condition for condition in conditions if condition] == ["0", "0", "77"]
+
+
+def test_a_large_write_that_the_server_refuses_at_its_end_is_a_conflict(
+    proxy: FaultProxy, store: GcsObjectStore
+) -> None:
+    left = [3]
+
+    def is_last(method: str, path: str) -> bool:
+        left[0] -= method == "PUT"
+        return left[0] < 0
+
+    proxy.plan(Answer(412), where=is_last)
+    with pytest.raises(PreconditionFailed):
+        store.put("object", LARGE, if_absent=True)
+    with pytest.raises(ObjectNotFound):
+        store.head("object")
+
+
+def test_a_server_that_keeps_a_chunk_twice_is_found_out(proxy: FaultProxy, store: GcsObjectStore) -> None:
+    # The emulator does so; Google's service passes over what it has.
+    proxy.plan(LoseAnswer(), method="PUT", path="upload_id=")
+    with pytest.raises(StoreUnavailable, match="damaged"):
+        store.put("object", LARGE)
+    assert list(store.list()) == []
+
+
+def test_a_chunk_of_which_the_server_took_a_part_is_continued_from_there(
+    proxy: FaultProxy, store: GcsObjectStore
+) -> None:
+    told = ["bytes=0-999", None, f"bytes=0-{PART - 1}", f"bytes=0-{2 * PART - 1}"]
+    for persisted in told:
+        headers = {} if persisted is None else {"Range": persisted}
+        # Nothing at all, after something, is no answer that makes sense.
+        proxy.plan(Answer(308, headers=headers), method="PUT", path="upload_id=")
+    with pytest.raises(StoreError, match="the server holds None"):
+        store.put("object", LARGE)
+    ranges = [seen.headers["Content-Range"] for seen in proxy.seen if seen.method == "PUT"]
+    assert ranges == [f"bytes 0-{PART - 1}/*", f"bytes 1000-{PART - 1}/*"]
+    proxy.heal()
+
+    before = len(proxy.seen)
+    body = b"x" * (2 * PART)
+    answers = [f"bytes=0-{PART - 1}", f"bytes=0-{PART + 4}", f"bytes=0-{2 * PART - 1}"]
+    for persisted in answers:
+        proxy.plan(Answer(308, headers={"Range": persisted}), method="PUT", path="upload_id=")
+    described = {"generation": "5", "size": str(len(body)), "crc32c": crc_of(body)}
+    proxy.plan(Answer(200, json.dumps(described).encode()), method="PUT", path="upload_id=")
+    store.put("object", body)
+    ranges = [seen.headers["Content-Range"] for seen in proxy.seen[before:] if seen.method == "PUT"]
+    total = 2 * PART
+    assert ranges == [
+        f"bytes 0-{PART - 1}/*",
+        f"bytes {PART}-{total - 1}/{total}",
+        f"bytes {PART + 5}-{total - 1}/{total}",
+        f"bytes */{total}",
+    ]
+
+
+def crc_of(data: bytes) -> str:
+    # By an implementation other than the store's.
+    untyped: Any = google_crc32c
+    return base64.b64encode(untyped.Checksum(data).digest()).decode()
+
+
+@pytest.mark.parametrize("status", [404, 410])
+def test_an_upload_that_the_server_has_forgotten_may_be_tried_again(
+    proxy: FaultProxy, store: GcsObjectStore, status: int
+) -> None:
+    proxy.plan(Answer(status), method="PUT", path="upload_id=")
+    with pytest.raises(StoreUnavailable, match="forgotten"):
+        store.put("object", LARGE)
+
+
+@pytest.mark.parametrize("persisted", ["bytes=0-9999999", "bytes=5-10", "nonsense", "bytes=0--1"])
+def test_a_server_that_claims_to_hold_what_was_not_sent_is_an_error(
+    proxy: FaultProxy, store: GcsObjectStore, persisted: str
+) -> None:
+    proxy.plan(Answer(308, headers={"Range": persisted}), method="PUT", path="upload_id=")
+    with pytest.raises(StoreError, match="the server holds"):
+        store.put("object", LARGE)
+
+
+@pytest.mark.parametrize("body", [b"small", LARGE], ids=["small", "large"])
+@pytest.mark.parametrize(
+    "answer", [b"", b"[]", b"{}", b'{"generation": "x", "size": "1", "crc32c": ""}', b"\xff", b"null"]
+)
+def test_an_answer_that_describes_no_object_is_an_error(
+    proxy: FaultProxy, store: GcsObjectStore, body: bytes, answer: bytes
+) -> None:
+    path = "uploadType=multipart" if body == b"small" else "upload_id="
+    proxy.plan(Answer(200, answer), path=path)
+    with pytest.raises(StoreError):
+        store.put("object", body)
+
+
+def test_an_object_that_the_server_stored_otherwise_is_not_accepted(proxy: FaultProxy, store: GcsObjectStore) -> None:
+    for wrong in ({"size": "4", "crc32c": crc_of(b"small")}, {"size": "5", "crc32c": crc_of(b"smell")}):
+        proxy.plan(Answer(200, json.dumps({"generation": "5", **wrong}).encode()), path="multipart", times=3)
+        with pytest.raises(StoreUnavailable, match="damaged"):
+            store.put("object", b"small")
+
+
+def test_a_whole_object_that_was_damaged_on_its_way_is_fetched_again(proxy: FaultProxy, store: GcsObjectStore) -> None:
+    store.put("object", b"right")
+    damaged = Answer(200, b"wrong", {"X-Goog-Hash": f"crc32c={crc_of(b'right')},md5=AAAA"})
+    proxy.plan(damaged, method="GET", times=2)
+    assert store.get("object") == b"right"
+    proxy.plan(damaged, method="GET", times=2)
+    buffer = bytearray(5)
+    store.get_into("object", 0, buffer)
+    assert buffer == b"right"
+    proxy.plan(damaged, method="GET", times=3)
+    with pytest.raises(StoreUnavailable, match="damaged"):
+        store.get("object")
+
+
+def test_throttling_that_looks_like_a_denial_is_tried_again(proxy: FaultProxy, store: GcsObjectStore) -> None:
+    throttled = {"error": {"code": 403, "message": "slow", "errors": [{"reason": "userRateLimitExceeded"}]}}
+    store.put("object", b"x")
+    proxy.plan(Answer(403, json.dumps(throttled).encode(), {"Content-Type": "application/json"}), times=2)
+    assert store.get("object") == b"x"
+
+
+@pytest.mark.parametrize("key", [".", "..", "a\nb", "a\rb", ".well-known/acme-challenge/x"])
+def test_a_key_that_google_refuses_is_invalid(store: GcsObjectStore, proxy: FaultProxy, key: str) -> None:
+    with pytest.raises(InvalidKey):
+        store.put(key, b"x")
+    assert proxy.seen == []
+
+
+def test_uploads_stay_at_the_endpoint_that_was_set(proxy: FaultProxy, store: GcsObjectStore) -> None:
+    # The server, told by its own configuration, names its own address for the session.
+    store.put("object", LARGE)
+    assert wait_until(lambda: proxy.count("PUT", "upload_id=") == 4)
+
+
+def test_settings_make_the_store(fake_gcs: GcsServer, bucket: str) -> None:
+    settings = settings_from(
+        {
+            "storage.backend.class": "io.aiven.kafka.tieredstorage.storage.gcs.GcsStorage",
+            "chunk.size": "4194304",
+            "storage.gcs.bucket.name": bucket,
+            "storage.gcs.endpoint.url": fake_gcs.endpoint_url,
+            "storage.gcs.credentials.default": "false",
+            "storage.gcs.resumable.upload.chunk.size": "524288",
+        }
+    )
+    with closing(GcsObjectStore.from_settings(settings)) as store:
+        store.put("object", b"data")
+        assert store.get("object") == b"data"
+        assert store.options.chunk_size == 524288
+        assert store.identity == f"{fake_gcs.endpoint_url}/{bucket}"
+
+
+def test_a_url_names_the_bucket() -> None:
+    store = GcsObjectStore.from_url(urlsplit("gs://bucket/prefix"))
+    assert store.identity == "gs://bucket"
+    assert store.options.identity == ApplicationDefault()
+    for url in ("gs://user:secret@bucket", "gs://bucket?x=y", "gs://bucket#x", "gs://"):
+        with pytest.raises(ConfigError):
+            GcsObjectStore.from_url(urlsplit(url))
+
+
+@pytest.mark.parametrize("size", [0, 1, 262143, 262145, -262144])
+def test_a_chunk_size_that_the_protocol_does_not_have_is_refused(size: int) -> None:
+    with pytest.raises(ConfigError, match="multiple"):
+        GcsOptions("bucket", chunk_size=size)
+
+
+def test_an_endpoint_with_a_password_is_refused() -> None:
+    with pytest.raises(ConfigError, match="credentials") as caught:
+        GcsOptions("bucket", endpoint_url="http://user:secret@host")
+    assert "secret" not in str(caught.value)

@@ -1,0 +1,154 @@
+"""The answer to a request for a range: what is taken, and what is refused."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import urllib3.exceptions
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tieredstore.backends.http.body import answered_size, is_whole, range_header, read_bytes, read_into
+from tieredstore.backends.http.session import PIECE_BYTES, within
+from tieredstore.errors import RangeNotSatisfiable, StoreError, StoreUnavailable
+from tieredstore.process.retries import Deadline
+
+
+class Wire:
+    """A connection that gives what it has in pieces of given sizes."""
+
+    def __init__(self, data: bytes, sizes: list[int] | None = None, error: Exception | None = None) -> None:
+        self._data = io.BytesIO(data)
+        self._sizes = list(sizes or [])
+        self._error = error
+        self.released = False
+
+    def read1(self, amt: int | None = None, decode_content: bool | None = None) -> bytes:
+        assert amt is not None
+        assert 0 < amt <= PIECE_BYTES
+        assert decode_content is False
+        piece = self._data.read(min(amt, self._sizes.pop(0)) if self._sizes else amt)
+        if not piece and self._error is not None:
+            raise self._error
+        return piece
+
+    def release_conn(self) -> None:
+        self.released = True
+
+
+sizes = st.lists(st.integers(1, 50), max_size=30)
+
+
+@given(st.binary(max_size=300), sizes, st.data())
+def test_exactly_the_bytes_are_read_in_whatever_pieces_they_come(
+    body: bytes, pieces: list[int], data: st.DataObject
+) -> None:
+    size = data.draw(st.integers(0, len(body)))
+    wire = Wire(body, pieces)
+    assert read_bytes(wire, size, "object") == body[:size]
+    assert wire.released
+    buffer = bytearray(b"-" * (size + 2))
+    read_into(Wire(body, pieces), memoryview(buffer)[1:-1], "object")
+    assert buffer == b"-" + body[:size] + b"-"
+
+
+@given(st.binary(max_size=100), st.integers(1, 100), sizes)
+def test_a_body_that_ends_early_is_never_short(body: bytes, missing: int, pieces: list[int]) -> None:
+    wire = Wire(body, pieces)
+    with pytest.raises(StoreUnavailable, match=f"after {len(body)} of {len(body) + missing} bytes"):
+        read_bytes(wire, len(body) + missing, "object")
+    assert not wire.released
+
+
+@pytest.mark.parametrize(
+    "error", [urllib3.exceptions.ProtocolError("cut"), TimeoutError("late"), OSError(104, "reset")]
+)
+def test_a_failing_connection_is_a_passing_failure(error: Exception) -> None:
+    with pytest.raises(StoreUnavailable):
+        read_bytes(Wire(b"abc", error=error), 10, "object")
+
+
+def test_the_deadline_holds_between_pieces() -> None:
+    clock = iter(range(1000))
+    with within(Deadline(5.0, lambda: next(clock))), pytest.raises(StoreUnavailable, match="deadline"):
+        read_bytes(Wire(b"x" * 100, [1] * 100), 100, "object")
+
+
+def served(body: bytes, start: int, stop: int | None) -> tuple[dict[str, str], int] | None:
+    """The headers of a right server's answer and its size, or None for 416."""
+    size = len(body)
+    if start == 0 and stop is None:
+        return {"Content-Length": str(size)}, size
+    end = size if stop is None else min(stop, size)
+    if start >= size:
+        return None
+    return {"Content-Length": str(end - start), "Content-Range": f"bytes {start}-{end - 1}/{size}"}, end - start
+
+
+@given(st.binary(max_size=30), st.integers(0, 40), st.none() | st.integers(1, 40))
+def test_a_right_answer_is_taken_and_one_of_a_shorter_object_is_not(
+    body: bytes, start: int, length: int | None
+) -> None:
+    stop = None if length is None else start + length
+    found = served(body, start, stop)
+    if found is None:
+        return
+    headers, size = found
+    if stop is not None and stop > len(body):
+        with pytest.raises(RangeNotSatisfiable, match=f"the object has {len(body)} bytes"):
+            answered_size("object", start, stop, headers)
+    else:
+        assert answered_size("object", start, stop, headers) == size
+        assert is_whole(headers) == (size == len(body))
+
+
+@given(st.integers(0, 50), st.integers(1, 50), st.integers(0, 50), st.integers(0, 50))
+def test_an_answer_for_another_range_is_refused(start: int, length: int, first: int, size: int) -> None:
+    stop = start + length
+    headers = {"Content-Length": str(size), "Content-Range": f"bytes {first}-{first + size - 1}/200"}
+    if size == 0 and first != 0:
+        return
+    try:
+        taken = answered_size("object", start, stop, headers)
+    except StoreError:
+        assert (first, first + size) != (start, stop)
+    else:
+        assert (first, first + size, taken) == (start, stop, length)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"Content-Length": ""},
+        {"Content-Length": "-1"},
+        {"Content-Length": "1" * 30},
+        {"Content-Length": "x"},
+        {"Content-Length": "10", "Content-Range": ""},
+        {"Content-Length": "10", "Content-Range": "bytes 0-9"},
+        {"Content-Length": "10", "Content-Range": "bytes 0-9/*"},
+        {"Content-Length": "10", "Content-Range": "bytes 0-8/10"},
+        {"Content-Length": "10", "Content-Range": "items 0-9/10"},
+        {"Content-Length": "10", "Content-Range": f"bytes 0-{'9' * 40}/10"},
+        {"Content-Length": "10", "Content-Range": "bytes 9-0/10"},
+    ],
+)
+def test_headers_that_do_not_hold_together_are_refused(headers: dict[str, str]) -> None:
+    with pytest.raises(StoreError):
+        answered_size("object", 0, 10, headers)
+
+
+def test_a_whole_answer_to_a_request_for_a_range_is_refused() -> None:
+    with pytest.raises(StoreError, match="sent bytes from 0"):
+        answered_size("object", 5, 10, {"Content-Length": "20"})
+    with pytest.raises(StoreError, match="sent bytes 0:20"):
+        answered_size("object", 0, 10, {"Content-Length": "20"})
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "expected"),
+    [(0, None, {}), (5, None, {"Range": "bytes=5-"}), (0, 1, {"Range": "bytes=0-0"}), (5, 9, {"Range": "bytes=5-8"})],
+)
+def test_ranges_are_asked_for_with_inclusive_ends(start: int, stop: int | None, expected: dict[str, str]) -> None:
+    assert range_header(start, stop) == expected

@@ -1,0 +1,93 @@
+"""The rate limit, with tokens counted on a clock of the test's own."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tieredstore.backends.base import Body
+from tieredstore.backends.wrappers.rate_limit import TokenBucket, limited
+from tieredstore.errors import ConfigError
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+    slept: list[float] = field(default_factory=list[float])
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+def bucket(clock: Clock, rate: int) -> TokenBucket:
+    return TokenBucket(rate, monotonic=clock.monotonic, sleep=clock.sleep)
+
+
+@given(st.integers(1, 1000), st.lists(st.integers(0, 5000), max_size=30))
+def test_what_passes_is_one_burst_and_the_rate(rate: int, takes: list[int]) -> None:
+    clock = Clock()
+    tokens = bucket(clock, rate)
+    for count in takes:
+        tokens.take(count)
+    total = sum(takes)
+    assert clock.now == pytest.approx(max(0.0, (total - rate) / rate), abs=1e-6)
+
+
+def test_a_bucket_at_rest_fills_to_one_second_and_no_more() -> None:
+    clock = Clock()
+    tokens = bucket(clock, 100)
+    tokens.take(100)
+    clock.now += 60
+    tokens.take(100)
+    assert clock.slept == []
+    tokens.take(50)
+    assert clock.slept == [0.5]
+
+
+def test_all_transfers_share_the_rate() -> None:
+    clock = Clock()
+    tokens = bucket(clock, 1000)
+    bodies: list[Body] = [b"x" * 3000, [b"y" * 700] * 4, bytearray(200)]
+    passed = sum(len(bytes(piece)) for body in bodies for piece in limited(body, tokens))
+    assert passed == 6000
+    assert clock.now == pytest.approx(5.0)
+
+
+@given(st.lists(st.binary(max_size=40), max_size=6), st.integers(1, 7))
+def test_a_limited_body_is_the_body(pieces: list[bytes], rate: int) -> None:
+    tokens = bucket(Clock(), rate)
+    found = [bytes(piece) for piece in limited(pieces, tokens)]
+    assert b"".join(found) == b"".join(pieces)
+    assert all(len(piece) <= rate for piece in found)
+
+
+def test_threads_wait_for_each_other_s_bytes() -> None:
+    clock = Clock()
+    waits: list[float] = []
+    tokens = TokenBucket(10, monotonic=clock.monotonic, sleep=waits.append)
+    threads = [threading.Thread(target=tokens.take, args=(10,)) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(waits) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("rate", [0, -1])
+def test_a_rate_that_lets_nothing_pass_is_refused(rate: int) -> None:
+    with pytest.raises(ConfigError):
+        TokenBucket(rate)
+
+
+def test_a_bucket_is_picklable() -> None:
+    copy: TokenBucket = pickle.loads(pickle.dumps(TokenBucket(7)))
+    assert copy.bytes_per_s == 7

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from tieredstore.backends import registry
+from tieredstore.backends.filesystem.store import FilesystemObjectStore
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.backends.registry import StoreClass, open_store, store_from_settings
+from tieredstore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tieredstore.config import Settings
+
+
+@dataclass
+class _Storage:
+    storage_backend: str
+    storage_root: Path | None = None
+
+
+def settings(backend: str, root: Path | None = None) -> Settings:
+    """Only what these stores read."""
+    return cast("Settings", _Storage(backend, root))
+
+
+class UsersOwnStore(MemoryObjectStore):
+    @classmethod
+    def from_settings(cls, settings: Settings) -> UsersOwnStore:
+        return cls(f"own-{settings.storage_backend}")
+
+
+def test_a_file_url_opens_the_folder_it_names(tmp_path: Path) -> None:
+    folder = tmp_path / "with space, % and ünïcödé #?"
+    folder.mkdir()
+    store = open_store(folder.as_uri())
+    assert isinstance(store, FilesystemObjectStore)
+    assert store.identity == folder.as_uri()
+    assert open_store(folder.as_uri().replace("file://", "file://localhost")).identity == store.identity
+
+
+def test_a_memory_url_opens_the_objects_of_its_name() -> None:
+    store = open_store("memory://shared")
+    store.put("object", b"data")
+    assert open_store("memory://shared").get("object") == b"data"
+    assert list(open_store("memory://other").list()) == []
+    assert open_store("memory://").identity != open_store("memory://").identity
+    assert open_store("memory://a%2Fb").identity == "memory://a%2Fb"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "", "path", "/path", "ftp://host/path", "C:\\folder", "file:relative", "file://host/path", "file:///tmp?a=b",
+        "file:///tmp#a", "file:///no/such/folder", "memory://name/path", "memory://name?a", "http://[bad", "file:///a%00b",
+    ],
+)  # fmt: skip
+def test_a_url_that_names_no_store_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError):
+        open_store(url)
+
+
+def test_settings_name_the_store(tmp_path: Path) -> None:
+    assert store_from_settings(settings("filesystem", tmp_path)).identity == tmp_path.as_uri()
+    assert isinstance(store_from_settings(settings("memory")), MemoryObjectStore)
+    with pytest.raises(ConfigError, match=r"storage\.root"):
+        store_from_settings(settings("filesystem"))
+
+
+@pytest.mark.parametrize("separator", [":", "."])
+def test_settings_name_a_user_s_own_class(separator: str) -> None:
+    name = f"{__name__}{separator}UsersOwnStore"
+    assert isinstance(store_from_settings(settings(name)), UsersOwnStore)
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("nonsense", "neither one of"),
+        ("", "neither one of"),
+        ("no_such_package.module:Class", "no module no_such_package"),
+        ("tieredstore.backends.absent:Class", "no module tieredstore.backends.absent"),
+        ("tieredstore.backends.memory:Absent", "not a class"),
+        ("tieredstore.backends.memory.checked_key", "not a class"),
+        ("tieredstore.model:Uuid", "not a class"),
+        ("tieredstore.backends.base:ObjectStore", "from_settings"),
+        ("a b:c", "neither one of"),
+        ("..:Class", "neither one of"),
+    ],
+)
+def test_a_backend_that_cannot_be_opened_is_a_setting_s_fault(path: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        store_from_settings(settings(path))
+
+
+@pytest.fixture
+def broken_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The name of a store whose module imports one that is not there."""
+    (tmp_path / "store_with_sdk.py").write_text("import absent_sdk.client\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "store_with_sdk", raising=False)
+    return "store_with_sdk"
+
+
+def test_an_absent_sdk_names_the_extra_to_install(broken_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry.BY_SETTING, "cloud", StoreClass(broken_store, "Store", "cloud", ("absent_sdk",)))
+    with pytest.raises(ConfigError, match=r"install tieredstore\[cloud\]"):
+        store_from_settings(settings("cloud"))
+
+
+def test_any_other_absent_module_is_not_taken_for_the_sdk(broken_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry.BY_SETTING, "cloud", StoreClass(broken_store, "Store", "cloud", ("other_sdk",)))
+    with pytest.raises(ModuleNotFoundError, match="absent_sdk"):
+        store_from_settings(settings("cloud"))

@@ -1,0 +1,63 @@
+"""The S3 store on two real servers: the whole contract."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import ClassVar
+
+import pytest
+
+from tests.support.s3_stores import MIB, impatient_store, options_for
+from tests.support.servers.s3_server import S3Server
+from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.s3.options import Compatibility
+from tieredstore.backends.s3.store import S3ObjectStore
+from tieredstore.testing.object_store_tests import ObjectStoreTests
+
+
+class S3StoreTests(ObjectStoreTests):
+    """``ObjectStoreTests`` on the server of the subclass's fixture ``server``."""
+
+    compatibility: ClassVar = Compatibility.S3_COMPATIBLE
+
+    @pytest.fixture
+    def store(self, server: S3Server) -> Iterator[ObjectStore]:
+        options = options_for(server, server.make_bucket(), compatibility=self.compatibility)
+        with closing(S3ObjectStore(options)) as store:
+            yield store
+
+
+class TestMinio(S3StoreTests):
+    compatibility = Compatibility.AWS
+
+    @pytest.fixture
+    def server(self, minio: S3Server) -> S3Server:
+        return minio
+
+
+class TestMinioAsS3Compatible(TestMinio):
+    compatibility = Compatibility.S3_COMPATIBLE
+    listed_objects = 1_100
+    race_rounds = 3
+
+
+class TestSeaweedfsAsS3Compatible(S3StoreTests):
+    # Its racing writers take about 2 s a round.
+    race_rounds = 3
+
+    @pytest.fixture
+    def server(self, seaweedfs: S3Server) -> S3Server:
+        return seaweedfs
+
+
+def test_seaweedfs_checks_the_checksums_of_aws_too(seaweedfs: S3Server) -> None:
+    options = options_for(seaweedfs, seaweedfs.make_bucket(), compatibility=Compatibility.AWS)
+    with closing(impatient_store(options)) as store:
+        for size in (0, 1, MIB, 12 * MIB):
+            body = b"".join(bytes([number % 251]) * 1000 for number in range(-(-size // 1000)))[:size]
+            store.put("object", (body[at : at + 99_999] for at in range(0, size, 99_999)))
+            assert store.get("object") == body
+        assert store.replace("object", b"new", store.head("object").etag or "")
+        store.delete(["object"])
+        assert list(store.list()) == []

@@ -1,0 +1,129 @@
+"""Uploads to S3 that are cancelled, killed or refused: no object and no parts stay."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+
+from tests.support.fault_proxy import Answer, CutResponse, FaultProxy
+from tests.support.s3_stores import MIB, impatient_store, options_for
+from tests.support.servers.minio import start_minio
+from tests.support.servers.s3_server import S3Server
+from tests.support.servers.seaweedfs import start_seaweedfs
+from tieredstore.backends.s3.store import S3ObjectStore
+from tieredstore.errors import AccessDenied, StoreUnavailable
+
+
+@pytest.fixture(params=["minio", "seaweedfs"])
+def server(request: pytest.FixtureRequest) -> S3Server:
+    found: S3Server = request.getfixturevalue(request.param)
+    return found
+
+
+def stands(server: S3Server, bucket: str) -> tuple[list[str], list[str]]:
+    """The keys of all objects and of all unfinished uploads."""
+    objects = server.plain.list_objects_v2(Bucket=bucket).get("Contents", [])
+    uploads = server.plain.list_multipart_uploads(Bucket=bucket, Prefix="object").get("Uploads", [])
+    return [entry["Key"] for entry in objects], [upload["Key"] for upload in uploads]
+
+
+class Cancelled(BaseException):
+    """What ends an upload from outside; not an Exception, as KeyboardInterrupt is none."""
+
+
+@pytest.mark.parametrize("error", [ValueError, OSError, KeyboardInterrupt, Cancelled])
+@pytest.mark.parametrize("pieces", [1, 11, 23])
+def test_a_cancelled_upload_leaves_no_object_and_no_parts(
+    server: S3Server, error: type[BaseException], pieces: int
+) -> None:
+    bucket = server.make_bucket()
+
+    def body() -> Iterator[bytes]:
+        for _ in range(pieces):
+            yield bytes(MIB)
+        raise error("cancelled")
+
+    with closing(impatient_store(options_for(server, bucket))) as store, pytest.raises(error, match="cancelled"):
+        store.put("object", body())
+    assert stands(server, bucket) == ([], [])
+
+
+@pytest.mark.parametrize("refused", ["partNumber=2", "uploadId"])
+def test_a_refused_upload_leaves_no_object_and_no_parts(minio: S3Server, refused: str) -> None:
+    bucket = minio.make_bucket()
+    method = "PUT" if "part" in refused else "POST"
+    with FaultProxy(minio.endpoint_url) as proxy:
+        proxy.plan(Answer(403), method=method, path=refused, times=None)
+        with closing(impatient_store(options_for(minio, bucket, url=proxy.url))) as store, pytest.raises(AccessDenied):
+            store.put("object", (bytes(MIB) for _ in range(17)))
+    assert stands(minio, bucket) == ([], [])
+
+
+def test_an_abort_that_fails_is_logged_and_does_not_hide_the_reason(
+    minio: S3Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    with FaultProxy(minio.endpoint_url) as proxy:
+        proxy.plan(Answer(403), method="PUT", path="partNumber=2", times=None)
+        proxy.plan(Answer(503), method="DELETE", times=None)
+        options = options_for(minio, minio.make_bucket(), url=proxy.url)
+        with (
+            closing(impatient_store(options)) as store,
+            caplog.at_level(logging.WARNING),
+            pytest.raises(AccessDenied),
+        ):
+            store.put("object", (bytes(MIB) for _ in range(17)))
+    assert "lifecycle" in caplog.text
+
+
+def test_parts_are_sent_in_parallel_within_their_memory(minio: S3Server) -> None:
+    bucket = minio.make_bucket()
+    options = replace(options_for(minio, bucket), upload_parallelism=3)
+    data = b"".join(bytes([number]) * MIB for number in range(42))
+    names: set[str] = set()
+
+    def body() -> Iterator[bytes]:
+        for at in range(0, len(data), 333_333):
+            names.update(thread.name for thread in threading.enumerate() if "tieredstore-upload" in thread.name)
+            yield data[at : at + 333_333]
+
+    with closing(S3ObjectStore(options)) as store:
+        store.put("object", body())
+        assert store.get("object") == data
+    assert 2 <= len(names) <= 3
+    assert "tieredstore-upload" not in "".join(thread.name for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("start", [start_minio, start_seaweedfs])
+def test_a_server_killed_in_the_middle_of_an_upload_is_retryable(start: object) -> None:
+    assert callable(start)
+    with start() as server:
+        options = replace(options_for(server, server.make_bucket()), connect_timeout_s=2)
+
+        def body() -> Iterator[bytes]:
+            for number in range(30):
+                if number == 15:
+                    server.kill()
+                yield bytes(MIB)
+
+        with closing(impatient_store(options)) as store:
+            with pytest.raises(StoreUnavailable):
+                store.put("object", body())
+            with pytest.raises(StoreUnavailable):
+                store.put("object", b"small")
+
+
+def test_a_server_killed_in_the_middle_of_a_download_is_retryable() -> None:
+    with start_minio() as server, FaultProxy(server.endpoint_url) as proxy:
+        bucket = server.make_bucket()
+        server.plain.put_object(Bucket=bucket, Key="object", Body=bytes(20 * MIB))
+        proxy.plan(CutResponse(3 * MIB, then=server.kill), method="GET")
+        with closing(impatient_store(options_for(server, bucket, url=proxy.url))) as store:
+            with pytest.raises(StoreUnavailable):
+                store.get("object")
+            with pytest.raises(StoreUnavailable):
+                store.get_into("object", 0, bytearray(1))

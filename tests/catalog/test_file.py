@@ -1,0 +1,366 @@
+"""The catalog file: what it spares, when it is not believed, and how planners share it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.catalog_stores import MadeSegment, manager_of, partition_of, run_of
+from tieredstore.backends.filesystem.store import FilesystemObjectStore
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.catalog import Catalog, CatalogFile, arrow_rows, load_catalog
+from tieredstore.catalog.arrow_rows import Origin, StoredRows, decode_rows
+from tieredstore.catalog.listing import Scope
+from tieredstore.catalog.rows import SegmentRow, Stamp
+from tieredstore.errors import AccessDenied
+from tieredstore.format.keys import Suffix, parse_key
+from tieredstore.remote import RemoteStorageManager
+from tieredstore.testing.doubles import CountingStore
+
+EVENTS = partition_of()
+ORIGIN = Origin("memory://x", "p/")
+
+
+@pytest.fixture
+def store() -> CountingStore:
+    return CountingStore(MemoryObjectStore())
+
+
+@pytest.fixture
+def manager(store: CountingStore) -> Iterator[RemoteStorageManager]:
+    with manager_of(store) as manager:
+        yield manager
+
+
+@pytest.fixture
+def file(store: CountingStore) -> CatalogFile:
+    return CatalogFile.beside(store, "")
+
+
+def manifests_read(store: CountingStore) -> list[str]:
+    return [key for key in store.keys_of("get") if key.endswith(Suffix.MANIFEST.value)]
+
+
+def planned(manager: RemoteStorageManager, store: CountingStore, file: CatalogFile, **scope: Any) -> Catalog:
+    """A planning with the file, its requests counted from zero."""
+    store.reset()
+    return load_catalog(manager, file=file, **scope)
+
+
+def row_of(segment: MadeSegment, etag: str | None = "e1") -> SegmentRow:
+    return SegmentRow(segment.path, Stamp(700, etag, 5), segment.metadata, segment.history)
+
+
+def encoded(*segments: MadeSegment, origin: Origin = ORIGIN) -> bytes:
+    return StoredRows().merged([row_of(segment) for segment in segments], set(), origin)
+
+
+@pytest.mark.parametrize("count", [0, 1, 10_000])
+def test_a_second_planning_is_one_listing_and_no_manifest(
+    count: int, store: CountingStore, manager: RemoteStorageManager, file: CatalogFile
+) -> None:
+    for segment in run_of(count, EVENTS):
+        segment.put(store)
+    first = planned(manager, store, file)
+    assert store.requests["list"] == 1
+    assert len(manifests_read(store)) == count
+    assert planned(manager, store, file) == first
+    # The file itself is one more of each; without any segment none was written.
+    assert store.requests == ({"head": 1, "list": 1, "get": 1} if count else {"head": 1, "list": 1})
+    assert manifests_read(store) == []
+
+
+def test_a_second_planning_does_not_read_the_rulers_index_again(
+    store: CountingStore, manager: RemoteStorageManager, file: CatalogFile
+) -> None:
+    MadeSegment(EVENTS, 0, 9, ((0, 0),)).put(store)
+    MadeSegment(EVENTS, 10, 19, ((1, 10),), history=((0, 0), (1, 8))).put(store)
+    first = planned(manager, store, file)
+    with manager_of(store) as another:
+        assert planned(another, store, file) == first
+    assert store.requests == {"head": 1, "list": 1, "get": 1}
+
+
+def test_only_what_is_new_or_rewritten_is_read(
+    store: CountingStore, manager: RemoteStorageManager, file: CatalogFile
+) -> None:
+    made = [segment.put(store) for segment in run_of(5, EVENTS)]
+    planned(manager, store, file)
+    new = MadeSegment(EVENTS, 50, 59).put(store)
+    store.put(made[2].key(), made[2].manifest(max_timestamp_ms=77))
+    catalog = planned(manager, store, file)
+    assert sorted(manifests_read(store)) == [made[2].key(), new.key()]
+    assert catalog.lineage("events", 0).spans[2].segment.max_timestamp_ms == 77
+    planned(manager, store, file)
+    assert manifests_read(store) == []
+
+
+def test_deleted_segments_leave_the_catalog_and_its_file(
+    store: CountingStore, manager: RemoteStorageManager, file: CatalogFile
+) -> None:
+    made = [segment.put(store) for segment in run_of(4, EVENTS)]
+    planned(manager, store, file)
+    store.delete([made[0].key(suffix) for suffix in Suffix])
+    store.delete([made[3].key(Suffix.LOG)])
+    catalog = planned(manager, store, file)
+    assert (catalog.lineage("events", 0).earliest_offset, catalog.lineage("events", 0).end_offset) == (10, 30)
+    kept = file.load(Origin(store.identity, "")).rows
+    assert list(kept.paths()) == [segment.path for segment in made[1:3]]
+
+
+def test_a_planning_of_a_part_keeps_the_rows_of_the_rest(
+    store: CountingStore, manager: RemoteStorageManager, file: CatalogFile
+) -> None:
+    for topic in ("a", "a-b", "b"):
+        for partition in (0, 1):
+            MadeSegment(partition_of(topic, partition), 0, 9).put(store)
+    planned(manager, store, file)
+    gone = MadeSegment(partition_of("a", 1), 0, 9)
+    store.delete([gone.key(suffix) for suffix in Suffix])
+    new = MadeSegment(partition_of("a", 0), 10, 19).put(store)
+    for scope in ({"topic": "a"}, {"topic": "b", "partition": 1}, {}):
+        planned(manager, store, file, **scope)
+        assert manifests_read(store) == ([new.key()] if scope == {"topic": "a"} else [])
+    assert len(file.load(Origin(store.identity, "")).rows) == 6
+
+
+def test_a_read_only_planning_leaves_the_file_alone(
+    store: CountingStore, manager: RemoteStorageManager, file: CatalogFile
+) -> None:
+    MadeSegment(EVENTS, 0, 9).put(store)
+    planned(manager, store, file, update_file=False)
+    assert set(store.requests) == {"head", "list", "get"}
+
+
+def test_a_file_in_a_folder_serves_a_store_elsewhere(
+    store: CountingStore, manager: RemoteStorageManager, tmp_path: Path
+) -> None:
+    for segment in run_of(3, EVENTS):
+        segment.put(store)
+    local = CatalogFile(FilesystemObjectStore(tmp_path), "plans/events.arrows")
+    first = planned(manager, store, local)
+    assert planned(manager, store, local) == first
+    assert store.requests == {"list": 1}
+    assert (tmp_path / "plans" / "events.arrows").exists()
+
+
+def test_on_a_file_system_size_and_time_tell_a_rewritten_manifest(tmp_path: Path) -> None:
+    store = CountingStore(FilesystemObjectStore(tmp_path))
+    made = [segment.put(store) for segment in run_of(3, EVENTS)]
+    with manager_of(store) as manager:
+        file = CatalogFile.beside(store, "")
+        planned(manager, store, file)
+        planned(manager, store, file)
+        assert manifests_read(store) == []
+        path = tmp_path / made[1].key()
+        written = path.stat().st_mtime_ns
+        path.write_bytes(made[1].manifest(broker_id=2))  # the same size
+        os.utime(path, ns=(written, written + 1_000_000))
+        assert planned(manager, store, file).lineage("events", 0).spans[1].segment.broker_id == 2
+        assert manifests_read(store) == [made[1].key()]
+
+
+@pytest.mark.parametrize(
+    ("known", "listed", "same"),
+    [
+        (Stamp(7, "a", 1), Stamp(7, "a", 2), True),
+        (Stamp(7, "a", 1), Stamp(7, "b", 1), False),
+        (Stamp(7, "a", 1), Stamp(8, "a", 1), False),
+        (Stamp(7, None, 1), Stamp(7, "b", 1), True),
+        (Stamp(7, None, 1), Stamp(7, None, 1), True),
+        (Stamp(7, None, 1), Stamp(7, None, 2), False),
+        (Stamp(7, None, 1), Stamp(8, None, 1), False),
+        (Stamp(7, None, None), Stamp(7, None, None), False),
+    ],
+)
+def test_a_version_is_known_by_its_etag_or_by_size_and_time(known: Stamp, listed: Stamp, same: bool) -> None:
+    assert known.matches(listed) == same
+
+
+@given(st.text(alphabet="abcXYZ019._-", min_size=1, max_size=20))
+def test_no_topics_listing_has_the_file(topic: str) -> None:
+    key = CatalogFile.beside(MemoryObjectStore(), "pre/fix-").key
+    assert not key.startswith(Scope(topic).listing_prefix("pre/fix-"))
+    assert parse_key("pre/fix-", key) is None
+
+
+@given(st.integers(0, 30), st.data())
+def test_rows_come_back_as_they_were(count: int, data: st.DataObject) -> None:
+    maybe = st.one_of(st.none(), st.integers(0, 2**62))
+    rows = [
+        SegmentRow(
+            segment.path,
+            Stamp(
+                data.draw(st.integers(0, 2**40)), data.draw(st.one_of(st.none(), st.text(max_size=5))), data.draw(maybe)
+            ),
+            segment.metadata,
+            data.draw(st.sampled_from([None, ((0, 0),), ((0, 5), (2**31 - 1, 2**62))])),
+        )
+        for segment in run_of(count, EVENTS)
+    ]
+    stored = decode_rows(StoredRows().merged(reversed(rows), set(), ORIGIN), ORIGIN)
+    assert stored is not None
+    assert len(stored) == count
+    wanted = sorted(data.draw(st.sets(st.integers(0, count + 3))))
+    cursor = stored.cursor()
+    for number in wanted:
+        metadata = MadeSegment(EVENTS, number * 10, number * 10 + 9).metadata
+        path = MadeSegment(EVENTS, number * 10, number * 10 + 9).path
+        found = cursor.find(path, metadata.remote_log_segment_id, metadata.start_offset)
+        assert found == (rows[number] if number < count else None)
+
+
+def test_rows_are_found_across_many_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow_rows, "_BATCH_ROWS", 3)
+    made = run_of(20, EVENTS)
+    stored = decode_rows(encoded(*made), ORIGIN)
+    assert stored is not None
+    for chosen in (made, made[::7], made[5:6], made[-1:]):
+        cursor = stored.cursor()
+        for segment in chosen:
+            found = cursor.find(segment.path, segment.metadata.remote_log_segment_id, segment.start)
+            assert found == row_of(segment)
+
+
+RAW = encoded(*run_of(5, EVENTS))
+
+
+@given(st.integers(0, len(RAW) - 1), st.integers(1, 255))
+def test_a_file_with_any_byte_changed_is_not_believed(position: int, change: int) -> None:
+    damaged = bytearray(RAW)
+    damaged[position] ^= change
+    assert decode_rows(bytes(damaged), ORIGIN) is None
+
+
+@given(st.integers(0, len(RAW) - 1))
+def test_a_file_cut_short_is_not_believed(size: int) -> None:
+    assert decode_rows(RAW[:size], ORIGIN) is None
+
+
+@given(st.integers(0, len(RAW) - 33), st.integers(1, 255))
+def test_damage_under_a_digest_that_fits_never_gives_more_than_other_rows(position: int, change: int) -> None:
+    """Whoever can write the digest can write any rows; no bytes crash the reader or get past its checks."""
+    damaged = bytearray(RAW[:-32])
+    damaged[position] ^= change
+    stored = decode_rows(bytes(damaged) + hashlib.sha256(damaged).digest(), ORIGIN)
+    if stored is not None:
+        cursor = stored.cursor()
+        for segment in run_of(5, EVENTS):
+            cursor.find(segment.path, segment.metadata.remote_log_segment_id, segment.start)
+
+
+@pytest.mark.parametrize("origin", [Origin("memory://y", "p/"), Origin("memory://x", "q/")])
+def test_a_file_of_other_objects_is_not_believed(origin: Origin) -> None:
+    assert decode_rows(RAW, origin) is None
+    assert decode_rows(RAW, ORIGIN) is not None
+
+
+def test_a_file_of_another_version_or_schema_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow_rows, "VERSION", "0")
+    older = encoded(*run_of(5, EVENTS))
+    monkeypatch.undo()
+    assert decode_rows(older, ORIGIN) is None
+    sink = pa.BufferOutputStream()
+    fields: Any = arrow_rows._origin_fields(ORIGIN)  # pyright: ignore[reportPrivateUsage]
+    with pa.ipc.new_stream(sink, pa.schema([("path", pa.string())], metadata=fields)):
+        pass
+    content = sink.getvalue().to_pybytes()
+    assert decode_rows(content + hashlib.sha256(content).digest(), ORIGIN) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"x" * 31, b"x" * 100, b"\x80\x04cos\nsystem\n(S'false'\ntR."])
+def test_whatever_lies_at_the_key_is_replaced_by_a_new_file(
+    content: bytes,
+    store: CountingStore,
+    manager: RemoteStorageManager,
+    file: CatalogFile,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    MadeSegment(EVENTS, 0, 9).put(store)
+    store.put(file.key, content)
+    assert planned(manager, store, file).partitions("events") == (0,)
+    assert "is made anew" in caplog.text
+    planned(manager, store, file)
+    assert manifests_read(store) == []
+
+
+def test_a_row_that_contradicts_itself_is_read_again() -> None:
+    bad = MadeSegment(EVENTS, 10, 19, ((1, 10), (2, 99)))
+    stored = decode_rows(encoded(bad), ORIGIN)
+    assert stored is not None
+    assert stored.cursor().find(bad.path, bad.metadata.remote_log_segment_id, 10) is None
+
+
+def test_an_arrow_reader_reads_the_file_as_a_stream() -> None:
+    with pa.ipc.open_stream(RAW) as reader:
+        assert reader.read_all().column("end_offset").to_pylist() == [9, 19, 29, 39, 49]
+
+
+class Interrupted(CountingStore):
+    """Lets something happen just before the catalog file is written."""
+
+    def __init__(self, inner: MemoryObjectStore) -> None:
+        super().__init__(inner)
+        self.before: list[Any] = []
+
+    def put(self, key: str, body: Any, *, if_absent: bool = False) -> None:
+        self._happen(key)
+        super().put(key, body, if_absent=if_absent)
+
+    def replace(self, key: str, body: Any, etag: str) -> str:
+        self._happen(key)
+        return super().replace(key, body, etag)
+
+    def _happen(self, key: str) -> None:
+        if "!" in key and self.before:
+            self.before.pop()()
+
+
+@pytest.mark.parametrize("there_before", [False, True])
+def test_a_planner_that_loses_the_race_merges_with_the_winner(there_before: bool) -> None:
+    store = Interrupted(MemoryObjectStore())
+    file = CatalogFile.beside(store, "")
+    with manager_of(store) as manager:
+        made = [MadeSegment(partition_of(topic), 0, 9).put(store) for topic in ("a", "b", "c")]
+        if there_before:
+            load_catalog(manager, topic="c", file=file)
+        store.before.append(lambda: load_catalog(manager, topic="a", file=file))
+        load_catalog(manager, topic="b", file=file)
+        rows = file.load(Origin(store.identity, "")).rows
+        expected = made if there_before else made[:2]
+        assert list(rows.paths()) == [segment.path for segment in expected]
+
+
+def test_a_planner_that_always_loses_gives_up_and_has_its_catalog(caplog: pytest.LogCaptureFixture) -> None:
+    inner = MemoryObjectStore()
+    store = Interrupted(inner)
+    file = CatalogFile.beside(store, "")
+    store.before = [lambda: inner.put(file.key, b"another's")] * 100
+    MadeSegment(EVENTS, 0, 9).put(store)
+    with manager_of(store) as manager:
+        assert load_catalog(manager, file=file).partitions("events") == (0,)
+    assert "is left as it is" in caplog.text
+    assert len(store.before) > 80
+
+
+def test_a_store_that_refuses_the_file_does_not_cost_the_catalog(caplog: pytest.LogCaptureFixture) -> None:
+    class ReadOnly(CountingStore):
+        def put(self, key: str, body: Any, *, if_absent: bool = False) -> None:
+            if if_absent:
+                raise AccessDenied("this is read-only")
+            super().put(key, body)
+
+    store = ReadOnly(MemoryObjectStore())
+    MadeSegment(EVENTS, 0, 9).put(store)
+    with manager_of(store) as manager:
+        catalog = load_catalog(manager, file=CatalogFile.beside(store, ""))
+    assert catalog.partitions("events") == (0,)
+    assert "could not be brought up to date: this is read-only" in caplog.text

@@ -1,0 +1,277 @@
+"""The broker's own records of remote segments: parsed, replayed, and the same catalog as by listing."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import dataclasses
+import json
+import re
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.catalog_stores import MadeSegment, manager_of, partition_of
+from tests.support.golden_data import CASES, case_path, segments
+from tests.support.metadata_records import delete_record, encode, segment_record, update_record, uvarint
+from tests.support.stored_golden import metadata_of, settings_of
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.catalog import Catalog, ProblemKind, catalog_of_metadata_topic, load_catalog
+from tieredstore.catalog.metadata_records import (
+    PartitionDelete,
+    PartitionDeleteState,
+    SegmentRecord,
+    SegmentState,
+    SegmentUpdate,
+    parse_metadata_record,
+)
+from tieredstore.errors import CorruptData
+from tieredstore.model import RemoteLogSegmentId, TopicIdPartition, Uuid
+from tieredstore.remote import RemoteStorageManager
+from tieredstore.testing.doubles import CountingStore
+
+EVENTS = partition_of()
+FINISHED = SegmentState.COPY_SEGMENT_FINISHED
+
+
+@cache
+def lines_of(case: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (case_path(case) / "rlmm.jsonl").read_text().splitlines()]
+
+
+def values_of(case: str) -> list[bytes]:
+    return [base64.b64decode(line["value"]) for line in lines_of(case)]
+
+
+def told(text: str, name: str) -> str:
+    """A field of what Kafka printed of a record."""
+    found = re.search(rf"\b{name}=([^,}}]+)", text)
+    assert found is not None
+    return found[1]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_golden_records_are_what_kafka_says_they_are(case: str) -> None:
+    for line, value in zip(lines_of(case), values_of(case), strict=True):
+        text, record = line["decoded"], parse_metadata_record(value)
+        assert told(text, "state") == record.state.name
+        assert encode(record) == value
+        if isinstance(record, SegmentRecord):
+            metadata = record.metadata
+            assert f"id={metadata.remote_log_segment_id.id}}}" in text
+            assert f"{metadata.topic_id_partition.topic_id}:{metadata.topic_id_partition.topic}-" in text
+            for name, value_read in (
+                ("startOffset", metadata.start_offset),
+                ("endOffset", metadata.end_offset),
+                ("brokerId", metadata.broker_id),
+                ("maxTimestampMs", metadata.max_timestamp_ms),
+                ("eventTimestampMs", metadata.event_timestamp_ms),
+                ("segmentSizeInBytes", metadata.segment_size_in_bytes),
+                ("txnIdxEmpty", str(metadata.txn_idx_empty).lower()),
+            ):
+                assert told(text, name) == str(value_read)
+            epochs = ", ".join(f"{epoch}={start}" for epoch, start in metadata.segment_leader_epochs)
+            assert f"segmentLeaderEpochs={{{epochs}}}" in text
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_metadata_topic_gives_the_catalog_that_the_listing_gives(case: str) -> None:
+    with RemoteStorageManager(settings_of(case)) as manager:
+        listed, replayed = load_catalog(manager), catalog_of_metadata_topic(manager, values_of(case))
+    assert replayed.problems == ()
+    assert list(replayed.segments) == list(listed.segments)
+    for where in listed.segments:
+        ours, theirs = replayed.lineage(where.topic, where.partition), listed.lineage(where.topic, where.partition)
+        for span, other in zip(ours.spans, theirs.spans, strict=True):
+            assert (span.start, span.stop) == (other.start, other.stop)
+            # Kafka tells of the end of the copy too, and of custom metadata; the manifest was written before.
+            assert (
+                dataclasses.replace(
+                    span.segment, event_timestamp_ms=other.segment.event_timestamp_ms, custom_metadata=None
+                )
+                == other.segment
+            )
+
+
+def test_custom_metadata_comes_with_the_update() -> None:
+    case = "10-prefix-masked-custommeta"
+    with RemoteStorageManager(settings_of(case)) as manager:
+        catalog = catalog_of_metadata_topic(manager, values_of(case))
+        for span in catalog.lineage("prefixed", 0).spans:
+            assert span.segment.custom_metadata is not None
+            with manager.fetch_log_segment(span.segment, 0) as stream:
+                original = next(s for s in segments(case) if s.base_offset == span.start).original("log")
+                assert stream.read() == original.read_bytes()
+
+
+_int32s = st.integers(0, 2**31 - 1)
+_int64s = st.integers(0, 2**63 - 1)
+_uuids = st.binary(min_size=16, max_size=16).map(Uuid)
+_partitions = st.builds(
+    TopicIdPartition,
+    _uuids,
+    st.text(st.characters(codec="utf-8", exclude_characters="/"), min_size=1, max_size=60),
+    _int32s,
+)
+_segment_ids = st.builds(RemoteLogSegmentId, _partitions, _uuids)
+_custom = st.one_of(st.none(), st.binary(max_size=200))
+_records = st.one_of(
+    st.builds(SegmentUpdate, _segment_ids, _int32s, _int64s, _custom, st.sampled_from(SegmentState)),
+    st.builds(PartitionDelete, _partitions, _int32s, _int64s, st.sampled_from(PartitionDeleteState)),
+    st.builds(
+        SegmentRecord,
+        st.builds(
+            lambda segment_id, start, length, custom, epochs, empty: dataclasses.replace(
+                MadeSegment(EVENTS, start, start + length).metadata,
+                remote_log_segment_id=segment_id,
+                segment_leader_epochs=tuple((epoch, start) for epoch in sorted(epochs)),
+                custom_metadata=custom,
+                txn_idx_empty=empty,
+            ),
+            _segment_ids,
+            st.integers(0, 2**62),
+            st.integers(0, 2**40),
+            _custom,
+            st.sets(_int32s, max_size=5),
+            st.booleans(),
+        ),
+        st.sampled_from(SegmentState),
+    ),
+)
+
+
+@given(_records)
+def test_a_record_is_read_as_it_was_written(record: SegmentRecord | SegmentUpdate | PartitionDelete) -> None:
+    assert parse_metadata_record(encode(record)) == record
+
+
+@given(_records, st.data())
+def test_a_record_cut_short_or_with_bytes_after_it_is_corrupt(record: SegmentRecord, data: st.DataObject) -> None:
+    value = encode(record)
+    with pytest.raises(CorruptData):
+        parse_metadata_record(value[: data.draw(st.integers(0, len(value) - 1))])
+    with pytest.raises(CorruptData):
+        parse_metadata_record(value + b"\0")
+
+
+@given(st.sampled_from([value for case in CASES for value in values_of(case)]), st.data())
+def test_a_changed_record_is_read_or_corrupt_and_nothing_else(value: bytes, data: st.DataObject) -> None:
+    damaged = bytearray(value)
+    for _ in range(data.draw(st.integers(1, 3))):
+        damaged[data.draw(st.integers(0, len(value) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(CorruptData):
+        parsed = parse_metadata_record(bytes(damaged))
+        assert parse_metadata_record(encode(parsed)) == parsed
+
+
+METADATA = MadeSegment(EVENTS, 0, 9).metadata
+GOOD = segment_record(METADATA)
+AT_TOPIC = 3
+AT_EPOCHS = GOOD.index(b"\x02\0\0\0\0\0\0\0\0\0\0\0\0\0")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (b"", "announces 1 bytes where 0 are left"),
+        (b"\x00" + GOOD[1:], "frame version 0"),
+        (b"\x01\x03" + GOOD[2:], "kind 3"),
+        (b"\x01\x00\x01" + GOOD[3:], "version 1"),
+        (GOOD[:AT_TOPIC] + uvarint(2**31 - 1) + GOOD[AT_TOPIC + 1 :], "announces 2147483646 bytes"),
+        (GOOD[:AT_TOPIC] + b"\xff" * 5 + GOOD[AT_TOPIC:], "more than 31 bits"),
+        (GOOD[:AT_TOPIC] + b"\x80" * 6 + GOOD[AT_TOPIC:], "more than 31 bits"),
+        (GOOD[:AT_TOPIC] + b"\x00" + GOOD[AT_TOPIC + 7 :], "names the topic ''"),
+        (GOOD.replace(b"events", b"even/s"), "names the topic 'even/s'"),
+        (GOOD.replace(b"events", b"even\xffs"), "not UTF-8"),
+        (GOOD[:AT_EPOCHS] + uvarint(2**30) + GOOD[AT_EPOCHS + 1 :], "announces 1073741823 entries"),
+        (GOOD[:AT_EPOCHS] + b"\0" + GOOD[AT_EPOCHS + 1 :], "announces -1 entries"),
+        (GOOD[:-4] + b"\x02\x00\x01\x01\x00\x01\x01", "tag 0 after tag 0"),
+        (GOOD[:-4] + b"\x01\x00\x02\x01\x01", "txnIdxEmpty of 2 bytes"),
+        (GOOD[:-5] + b"\x09" + GOOD[-4:], "the state 9"),
+        (segment_record(dataclasses.replace(METADATA, start_offset=-1)), "holds -1, below 0"),
+        (segment_record(dataclasses.replace(METADATA, end_offset=-1)), "holds -1, below 0"),
+        (segment_record(dataclasses.replace(METADATA, start_offset=10)), "before it begins"),
+        (segment_record(dataclasses.replace(METADATA, segment_size_in_bytes=-1)), "holds -1, below 0"),
+        (segment_record(dataclasses.replace(METADATA, broker_id=-2)), "holds -2, below -1"),
+        (segment_record(dataclasses.replace(METADATA, segment_leader_epochs=((-1, 0),))), "holds -1, below 0"),
+        (segment_record(dataclasses.replace(METADATA, segment_leader_epochs=((0, 0), (0, 1)))), "names epoch 0"),
+    ],
+)
+def test_each_field_is_bounded(value: bytes, message: str) -> None:
+    assert parse_metadata_record(GOOD) == SegmentRecord(METADATA, SegmentState.COPY_SEGMENT_STARTED)
+    with pytest.raises(CorruptData, match=re.escape(message)):
+        parse_metadata_record(value)
+
+
+def test_tagged_fields_that_are_not_known_are_passed_over() -> None:
+    assert parse_metadata_record(GOOD[:-4] + b"\x02\x00\x01\x01\x07\x03abc") == parse_metadata_record(GOOD)
+
+
+def replayed(*values: bytes | None) -> Catalog:
+    with manager_of(CountingStore(MemoryObjectStore())) as manager:
+        return catalog_of_metadata_topic(manager, values)
+
+
+def updated(segment: MadeSegment, state: SegmentState = FINISHED, copied_ms: int = 5) -> bytes:
+    return update_record(SegmentUpdate(segment.metadata.remote_log_segment_id, 1, copied_ms, None, state))
+
+
+ONE, TWO = MadeSegment(EVENTS, 0, 9), MadeSegment(EVENTS, 10, 19)
+STARTS = (segment_record(ONE.metadata), segment_record(TWO.metadata))
+
+
+def offsets(catalog: Catalog) -> list[int]:
+    return [span.start for span in catalog.lineage("events", 0).spans] if catalog.topics() else []
+
+
+def test_only_segments_whose_copy_is_finished_count() -> None:
+    catalog = replayed(*STARTS, None, updated(ONE))
+    assert offsets(catalog) == [0]
+    assert [(problem.kind, problem.start_offset) for problem in catalog.problems] == [(ProblemKind.UNFINISHED, 10)]
+
+
+@pytest.mark.parametrize(
+    ("state", "kinds"),
+    [(SegmentState.DELETE_SEGMENT_STARTED, [ProblemKind.BEING_DELETED]), (SegmentState.DELETE_SEGMENT_FINISHED, [])],
+)
+def test_a_segment_counts_no_more_from_the_start_of_its_deletion(state: SegmentState, kinds: list[ProblemKind]) -> None:
+    catalog = replayed(*STARTS, updated(ONE), updated(TWO), updated(ONE, state))
+    assert offsets(catalog) == [10]
+    assert [problem.kind for problem in catalog.problems] == kinds
+
+
+def test_records_that_come_twice_or_late_change_nothing() -> None:
+    deleting = updated(ONE, SegmentState.DELETE_SEGMENT_STARTED)
+    assert offsets(replayed(*STARTS, *STARTS, updated(TWO), updated(ONE), *STARTS, updated(ONE))) == [0, 10]
+    assert offsets(replayed(*STARTS, updated(TWO), deleting, updated(ONE))) == [10]
+    assert offsets(replayed(updated(ONE))) == []
+
+
+@pytest.mark.parametrize("state", PartitionDeleteState)
+def test_nothing_of_a_deleted_partition_counts(state: PartitionDeleteState) -> None:
+    other = MadeSegment(partition_of("events", 1), 0, 9)
+    deleted = delete_record(PartitionDelete(EVENTS, 1, 7, state))
+    catalog = replayed(*STARTS, segment_record(other.metadata), updated(ONE), updated(TWO), updated(other), deleted)
+    assert catalog.partitions("events") == (1,)
+    assert catalog.problems == ()
+
+
+def test_the_later_of_two_attempts_is_told_by_the_end_of_its_copy() -> None:
+    first, second = MadeSegment(EVENTS, 0, 9, number=1), MadeSegment(EVENTS, 0, 9, number=2)
+    starts = (segment_record(first.metadata), segment_record(second.metadata))
+    catalog = replayed(*starts, updated(second, copied_ms=5), updated(first, copied_ms=6))
+    assert catalog.lineage("events", 0).spans[0].segment.remote_log_segment_id == first.metadata.remote_log_segment_id
+
+
+def test_a_golden_manifest_and_record_agree() -> None:
+    """The oracle of this file's golden tests: what the plugin put into the manifest is what Kafka told it."""
+    recorded = {
+        record.metadata.remote_log_segment_id: record.metadata
+        for value in values_of("08-keyring")
+        if isinstance(record := parse_metadata_record(value), SegmentRecord)
+    }
+    for segment in segments("08-keyring"):
+        assert recorded[metadata_of(segment).remote_log_segment_id] == metadata_of(segment)

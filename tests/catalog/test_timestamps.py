@@ -1,0 +1,190 @@
+"""Offsets by time, against the records that a Java consumer read."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.golden_catalogs import opened
+from tests.support.golden_data import CASES, case_path, segments
+from tests.support.small_segments import memory_settings
+from tests.support.stored_golden import settings_of
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.catalog import (
+    Lineage,
+    OffsetAndTimestamp,
+    load_catalog,
+    offset_for_time,
+    offset_range,
+    offsets_for_times,
+)
+from tieredstore.catalog.lineage import trace_lineage
+from tieredstore.errors import BatchCorrupt, ConfigError
+from tieredstore.kafka.batches import CompressionType, read_batch_headers
+from tieredstore.model import RemoteLogSegmentMetadata, Uuid
+from tieredstore.remote import RemoteStorageManager
+from tieredstore.testing.doubles import CountingStore
+from tieredstore.testing.segments import Record, build_batch, write_segment
+
+
+@cache
+def times_of(case: str, partition: int) -> list[tuple[int, int]]:
+    """Offset and timestamp of every record, the control records from the batch headers of the broker's own files."""
+    with gzip.open(case_path(case) / f"records-{partition}.jsonl.gz", "rt") as lines:
+        records = [(record["offset"], record["timestamp"]) for record in map(json.loads, lines)]
+    control = [
+        (header.base_offset, header.max_timestamp)
+        for segment in segments(case)
+        if segment.partition == partition
+        for header in read_batch_headers(segment.original("log").read_bytes())
+        if header.is_control
+    ]
+    return sorted(records + control)
+
+
+def first_from(times: list[tuple[int, int]], timestamp: int) -> OffsetAndTimestamp | None:
+    return next((OffsetAndTimestamp(*found) for found in times if found[1] >= timestamp), None)
+
+
+def log_of(case: str) -> tuple[RemoteStorageManager, Lineage]:
+    manager, catalog = opened(case)
+    return manager, catalog.lineage(segments(case)[0].topic, 0)
+
+
+@pytest.mark.parametrize("case", CASES)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_a_time_gives_the_first_record_at_it_or_later(case: str, data: st.DataObject) -> None:
+    manager, lineage = log_of(case)
+    times = times_of(case, 0)
+    known = [timestamp for _, timestamp in times]
+    timestamp = data.draw(
+        st.one_of(
+            st.sampled_from(known).flatmap(lambda t: st.integers(t - 2, t + 2)),
+            st.integers(min(known) - 10, max(known) + 10),
+        )
+    )
+    assert offset_for_time(manager, lineage, timestamp) == first_from(times, timestamp)
+
+
+def test_times_before_and_after_all_records_give_the_first_and_none() -> None:
+    manager, lineage = log_of("01-none")
+    times = times_of("01-none", 0)
+    assert offset_for_time(manager, lineage, -1) == OffsetAndTimestamp(*times[0])
+    assert offset_for_time(manager, lineage, max(t for _, t in times) + 1) is None
+
+
+def test_many_partitions_are_looked_up_at_once() -> None:
+    with RemoteStorageManager(settings_of("01-none")) as manager:
+        catalog = load_catalog(manager)
+        logs = [catalog.lineage("none", partition) for partition in (0, 1)]
+        timestamp = times_of("01-none", 1)[1000][1]
+        found = offsets_for_times(manager, [(log, timestamp) for log in logs])
+        assert found == {log.partition: first_from(times_of("01-none", p), timestamp) for p, log in enumerate(logs)}
+        assert offsets_for_times(manager, []) == {}
+
+
+@given(st.integers(0, 4000), st.integers(0, 4000))
+@settings(max_examples=20, deadline=None)
+def test_a_range_of_times_gives_the_offsets_that_a_seek_by_time_would(first: int, second: int) -> None:
+    manager, lineage = log_of("06-codec-none-createtime")  # its timestamps do not ascend
+    base = min(t for _, t in times_of("06-codec-none-createtime", 0))
+
+    def sought(timestamp: int) -> int:
+        found = first_from(times_of("06-codec-none-createtime", 0), timestamp)
+        return lineage.end_offset if found is None else found.offset
+
+    start, stop = sought(base + first), sought(base + second)
+    assert offset_range(manager, lineage, base + first, base + second) == (start, max(start, stop))
+    assert offset_range(manager, lineage, None, base + second) == (0, stop)
+    assert offset_range(manager, lineage, base + first, None) == (start, lineage.end_offset)
+
+
+@pytest.fixture
+def store() -> CountingStore:
+    return CountingStore(MemoryObjectStore())
+
+
+@pytest.fixture
+def manager(store: CountingStore) -> Iterator[RemoteStorageManager]:
+    with RemoteStorageManager(memory_settings(64 * 1024), store=store) as manager:
+        yield manager
+
+
+def copied(
+    manager: RemoteStorageManager, folder: Path, times: list[int], *, base_offset: int = 0, batch: int = 10
+) -> RemoteLogSegmentMetadata:
+    """A stored segment of 1 KB records with these timestamps, ``batch`` of them to a batch."""
+    batches = [
+        build_batch(
+            [Record(b"v" * 1000, timestamp_ms=time) for time in times[at : at + batch]],
+            base_offset + at,
+            compression=CompressionType.GZIP,
+        )
+        for at in range(0, len(times), batch)
+    ]
+    segment = write_segment(folder, batches, base_offset=base_offset)
+    metadata = segment.to_metadata(Uuid.random())
+    manager.copy_log_segment_data(metadata, segment.files)
+    return metadata
+
+
+@given(times=st.lists(st.integers(0, 50), min_size=1, max_size=120), timestamp=st.integers(-1, 51), data=st.data())
+@settings(max_examples=30, deadline=None)
+def test_timestamps_in_any_order_and_cut_segments(
+    times: list[int], timestamp: int, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with RemoteStorageManager(memory_settings(300), store=MemoryObjectStore()) as manager:
+        folder = tmp_path_factory.mktemp("log")
+        metadata = copied(manager, folder, times, base_offset=7, batch=data.draw(st.integers(1, 30)))
+        lineage = trace_lineage([metadata], metadata, None)
+        start = data.draw(st.integers(7, 6 + len(times)))
+        stop = data.draw(st.integers(start + 1, 7 + len(times)))
+        cut = Lineage(lineage.partition, lineage.epochs, lineage.spans_between(start, stop))
+        expected = [found for found in enumerate(times, 7) if start <= found[0] < stop]
+        assert offset_for_time(manager, cut, timestamp) == first_from(expected, timestamp)
+
+
+def test_a_look_up_reads_one_segments_indexes_and_one_chunk(
+    store: CountingStore, manager: RemoteStorageManager, tmp_path: Path
+) -> None:
+    metadata = [
+        copied(manager, tmp_path / str(i), list(range(i * 1000, i * 1000 + 1000)), base_offset=i * 1000)
+        for i in range(4)
+    ]
+    lineage = trace_lineage(metadata, metadata[-1], None)
+    store.reset()
+    assert offset_for_time(manager, lineage, 2755) == OffsetAndTimestamp(2755, 2755)
+    touched = {key.rpartition(".")[0] for operation in store.operations for key in operation.keys}
+    assert len(touched) == 1
+    logs = [o for o in store.operations if o.name in ("get", "get_into") and o.keys[0].endswith(".log")]
+    assert len(logs) <= 1
+
+
+def test_a_damaged_batch_is_an_error(store: CountingStore, manager: RemoteStorageManager, tmp_path: Path) -> None:
+    metadata = copied(manager, tmp_path, [5, 6, 7, 8])
+    (key,) = [info.key for info in store.list() if info.key.endswith(".log")]
+    damaged = bytearray(store.get(key))
+    damaged[-5] ^= 1
+    store.put(key, bytes(damaged))
+    with pytest.raises(BatchCorrupt):
+        offset_for_time(manager, trace_lineage([metadata], metadata, None), 7)
+
+
+def test_without_the_decoder_the_extra_is_named(
+    manager: RemoteStorageManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = copied(manager, tmp_path, [5, 6, 7, 8])
+    lineage = trace_lineage([metadata], metadata, None)
+    monkeypatch.setitem(sys.modules, "tieredstore.kafka.records", None)
+    assert offset_for_time(manager, lineage, 5) == OffsetAndTimestamp(0, 5)  # the header settles it
+    with pytest.raises(ConfigError, match=r"install tieredstore\[arrow\]"):
+        offset_for_time(manager, lineage, 6)

@@ -1,0 +1,200 @@
+"""``tieredstore cat`` and ``offsets`` on what the plugin wrote."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.cli_process import Result, command, environment, tieredstore, write_settings
+from tests.support.golden_data import CASES, case_path, segments
+from tests.support.golden_records import Row, expected_rows, partitions_of
+from tieredstore.cli.records import parse_place
+from tieredstore.errors import ConfigError
+
+TXN = ("-c", case_path("07-txn") / "rsm.properties", "txn")
+
+
+def lines_of(done: Result) -> list[Any]:
+    assert (done.code, done.stderr) == (0, "")
+    return [json.loads(line) for line in done.text.splitlines()]
+
+
+def as_json(row: Row, partition: int) -> dict[str, Any]:
+    def coded(data: bytes | None) -> str | None:
+        return None if data is None else base64.b64encode(data).decode()
+
+    return {
+        "partition": partition,
+        "offset": row["offset"],
+        "timestamp": row["timestamp"],
+        "timestampType": row["timestampType"],
+        "key": coded(row["key"]),
+        "value": coded(row["value"]),
+        "headers": [[coded(name.encode()), coded(value)] for name, value in row["headers"]],
+    }
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+@pytest.mark.parametrize("case", CASES)
+def test_cat_json_gives_every_record_of_the_topic_by_partition_and_offset(case: str, isolation: str) -> None:
+    settings, topic = case_path(case) / "rsm.properties", segments(case)[0].topic
+    rows = lines_of(tieredstore("cat", "-c", settings, topic, "--json", "--isolation", isolation))
+    assert rows == [as_json(row, p) for p in partitions_of(case) for row in expected_rows(case, p, isolation)]
+
+
+def test_one_partition_and_a_window_of_offsets() -> None:
+    where = ("-c", case_path("01-none") / "rsm.properties", segments("01-none")[0].topic)
+    rows = lines_of(tieredstore("cat", *where, "--partition", 1, "--from", 100, "--to", 103, "--json"))
+    assert rows == [as_json(row, 1) for row in expected_rows("01-none", 1)[100:103]]
+
+
+@pytest.mark.parametrize("form", ["iso", "zone", "naive", "milliseconds"])
+def test_a_window_of_times(form: str) -> None:
+    case = "06-codec-zstd-logappendtime"  # its timestamps ascend
+    times = [row["timestamp"] for row in expected_rows(case, 0)]
+    bounds = [time_text(time, form) for time in (times[300], times[700])]
+    where = ("-c", case_path(case) / "rsm.properties", segments(case)[0].topic)
+    rows = lines_of(tieredstore("cat", *where, "--from", bounds[0], "--to", bounds[1], "--json"))
+    expected = [row for row in expected_rows(case, 0) if times[300] <= row["timestamp"] < times[700]]
+    assert expected
+    assert rows == [as_json(row, 0) for row in expected]
+
+
+def time_text(milliseconds: int, form: str) -> str:
+    """A time of this or of the millisecond's last part before it, which is no less a first record's."""
+    moment = datetime.fromtimestamp(milliseconds // 1000, UTC) + timedelta(milliseconds=milliseconds % 1000)
+    match form:
+        case "milliseconds":
+            return f"@{milliseconds}"
+        case "zone":
+            return moment.astimezone(timezone(timedelta(hours=5, minutes=30))).isoformat()
+        case "naive":
+            return (moment - timedelta(microseconds=999)).replace(tzinfo=None).isoformat(sep=" ")
+        case _:
+            return moment.isoformat().replace("+00:00", "Z")
+
+
+def test_without_json_a_line_for_each_record() -> None:
+    shown = tieredstore("cat", *TXN, "--from", 600, "--to", 603)
+    heading, *lines = shown.text.splitlines()
+    assert heading.split() == ["PARTITION", "OFFSET", "TIMESTAMP", "KEY", "VALUE"]
+    expected = [row for row in expected_rows("07-txn", 0) if 600 <= row["offset"] < 603]
+    for line, row in zip(lines, expected, strict=True):
+        time = datetime.fromtimestamp(row["timestamp"] / 1000, UTC).isoformat(timespec="milliseconds")
+        assert line.split()[:4] == ["0", str(row["offset"]), time.replace("+00:00", "Z"), row["key"].decode()]
+        assert row["value"].decode() in line
+
+
+def test_a_hole_is_an_error_or_reported_on_stderr(tmp_path: Path) -> None:
+    settings = write_settings(tmp_path)
+    assert tieredstore("copy", "-c", settings, case_path("07-txn") / "original").code == 0
+    assert tieredstore("delete", "-c", settings, "txn", 0, 605).code == 0
+    failed = tieredstore("cat", "-c", settings, "txn", "--json")
+    assert (failed.code, failed.stdout) == (3, b"")
+    assert failed.stderr.startswith("tieredstore: offsets 605 to 1208 of txn-0")
+    reported = tieredstore("cat", "-c", settings, "txn", "--json", "--data-loss", "report")
+    assert reported.code == 0
+    assert reported.stderr.count("605 to 1208") == 1
+    read = [json.loads(line)["offset"] for line in reported.text.splitlines()]
+    assert read == [row["offset"] for row in expected_rows("07-txn", 0) if not 605 <= row["offset"] <= 1208]
+    (row,) = tieredstore("offsets", "-c", settings, "txn", "--json").json
+    assert row["lost"] == [{"start": 605, "stop": 1209}]
+    assert "605-1208" in tieredstore("offsets", "-c", settings, "txn").text
+
+
+def test_an_undecided_transaction_is_told_of_on_stderr(tmp_path: Path) -> None:
+    settings = write_settings(tmp_path)
+    assert tieredstore("copy", "-c", settings, case_path("07-txn") / "original").code == 0
+    for base in (605, 1209, 1815, 2420):
+        assert tieredstore("delete", "-c", settings, "txn", 0, base).code == 0
+    done = tieredstore("cat", "-c", settings, "txn", "--json", "--isolation", "read_committed")
+    assert done.code == 0
+    assert "has no outcome in the segments, which reach to offset 604" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_offsets_json_has_one_row_for_each_partition(case: str) -> None:
+    settings, topic = case_path(case) / "rsm.properties", segments(case)[0].topic
+    rows = tieredstore("offsets", "-c", settings, topic, "--json").json
+    for partition, row in zip(partitions_of(case), rows, strict=True):
+        own = [segment for segment in segments(case) if segment.partition == partition]
+        assert (row["topic"], row["topic_id"]) == (topic, own[0].topic_id)
+        assert (row["partition"], row["segments"], row["lost"]) == (partition, len(own), [])
+        assert (row["earliest_offset"], row["end_offset"]) == (own[0].base_offset, own[-1].end_offset + 1)
+    shown = tieredstore("offsets", "-c", settings, topic)
+    assert all(str(row["end_offset"]) in shown.text for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("cat", "-c", TXN[1], "nothing"), 3, "nothing"),
+        (("cat", *TXN, "--partition", 7), 3, "txn"),
+        (("cat", *TXN, "--from", "yesterday"), 2, "neither an offset nor a time"),
+        (("cat", *TXN, "--from", 9, "--to", 3), 2, "ends before it begins"),
+        (("cat", *TXN, "--isolation", "serializable"), 2, "serializable"),
+        (("cat", *TXN, "--topic-id", "x"), 2, "uuid"),
+        (("offsets", "-c", TXN[1], "nothing"), 3, "nothing"),
+    ],
+)
+def test_what_cannot_be_shown_is_said_in_a_sentence(arguments: tuple[object, ...], code: int, words: str) -> None:
+    done = tieredstore(*arguments)
+    assert done.code == code
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_without_pyarrow_the_extra_is_named(tmp_path: Path) -> None:
+    (tmp_path / "pyarrow.py").write_text("raise ModuleNotFoundError(\"No module named 'pyarrow'\", name='pyarrow')\n")
+    path = f"{tmp_path}:{environment()['PYTHONPATH']}"
+    done = subprocess.run(
+        command("cat", *TXN), capture_output=True, text=True, env=environment(PYTHONPATH=path), check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "tieredstore: showing records needs pyarrow: install tieredstore[arrow]\n"
+
+
+def test_a_reader_of_the_output_that_goes_away_is_no_traceback() -> None:
+    with subprocess.Popen(
+        command("cat", *TXN, "--json"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.read(100)
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
+
+
+def test_help_does_not_need_pyarrow(tmp_path: Path) -> None:
+    (tmp_path / "pyarrow.py").write_text("raise ImportError\n")
+    code = "import sys, tieredstore.cli.main; sys.exit('pyarrow' in sys.modules)"
+    path = f"{tmp_path}:{environment()['PYTHONPATH']}"
+    assert subprocess.run([sys.executable, "-c", code], env=environment(PYTHONPATH=path), check=False).returncode == 0
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_an_offset_a_time_or_a_config_error(text: str) -> None:
+    try:
+        place = parse_place(text)
+    except ConfigError:
+        return
+    assert place == int(text) if isinstance(place, int) else place.tzinfo is not None
+
+
+@given(st.integers(0, 253_402_300_799_999))
+def test_milliseconds_since_1970_are_exact(milliseconds: int) -> None:
+    place = parse_place(f"@{milliseconds}")
+    assert isinstance(place, datetime)
+    assert parse_place(place.isoformat()) == place
+    assert place.timestamp() == pytest.approx(milliseconds / 1000)

@@ -1,0 +1,68 @@
+"""``delete``: whole segments, and what is left of others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli_process import ORIGINALS, stored_files, tieredstore, write_settings
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.catalog import list_segments
+from tieredstore.cli.deleting import delete_objects
+from tieredstore.testing.faults import FaultyStore
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Path:
+    """A store with the three segments of topic ``single``."""
+    made = write_settings(tmp_path)
+    assert tieredstore("copy", "-c", made, ORIGINALS).code == 0
+    return made
+
+
+def test_delete_takes_one_segment_and_says_what(settings: Path, tmp_path: Path) -> None:
+    doomed = [path for path in stored_files(tmp_path) if path.name.startswith(f"{1:020}")]
+    done = tieredstore("delete", "-c", settings, "single", 0, 1)
+    assert (done.code, done.stderr) == (0, "")
+    for path in doomed:
+        assert str(path.relative_to(tmp_path / "store")) in done.text
+        assert not path.exists()
+    assert [row["base_offset"] for row in tieredstore("ls", "-c", settings, "--json").json] == [0, 2]
+    again = tieredstore("delete", "-c", settings, "single", 0, 1)
+    assert (again.code, again.stdout) == (3, b"")
+
+
+def test_dry_run_deletes_nothing(settings: Path, tmp_path: Path) -> None:
+    before = stored_files(tmp_path)
+    done = tieredstore("delete", "-c", settings, "single", 0, 1, "--dry-run")
+    assert (done.code, done.text.splitlines()[0][:12]) == (0, "would delete")
+    assert stored_files(tmp_path) == before
+
+
+@pytest.mark.parametrize("left", [["log"], ["log", "indexes"], ["indexes"], ["rsm-manifest"], ["log", "rsm-manifest"]])
+def test_what_is_left_of_a_segment_goes_only_by_its_id(left: list[str], settings: Path, tmp_path: Path) -> None:
+    row = tieredstore("ls", "-c", settings, "--json").json[1]
+    for suffix in {"log", "indexes", "rsm-manifest"} - set(left):
+        stored_files(tmp_path, suffix)[1].unlink()
+    if "rsm-manifest" not in left:
+        refused = tieredstore("delete", "-c", settings, "single", 0, 1)
+        assert (refused.code, refused.stdout) == (3, b"")
+    done = tieredstore("delete", "-c", settings, "single", 0, 1, f"--segment-id={row['segment_id']}")
+    assert done.code == 0
+    assert len(stored_files(tmp_path)) == 6
+    assert all(not path.name.startswith(f"{1:020}") for path in stored_files(tmp_path))
+
+
+def test_the_manifest_goes_first_wherever_the_store_fails(settings: Path, tmp_path: Path) -> None:
+    keys = [str(path.relative_to(tmp_path / "store")) for path in stored_files(tmp_path)][:3]
+    for number in range(2):
+        inner = MemoryObjectStore()
+        for key in keys:
+            inner.put(key, b"x")
+        store = FaultyStore(inner, number)
+        (found,) = list_segments(inner)
+        with pytest.raises(Exception, match="told to fail"):
+            delete_objects(store, found)
+        left = [info.key for info in inner.list()]
+        assert left == (keys if number == 0 else [key for key in keys if not key.endswith("manifest")])

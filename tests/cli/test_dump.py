@@ -1,0 +1,134 @@
+"""``tieredstore dump`` on the broker's own files."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cli_process import Result, tieredstore
+from tests.support.golden_data import ALL_SEGMENTS, GoldenSegment
+from tests.support.golden_records import expected_rows
+from tieredstore.kafka.batches import read_batch_headers
+from tieredstore.kafka.checkpoints import parse_producer_snapshot
+from tieredstore.kafka.indexes import read_offset_index, read_time_index, read_txn_index
+
+TXN = next(segment for segment in ALL_SEGMENTS if segment.case == "07-txn" and segment.base_offset == 605)
+
+
+def lines_of(done: Result) -> list[Any]:
+    assert (done.code, done.stderr) == (0, "")
+    return [json.loads(line) for line in done.text.splitlines()]
+
+
+@pytest.mark.parametrize("segment", ALL_SEGMENTS[::3], ids=str)
+def test_a_logs_batches(segment: GoldenSegment) -> None:
+    path = segment.original("log")
+    rows = lines_of(tieredstore("dump", path, "--json"))
+    headers = list(read_batch_headers(path.read_bytes()))
+    assert [(row["position"], row["size"]) for row in rows] == [(h.position, h.size_in_bytes) for h in headers]
+    for row, header in zip(rows, headers, strict=True):
+        assert (row["base_offset"], row["last_offset"]) == (header.base_offset, header.last_offset)
+        assert (row["records"], row["magic"]) == (header.record_count, header.magic)
+        assert row["compression"] == header.compression.name.lower()
+        assert row["timestamp_type"] == header.timestamp_type.value
+        assert (row["max_timestamp_ms"], row["leader_epoch"]) == (header.max_timestamp, header.partition_leader_epoch)
+        assert (row["producer_id"], row["producer_epoch"]) == (header.producer_id, header.producer_epoch)
+        assert row["base_sequence"] == header.base_sequence
+        assert (row["control"], row["transactional"]) == (header.is_control, header.is_transactional)
+    heading, *lines = tieredstore("dump", path).text.splitlines()
+    assert heading.split()[:3] == ["POSITION", "SIZE", "BASE"]
+    assert [line.split()[0] for line in lines] == [str(header.position) for header in headers]
+
+
+def test_a_logs_records() -> None:
+    rows = lines_of(tieredstore("dump", TXN.original("log"), "--records", "--json"))
+    expected = [row for row in expected_rows("07-txn", 0) if 605 <= row["offset"] <= TXN.end_offset]
+    assert [(row["offset"], row["timestamp"], base64.b64decode(row["value"])) for row in rows] == [
+        (row["offset"], row["timestamp"], row["value"]) for row in expected
+    ]
+    assert "partition" not in rows[0]
+    shown = tieredstore("dump", TXN.original("log"), "--records").text.splitlines()
+    assert len(shown) == len(expected) + 1
+
+
+def test_the_entries_of_each_index() -> None:
+    base = TXN.base_offset
+    raw = {name: TXN.original(name).read_bytes() for name in ("index", "timeindex", "txnindex", "snapshot")}
+    rows = {name: lines_of(tieredstore("dump", TXN.original(name), "--json")) for name in raw}
+    assert [(row["offset"], row["position"]) for row in rows["index"]] == [
+        (entry.offset, entry.position) for entry in read_offset_index(raw["index"], base)
+    ]
+    assert [(row["timestamp_ms"], row["offset"]) for row in rows["timeindex"]] == [
+        (entry.timestamp, entry.offset) for entry in read_time_index(raw["timeindex"], base)
+    ]
+    assert [(row["producer_id"], row["first_offset"], row["last_offset"]) for row in rows["txnindex"]] == [
+        (entry.producer_id, entry.first_offset, entry.last_offset) for entry in read_txn_index(raw["txnindex"], base)
+    ]
+    assert [(row["producer_id"], row["current_txn_first_offset"]) for row in rows["snapshot"]] == [
+        (state.producer_id, state.current_txn_first_offset) for state in parse_producer_snapshot(raw["snapshot"])
+    ]
+    for name, entries in rows.items():
+        assert len(tieredstore("dump", TXN.original(name)).text.splitlines()) == len(entries) + 2
+
+
+def test_a_file_under_another_name_needs_its_base_offset(tmp_path: Path) -> None:
+    path = Path(shutil.copy(TXN.original("index"), tmp_path / "saved.index"))
+    done = tieredstore("dump", path)
+    assert (done.code, done.stdout) == (2, b"")
+    assert "--base-offset" in done.stderr
+    given = tieredstore("dump", path, "--base-offset", TXN.base_offset, "--json")
+    assert given.stdout == tieredstore("dump", TXN.original("index"), "--json").stdout
+
+
+@pytest.mark.parametrize("more", [(), ("--records",)])
+def test_a_damaged_log_is_shown_up_to_the_damage(more: tuple[str, ...], tmp_path: Path) -> None:
+    whole = TXN.original("log").read_bytes()
+    headers = list(read_batch_headers(whole))
+    damaged = bytearray(whole)
+    damaged[headers[5].position + 70] ^= 1
+    path = tmp_path / f"{TXN.base_offset:020}.log"
+    path.write_bytes(damaged)
+    done = tieredstore("dump", path, "--json", *more)
+    assert done.code == 4
+    assert f"record batch at byte {headers[5].position}" in done.stderr
+    shown = [json.loads(line) for line in done.text.splitlines()]
+    records = sum(header.record_count or 0 for header in headers[:5] if not header.is_control)
+    assert len(shown) == (records if more else 5)
+
+
+@pytest.mark.parametrize("name", ["index", "timeindex", "txnindex", "snapshot"])
+def test_a_damaged_index_is_an_error(name: str, tmp_path: Path) -> None:
+    path = tmp_path / f"{TXN.base_offset:020}.{name}"
+    path.write_bytes(TXN.original(name).read_bytes()[:-1] + b"\xff\xff")
+    done = tieredstore("dump", path)
+    assert (done.code, done.stdout) == (4, b"")
+
+
+@pytest.mark.parametrize("name", ["log", "index", "timeindex", "txnindex"])
+def test_an_empty_file_has_no_entries(name: str, tmp_path: Path) -> None:
+    path = tmp_path / f"{0:020}.{name}"
+    path.touch()
+    assert lines_of(tieredstore("dump", path, "--json")) == []
+    assert tieredstore("dump", path).code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "words"),
+    [
+        ("missing.log", (), "cannot be read"),
+        ("missing.index", (), "cannot be read"),
+        ("notes.txt", (), ".timeindex"),
+        ("missing.index", ("--records",), "--records"),
+    ],
+)
+def test_what_cannot_be_shown_is_said_in_a_sentence(
+    name: str, more: tuple[str, ...], words: str, tmp_path: Path
+) -> None:
+    done = tieredstore("dump", tmp_path / name, *more)
+    assert (done.code, done.stdout) == (2, b"")
+    assert words in done.stderr

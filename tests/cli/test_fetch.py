@@ -1,0 +1,165 @@
+"""``fetch``: the range grammar, and what is left behind when it cannot finish."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.cli_process import TXN, command, environment, stored_files, tieredstore, write_settings
+from tieredstore.cli.fetching import parse_range, read_sizes, slice_of
+from tieredstore.errors import ConfigError
+from tieredstore.model import ByteRange
+
+LOG = (TXN / "00000000000000000605.log").read_bytes()
+BOUND = st.none() | st.integers(-60, 60) | st.integers()
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = write_settings(tmp_path_factory.mktemp("fetch"), {"compression.enabled": "true"}, chunk_size=10_000)
+    assert tieredstore("copy", "-c", made, TXN).code == 0
+    return made
+
+
+def written(bound: int | None) -> str:
+    return "" if bound is None else str(bound)
+
+
+@given(start=BOUND, stop=BOUND, size=st.integers(0, 50))
+def test_a_range_takes_what_a_python_slice_takes(start: int | None, stop: int | None, size: int) -> None:
+    data = bytes(range(size))
+    inside = slice_of(parse_range(f"{written(start)}:{written(stop)}"), size)
+    assert data[inside.start : inside.stop] == data[start:stop]
+
+
+@pytest.mark.parametrize("text", ["", "5", "1:2:3", "a:b", "1-2", "1.5:", "0x1:", ":٣", "--1:", ":" + "9" * 41, "1_0:"])
+def test_what_is_not_a_range_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not a range"):
+        parse_range(text)
+
+
+@given(start=st.integers(0, 2000), size=st.integers(0, 2000), chunk=st.integers(1, 300))
+def test_reads_tile_the_range_and_end_at_chunk_borders(start: int, size: int, chunk: int) -> None:
+    sizes = list(read_sizes(ByteRange(start, start + size), chunk))
+    assert sum(sizes) == size
+    assert all(0 < one <= 8 * chunk for one in sizes)
+    ends = [start + sum(sizes[: n + 1]) for n in range(len(sizes))]
+    assert all(end % chunk == 0 for end in ends[:-1])
+
+
+def test_reads_of_large_chunks_are_bounded() -> None:
+    assert max(read_sizes(ByteRange(0, 1 << 31), 4 << 20)) == 32 << 20
+    assert max(read_sizes(ByteRange(0, 1 << 31), 60 << 20)) == 60 << 20
+    assert max(read_sizes(ByteRange(0, 1 << 31), 1 << 30)) == 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (":", slice(None)),
+        ("0:100", slice(0, 100)),
+        ("9999:10001", slice(9999, 10001)),
+        ("-100:", slice(-100, None)),
+        (":-297000", slice(None, -297000)),
+        ("150000:999999999", slice(150000, None)),
+        ("100:100", slice(0, 0)),
+        ("200:100", slice(0, 0)),
+        ("999999999:", slice(0, 0)),
+    ],
+)
+def test_fetch_writes_the_range_to_stdout(settings: Path, text: str, wanted: slice) -> None:
+    for option in (["--range", text], [f"--range={text}"]):
+        done = tieredstore("fetch", "-c", settings, "txn", 0, 605, *option)
+        assert (done.code, done.stdout, done.stderr) == (0, LOG[wanted], "")
+
+
+def test_fetch_to_a_file_leaves_the_file_alone(settings: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out.log"
+    target.write_bytes(b"older")
+    done = tieredstore("fetch", "-c", settings, "txn", 0, 605, "-o", target)
+    assert (done.code, done.stdout, done.stderr) == (0, b"", "")
+    assert target.read_bytes() == LOG
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_link_stays_a_link_and_its_target_is_replaced(settings: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert tieredstore("fetch", "-c", settings, "txn", 0, 605, "-o", tmp_path / "link").code == 0
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_bytes() == LOG
+
+
+def test_a_device_is_written_and_not_replaced(settings: Path) -> None:
+    assert tieredstore("fetch", "-c", settings, "txn", 0, 605, "-o", "/dev/null").code == 0
+    assert Path("/dev/null").is_char_device()
+
+
+def test_a_failed_fetch_leaves_no_file(tmp_path: Path) -> None:
+    settings = write_settings(tmp_path, chunk_size=10_000)
+    assert tieredstore("copy", "-c", settings, TXN / "00000000000000000605.log").code == 0
+    (log,) = stored_files(tmp_path, "log")
+    os.truncate(log, 250_000)
+    out = tmp_path / "out"
+    out.mkdir()
+    done = tieredstore("fetch", "-c", settings, "txn", 0, 605, "-o", out / "x.log")
+    assert done.code == 4
+    assert "shorter than its manifest says" in done.stderr
+    assert list(out.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_written_is_one_sentence(settings: Path, tmp_path: Path) -> None:
+    done = tieredstore("fetch", "-c", settings, "txn", 0, 605, "-o", tmp_path / "no" / "x")
+    assert (done.code, done.stdout) == (1, b"")
+    assert done.stderr == f"tieredstore: {tmp_path / 'no' / 'x'} cannot be written: No such file or directory\n"
+    assert "Is a directory" in tieredstore("fetch", "-c", settings, "txn", 0, 605, "-o", tmp_path).stderr
+
+
+@pytest.mark.parametrize("arguments", [("fetch", "txn", 0, 0), ("ls", "--json"), ("inspect", "txn", 0, 0, "--chunks")])
+def test_a_reader_that_has_enough_is_no_error_to_talk_of(settings: Path, arguments: tuple[object, ...]) -> None:
+    running = subprocess.Popen(
+        command(*arguments, "-c", settings), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    )
+    assert running.stdout is not None
+    running.stdout.close()  # gone before the first byte
+    assert running.stderr is not None
+    with running.stderr as stderr:
+        assert stderr.read() == b""
+    assert running.wait() == 1
+
+
+# A shell starts its background jobs, and so whole test runs, with interrupts ignored.
+INTERRUPTIBLE = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+def test_an_interrupted_fetch_leaves_no_file_and_exits_130(settings: Path, tmp_path: Path) -> None:
+    target = tmp_path / "x.log"
+    slow = tmp_path / "slow.properties"
+    slow.write_text("storage.backend.class=tests.support.cli_stores:StuckStore\nchunk.size=10000\n")
+    slow.write_text(slow.read_text() + f"storage.root={settings.parent / 'store'}\n")
+    started = tmp_path / "started"
+    running = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTIBLE, *command("fetch", "-c", slow, "txn", 0, 605, "-o", target)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=environment(STUCK_MARK=str(started)),
+    )
+    deadline = time.monotonic() + 30
+    while not started.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    running.send_signal(signal.SIGINT)
+    _, stderr = running.communicate(timeout=30)
+    assert (running.returncode, stderr) == (130, b"")
+    assert not target.exists()
+    assert not list(tmp_path.glob("*.part"))

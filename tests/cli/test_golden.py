@@ -1,0 +1,119 @@
+"""The command line on what the plugin wrote, and on what the broker wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cli_process import tieredstore, write_settings
+from tests.support.golden_data import ALL_SEGMENTS, CASES, GoldenSegment, case_path, segments
+from tests.support.small_segments import MODES
+from tests.support.stored_golden import manifest_of, original_indexes
+from tieredstore.model import IndexType
+
+ONE_OF_EACH_CASE = [segments(case)[-1] for case in CASES]
+
+
+def plugin_settings(segment: GoldenSegment) -> Path:
+    return case_path(segment.case) / "rsm.properties"
+
+
+def address(segment: GoldenSegment) -> tuple[str, int, int]:
+    return segment.topic, segment.partition, segment.base_offset
+
+
+@pytest.mark.parametrize("segment", ALL_SEGMENTS, ids=str)
+def test_fetch_writes_what_the_broker_wrote(segment: GoldenSegment) -> None:
+    done = tieredstore("fetch", "-c", plugin_settings(segment), *address(segment))
+    assert (done.code, done.stderr) == (0, "")
+    assert done.stdout == segment.original("log").read_bytes()
+
+
+@pytest.mark.parametrize("segment", ALL_SEGMENTS, ids=str)
+def test_index_raw_writes_each_index_and_exits_3_for_what_was_not_recorded(segment: GoldenSegment) -> None:
+    expected = original_indexes(segment)
+    for kind in IndexType:
+        done = tieredstore("index", "-c", plugin_settings(segment), *address(segment), kind.value, "--raw")
+        if kind in expected:
+            assert (done.code, done.stdout, done.stderr) == (0, expected[kind], "")
+        else:
+            assert (done.code, done.stdout) == (3, b"")
+            assert done.stderr.startswith("tieredstore: ")
+
+
+@pytest.mark.parametrize("segment", ONE_OF_EACH_CASE, ids=str)
+def test_every_index_can_be_decoded(segment: GoldenSegment) -> None:
+    rows: dict[IndexType, Any] = {}
+    for kind in original_indexes(segment):
+        done = tieredstore("index", "-c", plugin_settings(segment), *address(segment), kind.value, "--json")
+        assert done.code == 0
+        rows[kind] = done.json
+        shown = tieredstore("index", "-c", plugin_settings(segment), *address(segment), kind.value)
+        assert shown.code == 0
+        assert all(str(value) in shown.text for row in rows[kind] for value in row.values())
+    size = segment.original("log").stat().st_size
+    assert all(segment.base_offset <= row["offset"] <= segment.end_offset for row in rows[IndexType.OFFSET])
+    assert all(row["position"] < size for row in rows[IndexType.OFFSET])
+    assert len(rows[IndexType.OFFSET]) == len(original_indexes(segment)[IndexType.OFFSET]) // 8
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_ls_json_has_one_row_for_each_segment(case: str) -> None:
+    rows = tieredstore("ls", "-c", case_path(case) / "rsm.properties", "--json").json
+    expected = segments(case)
+    assert [(row["topic"], row["partition"], row["base_offset"]) for row in rows] == [address(s) for s in expected]
+    for row, segment in zip(rows, expected, strict=True):
+        manifest = manifest_of(segment)
+        objects = [segment.stored(suffix).stat().st_size for suffix in ("log", "indexes", "rsm-manifest")]
+        assert row["topic_id"] == segment.topic_id
+        assert row["end_offset"] == segment.end_offset
+        assert row["segment_id"] == segment.segment_id
+        assert row["size"] == segment.original("log").stat().st_size
+        assert row["stored_size"] == sum(objects)
+        assert row["ratio"] == pytest.approx(row["size"] / row["stored_size"], abs=1e-3)
+        assert (row["compressed"], row["encrypted"]) == (manifest.compression, manifest.encryption is not None)
+        assert row["key_id"] == (manifest.encryption.key_id if manifest.encryption else None)
+        assert manifest.metadata is not None
+        assert row["max_timestamp_ms"] == manifest.metadata.max_timestamp_ms
+        epochs = [(epoch["epoch"], epoch["start_offset"]) for epoch in row["leader_epochs"]]
+        assert epochs == list(manifest.metadata.segment_leader_epochs)
+        assert (row["complete"], row["missing"], row["damage"]) == (True, [], None)
+
+
+@pytest.mark.parametrize("segment", ONE_OF_EACH_CASE, ids=str)
+def test_inspect_finds_no_damage_in_what_the_plugin_wrote(segment: GoldenSegment) -> None:
+    done = tieredstore("inspect", "-c", plugin_settings(segment), *address(segment), "--json", "--chunks")
+    assert (done.code, done.stderr) == (0, "")
+    view = done.json
+    assert view["damage"] == []
+    assert sum(chunk["size"] for chunk in view["chunks"]) == view["size"] == segment.original("log").stat().st_size
+    assert sum(chunk["stored_size"] for chunk in view["chunks"]) == segment.stored("log").stat().st_size
+    assert view["metadata"]["end_offset"] == segment.end_offset
+    assert tieredstore("inspect", "-c", plugin_settings(segment), *address(segment), "--chunks").code == 0
+
+
+@pytest.mark.parametrize("mode", ["none", "zstd+enc"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_copy_of_the_originals_comes_back_equal(case: str, mode: str, tmp_path: Path) -> None:
+    settings = write_settings(tmp_path, MODES[mode])
+    copied = tieredstore("copy", "-c", settings, case_path(case) / "original")
+    assert (copied.code, copied.stderr) == (0, "")
+    for segment in segments(case):
+        where = ("-c", settings, *address(segment))
+        assert tieredstore("fetch", *where).stdout == segment.original("log").read_bytes()
+        for kind, content in original_indexes(segment).items():
+            assert tieredstore("index", *where, kind.value, "--raw").stdout == content
+    rows = tieredstore("ls", "-c", settings, "--json").json
+    expected = [(*address(s), s.end_offset, s.topic_id) for s in segments(case)]
+    assert [
+        tuple(row[n] for n in ("topic", "partition", "base_offset", "end_offset", "topic_id")) for row in rows
+    ] == expected
+
+
+def test_a_masked_prefix_is_not_shown() -> None:
+    segment = segments("10-prefix-masked-custommeta")[0]
+    done = tieredstore("inspect", "-c", plugin_settings(segment), *address(segment), "--json")
+    assert all(found["key"].startswith("<prefix>/") for found in done.json["objects"])
+    assert b"pre fix" not in done.stdout

@@ -1,0 +1,78 @@
+"""``keys generate``: files that the key ring takes, never overwritten, never readable by others."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli_process import ORIGINALS, spawn, tieredstore, write_settings
+from tieredstore.config import read_properties
+from tieredstore.transform.keyring import KeyRing
+
+
+def test_a_pair_that_the_key_ring_takes_is_made(tmp_path: Path) -> None:
+    done = tieredstore("keys", "generate", "key-1", "-d", tmp_path)
+    assert (done.code, done.stderr) == (0, "")
+    public, private = tmp_path / "key-1.public.pem", tmp_path / "key-1.private.pem"
+    ring = KeyRing.from_files("key-1", {"key-1": (public, private)})
+    assert ring.unwrap("key-1", ring.wrap(bytes(32))) == bytes(32)
+    assert len(ring.wrap(bytes(32))) == 3072 // 8
+    assert stat.S_IMODE(private.stat().st_mode) == 0o600
+    assert private.read_text().startswith("-----BEGIN PRIVATE KEY-----\n")
+    assert public.read_text().startswith("-----BEGIN PUBLIC KEY-----\n")
+
+
+def test_what_is_printed_is_the_settings_to_paste(tmp_path: Path) -> None:
+    folder = tmp_path / "a = odd: folder#é"
+    folder.mkdir()
+    printed = tieredstore("keys", "generate", "k", "-d", folder, "--bits", 2048)
+    assert "PRIVATE KEY" not in printed.text
+    settings = write_settings(tmp_path)
+    with settings.open("ab") as file:
+        file.write(printed.stdout)
+    assert read_properties(settings)["encryption.key.pairs.k.public.key.file"] == str(folder / "k.public.pem")
+    assert tieredstore("copy", "-c", settings, ORIGINALS).code == 0
+    assert {row["key_id"] for row in tieredstore("ls", "-c", settings, "--json").json} == {"k"}
+    assert tieredstore("fetch", "-c", settings, "single", 0, 0).code == 0
+
+
+@pytest.mark.parametrize("name", ["public", "private"])
+def test_a_key_is_never_overwritten(name: str, tmp_path: Path) -> None:
+    there = tmp_path / f"k.{name}.pem"
+    there.write_text("precious")
+    done = tieredstore("keys", "generate", "k", "-d", tmp_path, "--bits", 2048)
+    assert (done.code, done.stdout) == (2, b"")
+    assert "never overwritten" in done.stderr
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["precious"]
+
+
+@pytest.mark.parametrize("key_id", ["", " ", "a:b", "a,b", "a/b", "..", ".k", "a b", "ключ", "k" * 101, "a\n"])
+def test_ids_that_settings_or_manifests_cannot_hold_are_refused(key_id: str, tmp_path: Path) -> None:
+    done = tieredstore("keys", "generate", "-d", tmp_path, "--", key_id)
+    assert (done.code, done.stdout) == (2, b"")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("bits", ["1024", "2047", "99999", "x"])
+def test_sizes_that_are_weak_or_absurd_are_refused(bits: str, tmp_path: Path) -> None:
+    assert tieredstore("keys", "generate", "k", "-d", tmp_path, "--bits", bits).code == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    done = tieredstore("keys", "generate", "k", "-d", tmp_path / "no", "--bits", 2048)
+    assert done.code == 2
+    assert (
+        done.stderr
+        == f"tieredstore: {tmp_path / 'no' / 'k.private.pem'} cannot be written: No such file or directory\n"
+    )
+
+
+def test_keys_go_to_the_current_folder_without_d(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = spawn("keys", "generate", "k", "--bits", 2048)
+    assert done.code == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"k.private.pem", "k.public.pem"}
+    assert f"={tmp_path / 'k.private.pem'}\n" in done.text

@@ -1,0 +1,42 @@
+"""kill -9 at every operation of a copy: the next run completes it, each segment once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.cli_process import ORIGINALS, environment
+
+MOMENTS = ("before", "during", "after")
+
+
+def test_after_kill_9_at_any_store_operation_a_second_run_leaves_each_segment_committed_once(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.cli_kill_sweep", str(tmp_path), str(ORIGINALS)],
+        capture_output=True,
+        env=environment(),
+        check=False,
+        timeout=200,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    runs = [json.loads(line) for line in done.stdout.splitlines()]
+    # One listing, and for each of three segments a look for its manifest and three objects. An empty listing has no
+    # middle, and a look that finds nothing has no answer to lose.
+    deaths = {moment: sum(run["died"] for run in runs if run["moment"] == moment) for moment in MOMENTS}
+    assert deaths == {"before": 1 + 3 * 4, "during": 3 * 4, "after": 1 + 3 * 3}
+    assert len(runs) == 3 * (1 + 3 * 4)
+    for run in runs:
+        whole = [row["base_offset"] for row in run["segments"] if row["complete"]]
+        assert whole == [0, 1, 2], run
+        committed = [row for row in run["segments"] if "rsm-manifest" not in row["missing"]]
+        assert len(committed) == 3, run
+        shown_before = sum(row["complete"] for row in run["visible"])
+        assert run["second_run"][0] == 0
+        assert run["second_run"][1]["skipped"] == shown_before
+        assert run["second_run"][1]["copied"] == 3 - shown_before
+        assert run["third_run"][0] == 0
+        assert run["third_run"][1]["skipped"] == 3
+        assert not run["third_run_added"]
+        assert run["equal"]

@@ -1,0 +1,161 @@
+"""``ls`` and ``inspect`` on stores that are not in order."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli_process import ORIGINALS, TXN, stored_files, tieredstore, write_settings
+from tests.support.golden_data import case_path
+from tests.support.paths import GOLDEN
+from tests.support.small_segments import ENC
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Path:
+    """A store with the three segments of topic ``single``."""
+    made = write_settings(tmp_path)
+    assert tieredstore("copy", "-c", made, ORIGINALS).code == 0
+    return made
+
+
+@pytest.mark.parametrize("suffix", ["log", "indexes", "rsm-manifest"])
+def test_a_segment_that_lacks_an_object_is_listed_as_incomplete(suffix: str, settings: Path, tmp_path: Path) -> None:
+    stored_files(tmp_path, suffix)[1].unlink()
+    listed = tieredstore("ls", "-c", settings, "--json")
+    assert listed.code == 0
+    assert [row["complete"] for row in listed.json] == [True, False, True]
+    row = listed.json[1]
+    assert (row["base_offset"], row["missing"]) == (1, [suffix])
+    assert row["stored_size"] > 0
+    unknown = {name for name, value in row.items() if value is None} - {"damage", "key_id"}
+    in_manifest = {"end_offset", "size", "ratio", "compressed", "encrypted", "max_timestamp_ms", "leader_epochs"}
+    assert unknown == (in_manifest | {"max_timestamp"} if suffix == "rsm-manifest" else set())
+    for arguments in ([], ["single"], ["single", "0"]):
+        shown = tieredstore("ls", "-c", settings, *arguments)
+        assert shown.code == 0
+        assert shown.stderr.count("\n") == 1
+        assert f"{row['segment_id']} of single-0" in shown.stderr
+        assert f"cannot be read: no .{suffix}" in shown.stderr
+        assert row["segment_id"] not in shown.text
+
+
+@pytest.mark.parametrize("arguments", [["--json"], [], ["single", "0"]])
+def test_a_damaged_manifest_is_listed_and_exits_4(arguments: list[str], settings: Path, tmp_path: Path) -> None:
+    stored_files(tmp_path, "rsm-manifest")[2].write_bytes(b'{"version":"1"')
+    listed = tieredstore("ls", "-c", settings, *arguments)
+    assert listed.code == 4
+    if arguments == ["--json"]:
+        assert [row["complete"] for row in listed.json] == [True, True, False]
+        assert [bool(row["damage"]) for row in listed.json] == [False, False, True]
+    else:
+        assert "is damaged" in listed.stderr
+
+
+def test_rows_are_sorted_by_number_and_not_by_text(tmp_path: Path) -> None:
+    settings = write_settings(tmp_path)
+    for partition in (10, 9, 100):
+        (tmp_path / f"a-{partition}").symlink_to(ORIGINALS / "single-0")
+    (tmp_path / "a-b-0").symlink_to(ORIGINALS / "single-0")
+    for name in ("a-10", "a-9", "a-100", "a-b-0"):
+        assert tieredstore("copy", "-c", settings, tmp_path / name).code == 0
+    rows = tieredstore("ls", "-c", settings, "--json").json
+    found = [(row["topic"], row["topic_id"], row["partition"], row["base_offset"], row["segment_id"]) for row in rows]
+    assert len(found) == 12
+    assert found == sorted(found)
+    assert {row["topic"] for row in tieredstore("ls", "-c", settings, "a", "--json").json} == {"a"}
+    assert {row["partition"] for row in tieredstore("ls", "-c", settings, "a", 9, "--json").json} == {9}
+
+
+def test_the_table_has_a_line_a_partition_and_totals() -> None:
+    shown = tieredstore("ls", "-c", case_path("01-none") / "rsm.properties")
+    assert (shown.code, shown.stderr) == (0, "")
+    lines = [line.split() for line in shown.text.splitlines() if line.strip()]
+    assert [line[:4] for line in lines if line[0] == "none"] == [
+        ["none", lines[2][1], "0", "2"],
+        ["none", lines[2][1], "1", "2"],
+    ]
+    assert lines[-1][:2] == ["total", "4"]
+    assert "2026-01-01T00:00:13.344Z" in shown.text
+
+
+def test_an_empty_store_is_an_empty_list(tmp_path: Path) -> None:
+    settings = write_settings(tmp_path)
+    assert tieredstore("ls", "-c", settings, "--json").json == []
+    shown = tieredstore("ls", "-c", settings)
+    assert (shown.code, shown.stdout, shown.stderr) == (0, b"", "tieredstore: no segments found\n")
+
+
+def test_names_from_the_store_cannot_command_a_terminal(tmp_path: Path, settings: Path) -> None:
+    (topic,) = (tmp_path / "store").iterdir()
+    topic.rename(topic.with_name(topic.name.replace("single", "sin\x1b[2Jgle")))
+    stored_files(tmp_path, "log")[0].unlink()
+    shown = tieredstore("ls", "-c", settings)
+    assert b"\x1b" not in shown.stdout
+    assert "\x1b" not in shown.stderr
+    assert "sin\N{REPLACEMENT CHARACTER}[2Jgle" in shown.text
+
+
+@pytest.mark.parametrize("suffix", ["log", "indexes"])
+@pytest.mark.parametrize("change", [-1, 1])
+def test_inspect_shows_an_object_of_another_size_as_damage(
+    suffix: str, change: int, settings: Path, tmp_path: Path
+) -> None:
+    path = stored_files(tmp_path, suffix)[0]
+    os.truncate(path, path.stat().st_size + change)
+    done = tieredstore("inspect", "-c", settings, "single", 0, 0, "--json")
+    assert done.code == 4
+    (sentence,) = done.json["damage"]
+    assert f"{path.stat().st_size} bytes where its manifest says {path.stat().st_size - change}" in sentence
+    assert done.stderr == f"tieredstore: {sentence}\n"
+    shown = tieredstore("inspect", "-c", settings, "single", 0, 0)
+    assert (shown.code, shown.stderr) == (4, done.stderr)
+
+
+def test_inspect_shows_a_lost_object_as_damage(settings: Path, tmp_path: Path) -> None:
+    stored_files(tmp_path, "indexes")[0].unlink()
+    done = tieredstore("inspect", "-c", settings, "single", 0, 0, "--json")
+    assert done.code == 4
+    assert done.json["damage"] == ["damage: the .indexes object is missing under a valid manifest"]
+    assert "(no .indexes)" in tieredstore("inspect", "-c", settings, "single", 0, 0).text
+
+
+def test_inspect_and_ls_and_delete_need_no_key(tmp_path: Path) -> None:
+    settings = write_settings(tmp_path, ENC)
+    assert tieredstore("copy", "-c", settings, TXN).code == 0
+    keyless = tmp_path / "keyless.properties"
+    keyless.write_text(settings.read_text().replace(str(GOLDEN), "/nowhere"))
+    assert len(tieredstore("ls", "-c", keyless, "--json").json) == 5
+    view = tieredstore("inspect", "-c", keyless, "txn", 0, 605, "--json")
+    assert view.code == 0
+    assert view.json["manifest"]["encryption"] == {"key_id": "key1", "wrapped_key_bytes": 384}
+    assert tieredstore("delete", "-c", keyless, "txn", 0, 605).code == 0
+    done = tieredstore("fetch", "-c", keyless, "txn", 0, 0)
+    assert (done.code, done.stdout) == (2, b"")
+    assert "/nowhere" in done.stderr
+
+
+def test_inspect_knows_a_segment_without_recorded_metadata(settings: Path, tmp_path: Path) -> None:
+    manifest = stored_files(tmp_path, "rsm-manifest")[0]
+    head, _, _ = manifest.read_bytes().partition(b',"remoteLogSegmentMetadata"')
+    manifest.write_bytes(head + b"}")
+    done = tieredstore("inspect", "-c", settings, "single", 0, 0, "--json")
+    assert (done.code, done.json["metadata"]) == (0, None)
+    assert "0 to ?" in tieredstore("inspect", "-c", settings, "single", 0, 0).text
+    row = tieredstore("ls", "-c", settings, "--json").json[0]
+    assert (row["end_offset"], row["leader_epochs"], row["max_timestamp_ms"], row["complete"]) == (
+        None,
+        None,
+        None,
+        True,
+    )
+
+
+def test_json_is_ascii_whatever_the_names(settings: Path, tmp_path: Path) -> None:
+    (topic,) = (tmp_path / "store").iterdir()
+    topic.rename(topic.with_name(topic.name.replace("single", "größe")))
+    listed = tieredstore("ls", "-c", settings, "--json")
+    assert listed.stdout.isascii()
+    assert {row["topic"] for row in listed.json} == {"größe"}

@@ -1,0 +1,132 @@
+"""The program as a whole: help, versions, settings, one-sentence errors, bugs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli_process import ORIGINALS, spawn, tieredstore, write_settings
+from tieredstore.cli import listing
+from tieredstore.cli.main import main
+
+COMMANDS = ["copy", "ls", "inspect", "fetch", "index", "cat", "offsets", "dump", "delete", "keys generate", "version"]
+
+
+def words(text: str) -> str:
+    """``text`` without the boxes and line breaks of help pages."""
+    return " ".join(re.sub(r"[│╭╮╰╯─•]", " ", text).split())
+
+
+def test_help_teaches_a_first_session() -> None:
+    shown = tieredstore("--help")
+    assert (shown.code, shown.stderr) == (0, "")
+    for command in ("keys generate", "copy", "ls", "inspect", "fetch"):
+        assert f"tieredstore {command} " in words(shown.text)
+    assert "Exit codes" in shown.text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_a_help_text_with_an_example(command: str) -> None:
+    shown = tieredstore(*command.split(), "--help")
+    assert (shown.code, shown.stderr) == (0, "")
+    assert f"Example: tieredstore {command}" in words(shown.text)
+    assert command.split(maxsplit=1)[0] in tieredstore("--help").text
+
+
+def test_no_command_shows_the_help() -> None:
+    shown = tieredstore()
+    assert shown.code == 2
+    assert "first session" in words(shown.text + shown.stderr)
+
+
+def test_version() -> None:
+    assert tieredstore("--version").text.startswith("tieredstore ")
+    assert tieredstore("--version").text == tieredstore("version").text
+
+
+@pytest.mark.parametrize("arguments", [("nonsense",), ("ls", "--nonsense"), ("fetch",), ("ls", "a", "b")])
+def test_wrong_usage_exits_2_without_a_traceback(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    done = tieredstore(*arguments, *(["-c", write_settings(tmp_path)] if arguments[0] == "ls" else []))
+    assert (done.code, done.stdout) == (2, b"")
+    assert "Traceback" not in done.stderr
+
+
+def test_the_settings_may_come_from_the_environment(tmp_path: Path) -> None:
+    settings = write_settings(tmp_path)
+    assert spawn("ls", "--json", TIEREDSTORE_SETTINGS=str(settings)).stdout == b"[]\n"
+    missing = spawn("ls", "--json")
+    assert missing.code == 2
+    assert "--settings" in missing.stderr
+
+
+def test_paths_in_the_settings_are_relative_to_their_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = write_settings(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert tieredstore("copy", "-c", settings, ORIGINALS).code == 0
+    assert len(tieredstore("ls", "-c", "../store.properties", "--json").json) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (None, "there is no such settings file"),
+        ("chunk.size=x", "chunk.size"),
+        ("storage.backend.class=filesystem\nchunk.size=1\nstorage.root=nowhere", "not an existing folder"),
+        ("storage.backend.class=filesystem\nchunk.size=1\nstorage.rot=store", "storage.root"),
+    ],
+)
+def test_wrong_settings_are_one_sentence_and_exit_2(text: str | None, expected: str, tmp_path: Path) -> None:
+    settings = tmp_path / "s.properties"
+    if text is not None:
+        settings.write_text(text)
+    done = spawn("ls", "-c", settings)
+    assert (done.code, done.stdout) == (2, b"")
+    assert done.stderr.startswith("tieredstore: ")
+    assert done.stderr.count("\n") == 1
+    assert expected in done.stderr
+
+
+def test_secrets_are_not_printed(tmp_path: Path) -> None:
+    secrets = {
+        "storage.s3.bucket.name": "b",
+        "storage.s3.region": "r",
+        "storage.aws.access.key.id": "SECRET-ID",
+        "storage.aws.secret.access.key": "SECRET-KEY",
+        "chunk.size": "no number",
+    }
+    settings = write_settings(tmp_path, {"storage.backend.class": "s3", **secrets})
+    for arguments in (["ls"], ["-v", "ls"], ["copy", str(ORIGINALS)]):
+        done = tieredstore(*arguments, "-c", settings)
+        assert done.code == 2
+        assert "SECRET" not in done.text + done.stderr
+
+
+def test_a_bug_shows_its_traceback_and_no_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_arguments: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(listing, "load_listing", broken)
+    with pytest.raises(ZeroDivisionError):
+        main(["ls", "-c", str(write_settings(tmp_path))])
+
+
+def test_verbose_tells_what_has_no_effect(tmp_path: Path) -> None:
+    settings = write_settings(tmp_path, {"metrics.num.samples": "3"})
+    assert spawn("ls", "-c", settings).stderr == "tieredstore: no segments found\n"
+    told = spawn("-v", "ls", "-c", settings).stderr
+    assert "metrics.num.samples" in told
+    assert all(line.startswith("tieredstore: ") for line in told.splitlines())
+
+
+def test_names_that_the_locale_cannot_show_are_no_reason_to_fail(tmp_path: Path) -> None:
+    settings = write_settings(tmp_path)
+    assert tieredstore("copy", "-c", settings, ORIGINALS).code == 0
+    (topic,) = (tmp_path / "store").iterdir()
+    topic.rename(topic.with_name(topic.name.replace("single", "größe")))
+    for arguments in (["ls"], ["inspect", "größe", "0", "0"], ["fetch", "größe", "0", "7"]):
+        done = spawn(*arguments, "-c", settings, PYTHONIOENCODING="ascii")
+        assert done.code == (3 if arguments[0] == "fetch" else 0)
+        assert "Traceback" not in done.stderr

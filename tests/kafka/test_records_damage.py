@@ -1,0 +1,218 @@
+"""What the decoder does with logs that are not as they should be."""
+
+from __future__ import annotations
+
+import re
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.record_batches import (
+    CODECS,
+    COMPRESS,
+    compressed_batch,
+    message,
+    message_set,
+    rows,
+    rows_of,
+    with_body,
+    with_field,
+)
+from tieredstore.errors import BatchCorrupt
+from tieredstore.kafka.batches import CompressionType
+from tieredstore.kafka.records import RecordDecoder
+from tieredstore.testing.batches import Record, build_batch
+
+RECORDS = [Record(b"first", b"k", 1_000, (("h", b"x"),)), Record(b"second", None, 1_007)]
+BATCH = build_batch(RECORDS, 7)
+BEFORE = build_batch([Record(b"before")], 2)
+AFTER = build_batch([Record(b"after")], 30)
+
+# Offsets of a batch's fields: base offset 0, length 8, magic 16, attributes 21, last delta 23, count 57.
+FRAMES = [
+    (with_field(BATCH, 8, ">i", 0, seal=False), "impossible length 0"),
+    (with_field(BATCH, 8, ">i", 13, seal=False), "impossible length 13"),
+    (with_field(BATCH, 8, ">i", -1, seal=False), "impossible length -1"),
+    (with_field(BATCH, 8, ">i", 2**31 - 1, seal=False), "has 2147483659 bytes, and max_batch_bytes allows"),
+    (with_field(BATCH, 16, ">b", 3, seal=False), "unknown magic 3"),
+    (with_field(BATCH, 16, ">b", -1, seal=False), "unknown magic -1"),
+]
+CONTENTS = [
+    (with_field(BATCH, 0, ">q", -1), "has offsets -1"),
+    (with_field(BATCH, 0, ">q", 2**63 - 1), "has offsets|its log ends"),
+    (with_field(BATCH, 0, ">q", 2), "begins at offset 2, not after offset 2"),
+    (with_field(BATCH, 23, ">i", -1), "has offsets 7"),
+    (with_field(BATCH, 57, ">i", 3), "3 records for 2 offsets"),
+    (with_field(BATCH, 57, ">i", -1), "-1 records for 2 offsets"),
+    (with_field(with_field(BATCH, 23, ">i", 99), 57, ">i", 100), "100 records in only"),
+    (with_field(with_field(BATCH, 23, ">i", 9), 57, ">i", 3), "record, number 2 of 3"),
+    (with_field(BATCH, 57, ">i", 1), "left after its 1 records"),
+    (with_field(BATCH, 21, ">h", 5), "unknown compression type 5"),
+    (BATCH[:30] + b"\xff" + BATCH[31:], "is damaged: its CRC is"),
+    (with_field(BATCH[:61] + bytes([2]) + BATCH[62:], 23, ">i", 1), "record, number 0"),
+]
+
+
+def record(*varints: int, size: int | None = None) -> bytes:
+    """Record bytes of small zig-zag numbers, in front of them their size."""
+    body = bytes(number << 1 if number >= 0 else ~(number << 1) for number in varints)
+    return bytes([(len(body) if size is None else size) << 1]) + body
+
+
+# Attributes, timestamp delta, offset delta, key size, value size, count of headers.
+RECORD_FAULTS = [
+    (record(0, 0, 0, -1, -1, 0, size=7), "number 0 of 1"),
+    (record(0, 0, 0, -1, -1, 0, size=5), "number 0 of 1"),
+    (record(0, 0, 0, -1, -1, 0, 0), "number 0 of 1"),
+    (record(0, 0, 0, 5, -1, 0), "number 0 of 1"),
+    (record(0, 0, 0, -1, 63, 0), "number 0 of 1"),
+    (record(0, 0, 1, -1, -1, 0), "offset delta 1"),
+    (record(0, 0, -1, -1, -1, 0), "offset delta -1"),
+    (record(0, 0, 0, -1, -1, -1), "malformed headers"),
+    (record(0, 0, 0, -1, -1, 60), "malformed headers"),
+    (record(0, 0, 0, -1, -1, 1, -1, -1), "malformed headers"),
+    (record(0, 0, 0, -1, -1, 1, 0, 9), "malformed headers"),
+    (record(0, 0, 0, -1, -1, 0)[:-1] + b"\xff", "number 0 of 1"),
+    (bytes([40 << 1, 0]) + b"\xff" * 10 + b"\x01" + bytes(29), "number 0 of 1"),
+    (b"\xff\xff\xff\xff\xff\x01" + bytes(30), "number 0 of 1"),
+    (b"\xfe\xff\xff\xff\x0f" + bytes(30), "number 0 of 1"),
+]
+
+
+@pytest.mark.parametrize(("batch", "words"), FRAMES + CONTENTS)
+@pytest.mark.parametrize("piece", [1, 1_000])
+def test_a_damaged_batch_is_named_after_the_records_before_it(batch: bytes, words: str, piece: int) -> None:
+    log = BEFORE + batch + AFTER
+    found = RecordDecoder().decode([log[at : at + piece] for at in range(0, len(log), piece)], position=1_000)
+    assert next(found).column("value").to_pylist() == [b"before"]
+    with pytest.raises(BatchCorrupt, match=words) as caught:
+        next(found)
+    assert f"at byte {1_000 + len(BEFORE)}" in str(caught.value)
+
+
+@pytest.mark.parametrize(("batch", "words"), CONTENTS)
+def test_a_damaged_batch_is_skipped_with_a_report(batch: bytes, words: str) -> None:
+    decoder = RecordDecoder(on_corrupt="skip")
+    found = rows_of(decoder.decode([BEFORE + batch + AFTER], position=1_000))
+    assert [row["value"] for row in found] == [b"before", b"after"]
+    (skipped,) = decoder.skipped
+    assert (skipped.position, skipped.size_in_bytes) == (1_000 + len(BEFORE), len(batch))
+    assert skipped.base_offset == struct.unpack(">q", batch[:8])[0]
+    assert re.search(words, skipped.reason)
+
+
+@pytest.mark.parametrize(("batch", "words"), FRAMES)
+def test_nothing_can_be_skipped_without_a_frame(batch: bytes, words: str) -> None:
+    with pytest.raises(BatchCorrupt, match=words):
+        rows(BEFORE + batch + AFTER, on_corrupt="skip")
+
+
+@pytest.mark.parametrize(("body", "words"), RECORD_FAULTS)
+@pytest.mark.parametrize("codec", CODECS)
+def test_every_field_of_a_record_is_bounded(body: bytes, words: str, codec: CompressionType) -> None:
+    batch = with_body(build_batch([Record(b"v")]), COMPRESS[codec](body), codec)
+    with pytest.raises(BatchCorrupt, match=words):
+        rows(batch)
+    assert rows(batch + AFTER, on_corrupt="skip") == rows(AFTER)
+
+
+def test_any_negative_size_of_a_key_or_value_is_a_null_as_in_java() -> None:
+    batch = with_body(build_batch([Record(b"v")]), record(0, 0, 0, -9, -2, 1, 0, -7), CompressionType.NONE)
+    (row,) = rows(batch)
+    assert (row["key"], row["value"], row["headers"]) == (None, None, [{"key": "", "value": None}])
+
+
+def test_offset_deltas_must_increase() -> None:
+    body = record(0, 0, 1, -1, -1, 0) + record(0, 0, 1, -1, -1, 0)
+    with pytest.raises(BatchCorrupt, match="offset delta 1"):
+        rows(with_body(build_batch([Record(b"v")] * 2), body, CompressionType.NONE))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_fault_in_the_last_record_takes_none_of_its_batch_along(codec: CompressionType) -> None:
+    batch = compressed_batch([Record(b"v", headers=(("h", None),))] * 9, 10, codec)
+    short = with_field(with_field(batch, 23, ">i", 9), 57, ">i", 10)
+    assert rows(BEFORE + short + AFTER, on_corrupt="skip") == rows(BEFORE + AFTER)
+
+
+def test_a_fault_late_in_a_large_batch_takes_none_of_it_along() -> None:
+    for records, target in (([Record(b"v")] * 20_000, 4 << 20), ([Record(bytes(5_000))] * 100, 10_000)):
+        batch = build_batch(records, 10)
+        short = with_field(with_field(batch, 23, ">i", len(records)), 57, ">i", len(records) + 1)
+        after = build_batch([Record(b"after")], 100_000)
+        assert rows(BEFORE + short + after, on_corrupt="skip", target_bytes=target) == rows(BEFORE + after)
+
+
+@given(st.integers(1, len(BATCH) - 1), st.integers(1, 80))
+def test_a_log_that_ends_inside_a_batch_is_named(missing: int, piece: int) -> None:
+    log = (BEFORE + BATCH)[:-missing]
+    found = RecordDecoder(on_corrupt="skip").decode([log[at : at + piece] for at in range(0, len(log), piece)])
+    assert next(found).column("value").to_pylist() == [b"before"]
+    with pytest.raises(
+        BatchCorrupt, match=f"ends {len(BATCH) - missing} bytes into the record batch at byte {len(BEFORE)}"
+    ):
+        next(found)
+
+
+@pytest.mark.parametrize("tail", [bytes(11), bytes(17) + b"x", bytes(30) + BATCH, bytes(5_000) + b"\1"])
+@pytest.mark.parametrize("piece", [1, 16, 20, 10_000])
+def test_only_zeros_of_twelve_bytes_or_more_end_a_log(tail: bytes, piece: int) -> None:
+    log = BEFORE + tail
+    with pytest.raises(BatchCorrupt):
+        rows([log[at : at + piece] for at in range(0, len(log), piece)])
+
+
+def test_an_unchecked_crc_is_not_looked_at() -> None:
+    batch = with_field(BATCH, 17, ">i", 12345, seal=False)
+    assert rows(batch, check_crc=False) == rows(BATCH)
+
+
+@given(st.integers(0, len(BATCH) * 8 - 1))
+def test_a_flipped_bit_is_never_taken_for_the_truth(bit: int) -> None:
+    changed = bytearray(BATCH)
+    changed[bit // 8] ^= 1 << bit % 8
+    # The CRC begins behind its own field: offset, length, epoch and magic are not under it.
+    if 12 <= bit // 8 < 16 or bit // 8 < 8:
+        return
+    with pytest.raises(BatchCorrupt):
+        rows(bytes(changed))
+
+
+def test_a_stored_batch_over_the_limit_is_refused_before_it_is_whole() -> None:
+    batch = build_batch([Record(bytes(5_000))])
+    with pytest.raises(BatchCorrupt, match="max_batch_bytes allows 4999"):
+        rows([batch[:100]], max_batch_bytes=4_999)
+
+
+BAD_SETS = [
+    (message(1, 9, b"v")[:-1] + b"x", "CRC"),
+    (message_set(1, 9, message(0, 0, b"v"), CompressionType.GZIP), "not of magic 1"),
+    (
+        message_set(1, 9, message_set(1, 0, message(1, 0, b"v"), CompressionType.GZIP), CompressionType.GZIP),
+        "compressed",
+    ),
+    (message_set(1, 9, b"", CompressionType.GZIP), "without messages"),
+    (message_set(1, 9, message(1, 3, b"v") + message(1, 3, b"v"), CompressionType.GZIP), "inner messages at offset"),
+    (message_set(1, 9, message(1, 0, b"v") + message(1, 10, b"v"), CompressionType.GZIP), "inner messages at offset"),
+    (message_set(0, 9, message(0, 2, b"v") + message(0, 9, b"v"), CompressionType.GZIP), "inner messages at offset 2"),
+    (message_set(0, 9, message(0, 9, b"v")[:-1], CompressionType.GZIP), "inner message, number 0"),
+    (message_set(0, 9, message(0, 9, b"v")[:-1] + b"x", CompressionType.GZIP), "number 0, that is damaged"),
+    (message(0, 9, None, None, attributes=1), "malformed gzip|without messages"),
+]
+
+
+@pytest.mark.parametrize(("batch", "words"), BAD_SETS)
+def test_damaged_message_sets_are_named_and_can_be_skipped(batch: bytes, words: str) -> None:
+    with pytest.raises(BatchCorrupt, match=words):
+        rows(BEFORE + batch)
+    assert rows(BEFORE + batch + AFTER, on_corrupt="skip") == rows(BEFORE + AFTER)
+
+
+def test_a_damaged_offset_does_not_pass_for_the_end_of_the_range() -> None:
+    log = BEFORE + with_field(BATCH, 0, ">q", 7 + 2**40, seal=False) + AFTER
+    with pytest.raises(BatchCorrupt, match="its log ends before offset 31"):
+        rows(log, stop_offset=20, end_offset=31)
+    assert rows(log, stop_offset=31, end_offset=31, on_corrupt="skip") == rows(BEFORE + AFTER)
+    assert rows(BEFORE + BATCH + AFTER, stop_offset=31, end_offset=31) == rows(BEFORE + BATCH + AFTER)

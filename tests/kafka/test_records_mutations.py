@@ -1,0 +1,42 @@
+"""Ten thousand damaged batches. ``tests/asan`` puts the same ones to a kernel that watches every access."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.support.record_batches import rows
+from tests.support.record_mutations import check, contents, mutations
+from tieredstore.errors import BatchCorrupt
+
+
+def test_damage_gives_an_error_or_records_that_hold_together() -> None:
+    source = random.Random(0)
+    survived = sum(check(mutation, source) for mutation in mutations(2, 10_000))
+    assert 100 < survived < 9_000
+
+
+def test_damage_under_the_crc_gives_an_error_or_the_same_records() -> None:
+    refused = 0
+    for mutation in mutations(1, 3_000):
+        if mutation.is_sealed:
+            continue
+        try:
+            found = rows(mutation.damaged)
+        except BatchCorrupt:
+            refused += 1
+            continue
+        # A message set of several batches may have lost one of them whole.
+        expected = contents(rows(mutation.original))
+        assert all(content in expected for content in contents(found))
+    assert refused > 500
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_noise_is_an_error(seed: int) -> None:
+    source = random.Random(seed)
+    for _ in range(300):
+        noise = source.randbytes(source.randrange(12, 300))
+        with pytest.raises(BatchCorrupt):
+            rows(noise)

@@ -1,0 +1,103 @@
+"""What a cluster says of its topics and offsets."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+
+from tests.support.kafka_topics import Produced, Transaction, delete_records, make_topic, produce, produce_transaction
+from tests.support.servers.kafka import KafkaServer
+from tieredstore.errors import ResourceNotFound
+from tieredstore.kafka.logdir import describe, discover
+from tieredstore.live import Isolation, LiveCluster
+
+
+def cluster_of(server: KafkaServer, isolation: Isolation = "read_uncommitted") -> LiveCluster:
+    return LiveCluster({"bootstrap.servers": server.bootstrap_servers}, isolation=isolation, timeout_s=30)
+
+
+def test_topics_are_named_in_order_without_kafkas_own(kafka: KafkaServer) -> None:
+    made = sorted([make_topic(kafka), make_topic(kafka, name="__of-a-user"), make_topic(kafka, name="a.topic")])
+    produce_transaction(kafka, made[-1], [Produced(None, b"")], "commit")
+    with cluster_of(kafka) as cluster:
+        topics = cluster.topics()
+    assert list(topics) == sorted(topics)
+    assert set(made) <= set(topics)
+    assert "__transaction_state" not in topics
+
+
+def test_a_topic_has_the_id_and_partitions_that_its_folders_have(kafka: KafkaServer) -> None:
+    topic = make_topic(kafka, partitions=3)
+    # The broker writes a partition's metadata with its first records.
+    produce(kafka, topic, [Produced(None, b"")], partition=2)
+    with cluster_of(kafka) as cluster:
+        found = cluster.topic(topic)
+    assert (found.topic, found.partitions) == (topic, (0, 1, 2))
+    text = kafka.folder(topic, 2).joinpath("partition.metadata").read_text()
+    assert f"topic_id: {found.topic_id}\n" in f"{text}\n"
+    assert base64.urlsafe_b64decode(f"{found.topic_id}==") == found.topic_id.bytes
+
+
+def test_segments_that_the_broker_has_closed_are_found_in_its_folders(kafka: KafkaServer) -> None:
+    topic = make_topic(kafka, {"internal.segment.bytes": "20000"})
+    for number in range(12):
+        produce(kafka, topic, [Produced(None, bytes([number]) * 6000)])
+    segments = [found for found in discover(kafka.log_dir).segments if found.topic == topic]
+    closed = [describe(found) for found in segments[:-1]]
+    assert len(closed) >= 3
+    with cluster_of(kafka) as cluster:
+        assert {segment.topic_id for segment in closed} == {cluster.topic(topic).topic_id}
+        assert closed[-1].end_offset < cluster.end_offsets([(topic, 0)])[topic, 0]
+
+
+def test_offsets_are_those_between_which_can_be_read(kafka: KafkaServer) -> None:
+    one, two = make_topic(kafka, partitions=2), make_topic(kafka)
+    produce(kafka, one, [Produced(None, b"")] * 5, partition=1)
+    produce(kafka, two, [Produced(None, b"")] * 9)
+    delete_records(kafka, two, 4)
+    places = [(one, 0), (one, 1), (two, 0)]
+    with cluster_of(kafka) as cluster:
+        assert cluster.earliest_offsets(places) == {(one, 0): 0, (one, 1): 0, (two, 0): 4}
+        assert cluster.end_offsets(places) == {(one, 0): 0, (one, 1): 5, (two, 0): 9}
+        assert cluster.end_offsets([]) == {}
+        assert cluster.offsets_for_times({}) == {}
+
+
+def test_an_open_transaction_hides_what_is_behind_it(kafka: KafkaServer) -> None:
+    topic = make_topic(kafka)
+    produce(kafka, topic, [Produced(None, b"", timestamp_ms=1_000)] * 2)
+    Transaction(kafka).send(topic, [Produced(None, b"", timestamp_ms=2_000)])
+    produce(kafka, topic, [Produced(None, b"", timestamp_ms=3_000)])
+    place = (topic, 0)
+    with cluster_of(kafka) as all_of_it, cluster_of(kafka, "read_committed") as committed:
+        assert all_of_it.end_offsets([place]) == {place: 4}
+        assert committed.end_offsets([place]) == {place: 2}
+        assert all_of_it.offsets_for_times({place: 1_500}) == {place: 2}
+        assert committed.offsets_for_times({place: 1_500}) == {place: None}
+
+
+def test_times_are_looked_up_as_consumers_do(kafka: KafkaServer) -> None:
+    topic = make_topic(kafka)
+    moments = [1_000, 5_000, 3_000, 8_000]
+    for moment in moments:
+        produce(kafka, topic, [Produced(None, b"", timestamp_ms=moment)])
+    place = (topic, 0)
+    with cluster_of(kafka) as cluster:
+        for time, offset in {0: 0, 1_000: 0, 1_001: 1, 5_001: 3, 8_000: 3, 8_001: None, 2**62: None}.items():
+            assert cluster.offsets_for_times({place: time}) == {place: offset}, time
+        # Below zero the protocol has other meanings: -1 is the end, -2 the beginning.
+        assert [cluster.offsets_for_times({place: time})[place] for time in (-1, -2, -3, -(2**63))] == [0] * 4
+
+
+def test_what_is_not_there_is_said(kafka: KafkaServer) -> None:
+    topic = make_topic(kafka)
+    with cluster_of(kafka) as cluster:
+        with pytest.raises(ResourceNotFound, match=f"^there is no nobody at {kafka.bootstrap_servers}$"):
+            cluster.topic("nobody")
+        with pytest.raises(ResourceNotFound, match=f"^there is no {topic}-1 at"):
+            cluster.end_offsets([(topic, 0), (topic, 1)])
+        with pytest.raises(ResourceNotFound, match=f"^there is no {topic}-1 at"):
+            cluster.end_offsets([(topic, 1)])
+        with pytest.raises(ResourceNotFound, match=r"^there is no nobody at"):
+            cluster.earliest_offsets([("nobody", 0)])

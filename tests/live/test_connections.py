@@ -1,0 +1,255 @@
+"""Ways to a broker: logins, TLS, brokers that are not there; and clients that travel to other processes."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import pickle
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
+from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12Certificate, serialize_java_truststore
+from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates as serialize_key_store
+
+from tests.support.kafka_topics import Produced, allow_to_read, make_topic, produce
+from tests.support.servers.kafka import PASSWORD, USER, KafkaServer, start_kafka
+from tests.support.servers.kafka_certificates import issue, make_authority
+from tests.support.servers.process import free_port
+from tieredstore.errors import BrokerDenied, BrokerUnavailable, TieredStoreError
+from tieredstore.live import LiveCluster, read_live
+
+PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+Properties = dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def topic(kafka: KafkaServer) -> str:
+    """Of three records."""
+    name = make_topic(kafka)
+    produce(kafka, name, [Produced(None, b"%d" % number) for number in range(3)])
+    return name
+
+
+def rows_through(properties: Properties, topic: str, timeout_s: float = 20) -> int:
+    """How many records come both ways: found by the cluster's offsets, read by a consumer."""
+    with LiveCluster(properties, isolation="read_committed", timeout_s=timeout_s) as cluster:
+        stop = cluster.end_offsets([(topic, 0)])[topic, 0]
+    batches = read_live(properties, topic, 0, 0, stop, isolation="read_committed", timeout_s=timeout_s)
+    return sum(batch.num_rows for batch in batches)
+
+
+def login(mechanism: str, password: str) -> Properties:
+    module = PLAIN if mechanism == "PLAIN" else SCRAM
+    jaas = f'{module} required username="{USER}" password="{password}";'
+    return {"sasl.mechanism": mechanism, "sasl.jaas.config": jaas}
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_a_login_in_javas_words_is_taken(kafka: KafkaServer, topic: str, mechanism: str) -> None:
+    listener = {"bootstrap.servers": kafka.sasl_servers, "security.protocol": "SASL_PLAINTEXT"}
+    assert rows_through({**listener, **login(mechanism, PASSWORD)}, topic) == 3
+
+
+def test_a_login_in_librdkafkas_words_is_taken(kafka: KafkaServer, topic: str) -> None:
+    listener = {"bootstrap.servers": kafka.sasl_servers, "security.protocol": "SASL_PLAINTEXT"}
+    words = {"sasl.mechanism": "PLAIN", "sasl.username": USER, "sasl.password": PASSWORD}
+    assert rows_through({**listener, **words}, topic) == 3
+
+
+def refusal(properties: Properties, topic: str) -> str:
+    """The sentence of both ways, which is the same but for its beginning."""
+    cluster = LiveCluster(properties, isolation="read_committed", timeout_s=20)
+    with cluster, pytest.raises(BrokerDenied) as looked_up:
+        cluster.topic(topic)
+    with cluster, pytest.raises(BrokerDenied):
+        cluster.topics()
+    with pytest.raises(BrokerDenied) as read:
+        next(read_live(properties, topic, 0, 0, 3, isolation="read_committed", timeout_s=20))
+    assert not read.value.retryable
+    sentences = {re.sub(r"^.*?: | \(after .*", "", str(raised.value)) for raised in (looked_up, read)}
+    assert len(sentences) == 1
+    assert "\n" not in str(read.value)
+    return sentences.pop()
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_a_wrong_password_is_denied_at_once_and_never_shown(kafka: KafkaServer, topic: str, mechanism: str) -> None:
+    listener = {"bootstrap.servers": kafka.sasl_servers, "security.protocol": "SASL_PLAINTEXT"}
+    said = refusal({**listener, **login(mechanism, "not-that-one")}, topic)
+    assert "Authentication failed" in said
+    assert "not-that-one" not in said
+
+
+def test_a_login_that_the_listener_does_not_know_is_denied(kafka: KafkaServer, topic: str) -> None:
+    listener = {"bootstrap.servers": kafka.sasl_servers, "security.protocol": "SASL_PLAINTEXT"}
+    assert "supported mechanisms: PLAIN,SCRAM" in refusal({**listener, **login("SCRAM-SHA-512", PASSWORD)}, topic)
+
+
+def trusted(kafka: KafkaServer, kind: str, folder: Path) -> Properties:
+    """The broker's authority, in each way that Java clients and librdkafka can be told it."""
+    pem, store = folder / "authority.pem", folder / "authority.p12"
+    pem.write_text(kafka.authority.certificate_pem)
+    entry = PKCS12Certificate(kafka.authority.certificate, b"authority")
+    store.write_bytes(serialize_java_truststore([entry], BestAvailableEncryption(b"of the store")))
+    java = {"ssl.truststore.location": str(store), "ssl.truststore.password": "of the store"}
+    return {
+        "pem": {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(pem)},
+        "words": {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": pem.read_text()},
+        "pkcs12": java | {"ssl.truststore.type": "PKCS12"},
+        "javas default": java,
+        "librdkafka": {"ssl.ca.location": str(pem)},
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["pem", "words", "pkcs12", "javas default", "librdkafka"])
+def test_a_broker_is_trusted_by_its_authority(kafka: KafkaServer, topic: str, kind: str, tmp_path: Path) -> None:
+    listener = {"bootstrap.servers": kafka.tls_servers, "security.protocol": "SSL"}
+    assert rows_through({**listener, **trusted(kafka, kind, tmp_path)}, topic) == 3
+
+
+def test_a_login_over_tls_is_taken(kafka: KafkaServer, topic: str, tmp_path: Path) -> None:
+    listener = {"bootstrap.servers": kafka.sasl_tls_servers, "security.protocol": "SASL_SSL"}
+    assert rows_through({**listener, **trusted(kafka, "pem", tmp_path), **login("PLAIN", PASSWORD)}, topic) == 3
+
+
+def test_a_broker_of_another_authority_is_not_trusted(kafka: KafkaServer, topic: str) -> None:
+    listener = {"bootstrap.servers": kafka.tls_servers, "security.protocol": "SSL"}
+    others = {"ssl.truststore.certificates": make_authority("others").certificate_pem}
+    assert "certificate verify failed" in refusal({**listener, **others}, topic)
+    assert "certificate verify failed" in refusal(listener, topic)
+
+
+def test_the_brokers_name_is_checked_unless_java_would_not(kafka: KafkaServer, topic: str, tmp_path: Path) -> None:
+    elsewhere = kafka.tls_servers.replace("127.0.0.1", "localhost")
+    listener = {"bootstrap.servers": elsewhere, "security.protocol": "SSL", **trusted(kafka, "pem", tmp_path)}
+    assert "certificate verify failed" in refusal(listener, topic)
+    assert rows_through({**listener, "ssl.endpoint.identification.algorithm": ""}, topic) == 3
+
+
+@pytest.fixture(scope="module")
+def choosy() -> Iterator[KafkaServer]:
+    """A broker that wants its clients to have certificates."""
+    with start_kafka(**{"ssl.client.auth": "required"}) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[KafkaServer]:
+    """A broker that lets the user of its SASL listener do only what was allowed."""
+    authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    with start_kafka(**{"authorizer.class.name": authorizer, "super.users": "User:ANONYMOUS"}) as server:
+        yield server
+
+
+def test_the_right_to_read_the_topic_is_all_that_is_needed(guarded: KafkaServer) -> None:
+    allowed, forbidden = make_topic(guarded), make_topic(guarded)
+    for topic in (allowed, forbidden):
+        produce(guarded, topic, [Produced(None, b"")] * 3)
+    allow_to_read(guarded, USER, allowed)
+    listener = {"bootstrap.servers": guarded.sasl_servers, "security.protocol": "SASL_PLAINTEXT"}
+    listener |= login("PLAIN", PASSWORD)
+    # No right to any group was given.
+    assert rows_through(listener, allowed) == 3
+    with LiveCluster(listener, isolation="read_committed", timeout_s=20) as cluster:
+        assert cluster.topics() == (allowed,)
+        for ask in (lambda: cluster.topic(forbidden), lambda: cluster.end_offsets([(forbidden, 0)])):
+            with pytest.raises(BrokerDenied, match="authorization failed"):
+                ask()
+    with pytest.raises(BrokerDenied, match="authorization failed"):
+        next(read_live(listener, forbidden, 0, 0, 3, isolation="read_committed", timeout_s=2))
+
+
+def test_a_client_shows_its_certificate(choosy: KafkaServer, tmp_path: Path) -> None:
+    topic = make_topic(choosy)
+    produce(choosy, topic, [Produced(None, b"")] * 3)
+    ours = issue(choosy.authority, "client")
+    pem, store = ours.write(tmp_path / "client.pem"), tmp_path / "client.p12"
+    locked = BestAvailableEncryption(b"of the store")
+    store.write_bytes(serialize_key_store(b"client", ours.key, ours.certificate, None, locked))
+    listener = {"bootstrap.servers": choosy.tls_servers, "security.protocol": "SSL"}
+    listener |= trusted(choosy, "pem", tmp_path)
+    for shown in (
+        {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(pem)},
+        {"ssl.keystore.location": str(store), "ssl.keystore.password": "of the store"},
+        {"ssl.keystore.key": ours.key_pem, "ssl.keystore.certificate.chain": ours.certificate_pem},
+        {"ssl.key.location": str(pem), "ssl.certificate.location": str(pem)},
+    ):
+        assert rows_through({**listener, **shown}, topic) == 3, sorted(shown)
+    with pytest.raises(TieredStoreError):
+        rows_through(listener, topic, timeout_s=2)
+
+
+def test_a_broker_that_is_not_there_can_be_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    nobody = {"bootstrap.servers": f"127.0.0.1:{free_port()}"}
+    with LiveCluster(nobody, isolation="read_committed", timeout_s=0.5) as cluster:
+        for ask in (cluster.topics, lambda: cluster.topic("t"), lambda: cluster.end_offsets([("t", 0)])):
+            with pytest.raises(BrokerUnavailable, match="Connection refused") as raised:
+                ask()
+            assert raised.value.retryable
+    with pytest.raises(BrokerUnavailable, match=r"^t-0 at .* cannot be read: .*Connection refused"):
+        next(read_live(nobody, "t", 0, 0, 1, isolation="read_committed", timeout_s=0.5))
+    # One for each client, of what it says some thirty times a second.
+    assert len(caplog.records) <= 3
+
+
+def test_a_listener_of_another_protocol_is_told_by_its_silence(kafka: KafkaServer) -> None:
+    wrong = {"bootstrap.servers": kafka.tls_servers}
+    said = pytest.raises(BrokerUnavailable, match=r"within 1 s; if it runs, see that security\.protocol is its own")
+    with LiveCluster(wrong, isolation="read_committed", timeout_s=1) as cluster, said:
+        cluster.topic("t")
+
+
+def test_a_broker_that_dies_in_the_middle_can_be_tried_again() -> None:
+    with start_kafka() as server:
+        topic, properties = make_topic(server), {"bootstrap.servers": server.bootstrap_servers}
+        # More than is read ahead.
+        for _ in range(3):
+            produce(server, topic, [Produced(None, os.urandom(990_000)) for _ in range(20)])
+        batches = read_live(properties, topic, 0, 0, 60, isolation="read_committed", timeout_s=3)
+        offsets: list[object] = next(batches)["offset"].to_pylist()
+        server.kill()
+        with pytest.raises(BrokerUnavailable):
+            offsets.extend(offset for batch in batches for offset in batch["offset"].to_pylist())
+        assert offsets == list(range(len(offsets)))
+
+
+def test_a_cluster_is_pickled_without_its_client_and_shows_no_secret(kafka: KafkaServer, topic: str) -> None:
+    listener = {"bootstrap.servers": kafka.sasl_servers, "security.protocol": "SASL_PLAINTEXT"}
+    with LiveCluster({**listener, **login("PLAIN", PASSWORD)}, isolation="read_committed") as cluster:
+        found = cluster.topic(topic)
+        assert repr(cluster) == f"LiveCluster(bootstrap.servers='{kafka.sasl_servers}', isolation='read_committed')"
+        with pickle.loads(pickle.dumps(cluster)) as copy:
+            assert copy.topic(topic) == found
+    assert cluster.topic(topic) == found
+    cluster.close()
+
+
+def test_a_forked_child_has_a_client_of_its_own_and_leaves_its_parents_alone(kafka: KafkaServer, topic: str) -> None:
+    properties = {"bootstrap.servers": kafka.bootstrap_servers}
+    cluster = LiveCluster(properties, isolation="read_committed")
+    found = cluster.topic(topic)
+    batches = read_live(properties, topic, 0, 0, 3, isolation="read_committed")
+    first = next(batches)
+
+    def child() -> None:
+        nonlocal batches
+        fine = cluster.topic(topic) == found
+        cluster.close()
+        # What the parent reads is not ended here.
+        batches = read_live(properties, topic, 0, 0, 3, isolation="read_committed")
+        fine = fine and sum(batch.num_rows for batch in batches) == 3
+        os._exit(0 if fine else 1)
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    assert first.num_rows + sum(batch.num_rows for batch in batches) == 3
+    assert cluster.topic(topic) == found
+    cluster.close()

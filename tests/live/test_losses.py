@@ -1,0 +1,178 @@
+"""What a read from a broker does when records are gone, the topic is another one, or the log was damaged."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+
+import crc32c
+import pyarrow as pa
+import pytest
+
+from tests.support.kafka_topics import (
+    Produced,
+    Transaction,
+    delete_records,
+    delete_topic,
+    end_offset,
+    make_topic,
+    produce,
+)
+from tests.support.servers.kafka import KafkaServer
+from tieredstore.errors import BatchCorrupt, DataLoss, ResourceNotFound
+from tieredstore.live import LiveCluster, read_live
+from tieredstore.model import Uuid
+
+
+def records(count: int, size: int = 10) -> list[Produced]:
+    source = random.Random(count)
+    return [Produced(None, source.randbytes(size)) for _ in range(count)]
+
+
+def reading(
+    server: KafkaServer, topic: str, start: int, stop: int, *, topic_id: Uuid | None = None, timeout_s: float = 20
+) -> Iterator[pa.RecordBatch]:
+    properties = {"bootstrap.servers": server.bootstrap_servers}
+    return read_live(
+        properties, topic, 0, start, stop, isolation="read_committed", topic_id=topic_id, timeout_s=timeout_s
+    )
+
+
+def collect(batches: Iterator[pa.RecordBatch], offsets: list[object]) -> None:
+    for batch in batches:
+        offsets += batch["offset"].to_pylist()
+
+
+def topic_id_of(server: KafkaServer, topic: str) -> Uuid:
+    with LiveCluster({"bootstrap.servers": server.bootstrap_servers}, isolation="read_committed") as cluster:
+        return cluster.topic(topic).topic_id
+
+
+@pytest.mark.parametrize(("start", "stop", "lost"), [(0, 100, "0 to 39"), (39, 41, "39 to 39"), (5, 20, "5 to 19")])
+def test_offsets_before_the_log_are_data_loss(kafka: KafkaServer, start: int, stop: int, lost: str) -> None:
+    topic = make_topic(kafka)
+    produce(kafka, topic, records(100))
+    delete_records(kafka, topic, 40)
+    with pytest.raises(DataLoss, match=rf"^offsets {lost} are gone from {topic}-0 .* begins at offset 40 now"):
+        list(reading(kafka, topic, start, stop))
+    assert sum(batch.num_rows for batch in reading(kafka, topic, 40, 100)) == 60
+
+
+def test_retention_that_passes_by_during_the_read_is_data_loss_behind_what_had_come(kafka: KafkaServer) -> None:
+    topic = make_topic(kafka)
+    # More than is read ahead.
+    for _ in range(3):
+        produce(kafka, topic, records(20, 1_000_000 - 1000))
+    batches = reading(kafka, topic, 0, 60)
+    rows: list[object] = next(batches)["offset"].to_pylist()
+    delete_records(kafka, topic, 59)
+    with pytest.raises(DataLoss, match="begins at offset 59 now") as raised:
+        collect(batches, rows)
+    assert rows == list(range(len(rows)))
+    assert 0 < len(rows) < 59
+    assert f"offsets {len(rows)} to 58 are gone" in str(raised.value)
+
+
+def test_an_offset_behind_the_log_is_data_loss(kafka: KafkaServer) -> None:
+    topic = make_topic(kafka)
+    produce(kafka, topic, records(10))
+    with pytest.raises(DataLoss, match="ends before offset 10 now, and was to be read from offset 11 on"):
+        list(reading(kafka, topic, 11, 12))
+
+
+def test_a_log_that_ends_too_early_is_data_loss_after_its_records(kafka: KafkaServer) -> None:
+    topic = make_topic(kafka)
+    produce(kafka, topic, records(10))
+    batches = reading(kafka, topic, 0, 12, timeout_s=1)
+    rows: list[object] = []
+    with pytest.raises(DataLoss, match="ends before offset 10, and was to be read up to offset 12"):
+        collect(batches, rows)
+    assert rows == list(range(10))
+
+
+def test_a_log_that_grows_to_the_end_in_time_is_read(kafka: KafkaServer) -> None:
+    topic = make_topic(kafka)
+    transaction = Transaction(kafka)
+    transaction.send(topic, records(3))
+    batches = reading(kafka, topic, 0, 4, timeout_s=60)
+    transaction.end("commit")
+    assert [offset for batch in batches for offset in batch["offset"].to_pylist()] == [0, 1, 2]
+
+
+def recreated(server: KafkaServer, topic: str, count: int) -> None:
+    delete_topic(server, topic)
+    end = time.monotonic() + 30
+    while True:
+        try:
+            topic_id_of(server, topic)
+        except ResourceNotFound:
+            break
+        assert time.monotonic() < end
+    make_topic(server, name=topic)
+    produce(server, topic, records(count))
+
+
+def test_a_topic_that_was_created_again_is_data_loss(kafka: KafkaServer) -> None:
+    topic = make_topic(kafka)
+    produce(kafka, topic, records(10))
+    old = topic_id_of(kafka, topic)
+    recreated(kafka, topic, 10)
+    new = topic_id_of(kafka, topic)
+    with pytest.raises(DataLoss, match=f"created again: its id is {new} on the broker, and the records of {old}"):
+        list(reading(kafka, topic, 0, 10, topic_id=old))
+    assert sum(batch.num_rows for batch in reading(kafka, topic, 0, 10, topic_id=new)) == 10
+
+
+def test_a_topic_that_is_created_again_during_the_read_is_data_loss(kafka: KafkaServer) -> None:
+    topic = make_topic(kafka)
+    produce(kafka, topic, records(30_000))
+    batches = reading(kafka, topic, 0, 30_000, topic_id=topic_id_of(kafka, topic))
+    next(batches)
+    recreated(kafka, topic, 30_000)
+    with pytest.raises(DataLoss):
+        list(batches)
+
+
+def test_a_topic_or_partition_that_is_not_there_is_said(kafka: KafkaServer) -> None:
+    with pytest.raises(ResourceNotFound, match="there is no nobody at"):
+        list(reading(kafka, "nobody", 0, 1, topic_id=Uuid.random()))
+    properties = {"bootstrap.servers": kafka.bootstrap_servers}
+    topic = make_topic(kafka)
+    for name, partition in ((topic, 7), ("nobody", 0)):
+        with pytest.raises(ResourceNotFound, match=f"{name}-{partition} at"):
+            list(read_live(properties, name, partition, 0, 1, isolation="read_committed", timeout_s=3))
+
+
+def change_log(server: KafkaServer, topic: str, change: Callable[[bytes], bytes]) -> None:
+    """In place, on the disk of the broker, which looks at nothing before it sends it."""
+    (log,) = server.folder(topic).glob("*.log")
+    with log.open("r+b") as file:
+        content = file.read()
+        file.seek(0)
+        file.write(change(content))
+
+
+def test_a_header_whose_key_is_no_text_is_an_error_that_says_how_to_go_on(kafka: KafkaServer) -> None:
+    topic = make_topic(kafka)
+    produce(kafka, topic, [Produced(None, b"0"), Produced(None, b"1", (("AAAA", None),))])
+
+    def malform(log: bytes) -> bytes:
+        changed = log.replace(b"AAAA", b"\xff\xfeAA")
+        return changed[:17] + crc32c.crc32c(changed[21:]).to_bytes(4, "big") + changed[21:]
+
+    change_log(kafka, topic, malform)
+    with pytest.raises(BatchCorrupt, match=f"^the record at offset 1 of {topic}-0 .* read without headers$"):
+        list(reading(kafka, topic, 0, 2))
+    properties = {"bootstrap.servers": kafka.bootstrap_servers}
+    batches = read_live(properties, topic, 0, 0, 2, isolation="read_committed", columns=("value",), timeout_s=20)
+    assert [value for batch in batches for value in batch["value"].to_pylist()] == [b"0", b"1"]
+
+
+def test_a_damaged_batch_on_the_brokers_disk_is_an_error(kafka: KafkaServer) -> None:
+    topic = make_topic(kafka)
+    produce(kafka, topic, records(10, 100))
+    change_log(kafka, topic, lambda log: log[:-50] + bytes([log[-50] ^ 1]) + log[-49:])
+    assert end_offset(kafka, topic) == 10
+    with pytest.raises(BatchCorrupt, match=f"{topic}-0 at .* CRC32C"):
+        list(reading(kafka, topic, 0, 10))

@@ -1,0 +1,154 @@
+"""Retries with a clock of the test's own: how often, how fast, how long."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tieredstore.errors import AccessDenied, ConfigError, StoreUnavailable
+from tieredstore.process.retries import Attempt, Deadline, RetryPolicy, seconds
+
+
+@dataclass
+class Clock:
+    now: float = 1000.0
+    slept: list[float] = field(default_factory=list[float])
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+def failing(clock: Clock, times: int, takes_s: float = 0.0) -> tuple[Callable[[Attempt], int], list[int]]:
+    """An operation that fails so many times, and the numbers of its attempts."""
+    numbers: list[int] = []
+
+    def operation(attempt: Attempt) -> int:
+        numbers.append(attempt.number)
+        clock.now += takes_s
+        if len(numbers) <= times:
+            raise StoreUnavailable("not now")
+        return 42
+
+    return operation, numbers
+
+
+def policy(clock: Clock, random: float = 1.0, **others: float) -> RetryPolicy:
+    return RetryPolicy(
+        attempts=int(others.get("attempts", 5)),
+        base_delay_s=others.get("base_delay_s", 1.0),
+        max_delay_s=others.get("max_delay_s", 10.0),
+        timeout_s=others.get("timeout_s", 1000.0),
+        monotonic=clock.monotonic,
+        sleep=clock.sleep,
+        random=lambda: random,
+    )
+
+
+@given(st.integers(0, 4))
+def test_the_first_success_is_the_result(failures: int) -> None:
+    clock = Clock()
+    operation, numbers = failing(clock, failures)
+    assert policy(clock).call("it", operation) == 42
+    assert numbers == list(range(1, failures + 2))
+
+
+def test_the_last_failure_names_the_operation_and_the_tries() -> None:
+    clock = Clock()
+    operation, numbers = failing(clock, 9)
+    with pytest.raises(StoreUnavailable, match=r"reading it failed \(5 of 5 tries\): not now"):
+        policy(clock).call("reading it", operation)
+    assert len(numbers) == 5
+
+
+def test_waits_double_up_to_the_ceiling() -> None:
+    clock = Clock()
+    with pytest.raises(StoreUnavailable):
+        policy(clock, attempts=7).call("it", failing(clock, 9)[0])
+    assert clock.slept == [1, 2, 4, 8, 10, 10]
+
+
+@given(st.floats(0, 1), st.integers(1, 10_000))
+def test_a_wait_lies_between_nothing_and_the_ceiling(random: float, number: int) -> None:
+    assert 0 <= policy(Clock(), random).delay_s(number) <= 10
+
+
+def test_another_error_is_not_tried_again() -> None:
+    clock = Clock()
+    tries: list[int] = []
+
+    def denied(attempt: Attempt) -> None:
+        tries.append(attempt.number)
+        raise AccessDenied("no")
+
+    with pytest.raises(AccessDenied, match="no"):
+        policy(clock).call("it", denied)
+    assert tries == [1]
+    assert clock.slept == []
+
+
+def test_no_try_begins_after_the_deadline() -> None:
+    clock = Clock()
+    operation, numbers = failing(clock, 99, takes_s=30)
+    with pytest.raises(StoreUnavailable, match="3 of 100"):
+        policy(clock, attempts=100, timeout_s=70).call("it", operation)
+    assert len(numbers) == 3
+    assert clock.now <= 1000 + 70 + 30
+
+
+def test_the_sooner_of_two_deadlines_counts() -> None:
+    clock = Clock()
+    seen: list[float] = []
+    outer = Deadline.after(5, clock.monotonic)
+    policy(clock, timeout_s=50).call("it", lambda attempt: seen.append(attempt.deadline.remaining_s()), deadline=outer)
+    policy(clock, timeout_s=3).call("it", lambda attempt: seen.append(attempt.deadline.remaining_s()), deadline=outer)
+    assert seen == [5, 3]
+
+
+def test_a_deadline_that_has_passed_says_what_it_was_for() -> None:
+    clock = Clock()
+    deadline = Deadline.after(1, clock.monotonic)
+    deadline.check("reading")
+    clock.now += 1
+    with pytest.raises(StoreUnavailable, match="reading did not end within its deadline"):
+        deadline.check("reading")
+
+
+@pytest.mark.parametrize("wrong", [{"attempts": 0.0}, {"timeout_s": 0.0}, {"base_delay_s": -1.0}, {"max_delay_s": 0.5}])
+def test_a_policy_that_cannot_be_kept_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigError):
+        policy(Clock(), **wrong)
+
+
+def test_a_policy_is_picklable() -> None:
+    made = RetryPolicy(attempts=7, timeout_s=3)
+    assert pickle.loads(pickle.dumps(made)) == made
+
+
+def test_each_try_has_a_deadline_of_its_own_and_none_outlives_the_call() -> None:
+    clock = Clock()
+    limited = replace(policy(clock, timeout_s=12.0, attempts=3), attempt_timeout_s=4.0)
+    ends: list[float] = []
+
+    def operation(attempt: Attempt) -> int:
+        ends.append(attempt.deadline.at_s)
+        clock.now += 3.5
+        raise StoreUnavailable("not now")
+
+    with pytest.raises(StoreUnavailable):
+        limited.call("it", operation)
+    # Waits of 1 s and 2 s lie between tries of 3.5 s: the third would end at 1014, past the end of the call.
+    assert ends == [1004.0, 1008.5, 1012.0]
+
+
+@pytest.mark.parametrize(("milliseconds", "expected"), [(None, None), (1, 0.001), (1500, 1.5)])
+def test_time_outs_of_the_settings_are_milliseconds(milliseconds: int | None, expected: float | None) -> None:
+    assert seconds(milliseconds) == expected

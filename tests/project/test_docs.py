@@ -1,0 +1,356 @@
+"""The documents: what they name exists, what they show runs, what they calculate is right."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import functools
+import importlib
+import itertools
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+from typer.core import TyperGroup
+
+from tests.support.cli_process import environment
+from tests.support.paths import REPOSITORY
+from tieredstore import errors
+from tieredstore.backends.registry import BY_SETTING
+from tieredstore.cli.main import app
+from tieredstore.config import load_settings, settings_from
+from tieredstore.config.encryption import pair_id
+from tieredstore.config.names import KNOWN
+from tieredstore.format.chunk_index import FixedChunkIndex
+from tieredstore.format.chunk_sizes import encode_chunk_sizes, unpack_chunk_sizes
+from tieredstore.format.custom_metadata import CustomMetadata
+from tieredstore.format.keys import parse_key
+from tieredstore.format.manifest import SegmentManifest
+from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.testing.segments import build_segment
+from tieredstore.transform.encryption import DataKey, SegmentCipher
+
+DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")])
+NAMES = ("design", "format", "operations", "reading", "spark", "stores")
+OURS = [REPOSITORY / "README.md", *(REPOSITORY / "docs" / f"{name}.md" for name in NAMES)]
+
+_FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+_CODE = re.compile(r"`([^`\n]+)`")
+_SETTING = re.compile(
+    r"(?:storage|chunk|key|compression|encryption|custom|transform|fetch|upload|segment)(?:\.[\w<>]+)+"
+)
+_MARKED = re.compile(r"<!-- ([\w-]+)(.*?) -->\n```\n(.*?)```", re.DOTALL)
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(REPOSITORY))
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    """The code blocks of a language, indented ones too."""
+    found = _FENCE.findall(path.read_text())
+    return [re.sub(rf"^{indent}", "", code, flags=re.MULTILINE) for indent, kind, code in found if kind == language]
+
+
+def prose(path: Path) -> str:
+    """The document without its code blocks."""
+    return _FENCE.sub("", path.read_text())
+
+
+def anchors(path: Path) -> set[str]:
+    """The names by which headings can be linked to."""
+    headings = re.findall(r"^#+ (.+)$", prose(path), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=name_of)
+def test_links_lead_somewhere(path: Path) -> None:
+    for link in _LINK.findall(prose(path)):
+        target, _, anchor = link.partition("#")
+        if target.startswith("https://"):
+            continue
+        found = (path.parent / target) if target else path
+        assert found.exists(), link
+        assert not anchor or anchor in anchors(found), link
+
+
+def test_the_readme_leads_to_every_document() -> None:
+    linked = {(REPOSITORY / link).resolve() for link in _LINK.findall((REPOSITORY / "README.md").read_text())}
+    assert {path.resolve() for path in DOCUMENTS} - {(REPOSITORY / "README.md").resolve()} <= linked
+
+
+def test_the_readme_names_the_versions_that_the_scripts_ask_for() -> None:
+    asked = "".join((REPOSITORY / "scripts" / name).read_text() for name in ("check-prerequisites", "install-servers"))
+    readme = " ".join((REPOSITORY / "README.md").read_text().split())
+    versions = set(re.findall(r"(?:Python|OpenSSL|Go|Node\.js|Java|Maven) \d[\d.]*(?= or later)", asked))
+    assert len(versions) >= 6
+    assert [version for version in sorted(versions) if f"{version} or later" not in readme] == []
+
+
+def test_the_readme_names_the_stores_that_there_are() -> None:
+    (sentence,) = re.findall(r"Stores there are today:([^.]+)\.", (REPOSITORY / "README.md").read_text())
+    assert set(_CODE.findall(sentence)) == set(BY_SETTING)
+
+
+def test_the_design_shows_the_layers_that_the_linter_holds() -> None:
+    contract = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
+    assert " → ".join(contract["layers"]) in " ".join((REPOSITORY / "docs" / "design.md").read_text().split())
+
+
+@pytest.mark.parametrize("path", OURS, ids=name_of)
+def test_lines_are_at_most_120_characters_long_but_for_tables_and_examples(path: Path) -> None:
+    assert [line for line in prose(path).splitlines() if len(line) > 120 and not line.startswith("|")] == []
+
+
+def shown_commands(path: Path) -> Iterator[list[str]]:
+    """The words of every command line that a document shows, in blocks and within sentences."""
+    lines = [line.removeprefix("$ ") for block in blocks(path, "console") for line in block.splitlines()]
+    for text in [*lines, *_CODE.findall(prose(path))]:
+        name, *words = text.split()
+        if name == "tieredstore" and words:
+            yield words
+
+
+@pytest.mark.parametrize("path", OURS, ids=name_of)
+def test_commands_and_their_options_exist(path: Path) -> None:
+    for words in shown_commands(path):
+        group, rest = typer.main.get_group(app), list(words)
+        options = {"--help"} | options_of(group.params)
+        while rest and not rest[0].startswith("-"):
+            command = group.commands[rest.pop(0)]
+            options = {"--help"} | options_of(command.params)
+            if not isinstance(command, TyperGroup):
+                break
+            group = command
+        named = {word.partition("=")[0] for word in rest if re.match("--?[a-z]", word)}
+        assert named <= options, words
+
+
+def options_of(parameters: Iterable[Any]) -> set[str]:
+    return {option for parameter in parameters for option in parameter.opts}
+
+
+def test_the_documents_show_commands() -> None:
+    assert {words[0] for path in OURS for words in shown_commands(path)} >= {
+        "copy",
+        "fetch",
+        "delete",
+        "inspect",
+        "keys",
+    }
+
+
+@pytest.mark.parametrize("path", OURS, ids=name_of)
+def test_settings_exist(path: Path) -> None:
+    listed = [line.partition("=")[0] for block in blocks(path, "properties") for line in block.splitlines()]
+    named = [text.partition("=")[0] for text in _CODE.findall(prose(path))]
+    settings = [name for name in [*listed, *named] if _SETTING.fullmatch(name)]
+    assert [name for name in settings if name not in KNOWN and pair_id(name) is None] == []
+    assert settings or path.name == "design.md"
+
+
+@pytest.mark.parametrize("path", OURS, ids=name_of)
+def test_dotted_names_of_the_library_exist(path: Path) -> None:
+    for name in re.findall(r"tieredstore(?:\.\w+)+", prose(path)):
+        if name.endswith(".x"):  # stands for any module
+            continue
+        resolve(name.split("."))
+
+
+def resolve(parts: list[str]) -> object:
+    for stop in range(len(parts), 0, -1):
+        try:
+            module = importlib.import_module(".".join(parts[:stop]))
+        except ModuleNotFoundError:
+            continue
+        return functools.reduce(getattr, parts[stop:], module)
+    raise AssertionError(".".join(parts))
+
+
+@pytest.mark.parametrize("path", OURS, ids=name_of)
+def test_files_of_the_repository_that_are_named_exist(path: Path) -> None:
+    named = [
+        text for text in _CODE.findall(prose(path)) if re.fullmatch(r"(tests|benchmarks|scripts|docs)/[\w./-]+", text)
+    ]
+    assert [name for name in named if not (REPOSITORY / name).exists()] == []
+
+
+def test_every_error_has_its_exit_code_in_the_table() -> None:
+    table = re.findall(
+        r"^\| (\d+) \| [^|]+ \| ([^|]*) \|$", (REPOSITORY / "docs" / "operations.md").read_text(), re.MULTILINE
+    )
+    written = {name: int(code) for code, names in table for name in re.findall(r"`(\w+)`", names)}
+    classes = {name: found for name, found in vars(errors).items() if isinstance(found, type)}
+    expected = {name: found.exit_code for name, found in classes.items() if issubclass(found, errors.TieredStoreError)}
+    assert written == expected
+
+
+def test_errors_that_are_named_exist() -> None:
+    named = set(
+        re.findall(
+            r"`(\w+(?:Corrupt|Error|NotFound|NotRecorded|Exists|Unavailable|Range|Segment|TooLarge))`", text_of_all()
+        )
+    )
+    assert {"SegmentCorrupt", "InvalidRange"} <= named
+    assert [name for name in sorted(named) if not hasattr(errors, name)] == []
+
+
+def text_of_all() -> str:
+    return "".join(path.read_text() for path in OURS)
+
+
+def test_the_settings_for_a_second_key_pair_use_both() -> None:
+    (block,) = blocks(REPOSITORY / "docs" / "operations.md", "properties")
+    lines = dict(line.split("=", 1) for line in block.splitlines())
+    encryption = settings_from({"storage.backend.class": "memory", "chunk.size": "1"} | lines).encryption
+    assert encryption is not None
+    assert encryption.key_pair_id == "key2"
+    assert {pair.id for pair in encryption.key_pairs} == {"key1", "key2"}
+
+
+# What is shown runs.
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the README's first session was run as it stands."""
+    folder = tmp_path_factory.mktemp("session")
+    orders = TopicIdPartition(Uuid.parse("VGVzdFRvcGljSWRlbnRpZg"), "orders", 0)
+    segment = build_segment(folder / "kafka-logs", 400_000, partition=orders)
+    (properties,) = blocks(REPOSITORY / "README.md", "properties")
+    (folder / "store.properties").write_text(properties)
+    (console,) = blocks(REPOSITORY / "README.md", "console")
+    wrapper = folder / "bin" / "tieredstore"
+    wrapper.parent.mkdir()
+    wrapper.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tieredstore.cli "$@"\n')
+    wrapper.chmod(0o755)
+    lines = [line.removeprefix("$ ") for line in console.splitlines() if line.startswith("$ ")]
+    script = "\n".join([f'PATH="{wrapper.parent}:$PATH"', *lines])
+    done = subprocess.run(
+        ["sh", "-e", "-c", script],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env=environment(),
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (folder / "orders-0.log").read_bytes() == segment.files.log_segment.read_bytes()
+    return folder
+
+
+def test_the_first_session_runs_and_fetches_what_was_copied(session: Path) -> None:
+    assert (session / "tail.log").read_bytes() == (session / "orders-0.log").read_bytes()[-1000:]
+    assert load_settings(session / "store.properties").encryption is not None
+
+
+SHOWN = [*OURS, REPOSITORY / "docs" / "records.md"]
+EXAMPLES = [(path, code) for path in SHOWN for code in blocks(path, "python") if "spark" not in code]
+"""Those of Spark, and of a broker, are run in tests/project/test_docs_spark.py."""
+
+
+@pytest.mark.parametrize(("path", "code"), EXAMPLES, ids=[name_of(path) for path, _ in EXAMPLES])
+def test_python_examples_run(path: Path, code: str, session: Path) -> None:
+    ast.parse(code)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        cwd=session,
+        capture_output=True,
+        text=True,
+        env=environment(),
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
+def test_the_readme_example_is_about_ten_lines() -> None:
+    for code in blocks(REPOSITORY / "README.md", "python"):
+        assert len(code.splitlines()) <= 12
+
+
+# What is calculated is right.
+
+FORMAT = (REPOSITORY / "docs" / "format.md").read_text()
+
+
+def example(kind: str) -> tuple[str, str]:
+    """The arguments and the text of the one example that is marked so."""
+    ((_, arguments, text),) = [found for found in _MARKED.findall(FORMAT) if found[0] == kind]
+    return arguments.strip(), text
+
+
+def hex_of(text: str) -> bytes:
+    """The bytes that start the lines, before their explanation."""
+    return b"".join(bytes.fromhex(line.split("   ")[0].split("  ")[0]) for line in text.splitlines())
+
+
+def test_the_key_of_the_example_says_what_the_text_says() -> None:
+    (text,) = re.findall(r"^(eu/\S+)$", FORMAT, re.MULTILINE)
+    key = parse_key("eu/", text)
+    assert key is not None
+    where = key.segment_id.topic_id_partition
+    assert where.topic_id.bytes.hex() in FORMAT
+    assert (where.topic, where.partition, key.start_offset) == ("page-views", 12, 4711)
+    assert key.segment_id.id.bytes == b"\x01" * 16
+
+
+def test_the_list_of_chunk_sizes_is_encoded_as_shown() -> None:
+    arguments, text = example("chunk-sizes")
+    sizes = [int(size) for size in arguments.split()]
+    assert hex_of(text) == encode_chunk_sizes(sizes)
+    packed_arguments, packed = example("packed-chunk-sizes")
+    assert packed_arguments == arguments
+    assert list(unpack_chunk_sizes(base64.b64decode(packed.strip(), validate=True))) == sizes
+
+
+def test_the_manifest_of_the_example_is_read_and_written_alike() -> None:
+    text = example("manifest")[1].replace("\n", "")
+    manifest = SegmentManifest.from_bytes(text.encode())
+    assert manifest.metadata is not None
+    assert manifest.to_bytes().decode() == text
+    assert f"{manifest.segment_indexes.total_size} bytes" in FORMAT
+
+
+def test_the_encrypted_unit_of_the_example_opens() -> None:
+    arguments, text = example("sealed")
+    cipher = SegmentCipher(DataKey(bytes(range(0x20)), bytes(range(0x20, 0x40))))
+    assert cipher.open(hex_of(text)) == arguments.encode()
+
+
+def test_the_custom_metadata_of_the_example_is_encoded_as_shown() -> None:
+    arguments, text = example("custom-metadata")
+    size, prefix = arguments.split()
+    assert CustomMetadata(remote_size=int(size), object_prefix=prefix).to_bytes() == hex_of(text)
+
+
+def test_the_chunks_of_the_example_lie_where_the_text_says() -> None:
+    index = FixedChunkIndex(1000, 2500, 1028, 528)
+    places = ["{}–{}".format(*pair) for pair in itertools.pairwise(index.positions())]
+    assert f"stored at {places[0]}, {places[1]} and {places[2]}" in " ".join(FORMAT.split())
+
+
+def test_the_encrypted_indexes_of_the_example_add_up() -> None:
+    plain = (816, 1224, 10, 8)
+    sealed = [size + 28 for size in plain]
+    at = [sum(sealed[:place]) for place in range(4)]
+    sentence = (
+        f"sizes are {sealed[0]}, {sealed[1]}, {sealed[2]} and {sealed[3]}; "
+        f"they lie at {at[0]}, {at[1]}, {at[2]} and {at[3]}, and the object has {sum(sealed)} bytes"
+    )
+    assert sentence in " ".join(FORMAT.split())
+
+
+def test_custom_metadata_of_all_fields_fills_kafkas_limit_where_the_text_says() -> None:
+    topic, partition, prefix = "t" * 30, "3", "p" * 15
+    path = f"{topic}-{Uuid(bytes(16))}/{partition}/{0:020d}-{Uuid(bytes(16))}"
+    assert len(CustomMetadata(2**30, prefix, path).to_bytes()) == 82 + len(topic + partition + prefix) == 128

@@ -1,0 +1,84 @@
+"""The documents' examples of Spark and of a broker, run in the order in which they are shown."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.project.test_docs import blocks
+from tests.support.cli_process import tieredstore
+from tests.support.kafka_topics import Produced, delete_topic
+from tests.support.live_topics import TieredTopic
+from tests.support.paths import REPOSITORY
+from tests.support.servers.kafka import KafkaServer
+
+
+@pytest.fixture
+def orders(kafka: KafkaServer, tmp_path: Path) -> Iterator[TieredTopic]:
+    """The topic of the examples: most of it in the bucket, the end of it on the broker alone."""
+    made = TieredTopic(kafka, tmp_path, name="orders")
+    made.produce([Produced(b"k", b"%d" % number * 20, (), 1_767_225_600_000 + number) for number in range(900)])
+    assert made.tier() > 0
+    settings = "".join(f"{name}={text}\n" for name, text in {**made.store, "chunk.size": "8192"}.items())
+    (tmp_path / "store.properties").write_text(settings)
+    yield made
+    made.close()
+    delete_topic(kafka, "orders")
+
+
+@pytest.mark.slow
+def test_the_examples_of_spark_run(spark: SparkSession, orders: TieredTopic, tmp_path: Path) -> None:
+    settings = str(tmp_path / "store.properties")
+    listed = tieredstore("ls", "-c", settings, "orders", "--json").stdout
+    (tmp_path / "segments.json").write_bytes(listed)
+    logs = orders.server.folder("orders")
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "orders-0").symlink_to(logs)
+    places = {
+        "/etc/tieredstore/store.properties": settings,
+        '"store.properties"': repr(settings),
+        '"segments.json"': repr(str(tmp_path / "segments.json")),
+        "broker1:9092": orders.server.bootstrap_servers,
+        "/data/": f"{tmp_path}/",
+        "/backup/kafka/": f"{tmp_path}/log/",
+    }
+    batches = bytearray(min(logs.glob("*.log")).read_bytes())
+    names: dict[str, Any] = {
+        "spark": spark,
+        "df": spark.createDataFrame([("a", batches)], "file string, batches binary"),
+    }
+    codes = [code for name in ("README.md", "docs/spark.md") for code in blocks(REPOSITORY / name, "python")]
+    of_spark = [code for code in codes if "spark" in code]
+    assert len(of_spark) == 7
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        for code in of_spark:
+            exec(compile(with_places(code, places), "<example>", "exec"), names)
+            if not names["orders"].isStreaming:
+                assert names["orders"].count() > 0
+    names["query"].processAllAvailable()
+    names["query"].stop()
+    assert spark.read.parquet(str(tmp_path / "orders")).count() > 0
+    assert names["records"].count() > 0
+    assert "orders" in shown.getvalue()
+
+
+def test_the_example_of_a_live_read_runs(orders: TieredTopic) -> None:
+    (code,) = blocks(REPOSITORY / "docs" / "live.md", "python")
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        exec(compile(code.replace("127.0.0.1:9092", orders.server.bootstrap_servers), "<example>", "exec"), {})
+    assert sum(map(int, shown.getvalue().split())) == 900
+
+
+def with_places(code: str, places: Mapping[str, str]) -> str:
+    """The code with what is on this machine in place of what it names."""
+    for place, here in places.items():
+        code = code.replace(place, here)
+    return code

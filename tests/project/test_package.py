@@ -1,0 +1,84 @@
+"""The package as it is installed: one name a module, and no import that a task does not need."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tieredstore
+import tieredstore.backends
+from tests.support.golden_data import settings_text
+from tests.support.paths import REPOSITORY
+from tests.support.small_segments import ENC, ZSTD
+
+MODULES = [module.name for module in pkgutil.walk_packages(tieredstore.__path__, "tieredstore.")]
+ENDS_THE_PROCESS = {"tieredstore.cli.__main__"}
+
+
+def test_backends_are_one_folder_behind_a_relative_link() -> None:
+    link = REPOSITORY / "tieredstore" / "backends"
+    assert link.is_symlink()
+    assert link.readlink() == Path("../backends")
+    assert Path(tieredstore.backends.__path__[0]).resolve() == REPOSITORY / "backends"
+
+
+@pytest.mark.parametrize("name", sorted(set(MODULES) - ENDS_THE_PROCESS))
+def test_every_module_imports_under_its_one_name(name: str) -> None:
+    module = importlib.import_module(name)
+    assert module.__name__ == name
+    assert "backends" not in sys.modules
+    assert module.__doc__ or name.endswith(("_kernel", "_slabs", "_columns"))
+
+
+def test_what_packages_export_is_there() -> None:
+    for name in sorted(set(MODULES) - ENDS_THE_PROCESS):
+        module = importlib.import_module(name)
+        exported: list[str] = getattr(module, "__all__", [])
+        assert len(set(exported)) == len(exported)
+        assert all(hasattr(module, each) for each in exported)
+
+
+COPY_AND_FETCH = """
+import json, sys
+from pathlib import Path
+from tieredstore.config import settings_from
+from tieredstore.kafka.logdir import describe, discover
+from tieredstore.model import Uuid
+from tieredstore.remote import RemoteStorageManager
+
+settings = json.loads(sys.argv[1])
+segment = describe(discover(Path(sys.argv[2])).segments[0])
+metadata = segment.to_metadata(Uuid.random())
+with RemoteStorageManager(settings_from(settings)) as manager:
+    manager.copy_log_segment_data(metadata, segment.files)
+    assert manager.fetch_log_segment(metadata, 0).read() == segment.files.log_segment.read_bytes()
+print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
+"""
+
+
+def test_copy_and_fetch_import_no_sdk_and_no_data_frame_library(tmp_path: Path) -> None:
+    settings = settings_text("01-none") | ZSTD | ENC | {"storage.root": str(tmp_path)}
+    originals = REPOSITORY / "tests" / "golden" / "11-single-record" / "original"
+    command = [sys.executable, "-c", COPY_AND_FETCH, json.dumps(settings), str(originals)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120, cwd=REPOSITORY)
+    loaded = set(json.loads(result.stdout))
+    heavy = {
+        "pyarrow",
+        "pyspark",
+        "pandas",
+        "numpy",
+        "boto3",
+        "botocore",
+        "google",
+        "azure",
+        "diskcache",
+        "typer",
+        "rich",
+    }
+    assert not loaded & heavy

@@ -1,0 +1,198 @@
+"""Holes between segments and jumps inside of them, borders, and logs and indexes that are not what they should be."""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.golden_records import rows_of
+from tests.support.stored_records import StoredTopic, plain_batch
+from tieredstore.errors import BatchCorrupt, CorruptData, DataLoss, IndexesCorrupt
+from tieredstore.records import ReadSettings, RecordReader
+from tieredstore.testing.segments import PARTITION
+
+REPORT = ReadSettings(on_data_loss="report")
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Iterator[StoredTopic]:
+    with closing(StoredTopic(tmp_path)) as topic:
+        yield topic
+
+
+def read_offsets(topic: StoredTopic, start: int | None, stop: int | None, chosen: ReadSettings) -> list[int]:
+    read = topic.reader(chosen).read("events", 0, start, stop)
+    return [row["offset"] for row in rows_of(read)]
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "lost"),
+    [
+        (None, None, [(110, 120), (140, 150)]),
+        (105, 125, [(110, 120)]),
+        (112, 115, [(112, 115)]),
+        (90, 105, [(90, 100)]),
+        (0, 50, [(0, 50)]),
+        (115, 145, [(115, 120), (140, 145)]),
+    ],
+)
+def test_lost_offsets_fail_before_the_first_record_or_are_reported(
+    topic: StoredTopic,
+    start: int | None,
+    stop: int | None,
+    lost: list[tuple[int, int]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for base, count in ((100, 10), (120, 20), (150, 10)):
+        topic.copy_plain(base, count, size=10)
+    catalog = topic.catalog()
+    with pytest.raises(DataLoss) as raised:
+        RecordReader(topic.manager, catalog, ReadSettings()).read("events", 0, start, stop)
+    assert all(f"{first} to {last - 1}" in str(raised.value) for first, last in lost)
+    assert raised.value.exit_code == 3
+    with caplog.at_level(logging.WARNING):
+        read = RecordReader(topic.manager, catalog, REPORT).read("events", 0, start, stop)
+    there = [*range(100, 110), *range(120, 140), *range(150, 160)]
+    wanted = range(100 if start is None else start, 160 if stop is None else stop)
+    assert [row["offset"] for row in rows_of(read)] == [offset for offset in there if offset in wanted]
+    assert [(extent.start, extent.stop) for extent in read.report.lost] == lost
+    assert caplog.messages == [str(extent) for extent in read.report.lost]
+
+
+@pytest.mark.parametrize(("start", "stop"), [(100, 110), (120, 140), (125, 130), (200, 300), (160, None)])
+def test_a_hole_outside_of_the_window_does_not_matter(topic: StoredTopic, start: int, stop: int | None) -> None:
+    for base, count in ((100, 10), (120, 20), (150, 10)):
+        topic.copy_plain(base, count, size=10)
+    there = [*range(100, 110), *range(120, 140), *range(150, 160)]
+    wanted = range(start, 160 if stop is None else stop)
+    assert read_offsets(topic, start, stop, ReadSettings()) == [offset for offset in there if offset in wanted]
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 30), min_size=1, max_size=5),
+    batch=st.integers(1, 12),
+    compacted=st.sets(st.integers(0, 12)),
+    window=st.tuples(st.integers(0, 150), st.integers(0, 150)),
+)
+def test_borders_and_compacted_offsets_lose_and_repeat_nothing(
+    sizes: list[int], batch: int, compacted: set[int], window: tuple[int, int], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    start, stop = sorted(window)
+    there: list[int] = []
+    with closing(StoredTopic(tmp_path_factory.mktemp("log"), chunk_size=700)) as topic:
+        base = 0
+        for size in sizes:
+            batches = [range(at, min(at + batch, base + size)) for at in range(base, base + size, batch)]
+            kept = [found for number, found in enumerate(batches) if number not in compacted]
+            topic.copy(base, [plain_batch(found, 300) for found in kept], end_offset=base + size - 1)
+            there += [offset for found in kept for offset in found]
+            base += size
+        assert read_offsets(topic, start, stop, ReadSettings()) == [o for o in there if start <= o < stop]
+        assert read_offsets(topic, None, None, ReadSettings(isolation="read_committed")) == there
+
+
+def rewrite_index(topic: StoredTopic, entries: list[tuple[int, int]]) -> None:
+    """Another offset index, of as many entries, in the place of the only segment's own."""
+    (key,) = [info.key for info in topic.store.list() if info.key.endswith(".indexes")]
+    stored = bytearray(topic.store.get(key))
+    entry = topic.manager.fetch_manifest(topic.copied[0]).segment_indexes.offset
+    assert entry.size == 8 * len(entries)
+    stored[entry.position : entry.position + entry.size] = b"".join(struct.pack(">ii", *pair) for pair in entries)
+    topic.store.put(key, bytes(stored))
+
+
+def index_of(topic: StoredTopic) -> list[tuple[int, int]]:
+    path = topic.folder / "0" / f"{PARTITION.topic}-0" / f"{0:020}.index"
+    return list(struct.iter_unpack(">ii", path.read_bytes()))
+
+
+@pytest.mark.parametrize("shift", [13, 200])
+def test_an_offset_index_that_leads_too_far_on_is_an_error_and_loses_nothing_in_silence(
+    topic: StoredTopic, shift: int
+) -> None:
+    topic.copy_plain(0, 1000, batch=5)
+    entries = index_of(topic)
+    rewrite_index(topic, [(offset - shift, position) for offset, position in entries])
+    with pytest.raises(IndexesCorrupt, match="events-0"):
+        read_offsets(topic, 500, 600, ReadSettings())
+
+
+def test_an_offset_index_that_ends_a_part_too_early_is_an_error(topic: StoredTopic) -> None:
+    topic.copy_plain(0, 1000, batch=5)
+    entries = index_of(topic)
+    rewrite_index(topic, [(offset + 200, position) for offset, position in entries])
+    with pytest.raises(IndexesCorrupt, match="events-0"):
+        read_offsets(topic, 0, 600, ReadSettings())
+
+
+@pytest.mark.parametrize("position", [2, 10**9])
+def test_an_offset_index_that_points_into_a_batch_or_past_the_log_is_an_error(
+    topic: StoredTopic, position: int
+) -> None:
+    topic.copy_plain(0, 1000, batch=5)
+    entries = index_of(topic)
+    place = 0 if position == 2 else len(entries) - 1
+    entries[place] = (entries[place][0], position if place else entries[0][1] + position)
+    rewrite_index(topic, entries)
+    with pytest.raises(CorruptData, match="events-0"):
+        read_offsets(topic, index_of(topic)[place][0], index_of(topic)[place][0] + 1, ReadSettings())
+
+
+def overwrite_log(topic: StoredTopic, change: bytes, at: int = 0) -> None:
+    (key,) = [info.key for info in topic.store.list() if info.key.endswith(".log")]
+    stored = bytearray(topic.store.get(key))
+    stored[at : at + len(change)] = change
+    topic.store.put(key, bytes(stored))
+
+
+def test_records_that_are_not_the_segments_own_are_an_error(topic: StoredTopic) -> None:
+    topic.copy_plain(100, 20)
+    overwrite_log(topic, (90).to_bytes(8, "big"))  # base offsets are not covered by the CRC
+    with pytest.raises(BatchCorrupt, match="begins at offset 90"):
+        read_offsets(topic, None, None, ReadSettings())
+
+
+def test_records_behind_the_segments_end_are_an_error(topic: StoredTopic) -> None:
+    topic.copy_plain(100, 20)
+    size = topic.copied[0].segment_size_in_bytes // 2
+    overwrite_log(topic, (115).to_bytes(8, "big"), at=size)
+    with pytest.raises(BatchCorrupt, match="events-0 at offset 100"):
+        read_offsets(topic, None, None, ReadSettings())
+
+
+def test_chunks_in_another_order_are_an_error(topic: StoredTopic) -> None:
+    topic.copy_plain(0, 40, batch=10)
+    size = topic.copied[0].segment_size_in_bytes
+    (key,) = [info.key for info in topic.store.list() if info.key.endswith(".log")]
+    stored = topic.store.get(key)
+    quarter = len(plain_batch(range(10)))
+    swapped = stored[2 * quarter : 3 * quarter] + stored[quarter : 2 * quarter] + stored[:quarter]
+    overwrite_log(topic, swapped)
+    assert size == len(stored)
+    with pytest.raises(CorruptData):
+        read_offsets(topic, None, None, ReadSettings())
+
+
+def test_a_damaged_batch_fails_or_is_left_out_and_reported(
+    topic: StoredTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic.copy_plain(0, 40)
+    overwrite_log(topic, b"XX", at=topic.copied[0].segment_size_in_bytes // 2 - 20)
+    catalog = topic.catalog()
+    failing = RecordReader(topic.manager, catalog, ReadSettings()).read("events", 0)
+    with pytest.raises(BatchCorrupt, match=r"events-0 at offset 0 .*CRC"):
+        rows_of(failing)
+    with caplog.at_level(logging.WARNING):
+        read = RecordReader(topic.manager, catalog, ReadSettings(on_corrupt="skip")).read("events", 0)
+        assert [row["offset"] for row in rows_of(read)] == [*range(10), *range(20, 40)]
+    (skipped,) = read.report.skipped
+    assert (skipped.segment, skipped.batch.base_offset) == (topic.copied[0], 10)
+    assert caplog.messages == [str(skipped)]

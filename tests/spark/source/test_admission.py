@@ -1,0 +1,203 @@
+"""How much of what there is a trigger takes."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxFiles,
+    ReadMaxRows,
+    ReadMinRows,
+)
+
+from tieredstore.errors import ConfigError
+from tieredstore.spark.source.admission import TriggerDelay, TriggerLimits, shares
+from tieredstore.spark.source.options import TopicPartition
+from tieredstore.spark.source.stream_offsets import Windows
+
+windows = st.dictionaries(
+    st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 3)),
+    st.tuples(st.integers(0, 2**62), st.integers(0, 5000)).map(lambda pair: (pair[0], pair[0] + pair[1])),
+)
+limits = st.none() | st.integers(1, 20_000)
+
+
+def no_bytes(where: TopicPartition, start: int, stop: int) -> int:
+    raise AssertionError("nobody asked for bytes")
+
+
+def ten_bytes_each(where: TopicPartition, start: int, stop: int) -> int:
+    return 10 * (stop - start)
+
+
+def taken(found: Windows, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+    assert found.keys() == ends.keys()
+    return {where: ends[where] - start for where, (start, _) in found.items()}
+
+
+@given(windows, limits, limits)
+def test_what_is_taken_is_within_the_windows_and_the_limits_and_gets_on(
+    found: Windows, max_offsets: int | None, max_bytes: int | None
+) -> None:
+    ends = TriggerLimits(max_offsets, max_bytes).admit(found, ten_bytes_each)
+    got = taken(found, ends)
+    waiting = {where for where, (start, stop) in found.items() if stop > start}
+    for where, (start, stop) in found.items():
+        assert (start < ends[where] <= stop) if where in waiting else ends[where] == stop
+    if max_offsets is not None:
+        assert sum(got.values()) <= max(max_offsets, len(waiting))
+    if max_bytes is not None:
+        assert sum(got.values()) * 10 <= max_bytes + 10 * len(waiting)
+
+
+@given(windows)
+def test_without_limits_all_is_taken(found: Windows) -> None:
+    assert TriggerLimits().admit(found, no_bytes) == {where: stop for where, (_, stop) in found.items()}
+
+
+@given(windows, st.integers(1, 20_000))
+def test_the_limit_of_offsets_is_used_up(found: Windows, limit: int) -> None:
+    sizes = {where: stop - start for where, (start, stop) in found.items() if stop > start}
+    assert sum(shares(sizes, limit).values()) == min(max(limit, len(sizes)), sum(sizes.values()))
+
+
+@given(windows, st.integers(1, 20_000))
+def test_who_has_more_gets_no_less(found: Windows, limit: int) -> None:
+    sizes = {where: stop - start for where, (start, stop) in found.items() if stop > start}
+    got = shares(sizes, limit)
+    by_size = sorted(sizes, key=lambda where: sizes[where])
+    for smaller, greater in itertools.pairwise(by_size):
+        assert got[smaller] <= got[greater] or sizes[smaller] == sizes[greater]
+
+
+def test_shares_are_in_proportion() -> None:
+    sizes = {("a", 0): 900, ("a", 1): 90, ("a", 2): 10}
+    assert shares(sizes, 100) == {("a", 0): 90, ("a", 1): 9, ("a", 2): 1}
+    assert shares({("a", 0): 20, ("a", 1): 20, ("a", 2): 10}, 9) == {("a", 0): 4, ("a", 1): 3, ("a", 2): 2}
+
+
+def test_a_small_partition_is_read_beside_a_huge_one() -> None:
+    got = taken(found := {("a", 0): (0, 10**12), ("a", 1): (5, 6)}, TriggerLimits(10).admit(found, no_bytes))
+    assert got == {("a", 0): 9, ("a", 1): 1}
+
+
+def test_with_fewer_offsets_than_partitions_each_gets_one() -> None:
+    found = {("a", partition): (0, 100) for partition in range(5)}
+    assert taken(found, TriggerLimits(2).admit(found, no_bytes)) == dict.fromkeys(found, 1)
+
+
+def test_nothing_waiting_takes_nothing() -> None:
+    found = {("a", 0): (7, 7)}
+    assert TriggerLimits(5, 5).admit(found, ten_bytes_each) == {("a", 0): 7}
+
+
+def test_bytes_are_shared_by_what_each_partition_has() -> None:
+    sizes = {("a", 0): 100, ("a", 1): 1}
+    found = {("a", 0): (0, 10), ("a", 1): (0, 1000)}
+
+    def size(where: TopicPartition, start: int, stop: int) -> int:
+        return sizes[where] * (stop - start)
+
+    assert taken(found, TriggerLimits(max_bytes=1000).admit(found, size)) == {("a", 0): 5, ("a", 1): 500}
+
+
+def test_a_record_greater_than_the_limit_of_bytes_is_read_all_the_same() -> None:
+    found = {("a", 0): (3, 9)}
+    assert TriggerLimits(max_bytes=1).admit(found, lambda *_: 2**40) == {("a", 0): 4}
+
+
+def test_sizes_that_nobody_knows_hold_nothing_back() -> None:
+    found = {("a", 0): (3, 9)}
+    assert TriggerLimits(max_bytes=1).admit(found, lambda *_: 0) == {("a", 0): 9}
+
+
+def test_both_limits_hold_at_once() -> None:
+    found = {("a", 0): (0, 100)}
+    assert TriggerLimits(50, 300).admit(found, ten_bytes_each) == {("a", 0): 30}
+    assert TriggerLimits(20, 300).admit(found, ten_bytes_each) == {("a", 0): 20}
+
+
+@pytest.mark.parametrize(
+    ("found", "word"),
+    [
+        (TriggerLimits(), ReadAllAvailable()),
+        (TriggerLimits(5, 6, 7), ReadMaxRows(5)),
+        (TriggerLimits(None, 6, 7), ReadMaxBytes(6)),
+        (TriggerLimits(None, None, 7), ReadMinRows(7)),
+    ],
+)
+def test_the_engines_word_handed_back_means_all_limits_of_the_options(found: TriggerLimits, word: ReadLimit) -> None:
+    assert found.as_read_limit() == word
+    assert found.under(word) == found
+
+
+def test_another_word_of_the_engine_replaces_the_options() -> None:
+    mine = TriggerLimits(5, 6, 7, 8)
+    assert mine.under(ReadAllAvailable()) == TriggerLimits()
+    assert mine.under(ReadMaxRows(2)) == TriggerLimits(max_offsets=2)
+    assert mine.under(ReadMaxBytes(3)) == TriggerLimits(max_bytes=3)
+    assert mine.under(ReadMinRows(4)) == TriggerLimits(min_offsets=4, max_delay_ms=8)
+
+
+def test_a_limit_of_files_is_refused() -> None:
+    with pytest.raises(ConfigError, match="ReadMaxFiles"):
+        TriggerLimits().under(ReadMaxFiles(1))
+
+
+class Clock:
+    """Seconds that a test moves on."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_trigger_waits_for_enough_offsets() -> None:
+    clock = Clock()
+    delay, limit = TriggerDelay(clock), TriggerLimits(min_offsets=100, max_delay_ms=60_000)
+    assert not delay.has_to_wait(limit, 1), "the first trigger does not wait"
+    assert delay.has_to_wait(limit, 99)
+    assert not delay.has_to_wait(limit, 100)
+
+
+def test_it_waits_no_longer_than_the_delay_after_the_trigger_before() -> None:
+    clock = Clock()
+    delay, limit = TriggerDelay(clock), TriggerLimits(min_offsets=100, max_delay_ms=60_000)
+    delay.has_to_wait(limit, 500)
+    clock.now += 59.9
+    assert delay.has_to_wait(limit, 1)
+    clock.now += 0.2
+    assert not delay.has_to_wait(limit, 1)
+    clock.now += 59.9
+    assert delay.has_to_wait(limit, 1), "the delay begins anew with each trigger, not with each one that waited"
+
+
+def test_what_comes_after_the_delay_does_not_wait_for_another_one() -> None:
+    clock = Clock()
+    delay, limit = TriggerDelay(clock), TriggerLimits(min_offsets=100, max_delay_ms=60_000)
+    assert not delay.has_to_wait(limit, 0)
+    assert not delay.has_to_wait(limit, 1), "the first one that has something"
+    clock.now += 61
+    assert not delay.has_to_wait(limit, 0)
+    assert not delay.has_to_wait(limit, 1)
+    assert delay.has_to_wait(limit, 1)
+
+
+def test_without_a_minimum_nothing_waits() -> None:
+    delay = TriggerDelay(Clock())
+    assert not any(delay.has_to_wait(TriggerLimits(max_offsets=5), 0) for _ in range(3))
+
+
+def test_the_clock_is_not_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    delay, limit = TriggerDelay(), TriggerLimits(min_offsets=100, max_delay_ms=3_600_000)
+    delay.has_to_wait(limit, 100)
+    monkeypatch.setattr("time.time", lambda: 4e9)
+    assert delay.has_to_wait(limit, 1)

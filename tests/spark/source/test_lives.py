@@ -1,0 +1,91 @@
+"""A topic in the bucket and one of its name on the broker: which are read together, and which are not one log."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from tests.support.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket
+from tests.support.spark_tasks import as_texts
+from tieredstore.errors import DataLoss, ResourceNotFound
+from tieredstore.live import LiveCluster, LiveTopic
+from tieredstore.model import Uuid
+from tieredstore.spark.source.log_snapshot import LogSnapshot
+from tieredstore.spark.source.options import TopicPartition, parse_options
+
+Place = tuple[str, int]
+
+
+class Broker:
+    """Has ``orders`` under one id, with the offsets 5 to 49."""
+
+    def __init__(self, topic_id: Uuid | None) -> None:
+        self._topic_id = topic_id
+
+    def topics(self) -> tuple[str, ...]:
+        return () if self._topic_id is None else ("orders",)
+
+    def topic(self, name: str) -> LiveTopic:
+        if self._topic_id is None:
+            raise ResourceNotFound(name)
+        return LiveTopic(name, self._topic_id, (0,))
+
+    def earliest_offsets(self, places: Iterable[Place]) -> Mapping[Place, int]:
+        return dict.fromkeys(places, 5)
+
+    def end_offsets(self, places: Iterable[Place]) -> Mapping[Place, int]:
+        return dict.fromkeys(places, 50)
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[Bucket]:
+    """Has ``orders`` with the offsets 0 to 19."""
+    made = Bucket(tmp_path)
+    made.write(20)
+    yield made
+    made.close()
+
+
+def taken(bucket: Bucket, on_broker: Uuid | None, named: Uuid | None = None, *, lenient: bool = False) -> LogSnapshot:
+    ids = {} if named is None else {"topicIds": json.dumps({"orders": str(named)})}
+    texts = as_texts({**bucket.options, **ids, "subscribe": "orders", "failOnDataLoss": not lenient})
+    options = parse_options(texts, streaming=False)
+    return LogSnapshot.take(bucket.manager, options, cluster=cast("LiveCluster", Broker(on_broker)))
+
+
+def extent(snapshot: LogSnapshot, where: TopicPartition = ("orders", 0)) -> tuple[Uuid, int, int, int]:
+    log = snapshot.logs[where]
+    return log.topic_id, log.earliest, log.seam, log.end
+
+
+@pytest.mark.parametrize("named", [None, FIRST_ID])
+def test_one_id_is_one_log(bucket: Bucket, named: Uuid | None) -> None:
+    assert extent(taken(bucket, FIRST_ID, named)) == (FIRST_ID, 0, 20, 50)
+
+
+def test_another_id_on_the_broker_is_data_loss_or_the_brokers_log_alone(bucket: Bucket) -> None:
+    with pytest.raises(DataLoss, match=f"created again: it is {SECOND_ID} on the broker and {FIRST_ID} in the bucket"):
+        taken(bucket, SECOND_ID)
+    assert extent(taken(bucket, SECOND_ID, lenient=True)) == (SECOND_ID, 5, 5, 50)
+
+
+def test_who_names_the_brokers_id_knows_that_the_bucket_has_another(bucket: Bucket) -> None:
+    assert extent(taken(bucket, SECOND_ID, SECOND_ID)) == (SECOND_ID, 5, 5, 50)
+
+
+def test_who_names_the_buckets_id_does_not_get_the_brokers_topic(bucket: Bucket) -> None:
+    with pytest.raises(DataLoss, match=f"topic orders is {SECOND_ID} on the broker, and topicIds names {FIRST_ID}"):
+        taken(bucket, SECOND_ID, FIRST_ID)
+    found = taken(bucket, SECOND_ID, FIRST_ID, lenient=True)
+    assert extent(found) == (FIRST_ID, 0, 20, 20)
+    assert not found.logs["orders", 0].on_broker
+
+
+def test_a_topic_that_the_broker_does_not_have(bucket: Bucket) -> None:
+    with pytest.raises(DataLoss, match="topic orders is in the bucket, and the broker has no topic of this name"):
+        taken(bucket, None)
+    assert extent(taken(bucket, None, lenient=True)) == (FIRST_ID, 0, 20, 20)

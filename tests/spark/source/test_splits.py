@@ -1,0 +1,177 @@
+"""One large segment feeds many tasks, each of which fetches its own bytes and holds a bounded part of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.paths import REPOSITORY
+from tests.support.small_segments import ENC, ZSTD
+from tests.support.spark_session import read
+from tests.support.spark_tasks import reader_of, rows_of_task, splits_of
+from tieredstore.config import settings_from
+from tieredstore.model import Uuid
+from tieredstore.records import ReadSettings, read_split
+from tieredstore.remote import RemoteStorageManager
+from tieredstore.testing.segments import PARTITION, build_segment
+
+pytestmark = pytest.mark.slow
+MIB = 1 << 20
+CHUNK = 4 * MIB
+SPLIT = 64 * MIB
+
+# Prints its peak of memory after the imports, after half of the tasks and after all.
+CHILD = """
+import json, resource, sys
+from tieredstore.spark.source.batch import BatchReader
+from tieredstore.spark.source.options import parse_options
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+peaks = [peak()]
+reader = BatchReader(parse_options(json.loads(sys.argv[1]), streaming=False))
+records = 0
+for task in reader.partitions():
+    records += sum(batch.num_rows for batch in reader.read(task))
+    peaks.append(peak())
+print(json.dumps([records, len(peaks) - 1, peaks[0], peaks[len(peaks) // 2], peaks[-1]]))
+"""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A segment in a bucket."""
+
+    options: dict[str, str]
+    records: int
+    size: int
+    stored_size: int
+
+
+def stored(folder: Path, size: int, *, empty_index: bool = False) -> Stored:
+    """A segment of JSON records, in chunks of 4 MiB, compressed and encrypted."""
+    (folder / "bucket").mkdir(parents=True)
+    options = {"storage.backend.class": "filesystem", "storage.root": str(folder / "bucket"), **ZSTD, **ENC}
+    segment = build_segment(folder / "logs", size)
+    if empty_index:
+        segment.files.offset_index.write_bytes(b"")
+    metadata = segment.to_metadata(Uuid.random())
+    with RemoteStorageManager(settings_from(options | {"chunk.size": str(CHUNK)})) as manager:
+        manager.copy_log_segment_data(metadata, segment.files)
+    segment.files.log_segment.unlink()
+    (log,) = (folder / "bucket").rglob("*.log")
+    return Stored(
+        options | {"subscribe": PARTITION.topic},
+        metadata.end_offset + 1,
+        metadata.segment_size_in_bytes,
+        log.stat().st_size,
+    )
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
+    """1 GiB; about 2.2 million records."""
+    made = stored(tmp_path_factory.mktemp("large"), 1024 * MIB)
+    yield made
+    for path in Path(made.options["storage.root"]).rglob("*.log"):
+        path.unlink()
+
+
+def test_every_task_fetches_its_split_and_two_chunks_at_most(large: Stored) -> None:
+    tasks = splits_of(reader_of(large.options | {"maxSplitBytes": "64m"}))
+    assert len(tasks) >= 16
+    assert sum(task.split.size_in_bytes for task in tasks) == large.size
+    ratio = large.stored_size / large.size
+    records = 0
+    for task in tasks:
+        assert task.split.size_in_bytes <= SPLIT
+        with RemoteStorageManager(settings_from(_settings(large))) as manager:
+            columns = ReadSettings(columns=("offset",))
+            records += sum(batch.num_rows for batch in read_split(manager, task.split, columns))
+            stats = manager.fetch_stats
+        assert stats.chunk_loads * CHUNK <= task.split.size_in_bytes + 2 * CHUNK
+        assert stats.bytes_fetched <= (task.split.size_in_bytes + 2 * CHUNK) * ratio * 1.1
+        assert stats.index_requests == 0
+    assert records == large.records
+
+
+def _settings(bucket: Stored) -> dict[str, str]:
+    given = {name: text for name, text in bucket.options.items() if name != "subscribe"}
+    return given | {"chunk.size": str(CHUNK)}
+
+
+@dataclass(frozen=True)
+class Peak:
+    """Bytes of memory of a process that reads all columns of a bucket, task after task."""
+
+    imported: int
+    after_half: int
+    after_all: int
+
+
+def peak_of(bucket: Stored) -> Peak:
+    options = json.dumps(bucket.options | {"maxSplitBytes": str(SPLIT), "includeHeaders": "true"})
+    # The shell stands between: a child is charged its parent's peak.
+    command = shlex.join([sys.executable, "-c", CHILD, options])
+    done = subprocess.run(
+        ["sh", "-c", f"{command}; exit $?"],
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    records, tasks, *peaks = json.loads(done.stdout)
+    assert records == bucket.records
+    assert tasks >= bucket.size // SPLIT
+    return Peak(*peaks)
+
+
+def test_a_process_that_reads_task_after_task_needs_no_more_memory_for_more_of_them(
+    large: Stored, tmp_path: Path
+) -> None:
+    of_one, of_all = peak_of(stored(tmp_path, SPLIT)), peak_of(large)
+    assert of_all.after_all <= 300 * MIB
+    assert of_all.after_all - of_one.after_all <= 56 * MIB  # what is under way at once varies
+    assert of_all.after_all - of_all.after_half <= 24 * MIB
+
+
+def test_sparks_workers_share_a_segment_and_stay_small(spark: SparkSession, large: Stored) -> None:
+    df = read(spark, large.options)
+    assert df.rdd.getNumPartitions() >= 16
+    (row,) = df.selectExpr("count(*) n", "sum(length(value)) bytes", "max(offset) last").collect()
+    assert (row["n"], row["last"]) == (large.records, large.records - 1)
+    assert 0.8 * large.size < row["bytes"] < large.size
+    assert max(peaks_of_workers()) <= 400 * MIB
+
+
+def peaks_of_workers() -> Iterator[int]:
+    """Peak bytes of the Python processes that this Spark reads in."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command, status = (process / "cmdline").read_bytes(), (process / "status").read_text()
+        except OSError:
+            continue  # it has ended
+        if b"pyspark.daemon\0pyspark.worker" in command:
+            yield from (int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmHWM"))
+
+
+def test_a_segment_without_index_entries_is_cut_at_the_headers_of_batches(tmp_path: Path) -> None:
+    bucket = stored(tmp_path, 24 * MIB, empty_index=True)
+    reader = reader_of(bucket.options | {"maxSplitBytes": "3m", "columns": "offset"})
+    tasks = splits_of(reader)
+    assert len(tasks) >= 8
+    assert max(task.split.size_in_bytes for task in tasks) <= 3 * MIB
+    offsets = [row["offset"] for task in tasks for row in rows_of_task(reader, task)]
+    assert offsets == list(range(bucket.records))

@@ -1,0 +1,277 @@
+"""How far a stream has read: its checkpoint's JSON, and what to read of logs that have changed since."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tieredstore.errors import ConfigError, DataLoss
+from tieredstore.model import Uuid
+from tieredstore.spark.source.options import TopicPartition
+from tieredstore.spark.source.stream_offsets import LogBounds, StreamOffsets, Windows
+
+OLD, NEW = Uuid(bytes(range(16))), Uuid(bytes(range(16, 32)))
+A, B = ("orders", 0), ("orders", 1)
+
+
+@dataclass(frozen=True)
+class Log:
+    """The bounds of a log."""
+
+    earliest: int
+    end: int
+    topic_id: Uuid = OLD
+
+
+Logs = dict[TopicPartition, LogBounds]
+places = st.tuples(st.sampled_from(["a", "ü", "x.y_z-3"]), st.integers(0, 2**31 - 1))
+
+
+@st.composite
+def stands(draw: st.DrawFn) -> StreamOffsets:
+    offsets = draw(st.dictionaries(places, st.integers(0, 2**63 - 1)))
+    initial = draw(st.none() | st.sets(st.sampled_from(sorted(offsets)) if offsets else st.nothing()))
+    ids = {topic: Uuid(draw(st.binary(min_size=16, max_size=16))) for topic, _ in offsets}
+    return StreamOffsets(offsets, ids, None if initial is None else dict.fromkeys(initial, 3))
+
+
+def at(offsets: dict[TopicPartition, int], topic_id: Uuid = OLD) -> StreamOffsets:
+    return StreamOffsets(offsets, {topic: topic_id for topic, _ in offsets})
+
+
+def refuse(sentence: str) -> None:
+    raise DataLoss(sentence)
+
+
+def told_of(call: Callable[[Callable[[str], None]], Any]) -> tuple[Any, list[str]]:
+    """The result, and the losses that were told on the way; and that the first of them ends a strict stream."""
+    losses: list[str] = []
+    result = call(losses.append)
+    if losses:
+        with pytest.raises(DataLoss) as error:
+            call(refuse)
+        assert str(error.value) == losses[0]
+    else:
+        assert call(refuse) == result
+    return result, losses
+
+
+@given(stands())
+def test_the_json_says_all(stand: StreamOffsets) -> None:
+    assert StreamOffsets.from_json(json.loads(json.dumps(stand.to_json()))) == stand
+
+
+@given(stands())
+def test_equal_offsets_are_the_same_text(stand: StreamOffsets) -> None:
+    offsets = {where: stand.offsets[where] for where in reversed(list(stand.offsets))}
+    ids = {topic: stand.topic_ids[topic] for topic in reversed(list(stand.topic_ids))}
+    backwards = StreamOffsets(offsets, ids, stand.initial)
+    assert json.dumps(backwards.to_json()) == json.dumps(stand.to_json())
+
+
+def test_the_json_is_what_the_documentation_shows() -> None:
+    stand = StreamOffsets({("orders", 10): 4, ("orders", 2): 17}, {"orders": OLD})
+    text = '{"version": 1, "offsets": {"orders": {"2": 17, "10": 4}}, "topicIds": {"orders": "AAECAwQFBgcICQoLDA0ODw"}}'
+    assert json.dumps(stand.to_json()) == text
+    first = json.dumps(stand.as_initial().to_json())
+    assert first == text[:-1] + ', "initialOffsets": {"orders": {"2": 17, "10": 4}}}'
+
+
+ID = str(OLD)
+GOOD: dict[str, Any] = {"version": 1, "offsets": {"t": {"0": 1}}, "topicIds": {"t": ID}}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [],
+        "latest",
+        {},
+        {"orders": {"0": 17}},
+        {"offset": 4},
+        GOOD | {"version": 2},
+        GOOD | {"version": None},
+        GOOD | {"version": True},
+        GOOD | {"version": "1" * 5000},
+        GOOD | {"more": 1},
+        GOOD | {f"field {n}": n for n in range(100)},
+        {"version": 1, "offsets": {}},
+        GOOD | {"offsets": None},
+        GOOD | {"offsets": {"t": 5}},
+        GOOD | {"offsets": {"t": {"-1": 5}}},
+        GOOD | {"offsets": {"t": {"01": 5}}},
+        GOOD | {"offsets": {"t": {"": 5}}},
+        GOOD | {"offsets": {"t": {"²": 5}}},
+        GOOD | {"offsets": {"t": {"2147483648": 5}}},
+        GOOD | {"offsets": {"t": {"9" * 5000: 5}}},
+        GOOD | {"offsets": {"t": {"0": -1}}},
+        GOOD | {"offsets": {"t": {"0": 2**63}}},
+        GOOD | {"offsets": {"t": {"0": True}}},
+        GOOD | {"offsets": {"t": {"0": "1"}}},
+        GOOD | {"offsets": {"t": {"0": 1.0}}},
+        GOOD | {"topicIds": {}},
+        GOOD | {"topicIds": {"t": ID, "u": ID}},
+        GOOD | {"topicIds": {"t": 5}},
+        GOOD | {"topicIds": {"t": "short"}},
+        GOOD | {"initialOffsets": {"t": {"1": 0}}},
+        GOOD | {"initialOffsets": {"t": {"0": -2}}},
+        GOOD | {"initialOffsets": None},
+    ],
+)
+def test_a_checkpoint_of_something_else_is_one_sentence(value: object) -> None:
+    with pytest.raises(ConfigError, match=r"^the checkpoint's offsets .*checkpointLocation of its own$") as error:
+        StreamOffsets.from_json(value)
+    assert len(str(error.value)) < 300
+
+
+def test_reading_goes_on_where_it_was() -> None:
+    logs: Logs = {A: Log(0, 50), B: Log(3, 9)}
+    assert told_of(lambda loss: at({A: 17, B: 9}).begins(logs, loss)) == ({A: 17, B: 9}, [])
+
+
+def test_a_new_partition_begins_at_its_earliest_offset() -> None:
+    logs: Logs = {A: Log(0, 50), B: Log(0, 9), ("other", 0): Log(0, 4, NEW)}
+    assert told_of(lambda loss: at({A: 17}).begins(logs, loss)) == ({A: 17, B: 0, ("other", 0): 0}, [])
+
+
+def test_a_new_partition_that_has_lost_its_beginning_is_data_loss() -> None:
+    found, losses = told_of(lambda loss: at({A: 17}).begins({A: Log(0, 50), B: Log(5, 9)}, loss))
+    assert found == {A: 17, B: 5}
+    assert losses == ["orders-1 is new, and it begins at offset 5 instead of 0"]
+
+
+def test_retention_that_passed_by_is_data_loss() -> None:
+    found, losses = told_of(lambda loss: at({A: 17}).begins({A: Log(18, 50)}, loss))
+    assert found == {A: 18}
+    assert losses == [f"orders-0 ({OLD}) begins at offset 18, and it was read up to 17"]
+
+
+def test_a_log_that_ends_before_what_was_read_is_data_loss() -> None:
+    found, losses = told_of(lambda loss: at({A: 17}).begins({A: Log(0, 16)}, loss))
+    assert found == {A: 16}
+    assert losses == [f"orders-0 ({OLD}) ends at offset 16, and it was read up to 17"]
+
+
+def test_a_topic_that_was_created_again_is_data_loss_and_begins_anew() -> None:
+    logs: Logs = {A: Log(0, 50, NEW), B: Log(4, 9, NEW)}
+    found, losses = told_of(lambda loss: at({A: 17, B: 3, ("orders", 2): 1}).begins(logs, loss))
+    assert found == {A: 0, B: 4}
+    assert losses == [
+        f"topic orders was created again as {NEW}, and {OLD} was read up to offsets orders-0 17, orders-1 3, orders-2 1"
+    ]
+
+
+def test_a_partition_that_is_gone_is_data_loss_and_keeps_its_place() -> None:
+    stand, logs = at({A: 17, B: 4, ("x", 0): 5}), Logs({A: Log(0, 50)})
+    found, losses = told_of(lambda loss: stand.begins(logs, loss))
+    assert found == {A: 17}
+    assert losses == [
+        f"orders-1 ({OLD}) is gone, and it was read up to offset 4",
+        f"x-0 ({OLD}) is gone, and it was read up to offset 5",
+    ]
+    moved = stand.with_ends({A: 50}, logs)
+    assert moved.offsets == {A: 50, B: 4, ("x", 0): 5}
+    assert set(moved.topic_ids) == {"orders", "x"}
+
+
+def test_of_a_topic_that_was_created_again_nothing_stays() -> None:
+    moved = at({A: 17, B: 4}).with_ends({A: 5}, {A: Log(0, 5, NEW)})
+    assert moved == at({A: 5}, NEW)
+
+
+def read(start: StreamOffsets, end: StreamOffsets, logs: Logs) -> tuple[Windows, list[str]]:
+    return told_of(lambda loss: start.windows_to(end, logs, loss))
+
+
+def test_a_batch_is_from_its_start_to_its_end() -> None:
+    logs: Logs = {A: Log(0, 99), B: Log(0, 99)}
+    assert read(at({A: 17, B: 4}), at({A: 20, B: 4}), logs) == ({A: (17, 20)}, [])
+
+
+def test_a_batch_from_a_place_to_itself_is_empty() -> None:
+    first = at({A: 17}).as_initial().with_ends({A: 30}, {A: Log(0, 30)})
+    assert read(first, first, {A: Log(0, 30)}) == ({}, [])
+
+
+def test_a_topic_created_again_that_is_as_long_as_the_old_one_is_read() -> None:
+    start, logs = at({A: 17}), Logs({A: Log(0, 17, NEW)})
+    end = start.with_ends({A: 17}, logs)
+    assert not end.is_at(start)
+    assert read(start, end, logs) == ({A: (0, 17)}, [])
+
+
+def test_a_new_partition_is_read_from_its_earliest_offset() -> None:
+    assert read(at({A: 17}), at({A: 17, B: 4}), {A: Log(0, 99), B: Log(0, 99)}) == ({B: (0, 4)}, [])
+
+
+def test_a_batch_that_is_read_again_meets_retention() -> None:
+    windows, losses = read(at({A: 17}), at({A: 30}), {A: Log(20, 99)})
+    assert windows == {A: (20, 30)}
+    assert len(losses) == 1
+    windows, losses = read(at({A: 17}), at({A: 30}), {A: Log(40, 99)})
+    assert windows == {}
+    assert len(losses) == 1
+
+
+def test_a_batch_that_is_read_again_does_not_read_another_topic_of_the_name() -> None:
+    windows, losses = read(at({A: 17}), at({A: 30}), {A: Log(0, 99, NEW)})
+    assert windows == {}
+    assert losses == [f"orders-0 ({OLD}) is {NEW} now, and offsets 17 to 29 are to be read"]
+
+
+def test_a_batch_that_is_read_again_misses_a_partition() -> None:
+    assert read(at({A: 17, B: 2}), at({A: 30, B: 2}), {}) == (
+        {},
+        [f"orders-0 ({OLD}) is gone, and offsets 17 to 29 are to be read"],
+    )
+
+
+def test_a_batch_that_is_read_again_finds_a_shorter_log() -> None:
+    windows, losses = read(at({A: 17}), at({A: 30}), {A: Log(0, 25)})
+    assert windows == {A: (17, 25)}
+    assert losses == [f"orders-0 ({OLD}) ends at offset 25, and offsets up to 29 are to be read"]
+
+
+def test_the_first_batch_read_again_begins_where_it_did() -> None:
+    start = at({A: 17}).as_initial()
+    end = start.with_ends({A: 30, B: 3}, {A: Log(0, 99), B: Log(0, 3)})
+    again = at({A: 99, B: 5}).as_initial()
+    assert read(again, end, {A: Log(0, 120), B: Log(0, 9)}) == ({A: (17, 30), B: (0, 3)}, [])
+
+
+def test_where_it_began_is_kept_until_something_was_read() -> None:
+    logs: Logs = {A: Log(0, 99)}
+    start = at({A: 17}).as_initial()
+    waited = start.with_ends({A: 17}, logs)
+    assert waited == start
+    first = waited.with_ends({A: 30}, logs)
+    assert first.initial == {A: 17}
+    assert first.with_ends({A: 30}, logs).is_at(first)
+    assert first.with_ends({A: 31}, logs).initial is None
+
+
+ends = st.integers(0, 40)
+
+
+@given(st.lists(st.tuples(ends, ends, st.integers(1, 40)), min_size=1))
+def test_batch_after_batch_reads_each_offset_once_whatever_retention_does(steps: list[tuple[int, int, int]]) -> None:
+    """``steps``: how much is written, how much of it goes, how much a batch may take."""
+    stand, seen, earliest, end = at({A: 0}), list[int](), 0, 0
+    for grown, gone, most in steps:
+        end += grown
+        earliest = min(end, earliest + gone)
+        logs: Logs = {A: Log(earliest, end)}
+        begins = stand.begins(logs, lambda _: None)
+        moved = stand.with_ends({A: min(end, begins[A] + most)}, logs)
+        for start, stop in stand.windows_to(moved, logs, lambda _: None).values():
+            seen += range(start, stop)
+        stand = moved
+    assert seen == sorted(set(seen))
+    assert stand.offsets[A] <= end

@@ -1,0 +1,56 @@
+"""kill -9 of a streaming job at random moments, again and again: each offset is in the sink exactly once."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.spark_stream_runs import run_killed, started
+from tests.support.spark_stream_topics import Bucket, values
+
+KILLS = 2
+WRITTEN = 20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_job_that_is_killed_again_and_again_reads_each_offset_once(spark: SparkSession, tmp_path: Path) -> None:
+    bucket, seed = Bucket(tmp_path), random.randrange(10**6)
+    moments, job = random.Random(seed), job_file(tmp_path, bucket)
+    _grow(bucket)
+    killed = 0
+    for _ in range(KILLS):
+        killed += run_killed(job, after=moments.uniform(0.5, 6))
+        _grow(bucket)
+    assert killed, "no run was long enough to be killed"
+    with started(job) as process:
+        assert process.wait(400) == 0
+    rows = spark.read.parquet(str(tmp_path / "sink")).collect()
+    found = sorted((row.partition, row.offset, bytes(row.value)) for row in rows)
+    expected = [
+        (partition, offset, value)
+        for partition in (0, 1)
+        for offset, value in enumerate(values(range(WRITTEN * (KILLS + 1)), partition=partition))
+    ]
+    assert found == expected, f"seed {seed}"
+    batches = len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*")))
+    assert batches > KILLS
+    bucket.close()
+
+
+def job_file(folder: Path, bucket: Bucket) -> Path:
+    """A job of many small batches, whose ends nobody can work out anew from where a run begins."""
+    options = bucket.options | {"subscribe": "orders", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "7"}
+    job = {"options": options, "checkpoint": str(folder / "checkpoint"), "sink": str(folder / "sink")}
+    path = folder / "job.json"
+    path.write_text(json.dumps(job))
+    return path
+
+
+def _grow(bucket: Bucket) -> None:
+    for partition in (0, 1):
+        bucket.write(WRITTEN, partition=partition)

@@ -1,0 +1,76 @@
+"""What happens in Spark's Python workers beside reading."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, cast
+
+import pytest
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from tieredstore.spark import workers
+from tieredstore.spark.source.tasks import read_task
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from tieredstore.spark.source.options import SourceOptions
+
+
+TASKS = 4
+"""On two cores one process has two of them at least."""
+
+
+class FrozenSource(DataSource):
+    """Tells of each task how many objects its process has frozen once one of ours was read in it."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "frozen"
+
+    def schema(self) -> str:
+        return "frozen long"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return FrozenReader()
+
+
+class FrozenReader(DataSourceReader):
+    def partitions(self) -> list[InputPartition]:
+        assert list(read_task(InputPartition(None), cast("SourceOptions", None))) == []
+        return [InputPartition(gc.get_freeze_count())] * TASKS
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
+        assert partition.value == 0, "planning has frozen objects"
+        assert list(read_task(InputPartition(None), cast("SourceOptions", None))) == []
+        yield (gc.get_freeze_count(),)
+
+
+def test_the_collector_passes_over_what_a_worker_keeps_from_task_to_task(spark: SparkSession) -> None:
+    spark.dataSource.register(FrozenSource)
+    rows = spark.read.format("frozen").load().collect()
+    assert len(rows) == TASKS
+    assert max(row["frozen"] for row in rows) > 10_000
+
+
+def test_it_is_told_once_when_all_has_been_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "_tasks", itertools.count(1))
+    calls: list[str] = []
+    monkeypatch.setattr(gc, "freeze", lambda: calls.append("freeze"))
+    workers.spare_modules()
+    monkeypatch.setattr(TaskContext, "get", object)
+    told: list[int] = []
+    for _ in range(4):
+        workers.spare_modules()
+        told.append(len(calls))
+    assert told == [0, 1, 1, 1]
+
+
+def test_a_process_that_runs_no_task_is_left_alone() -> None:
+    for _ in range(3):
+        workers.spare_modules()
+    assert gc.get_freeze_count() == 0

@@ -1,0 +1,83 @@
+"""The command line, run in this process or in one of its own, and stores to run it on."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.support.paths import GOLDEN, REPOSITORY
+from tieredstore.cli.main import main
+
+ORIGINALS = GOLDEN / "11-single-record" / "original"  # three segments of one record
+TXN = GOLDEN / "07-txn" / "original" / "txn-0"  # five segments of 300 KB
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command left behind."""
+
+    code: int
+    stdout: bytes
+    stderr: str
+
+    @property
+    def text(self) -> str:
+        return self.stdout.decode()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.stdout)
+
+
+def tieredstore(*arguments: object) -> Result:
+    """Run a command in this process."""
+    stdout, stderr = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
+    with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
+        code = main([str(argument) for argument in arguments])
+    written: list[bytes] = []
+    for stream in (stdout, stderr):
+        raw = stream.detach()
+        assert isinstance(raw, io.BytesIO)
+        written.append(raw.getvalue())
+    return Result(code, written[0], written[1].decode())
+
+
+def command(*arguments: object) -> list[str]:
+    """The command line of a process of its own."""
+    return [sys.executable, "-m", "tieredstore.cli", *map(str, arguments)]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """A process's environment in which the command line is found."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TIEREDSTORE_")}
+    return {**kept, "PYTHONPATH": str(REPOSITORY), **more}
+
+
+def spawn(*arguments: object, **more: str) -> Result:
+    """Run a command in a process of its own; ``more`` are environment variables."""
+    done: subprocess.CompletedProcess[bytes] = subprocess.run(
+        command(*arguments), capture_output=True, env=environment(**more), check=False, timeout=60
+    )
+    return Result(done.returncode, done.stdout, done.stderr.decode())
+
+
+def write_settings(folder: Path, more: Mapping[str, str] | None = None, *, chunk_size: int = 65536) -> Path:
+    """A settings file in ``folder``, and beside it the empty store that it names."""
+    texts = {"storage.backend.class": "filesystem", "storage.root": "store", "chunk.size": str(chunk_size)}
+    (folder / "store").mkdir(exist_ok=True)
+    path = folder / "store.properties"
+    path.write_text("".join(f"{name}={value}\n" for name, value in {**texts, **(more or {})}.items()))
+    return path
+
+
+def stored_files(folder: Path, suffix: str = "*") -> list[Path]:
+    """The objects of the store that ``write_settings`` made, in key order."""
+    return sorted((folder / "store").rglob(f"*.{suffix}"))

@@ -1,0 +1,26 @@
+"""Code in an interpreter of its own, which may fork: pytest's own processes have threads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+from tests.support.paths import REPOSITORY
+
+
+def run_fresh(code: str, *arguments: object) -> str:
+    """What the code prints; it fails the test if it raises, warns or takes over a minute."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(code), *map(str, arguments)],
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout

@@ -1,0 +1,30 @@
+"""The golden buckets, opened once for all tests of a module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+import pytest
+
+from tests.support.stored_golden import settings_of
+from tieredstore.catalog import Catalog, load_catalog
+from tieredstore.remote import RemoteStorageManager
+
+_managers: list[RemoteStorageManager] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def managers_are_closed() -> Iterator[None]:
+    yield
+    opened.cache_clear()
+    while _managers:
+        _managers.pop().close()
+
+
+@cache
+def opened(case: str) -> tuple[RemoteStorageManager, Catalog]:
+    """A case's manager, which is closed behind the module's tests, and its catalog."""
+    manager = RemoteStorageManager(settings_of(case))
+    _managers.append(manager)
+    return manager, load_catalog(manager)

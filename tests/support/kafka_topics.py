@@ -1,0 +1,182 @@
+"""Topics of a real broker: made, written to, cut and read by clients that share no code with what is tested."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import itertools
+import random
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tests.support.servers.kafka import KafkaServer
+
+CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
+TIMEOUT_S: Final = 60.0
+_admin: Any = importlib.import_module("confluent_kafka.admin")
+# It has no types.
+_aiokafka: Any = importlib.import_module("aiokafka")
+_names = itertools.count()
+
+Row = dict[str, Any]
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+@dataclass(frozen=True)
+class Produced:
+    """A record to be written; the broker gives its offset."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+    timestamp_ms: int = 1_700_000_000_000
+
+
+def random_produced(source: random.Random, count: int, *, size: int = 60) -> list[Produced]:
+    """Records with nulls, empty ones, headers (null, empty and repeated ones) and timestamps that do not ascend."""
+
+    def data() -> bytes | None:
+        return source.choice([None, b"", source.randbytes(source.randrange(size)), b"a" * source.randrange(size)])
+
+    def headers() -> Headers:
+        return tuple((source.choice(["h", "ключ", ""]), data()) for _ in range(source.choice([0, 0, 1, 3])))
+
+    moments = (1_700_000_000_000 + source.randrange(10**9) for _ in range(count))
+    return [Produced(data(), data(), headers(), moment) for moment in moments]
+
+
+def admin_of(server: KafkaServer) -> Any:
+    """The library's administrative client; its futures have no types, and end with it."""
+    return AdminClient({"bootstrap.servers": server.bootstrap_servers})
+
+
+def make_topic(
+    server: KafkaServer, config: Mapping[str, str] | None = None, *, name: str | None = None, partitions: int = 1
+) -> str:
+    """A new topic, under a name of its own; ``config`` is the topic's, ``{"segment.bytes": "1048576"}``."""
+    topic = name or f"topic-{next(_names)}"
+    admin = admin_of(server)
+    admin.create_topics([NewTopic(topic, partitions, config=dict(config or {}))])[topic].result(TIMEOUT_S)
+    return topic
+
+
+def delete_topic(server: KafkaServer, topic: str) -> None:
+    admin = admin_of(server)
+    admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+
+
+def delete_records(server: KafkaServer, topic: str, before: int, *, partition: int = 0) -> None:
+    """What retention does: the log begins at ``before`` afterwards."""
+    admin, place = admin_of(server), TopicPartition(topic, partition, before)
+    admin.delete_records([place])[place].result(TIMEOUT_S)
+
+
+def allow_to_read(server: KafkaServer, user: str, topic: str) -> None:
+    """Where the broker has an authorizer: the user may read this topic, and nothing else is said."""
+    admin, types, resource = admin_of(server), _admin, _admin.ResourceType.TOPIC
+    rule = types.AclBinding(
+        resource, topic, types.ResourcePatternType.LITERAL, f"User:{user}", "*", types.AclOperation.READ,
+        types.AclPermissionType.ALLOW,
+    )  # fmt: skip
+    admin.create_acls([rule])[rule].result(TIMEOUT_S)
+
+
+def producer_of(server: KafkaServer, **config: str) -> Producer:
+    """A producer that writes what it is given together."""
+    return Producer({"bootstrap.servers": server.bootstrap_servers, "linger.ms": "20", "log_level": "2", **config})
+
+
+def send(producer: Producer, topic: str, records: Iterable[Produced], *, partition: int = 0) -> None:
+    """Write records and wait until the broker has them."""
+    failed: list[object] = []
+    for record in records:
+        producer.produce(
+            topic, record.value, record.key, partition=partition, timestamp=record.timestamp_ms,
+            headers=list(record.headers), on_delivery=lambda error, _: failed.append(error) if error else None,
+        )  # fmt: skip
+    assert producer.flush(TIMEOUT_S) == 0
+    assert failed == []
+
+
+def produce(
+    server: KafkaServer, topic: str, records: Iterable[Produced], *, codec: str = "none", partition: int = 0
+) -> None:
+    """Write records without a transaction."""
+    send(producer_of(server, **{"compression.type": codec}), topic, records, partition=partition)
+
+
+def end_offset(server: KafkaServer, topic: str, *, partition: int = 0) -> int:
+    """The high watermark."""
+    admin, place = admin_of(server), TopicPartition(topic, partition)
+    end: int = admin.list_offsets({place: _admin.OffsetSpec.latest()})[place].result(TIMEOUT_S).offset
+    return end
+
+
+class Transaction:
+    """A transaction that is open: records in it are on the broker, without an outcome."""
+
+    def __init__(self, server: KafkaServer) -> None:
+        self._producer = producer_of(server, **{"transactional.id": f"transaction-{next(_names)}"})
+        self._producer.init_transactions(TIMEOUT_S)
+        self._producer.begin_transaction()
+        self._server = server
+        self._topics: set[str] = set()
+
+    def send(self, topic: str, records: Iterable[Produced]) -> None:
+        self._topics.add(topic)
+        send(self._producer, topic, records)
+
+    def end(self, outcome: Literal["commit", "abort"]) -> None:
+        """Its marker takes an offset in each topic that it wrote to, which the broker writes after it has answered."""
+        ends = {"commit": self._producer.commit_transaction, "abort": self._producer.abort_transaction}
+        before = {topic: end_offset(self._server, topic) for topic in self._topics}
+        ends[outcome](TIMEOUT_S)
+        while any(end_offset(self._server, topic) == before[topic] for topic in before):
+            time.sleep(0.01)
+
+
+def produce_transaction(
+    server: KafkaServer, topic: str, records: Iterable[Produced], outcome: Literal["commit", "abort"]
+) -> None:
+    """A transaction of its own, with its outcome."""
+    transaction = Transaction(server)
+    transaction.send(topic, records)
+    transaction.end(outcome)
+
+
+def consumed(
+    server: KafkaServer, topic: str, start: int, stop: int, *, isolation: str, partition: int = 0
+) -> list[Row]:
+    """The rows with offsets in ``[start, stop)``, by a consumer in pure Python."""
+    return asyncio.run(_consumed(server, _aiokafka.TopicPartition(topic, partition), start, stop, isolation))
+
+
+async def _consumed(server: KafkaServer, place: Any, start: int, stop: int, isolation: str) -> list[Row]:
+    rows: list[Row] = []
+    async with _aiokafka.AIOKafkaConsumer(
+        bootstrap_servers=server.bootstrap_servers, enable_auto_commit=False, isolation_level=isolation
+    ) as consumer:
+        consumer.assign([place])
+        consumer.seek(place, start)
+        async with asyncio.timeout(TIMEOUT_S):
+            while await consumer.position(place) < stop:
+                found: Mapping[Any, Sequence[Any]] = await consumer.getmany(timeout_ms=200)
+                rows += [_row(record) for record in found.get(place, ())]
+    return [row for row in rows if row["offset"] < stop]
+
+
+def _row(record: Any) -> Row:
+    return {
+        "key": record.key,
+        "value": record.value,
+        "headers": [{"key": key, "value": value} for key, value in record.headers] or None,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "timestampType": record.timestamp_type,
+    }

@@ -1,0 +1,33 @@
+"""S3 stores on the servers of the tests."""
+
+from __future__ import annotations
+
+from tests.support.servers.s3_server import REGION, S3Server
+from tieredstore.backends.s3.options import AccessKeys, Compatibility, S3Options
+from tieredstore.backends.s3.store import S3ObjectStore
+from tieredstore.process.retries import RetryPolicy
+
+MIB = 1 << 20
+
+IMPATIENT = RetryPolicy(attempts=3, base_delay_s=0.001, max_delay_s=0.01, timeout_s=30)
+"""Retries for tests of failures: the usual back-off, a hundred times as fast."""
+
+
+def options_for(
+    server: S3Server, bucket: str, *, url: str | None = None, compatibility: Compatibility = Compatibility.AWS
+) -> S3Options:
+    """Options for a bucket of ``server``, reached at ``url`` (a proxy before it) if one is given."""
+    return S3Options(
+        bucket,
+        region=REGION,
+        endpoint_url=url or server.endpoint_url,
+        path_style=True,
+        compatibility=compatibility,
+        credentials=AccessKeys(server.access_key, server.secret_key),
+        part_size=5 * MIB,
+    )
+
+
+def impatient_store(options: S3Options) -> S3ObjectStore:
+    """A store that gives up after three tries in short order."""
+    return S3ObjectStore(options, retries=IMPATIENT)

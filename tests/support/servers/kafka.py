@@ -1,0 +1,147 @@
+"""A Kafka broker, which scripts/install-servers installs from Maven: one node that is its own controller.
+
+It has a listener for each way that clients come by: plain, SASL, TLS, and SASL over TLS.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.support.servers.kafka_certificates import Identity, issue, make_authority
+from tests.support.servers.process import Launch, ServerFailedError, free_port, installed_server, running
+
+USER = "alice"
+PASSWORD = "a secret; of = tests"
+CLUSTER_ID = "dGllcmVkc3RvcmVUZXN0cw"
+
+_LISTENERS = {"PLAINTEXT": "PLAINTEXT", "SASL": "SASL_PLAINTEXT", "TLS": "SSL", "SASLTLS": "SASL_SSL"}
+# A small heap and the fast compiler alone: a broker for tests lives for seconds.
+_JVM = ("-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+# One process for both, so that ending it ends all. "$@" is java and its options.
+_SCRIPT = """
+"$@" kafka.tools.StorageTool format --cluster-id "$CLUSTER_ID" --config server.properties --add-scram "$SCRAM" \
+    --ignore-formatted &&
+exec "$@" kafka.Kafka server.properties
+"""
+_ENVIRONMENT = {"CLUSTER_ID": CLUSTER_ID, "SCRAM": f"SCRAM-SHA-256=[name={USER},password={PASSWORD}]"}
+
+
+@dataclass(frozen=True)
+class KafkaServer:
+    """A running broker; ``kill`` is kill -9. ``log_dir`` holds the folders of the partitions."""
+
+    bootstrap_servers: str
+    sasl_servers: str
+    tls_servers: str
+    sasl_tls_servers: str
+    log_dir: Path
+    authority: Identity = field(repr=False)
+    kill: Callable[[], None] = field(repr=False)
+
+    def folder(self, topic: str, partition: int = 0) -> Path:
+        """Where the segments of a partition lie."""
+        return self.log_dir / f"{topic}-{partition}"
+
+
+@contextmanager
+def start_kafka(jvm: Sequence[str] = _JVM, **overrides: str) -> Generator[KafkaServer, None, None]:
+    """A fresh broker (about 4 s to be ready), killed at the end of the block.
+
+    ``overrides`` are properties of the broker: ``start_kafka(**{"log.retention.ms": "1000"})``. With ``log.dirs`` of
+    its own it goes on with what an earlier one left there.
+    """
+    authority = make_authority()
+    chosen: list[tuple[dict[str, int], Path]] = []
+
+    def prepare(folder: Path) -> Launch:
+        ports = {name: free_port() for name in (*_LISTENERS, "CONTROLLER")}
+        log_dir = folder / "logs"
+        issue(authority, "broker").write(folder / "broker.pem")
+        (folder / "authority.pem").write_text(authority.certificate_pem)
+        properties = _properties(ports, log_dir) | overrides
+        chosen.append((ports, Path(properties["log.dirs"])))
+        (folder / "server.properties").write_text("".join(f"{name}={text}\n" for name, text in properties.items()))
+        return Launch(_command(folder, jvm), lambda: _answers(ports["PLAINTEXT"]), _ENVIRONMENT)
+
+    with running("kafka", prepare) as process:
+        ports, log_dir = chosen[-1]
+        at = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
+        yield KafkaServer(
+            at["PLAINTEXT"], at["SASL"], at["TLS"], at["SASLTLS"], log_dir, authority=authority, kill=process.kill
+        )
+
+
+def _command(folder: Path, jvm: Sequence[str]) -> list[str | Path]:
+    java = shutil.which("java")
+    if java is None:
+        raise ServerFailedError("java is not on the PATH: the Kafka broker needs Java 17 or later")
+    command = f"cd '{folder}' && {_SCRIPT.strip()}"
+    return ["/bin/sh", "-c", command, "kafka", java, *jvm, "-cp", f"{installed_server('kafka/libs')}/*"]
+
+
+def _properties(ports: Mapping[str, int], log_dir: Path) -> dict[str, str]:
+    listeners = [f"{name}://127.0.0.1:{port}" for name, port in ports.items()]
+    folder = log_dir.parent
+    jaas = "org.apache.kafka.common.security"
+    return {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@127.0.0.1:{ports['CONTROLLER']}",
+        "controller.listener.names": "CONTROLLER",
+        "listeners": ",".join(listeners),
+        "listener.security.protocol.map": ",".join(
+            f"{name}:{protocol}" for name, protocol in {**_LISTENERS, "CONTROLLER": "PLAINTEXT"}.items()
+        ),
+        "inter.broker.listener.name": "PLAINTEXT",
+        "log.dirs": str(log_dir),
+        "num.partitions": "1",
+        "auto.create.topics.enable": "false",
+        "offsets.topic.replication.factor": "1",
+        "offsets.topic.num.partitions": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "transaction.state.log.num.partitions": "1",
+        "group.initial.rebalance.delay.ms": "0",
+        "log.message.timestamp.before.max.ms": str(2**63 - 1),
+        "log.initial.task.delay.ms": "500",
+        # The tests' records are of fixed times, which retention would take for old.
+        "log.retention.ms": "-1",
+        "log.retention.check.interval.ms": "500",
+        "log.cleaner.enable": "true",
+        "log.cleaner.dedupe.buffer.size": "2000000",
+        "num.network.threads": "1",
+        "num.io.threads": "2",
+        "background.threads": "2",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256",
+        **{
+            f"listener.name.{name.lower()}.{mechanism}.sasl.jaas.config": f"{jaas}.{login};"
+            for name in ("SASL", "SASLTLS")
+            for mechanism, login in {
+                "plain": f'plain.PlainLoginModule required user_{USER}="{PASSWORD}"',
+                "scram-sha-256": "scram.ScramLoginModule required",
+            }.items()
+        },
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(folder / "broker.pem"),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(folder / "authority.pem"),
+        "ssl.client.auth": "requested",
+    }
+
+
+_API_VERSIONS = b"\x00\x00\x00\x0e\x00\x12\x00\x00\x00\x00\x00\x01\x00\x04test"
+
+
+def _answers(port: int) -> bool:
+    """Whether the broker answers the request that needs no login: which requests there are."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+            connection.sendall(_API_VERSIONS)
+            return len(connection.recv(8)) == 8
+    except OSError:
+        return False

@@ -1,0 +1,138 @@
+"""A server in a process group of its own: ready before it is used, and gone when the tests are, however they end."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.paths import REPOSITORY
+
+READY_TIMEOUT_S = 90.0
+STARTS = 3
+
+# The server keeps the shell's pid. A watcher in the same group waits for the end of a pipe whose other end only the
+# tests hold, and then kills the group: so no server survives a test run that was itself killed.
+_LAUNCHER = 'exec 3<&0; { cat <&3 >/dev/null; kill -KILL 0; } & exec "$@" </dev/null 3<&-'
+
+
+class ServerFailedError(Exception):
+    """A server that the tests need did not start."""
+
+
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def installed_server(relative: str) -> Path:
+    """A file that scripts/install-servers installs; ServerFailedError saying so if it is absent."""
+    folder = Path(os.environ.get("TIEREDSTORE_SERVERS", REPOSITORY / ".venv" / "servers"))
+    found = folder / relative
+    if not found.exists():
+        raise ServerFailedError(f"{found} is not installed: run scripts/install-servers (make test does)")
+    return found
+
+
+def script_of_environment(name: str) -> Path:
+    """A program that a wheel of the `servers` extra put beside the interpreter."""
+    found = Path(sys.executable).with_name(name)
+    if not found.exists():
+        raise ServerFailedError(f"{found} is not installed: install the `servers` extra (make test does)")
+    return found
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How one server is started: the command, its environment and how to see that it is ready."""
+
+    command: Sequence[str | Path]
+    is_ready: Callable[[], bool]
+    environment: Mapping[str, str]
+
+
+class ServerProcess:
+    """A running server. ``kill`` is kill -9, at once."""
+
+    def __init__(self, name: str, launch: Launch, log: Path) -> None:
+        self.name = name
+        self._log = log
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", _LAUNCHER, name, *launch.command],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **launch.environment},
+                cwd=log.parent,
+                start_new_session=True,
+            )
+
+    def wait_until_ready(self, is_ready: Callable[[], bool]) -> None:
+        """ServerFailedError, with the end of the server's log, if it ends or is not ready in time."""
+        end = time.monotonic() + READY_TIMEOUT_S
+        while not is_ready():
+            if self._process.poll() is not None:
+                raise ServerFailedError(f"{self.name} ended with code {self._process.returncode}\n{self._log_tail()}")
+            if time.monotonic() > end:
+                raise ServerFailedError(f"{self.name} was not ready within {READY_TIMEOUT_S} s\n{self._log_tail()}")
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """Kill the server and all that it started; nothing if it is dead already."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+
+    def _log_tail(self) -> str:
+        return self._log.read_text(errors="replace")[-4000:]
+
+
+@contextmanager
+def running(name: str, prepare: Callable[[Path], Launch]) -> Generator[ServerProcess, None, None]:
+    """A ready server whose data lie in a fresh folder, which ``prepare`` gets; killed and removed at the end.
+
+    Ports that ``prepare`` chose may be taken by another process before the server binds them: it is asked anew, a few
+    times, before a server that ends at its start is an error.
+    """
+    # Not pytest's folder: its path is too long for the UNIX sockets that some servers make.
+    folder = Path(tempfile.mkdtemp(prefix=f"tieredstore-{name}-"))
+    server = None
+    try:
+        server = _started(name, prepare, folder)
+        yield server
+    finally:
+        if server is not None:
+            server.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _started(name: str, prepare: Callable[[Path], Launch], folder: Path) -> ServerProcess:
+    for attempt in range(STARTS):
+        data = folder / str(attempt)
+        data.mkdir()
+        launch = prepare(data)
+        server = ServerProcess(name, launch, folder / f"{attempt}.log")
+        try:
+            server.wait_until_ready(launch.is_ready)
+        except BaseException as error:
+            server.kill()
+            if attempt == STARTS - 1 or not isinstance(error, ServerFailedError):
+                raise
+        else:
+            return server
+    raise ServerFailedError(name)

@@ -1,0 +1,126 @@
+"""Queries without a JVM: the data source driven as Spark's Python workers drive it, objects pickled on the way."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pyarrow as pa
+from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader, Filter, InputPartition
+
+from tests.support.golden_data import case_path, segments
+from tests.support.golden_records import Row, expected_rows, partitions_of
+from tieredstore.errors import TieredStoreError
+from tieredstore.spark.source.batch import PushdownBatchReader
+from tieredstore.spark.source.data_source import TieredStoreDataSource
+from tieredstore.spark.source.options import parse_options
+from tieredstore.spark.source.rows import COLUMNS_WITH_HEADERS, RowShape
+from tieredstore.spark.source.tasks import RemoteTask
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def as_texts(options: Mapping[str, Any]) -> dict[str, str]:
+    """Options as Spark hands them on: texts, names in lower case."""
+    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+    return cast("dict[str, str]", CaseInsensitiveDict(texts))
+
+
+def reader_of(options: Mapping[str, Any]) -> DataSourceReader:
+    """The reader of a query, after its journey to another process."""
+    source = TieredStoreDataSource(as_texts(options))
+    reader: DataSourceReader = _sent(source.reader(source.schema()))
+    return reader
+
+
+def pushing_reader(options: Mapping[str, Any], filters: list[Filter]) -> DataSourceReader:
+    """The reader of a query with filters, where Spark pushes them down."""
+    reader = PushdownBatchReader(parse_options(as_texts(options), streaming=False))
+    assert list(reader.pushFilters(filters)) == filters
+    return reader
+
+
+def tasks_of(reader: DataSourceReader) -> list[InputPartition]:
+    """The tasks of a query."""
+    return list(reader.partitions())
+
+
+def splits_of(reader: DataSourceReader) -> list[RemoteTask]:
+    """The tasks of a query that reads nothing but the bucket."""
+    tasks = tasks_of(reader)
+    assert all(isinstance(task, RemoteTask) for task in tasks)
+    return cast("list[RemoteTask]", tasks)
+
+
+def rows_of_reader(reader: DataSourceReader) -> list[Row]:
+    """The rows of a query, task by task, each in a process of its own as far as pickling goes."""
+    rows: list[Row] = []
+    for task in tasks_of(reader):
+        rows += rows_of_task(reader, task)
+    return rows
+
+
+def rows_of_task(reader: DataSourceReader, task: InputPartition) -> list[Row]:
+    """The rows of one task."""
+    return [row for batch in _sent(reader).read(_sent(task)) for row in _rows(cast("pa.RecordBatch", batch))]
+
+
+def rows_in(options: Mapping[str, Any]) -> list[Row]:
+    """The rows of a batch query."""
+    return rows_of_reader(reader_of(options))
+
+
+def error_of(options: Mapping[str, Any]) -> TieredStoreError:
+    """What a batch query fails with, planned or read."""
+    try:
+        rows_in(options)
+    except TieredStoreError as error:
+        return error
+    raise AssertionError(f"the query has rows: {options}")
+
+
+def golden_options(case: str, **more: Any) -> dict[str, Any]:
+    """The options for all of a case, read where the plugin wrote it."""
+    settings = case_path(case) / "rsm.properties"
+    return {"settings": str(settings), "subscribe": topic_of(case), "includeHeaders": True, **more}
+
+
+def topic_of(case: str) -> str:
+    (topic,) = {segment.topic for segment in segments(case)}
+    return topic
+
+
+def golden_rows(case: str, isolation: str = "read_committed") -> list[Row]:
+    """What a consumer read, as Spark's Kafka source shows it; by partition and offset, times in milliseconds."""
+    return [
+        {
+            "key": row["key"],
+            "value": row["value"],
+            "topic": topic_of(case),
+            "partition": partition,
+            "offset": row["offset"],
+            "timestamp": row["timestamp"],
+            "timestampType": row["timestampType"],
+            "headers": [{"key": key, "value": value} for key, value in row["headers"]] or None,
+        }
+        for partition in partitions_of(case)
+        for row in expected_rows(case, partition, isolation)
+    ]
+
+
+def _sent(what: Any) -> Any:
+    return pickle.loads(pickle.dumps(what))
+
+
+def _rows(batch: pa.RecordBatch) -> list[Row]:
+    assert batch.num_rows
+    untyped: Any = batch
+    names = [name for name in COLUMNS_WITH_HEADERS if name in untyped.schema.names]
+    assert untyped.schema.equals(RowShape(names).arrow_schema)
+    rows: list[Row] = untyped.to_pylist()
+    for row in rows:
+        if "timestamp" in row:
+            row["timestamp"] = (row["timestamp"] - _EPOCH) // timedelta(milliseconds=1)
+    return rows

@@ -1,0 +1,1 @@
+"""What long-running parts share: fork safety, parallel maps, deadlines and retries."""

@@ -1,0 +1,70 @@
+"""The data source ``tieredstore``. Imports little: Spark imports this wherever a data source is looked up."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
+    from pyspark.sql.types import StructType
+
+    from tieredstore.spark.source.options import SourceOptions
+
+_PUSHDOWN_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+class TieredStoreDataSource(DataSource):
+    """``spark.read.format("tieredstore")`` and ``spark.readStream.format("tieredstore")``: see ``docs/spark.md``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "tieredstore"
+
+    def schema(self) -> StructType:
+        """That of Spark's Kafka source, or the columns asked for."""
+        from tieredstore.spark.source.option_values import columns_of  # noqa: PLC0415
+        from tieredstore.spark.source.rows import RowShape  # noqa: PLC0415
+        from tieredstore.spark.source.sentences import one_sentence  # noqa: PLC0415
+
+        with one_sentence():
+            return RowShape(columns_of(self.options)).schema
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Reads a batch."""
+        from tieredstore.spark.source.batch import BatchReader, PushdownBatchReader  # noqa: PLC0415
+        from tieredstore.spark.source.sentences import one_sentence  # noqa: PLC0415
+
+        with one_sentence():
+            options = self._options(schema, streaming=False)
+            pushes = options.filter_pushdown and is_pushing_down()
+            return PushdownBatchReader(options) if pushes else BatchReader(options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Reads a stream."""
+        from tieredstore.spark.source.sentences import one_sentence  # noqa: PLC0415
+        from tieredstore.spark.source.streaming import StreamReader  # noqa: PLC0415
+
+        with one_sentence():
+            return StreamReader(self._options(schema, streaming=True))
+
+    def _options(self, schema: StructType, *, streaming: bool) -> SourceOptions:
+        from tieredstore.errors import ConfigError  # noqa: PLC0415
+        from tieredstore.spark.source.options import parse_options  # noqa: PLC0415
+        from tieredstore.spark.source.rows import RowShape  # noqa: PLC0415
+
+        options = parse_options(self.options, streaming=streaming)
+        if schema != RowShape(options.columns).schema:
+            raise ConfigError(
+                "the schema of tieredstore is fixed; leave schema() out, and choose with the option columns"
+            )
+        return options
+
+
+def is_pushing_down() -> bool:
+    """Whether this is the worker that Spark pushes filters down in, which it starts only where its conf allows that."""
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return _PUSHDOWN_WORKER in sys.modules or getattr(main, "name", None) == _PUSHDOWN_WORKER

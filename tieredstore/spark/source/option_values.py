@@ -1,0 +1,219 @@
+"""The texts of options as values: numbers, sizes, times, lists and the JSON of Spark's Kafka source."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final, NoReturn, cast
+
+from tieredstore.errors import ConfigError
+from tieredstore.spark.source.rows import COLUMNS, COLUMNS_WITH_HEADERS
+from tieredstore.spark.source.selections import TopicPartition
+
+MAX_INT: Final = 2**31 - 1
+MAX_LONG: Final = 2**63 - 1
+
+_MAX_SHOWN: Final = 80
+_TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
+_WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
+_MEASURE: Final = re.compile(r"([0-9]{1,19})\s*([a-z]*)", re.ASCII)
+
+_BYTES: Final = {
+    unit: 1024**power
+    for power, units in enumerate((("", "b"), ("k", "kb"), ("m", "mb"), ("g", "gb"), ("t", "tb"), ("p", "pb")))
+    for unit in units
+}
+_MICROSECONDS: Final = {
+    "us": 1, "": 1000, "ms": 1000, "s": 10**6, "m": 60 * 10**6, "min": 60 * 10**6, "h": 3600 * 10**6, "d": 86400 * 10**6
+}  # fmt: skip
+
+
+class OptionTexts:
+    """The options of one query, found by name without regard to case, as Spark's are; errors name them as written.
+
+    Every method gives ``None`` for an option that was left out, and raises ConfigError for a text that it cannot be.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._texts = {name.lower(): text for name, text in options.items()}
+
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._texts
+
+    def text(self, name: str) -> str | None:
+        """The text, trimmed."""
+        text = self._texts.get(name.lower())
+        return None if text is None else text.strip()
+
+    def boolean(self, name: str) -> bool | None:
+        """``true`` or ``false`` in any case."""
+        text = self.text(name)
+        if text is None:
+            return None
+        if text.lower() not in ("true", "false"):
+            raise wrong(name, text, "true or false")
+        return text.lower() == "true"
+
+    def choice(self, name: str, *allowed: str) -> str | None:
+        """One of a few lower-case words, written in any case."""
+        text = self.text(name)
+        if text is None:
+            return None
+        if text.lower() not in allowed:
+            raise wrong(name, text, " or ".join(allowed))
+        return text.lower()
+
+    def whole(self, name: str, low: int, high: int = MAX_LONG) -> int | None:
+        """A whole number in ``low..high`` (both in)."""
+        text = self.text(name)
+        if text is None:
+            return None
+        if not _WHOLE.fullmatch(text) or not low <= int(text) <= high:
+            raise wrong(name, text, f"a whole number of {low} or more" + (f", up to {high}" if high < MAX_LONG else ""))
+        return int(text)
+
+    def size(self, name: str) -> int | None:
+        """Bytes, at least one, as Spark writes sizes: ``67108864``, ``64m``, ``1gb``."""
+        return self._measure(name, _BYTES, 1, 1, "a size of one byte or more such as 67108864, 64m or 1g")
+
+    def interval_ms(self, name: str) -> int | None:
+        """Milliseconds of a time as Spark writes it: ``500ms``, ``10s``, ``15m``; without a unit it is milliseconds."""
+        return self._measure(name, _MICROSECONDS, 1000, 0, "a time such as 500ms, 30s, 15m, 1h or 1d")
+
+    def _measure(self, name: str, units: Mapping[str, int], unit: int, low: int, expected: str) -> int | None:
+        text = self.text(name)
+        if text is None:
+            return None
+        found = _MEASURE.fullmatch(text.lower())
+        factor = units.get(found[2]) if found else None
+        measured = -1 if found is None or factor is None else int(found[1]) * factor // unit
+        if not low <= measured <= MAX_LONG:
+            raise wrong(name, text, expected)
+        return measured
+
+    def topics(self, name: str) -> tuple[str, ...] | None:
+        """Names of topics, separated by commas; one named twice counts once."""
+        text = self.text(name)
+        if text is None:
+            return None
+        names = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+        if not names:
+            raise wrong(name, text, "one topic at least, or several separated by commas")
+        for topic in names:
+            _check_topic(name, topic)
+        return names
+
+    def partitions(self, name: str) -> tuple[TopicPartition, ...] | None:
+        """Partitions as ``{"topicA":[0,1]}``, in ascending order; one named twice counts once."""
+        expected = '{"topicA":[0,1],"topicB":[0]}'
+        topics = self._json(name, expected)
+        if topics is None:
+            return None
+        found: set[TopicPartition] = set()
+        for topic, numbers in topics.items():
+            _check_topic(name, topic)
+            if not isinstance(numbers, list):
+                self._refuse(name, f"lists of partitions such as {expected}")
+            listed = cast("list[object]", numbers)
+            found |= {(topic, _whole_of(name, f"a partition of {topic}", number, 0, MAX_INT)) for number in listed}
+        if not found:
+            self._refuse(name, f"one partition at least, such as {expected}")
+        return tuple(sorted(found))
+
+    def of_partitions(self, name: str, low: int, example: str) -> dict[TopicPartition, int] | None:
+        """A number of ``low`` or more for each partition, as ``{"topicA":{"0":23}}``."""
+        topics = self._json(name, example)
+        if topics is None:
+            return None
+        found: dict[TopicPartition, int] = {}
+        for topic, numbers in topics.items():
+            _check_topic(name, topic)
+            if not isinstance(numbers, dict):
+                self._refuse(name, f"JSON such as {example}")
+            for partition, number in cast("dict[str, object]", numbers).items():
+                where = topic, _whole_of(name, f"a partition of {topic}", partition, 0, MAX_INT)
+                if where in found:
+                    raise ConfigError(f"{name} names {topic}-{where[1]} twice")
+                found[where] = _whole_of(name, f"{topic}-{where[1]}", number, low, MAX_LONG)
+        if not found:
+            self._refuse(name, f"one partition at least, such as {example}")
+        return found
+
+    def texts_of_topics(self, name: str, example: str) -> dict[str, str] | None:
+        """A text for each topic, as ``{"topicA":"text"}``."""
+        topics = self._json(name, example)
+        if topics is None:
+            return None
+        found: dict[str, str] = {}
+        for topic, text in topics.items():
+            _check_topic(name, topic)
+            if not isinstance(text, str):
+                self._refuse(name, f"JSON such as {example}")
+            found[topic] = text
+        return found
+
+    def _json(self, name: str, example: str) -> dict[str, object] | None:
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            value = json.loads(text, object_pairs_hook=_without_doubles)
+        except (ValueError, RecursionError):
+            value = None
+        if not isinstance(value, dict):
+            self._refuse(name, f"JSON such as {example}, each name once")
+        return cast("dict[str, object]", value)
+
+    def _refuse(self, name: str, expected: str) -> NoReturn:
+        raise wrong(name, self.text(name) or "", expected)
+
+
+def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
+    """The columns that ``columns`` and ``includeHeaders`` ask for, in the order of Spark's Kafka source.
+
+    ``includeHeaders`` adds the headers to any ``columns``. ConfigError for unknown columns, and for headers that are
+    asked for by the one and refused by the other.
+    """
+    texts = OptionTexts(options)
+    headers, text = texts.boolean("includeHeaders"), texts.text("columns")
+    if text is None:
+        return COLUMNS_WITH_HEADERS if headers else COLUMNS
+    known = {name.lower(): name for name in COLUMNS_WITH_HEADERS}
+    words = [word.strip().lower() for word in text.split(",")]
+    if not set(words) <= set(known) or len(set(words)) < len(words):
+        raise wrong("columns", text, f"some of {', '.join(known.values())}, each once and separated by commas")
+    if "headers" in words and headers is False:
+        raise ConfigError("columns has headers and includeHeaders is false: leave includeHeaders out, or the column")
+    return tuple(name for key, name in known.items() if key in words or (headers and key == "headers"))
+
+
+def wrong(name: str, text: str, expected: str) -> ConfigError:
+    """The error for an option whose text is not what is expected."""
+    shown = repr(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…")
+    return ConfigError(f"the option {name} is {shown}; expected is {expected}")
+
+
+def _check_topic(name: str, topic: str) -> None:
+    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+        raise ConfigError(
+            f"the option {name} has {topic[:_MAX_SHOWN]!r}, which is no topic's name: "
+            "that is up to 249 letters, digits and . _ -"
+        )
+
+
+def _whole_of(name: str, what: str, number: object, low: int, high: int) -> int:
+    """A number of JSON, or a text of one, which Spark takes as well."""
+    if isinstance(number, str) and _WHOLE.fullmatch(number):
+        number = int(number)
+    if isinstance(number, bool) or not isinstance(number, int) or not low <= number <= high:
+        shown = str(number)[:_MAX_SHOWN]
+        raise ConfigError(f"the option {name} has {shown!r} for {what}; expected is a whole number of {low} or more")
+    return number
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise ValueError
+    return made

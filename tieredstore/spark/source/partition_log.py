@@ -1,0 +1,74 @@
+"""One partition's log, as the bucket and the broker hold it together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from tieredstore.catalog import Lineage
+from tieredstore.model import Uuid
+from tieredstore.spark.source.options import TopicPartition
+
+_ASSUMED_RECORD_BYTES: Final = 1024
+"""For a partition that the bucket holds nothing of, so that nothing tells the size of its records."""
+
+TimeLookup: TypeAlias = Callable[["PartitionLog", int], int | None]
+"""Finds the offset of the first record of a time (ms) or later."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLog:
+    """One partition's offsets from ``earliest`` up to ``end`` (half-open), all of whose records are decided.
+
+    The bucket is read below ``seam``, the broker from it on. ``live_start`` is the first offset that the broker has,
+    None if it is not asked or does not have the partition.
+    """
+
+    topic: str
+    partition: int
+    topic_id: Uuid
+    lineage: Lineage | None
+    seam: int
+    earliest: int
+    end: int
+    live_start: int | None = None
+    time_lookup: TimeLookup | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def where(self) -> TopicPartition:
+        """The topic and the partition."""
+        return self.topic, self.partition
+
+    @property
+    def on_broker(self) -> bool:
+        """Whether the broker has the partition."""
+        return self.live_start is not None
+
+    def end_from(self, start: int) -> int:
+        """The end of what can be read from ``start`` on, which is ``start`` where that is nothing yet.
+
+        It is the seam where a transaction is undecided at the bucket's end and the broker has deleted its records:
+        these are in the bucket, and wait for the segment that decides it.
+        """
+        waits = self.lineage is not None and self.seam < (self.live_start or 0) <= self.lineage.end_offset
+        return max(start, self.seam) if waits and start < (self.live_start or 0) else self.end
+
+    def offset_for_time(self, timestamp_ms: int) -> int | None:
+        """The offset of the first record of ``timestamp_ms`` or later; None if there is none before the end."""
+        return None if self.time_lookup is None else self.time_lookup(self, timestamp_ms)
+
+    def bytes_between(self, start: int, stop: int) -> int:
+        """How many bytes of the log the offsets ``start`` up to ``stop`` (half-open) take, about."""
+        stored = 0.0
+        for span in () if self.lineage is None else self.lineage.spans_between(start, min(stop, self.seam)):
+            offsets = span.segment.end_offset - span.segment.start_offset + 1
+            stored += span.segment.segment_size_in_bytes * (span.stop - span.start) / offsets
+        return int(stored + self._bytes_per_offset() * max(0, stop - max(start, self.seam)))
+
+    def _bytes_per_offset(self) -> float:
+        """What a record of the broker has, if it is like the latest of the bucket."""
+        if self.lineage is None:
+            return _ASSUMED_RECORD_BYTES
+        last = self.lineage.spans[-1].segment
+        return last.segment_size_in_bytes / (last.end_offset - last.start_offset + 1)

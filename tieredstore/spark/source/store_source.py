@@ -1,0 +1,95 @@
+"""Where the settings of the store come from: a file, options, or both.
+
+This travels to the tasks, the values in the file do not: each process reads it for itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pyspark import SparkFiles
+
+from tieredstore.config import Settings, read_properties, settings_from
+from tieredstore.config.fields import property_fields
+from tieredstore.config.names import PARTS
+from tieredstore.config.properties import own_properties
+from tieredstore.config.values import PATH
+from tieredstore.errors import ConfigError
+from tieredstore.model import Properties
+
+_CHUNK_SIZE: Final = "chunk.size", "4194304"
+"""Required by the settings, and of no meaning to who reads: each manifest records its own."""
+
+_PATHS: Final = frozenset(name for part in PARTS for name, _, kind in property_fields(part) if kind is PATH)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSource:
+    """The settings of ``settings_file``, extended and overridden by ``properties``; one of them may be missing.
+
+    Names of properties are the plugin's, with or without ``rsm.config.``. Its repr shows no value.
+    """
+
+    settings_file: str | None
+    properties: tuple[tuple[str, str], ...]
+
+    def load(self) -> Settings:
+        """The settings, read now and in this process; ConfigError for what is missing or wrong.
+
+        The file, and each path among the properties, is absolute, or is looked for in the working directory and then
+        among the files that Spark ships. Paths inside the file start from its folder.
+        """
+        given = {
+            name: _located(name, text) for name, text in own_properties(dict(self.properties), "options").texts.items()
+        }
+        if self.settings_file is None:
+            return settings_from(_readable(given, ""), source="options")
+        path = _found(self.settings_file)
+        if path is None:
+            raise ConfigError(
+                f"there is no settings file {self.settings_file}, neither in the working directory "
+                f"{Path.cwd()} nor among the files that Spark ships: give its absolute path, or add it with --files"
+            )
+        in_file = read_properties(path)
+        prefix = own_properties(in_file, str(path)).prefix
+        merged = {**in_file, **{prefix + name: text for name, text in given.items()}}
+        source = f"{path} with options" if given else str(path)
+        return settings_from(_readable(merged, prefix), base_dir=path.absolute().parent, source=source)
+
+    def __repr__(self) -> str:
+        return f"StoreSource({self.settings_file!r}, {[name for name, _ in self.properties]})"
+
+
+def _readable(properties: Properties, prefix: str) -> Properties:
+    name, text = _CHUNK_SIZE
+    return {prefix + name: text, **properties}
+
+
+def _located(name: str, text: str) -> str:
+    if name not in _PATHS and not name.endswith(".key.file"):
+        return text
+    found = _found(text)
+    return text if found is None else str(found.absolute())
+
+
+def _found(text: str) -> Path | None:
+    """Where a file or folder is; None if it is nowhere."""
+    candidates = itertools.chain([Path(text)], (folder / text for folder in _shipped_files()))
+    return next((path for path in candidates if _is_there(path)), None)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:
+        return True  # and out of reach: who opens it says why
+
+
+def _shipped_files() -> list[Path]:
+    try:
+        return [Path(SparkFiles.getRootDirectory())]
+    except (AssertionError, RuntimeError):
+        return []  # no session is running in this process

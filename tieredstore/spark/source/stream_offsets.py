@@ -1,0 +1,235 @@
+"""How far a stream has read: what its checkpoint keeps, and what that means for the logs as they are now.
+
+In the checkpoint it is JSON, with the topics' ids, so that a topic that was created again is noticed::
+
+    {"version": 1, "offsets": {"orders": {"0": 17, "1": 4}}, "topicIds": {"orders": "VGVzdFRvcGljSWRlbnRpZg"}}
+
+The first batch has ``initialOffsets`` as well, of the same shape. Spark keeps where a batch ends, and asks again where
+the first one begins if that has to be read once more; by then ``latest`` or a time could mean another offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol, cast
+
+from tieredstore.errors import ConfigError
+from tieredstore.model import MAX_INT32, Uuid
+from tieredstore.spark.source.options import TopicPartition
+
+Windows = dict[TopicPartition, tuple[int, int]]
+"""Offsets to read of each partition, half-open."""
+
+OnLoss = Callable[[str], None]
+"""Told of data loss in a sentence; it raises if the stream has to end with it."""
+
+_VERSION: Final = 1
+_FIELDS: Final = {"version", "offsets", "topicIds"}
+_INITIAL: Final = "initialOffsets"
+_MAX_OFFSET: Final = 2**63 - 1
+
+
+class LogBounds(Protocol):
+    """What is asked of a partition's log."""
+
+    @property
+    def topic_id(self) -> Uuid:
+        """The life of the topic that the log is of."""
+        ...
+
+    @property
+    def earliest(self) -> int:
+        """The first offset."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """One more than the last offset."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffsets:
+    """The next offset to read of each partition, and the ids of their topics: of each that is in ``offsets``.
+
+    ``initial`` is where the stream began, as long as one batch at the most has been read; None later.
+    """
+
+    offsets: Mapping[TopicPartition, int]
+    topic_ids: Mapping[str, Uuid]
+    initial: Mapping[TopicPartition, int] | None = None
+
+    @classmethod
+    def at(cls, offsets: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, LogBounds]) -> StreamOffsets:
+        """These offsets in these logs."""
+        return cls(dict(offsets), {where[0]: logs[where].topic_id for where in offsets})
+
+    @classmethod
+    def from_json(cls, value: object) -> StreamOffsets:
+        """What :meth:`to_json` made; ConfigError for anything else, such as what another source left."""
+        fields = _object(value, "what they are")
+        version = fields.get("version")
+        if type(version) is not int or version != _VERSION:
+            raise _foreign(f"their version is {str(version)[:20]}, and {_VERSION} is known here")
+        if set(fields) - {_INITIAL} != _FIELDS:
+            raise _foreign(f"they have other fields than {', '.join(sorted(_FIELDS))}")
+        offsets, initial = _parsed_offsets(fields, "offsets"), None
+        ids = {topic: _parsed_id(text) for topic, text in _object(fields["topicIds"], "topicIds").items()}
+        if set(ids) != {topic for topic, _ in offsets}:
+            raise _foreign("their topicIds are not of the topics that they name")
+        if _INITIAL in fields:
+            initial = _parsed_offsets(fields, _INITIAL)
+            if not set(initial) <= set(offsets):
+                raise _foreign(f"their {_INITIAL} are of other partitions")
+        return cls(offsets, ids, initial)
+
+    def to_json(self) -> dict[str, Any]:
+        """The same text for the same offsets, however they were found: Spark compares texts to see what is new."""
+        ids = {topic: str(topic_id) for topic, topic_id in sorted(self.topic_ids.items())}
+        made = {"version": _VERSION, "offsets": _by_topic(self.offsets), "topicIds": ids}
+        return made if self.initial is None else made | {_INITIAL: _by_topic(self.initial)}
+
+    def as_initial(self) -> StreamOffsets:
+        """The same, where a stream begins."""
+        return replace(self, initial=self.offsets)
+
+    def is_at(self, other: StreamOffsets) -> bool:
+        """Whether a stream that stands at the one has nothing to read up to the other."""
+        return self.offsets == other.offsets and self.topic_ids == other.topic_ids
+
+    def with_ends(self, ends: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, LogBounds]) -> StreamOffsets:
+        """Moved on to ``ends``, which are in ``logs``.
+
+        Partitions without an end stay as they are, those too that are gone: if one comes back it goes on where it
+        was. Of a topic that was created again nothing stays.
+        """
+        moved = StreamOffsets.at(ends, logs)
+        stay = {where: at for where, at in self.offsets.items() if self._has_id(where[0], moved.topic_ids)}
+        ids = {topic: self.topic_ids[topic] for topic, _ in stay} | dict(moved.topic_ids)
+        return StreamOffsets({**stay, **moved.offsets}, ids, stay if self.initial == self.offsets else None)
+
+    def begins(self, logs: Mapping[TopicPartition, LogBounds], on_loss: OnLoss) -> dict[TopicPartition, int]:
+        """Where reading each of ``logs`` goes on, between its earliest offset and its end.
+
+        Partitions that are new here begin at their earliest offset, and so do those of a topic that was created again.
+        Of what cannot be read any more ``on_loss`` is told.
+        """
+        ids = {topic: log.topic_id for (topic, _), log in logs.items()}
+        self._tell_of_gone(logs, ids, on_loss)
+        self._tell_of_other_ids(ids, on_loss)
+        return {where: self._begin(where, log, on_loss) for where, log in sorted(logs.items())}
+
+    def windows_to(self, end: StreamOffsets, logs: Mapping[TopicPartition, LogBounds], on_loss: OnLoss) -> Windows:
+        """What to read of ``logs`` from here to ``end``; of what they do not have any more ``on_loss`` is told.
+
+        The logs may be later ones than those that ``end`` was found in: a batch that is read again after a restart.
+        """
+        if self.is_at(end):
+            return {}
+        if end.initial is not None:
+            return StreamOffsets(end.initial, end.topic_ids).windows_to(replace(end, initial=None), logs, on_loss)
+        windows: Windows = {}
+        for where, stop in sorted(end.offsets.items()):
+            topic_id = end.topic_ids[where[0]]
+            known, log = self._known(where, topic_id), logs.get(where)
+            if known is not None and known >= stop:
+                continue
+            if log is None or log.topic_id != topic_id:
+                now = "is gone" if log is None else f"is {log.topic_id} now"
+                on_loss(f"{_name(where)} ({topic_id}) {now}, and offsets {known or 0} to {stop - 1} are to be read")
+                continue
+            start = self._begin(where, log, on_loss)
+            if stop > log.end:
+                on_loss(
+                    f"{_name(where)} ({topic_id}) ends at offset {log.end}, and offsets up to {stop - 1} are to be read"
+                )
+            if min(stop, log.end) > start:
+                windows[where] = start, min(stop, log.end)
+        return windows
+
+    def _has_id(self, topic: str, ids: Mapping[str, Uuid]) -> bool:
+        return ids.get(topic, self.topic_ids[topic]) == self.topic_ids[topic]
+
+    def _known(self, where: TopicPartition, topic_id: Uuid) -> int | None:
+        """How far this life of the topic was read; None if it was not."""
+        return self.offsets.get(where) if self.topic_ids.get(where[0]) == topic_id else None
+
+    def _begin(self, where: TopicPartition, log: LogBounds, on_loss: OnLoss) -> int:
+        known = self._known(where, log.topic_id)
+        if known is None:
+            if log.earliest and self.topic_ids.get(where[0], log.topic_id) == log.topic_id:
+                on_loss(f"{_name(where)} is new, and it begins at offset {log.earliest} instead of 0")
+            return log.earliest
+        if known > log.end:
+            on_loss(f"{_name(where)} ({log.topic_id}) ends at offset {log.end}, and it was read up to {known}")
+        elif known < log.earliest:
+            on_loss(f"{_name(where)} ({log.topic_id}) begins at offset {log.earliest}, and it was read up to {known}")
+        return min(max(known, log.earliest), log.end)
+
+    def _tell_of_gone(self, logs: Mapping[TopicPartition, LogBounds], ids: Mapping[str, Uuid], on_loss: OnLoss) -> None:
+        for where, at in sorted(self.offsets.items()):
+            if where not in logs and self._has_id(where[0], ids):
+                on_loss(f"{_name(where)} ({self.topic_ids[where[0]]}) is gone, and it was read up to offset {at}")
+
+    def _tell_of_other_ids(self, ids: Mapping[str, Uuid], on_loss: OnLoss) -> None:
+        for topic, topic_id in sorted(ids.items()):
+            known = self.topic_ids.get(topic, topic_id)
+            if known != topic_id:
+                read = ", ".join(
+                    f"{_name(where)} {at}" for where, at in sorted(self.offsets.items()) if where[0] == topic
+                )
+                on_loss(f"topic {topic} was created again as {topic_id}, and {known} was read up to offsets {read}")
+
+
+def _name(where: TopicPartition) -> str:
+    return f"{where[0]}-{where[1]}"
+
+
+def _foreign(found: str) -> ConfigError:
+    return ConfigError(
+        f"the checkpoint's offsets are not of this source ({found}): give the query a checkpointLocation of its own"
+    )
+
+
+def _object(value: object, name: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _foreign(f"{name} is not a JSON object")
+    return cast("dict[str, Any]", value)
+
+
+def _by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        found.setdefault(topic, {})[str(partition)] = offset
+    return found
+
+
+def _parsed_offsets(fields: Mapping[str, object], name: str) -> dict[TopicPartition, int]:
+    return {
+        (topic, _parsed_partition(number)): _parsed_offset(offset)
+        for topic, found in _object(fields[name], name).items()
+        for number, offset in _object(found, f"{name} of {topic!r}").items()
+    }
+
+
+def _parsed_partition(text: str) -> int:
+    # As many digits as the greatest has, so that a number from outside stays small.
+    if not (text.isascii() and text.isdigit() and len(text) <= 10 and str(int(text)) == text) or int(text) > MAX_INT32:
+        raise _foreign(f"{text[:20]!r} is not a partition")
+    return int(text)
+
+
+def _parsed_offset(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MAX_OFFSET:
+        raise _foreign(f"{str(value)[:20]!r} is not an offset")
+    return value
+
+
+def _parsed_id(text: object) -> Uuid:
+    if not isinstance(text, str):
+        raise _foreign("a topic id is not a text")
+    try:
+        return Uuid.parse(text)
+    except ConfigError as error:
+        raise _foreign(str(error)) from error
