@@ -9,14 +9,14 @@ import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
-from urllib.parse import SplitResult, quote, unquote
+from urllib.parse import quote
 
 from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
-from tieredstore.backends.cloud.bodies import open_body
-from tieredstore.backends.cloud.deletions import raise_failures
-from tieredstore.backends.keys import checked_key
-from tieredstore.backends.ranges import is_empty_request, resolved_range
-from tieredstore.errors import ConfigError, ObjectNotFound, PreconditionFailed, TieredStoreError
+from tieredstore.backends.contract.bodies import open_body
+from tieredstore.backends.contract.deletions import raise_failures
+from tieredstore.backends.contract.keys import checked_key
+from tieredstore.backends.contract.ranges import is_empty_request, resolved_range
+from tieredstore.errors import ObjectNotFound, PreconditionFailed, TieredStoreError
 
 if TYPE_CHECKING:
     from tieredstore.config import Settings
@@ -71,13 +71,6 @@ class MemoryObjectStore(ObjectStore):
     def __init__(self, name: str | None = None) -> None:
         self._name = str(uuid.uuid4()) if name is None else name
         self._space = _space_named(self._name)
-
-    @classmethod
-    def from_url(cls, url: SplitResult) -> MemoryObjectStore:
-        """``memory://name``: the objects of that name; ``memory://``: a store of its own."""
-        if url.path or url.query or url.fragment:
-            raise ConfigError(f"{url.geturl()!r} is not the URL of a memory store; write memory://name")
-        return cls(unquote(url.netloc) or None)
 
     @classmethod
     def from_settings(cls, settings: Settings) -> MemoryObjectStore:  # noqa: ARG003  every store is opened so

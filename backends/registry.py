@@ -1,20 +1,33 @@
-"""Which store a URL or a setting names. A store's module, and the SDK that it needs, is imported on first use."""
+"""Which store the settings name, and which settings a URL stands for.
+
+A store's module, and the SDK that it needs, is imported on first use. A URL says what the settings of a file would:
+
+    file:///folder          s3://bucket/prefix          gs://bucket/prefix          az://container/prefix
+
+A prefix is the path as it is written, with a ``/`` after it; nothing in it is percent-decoded, as the clouds' own tools
+have it. What says where the store is and who asks comes from the file; where it says nothing of the kind, from the
+environment that each cloud's SDK reads.
+"""
 
 from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol, cast
-from urllib.parse import SplitResult, urlsplit
+from pathlib import Path
+from types import ModuleType
+from typing import Final, Protocol, cast
+from urllib.parse import SplitResult
 
 from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.contract.urls import split_url
+from tieredstore.config import Settings, read_properties, settings_from
 from tieredstore.config.installed import installed_store
+from tieredstore.config.properties import own_properties
 from tieredstore.errors import ConfigError
+from tieredstore.model import Properties
 
-if TYPE_CHECKING:
-    from types import ModuleType
-
-    from tieredstore.config import Settings
+DEFAULT_CHUNK_SIZE: Final = 4194304
+"""``chunk.size`` where there is a URL and no file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +50,19 @@ BY_SETTING: Final[dict[str, StoreClass]] = {
 """The store classes by the name that ``storage.backend.class`` has in the settings."""
 
 SCHEMES: Final[dict[str, str]] = {
-    "file": "filesystem",
-    "memory": "memory",
-    "s3": "s3",
-    "gs": "gcs",
-    "az": "azure",
+    "file": "tieredstore.backends.filesystem.url",
+    "s3": "tieredstore.backends.s3.url",
+    "gs": "tieredstore.backends.gcs.url",
+    "az": "tieredstore.backends.azure.url",
 }
-"""The names of ``BY_SETTING`` by the scheme of a URL."""
+"""The modules that know what a URL says, by its scheme."""
 
 
-class OpenedByUrl(Protocol):
-    """What ``open_store`` asks of a class in the table."""
+class UrlModule(Protocol):
+    """What ``settings_at`` asks of a module in ``SCHEMES``."""
 
-    @classmethod
-    def from_url(cls, url: SplitResult) -> ObjectStore:
-        """The store that ``url`` names; ConfigError if it names none."""
+    def properties_of(self, parts: SplitResult, of_file: Properties, /) -> dict[str, str]:
+        """The properties that a URL stands for, beside those that a settings file has already; or ConfigError."""
         ...
 
 
@@ -64,16 +75,23 @@ class OpenedBySettings(Protocol):
         ...
 
 
-def open_store(url: str) -> ObjectStore:
-    """The store of a URL of one of ``SCHEMES``; ConfigError for another scheme or a malformed URL."""
-    try:
-        parts = urlsplit(url)
-    except ValueError as error:
-        raise ConfigError(f"{url!r} is not a URL: {error}") from error
-    if parts.scheme not in SCHEMES:
-        known = ", ".join(f"{scheme}:" for scheme in SCHEMES)
-        raise ConfigError(f"{url!r} does not name a store; a store's URL starts with one of {known}")
-    return cast("OpenedByUrl", _loaded(BY_SETTING[SCHEMES[parts.scheme]])).from_url(parts)
+def settings_at(url: str, settings_file: Path | str | None = None) -> Settings:
+    """The settings of ``settings_file`` (without one, the defaults) for the store that ``url`` names.
+
+    Relative paths start from the file's folder. Raises ConfigError.
+    """
+    parts = split_url(url, tuple(SCHEMES))
+    shown = f"{parts.scheme}://{parts.netloc}"
+    if settings_file is None:
+        source, base_dir = f"the store {shown}", None
+        texts: Properties = {"chunk.size": str(DEFAULT_CHUNK_SIZE)}
+    else:
+        source, base_dir = f"{settings_file}, with the store {shown}", Path(settings_file).absolute().parent
+        texts = read_properties(settings_file)
+    own = own_properties(texts, source)
+    module = cast("UrlModule", importlib.import_module(SCHEMES[parts.scheme]))
+    named = {own.prefix + name: text for name, text in module.properties_of(parts, own.values).items()}
+    return settings_from({**texts, **named}, base_dir=base_dir, source=source)
 
 
 def store_from_settings(settings: Settings) -> ObjectStore:
@@ -83,10 +101,10 @@ def store_from_settings(settings: Settings) -> ObjectStore:
     and has the class method ``from_settings``.
     """
     name = settings.storage_backend
-    found = _loaded(BY_SETTING.get(name) or _own_class(name))
-    if not callable(getattr(found, "from_settings", None)):
+    store_class = _loaded(BY_SETTING.get(name) or _own_class(name))
+    if not callable(getattr(store_class, "from_settings", None)):
         raise ConfigError(f"storage.backend.class {name!r} has no class method from_settings(settings) to open it by")
-    return cast("OpenedBySettings", found).from_settings(settings)
+    return cast("OpenedBySettings", store_class).from_settings(settings)
 
 
 def _own_class(name: str) -> StoreClass:
@@ -105,23 +123,23 @@ def _dotted(path: str) -> StoreClass:
     return StoreClass(module, name)
 
 
-def _loaded(wanted: StoreClass) -> type[ObjectStore]:
-    found: object = getattr(_module(wanted), wanted.name, None)
-    if not (isinstance(found, type) and issubclass(found, ObjectStore)):
-        raise ConfigError(f"{wanted.module}:{wanted.name} is not a class that derives from ObjectStore")
-    return found
+def _loaded(entry: StoreClass) -> type[ObjectStore]:
+    store_class: object = getattr(_module(entry), entry.name, None)
+    if not (isinstance(store_class, type) and issubclass(store_class, ObjectStore)):
+        raise ConfigError(f"{entry.module}:{entry.name} is not a class that derives from ObjectStore")
+    return store_class
 
 
-def _module(wanted: StoreClass) -> ModuleType:
+def _module(entry: StoreClass) -> ModuleType:
     try:
-        return importlib.import_module(wanted.module)
+        return importlib.import_module(entry.module)
     except ModuleNotFoundError as error:
         missing = error.name or ""
         # Any other module that is missing is a fault of the installation, and says best itself what it is.
-        if missing.partition(".")[0] in wanted.sdk:
+        if missing.partition(".")[0] in entry.sdk:
             raise ConfigError(
-                f"the store {wanted.name} needs the package {missing}; install tieredstore[{wanted.extra}]"
+                f"the store {entry.name} needs the package {missing}; install tieredstore[{entry.extra}]"
             ) from error
-        if f"{wanted.module}.".startswith(f"{missing}."):
-            raise ConfigError(f"there is no module {wanted.module}, which storage.backend.class names") from error
+        if f"{entry.module}.".startswith(f"{missing}."):
+            raise ConfigError(f"there is no module {entry.module}, which storage.backend.class names") from error
         raise

@@ -22,7 +22,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from benchmarks.measuring import machine
-from tieredstore.backends.filesystem.store import FilesystemObjectStore
+from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.catalog import CatalogFile, load_catalog
 from tieredstore.config import settings_from
 from tieredstore.format.chunk_index import VariableChunkIndex

@@ -15,10 +15,10 @@ from collections.abc import Generator, Iterable, Iterator
 from typing import Final
 
 from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
-from tieredstore.backends.cloud.bodies import byte_view, open_body
-from tieredstore.backends.cloud.deletions import raise_failures
-from tieredstore.backends.keys import checked_key
-from tieredstore.backends.ranges import is_empty_request, resolved_range
+from tieredstore.backends.contract.bodies import byte_view, open_body
+from tieredstore.backends.contract.deletions import raise_failures
+from tieredstore.backends.contract.keys import checked_key
+from tieredstore.backends.contract.ranges import is_empty_request, resolved_range
 from tieredstore.config import Settings
 from tieredstore.errors import (
     ConfigError,

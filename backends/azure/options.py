@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from tieredstore.backends.http.proxies import SocksProxy
 from tieredstore.errors import ConfigError
@@ -105,26 +103,6 @@ class AzureOptions:
             attempt_timeout_s=seconds(azure.api_call_attempt_timeout_ms),
             proxy=SocksProxy.from_settings(settings.proxy),
         )
-
-    @classmethod
-    def from_url(cls, url: SplitResult, environment: Mapping[str, str] | None = None) -> AzureOptions:
-        """The options of ``az://container``, where Azure's command line looks for the account.
-
-        That is ``AZURE_STORAGE_CONNECTION_STRING``, or ``AZURE_STORAGE_ACCOUNT`` with ``AZURE_STORAGE_KEY`` or
-        ``AZURE_STORAGE_SAS_TOKEN``; with neither of these, Azure's default credentials.
-        """
-        if url.username or url.password or url.query or url.fragment:
-            raise ConfigError("the URL of a container is az://container or az://container/prefix, without credentials")
-        found = os.environ if environment is None else environment
-        text, account = found.get("AZURE_STORAGE_CONNECTION_STRING"), found.get("AZURE_STORAGE_ACCOUNT")
-        if text:
-            return cls(url.netloc, ConnectionString(text))
-        if not account:
-            raise ConfigError(
-                f"{url.geturl()} names no account: set AZURE_STORAGE_CONNECTION_STRING or AZURE_STORAGE_ACCOUNT"
-            )
-        key, token = found.get("AZURE_STORAGE_KEY"), found.get("AZURE_STORAGE_SAS_TOKEN")
-        return cls(url.netloc, _chosen(account, key, token), _url_of(account))
 
 
 def _identity(azure: AzureSettings) -> Identity:

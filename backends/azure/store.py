@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
-from urllib.parse import SplitResult
 
 from azure.storage.blob import BlobProperties
 
@@ -17,13 +16,13 @@ from tieredstore.backends.azure.errors import answer_error, translated
 from tieredstore.backends.azure.options import AzureOptions
 from tieredstore.backends.azure.upload import IF_ABSENT, Write, if_unchanged, plain_etag, write_blocks, write_whole
 from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
-from tieredstore.backends.cloud.bodies import byte_view
-from tieredstore.backends.cloud.deletions import raise_failures
 from tieredstore.backends.cloud.parts import PartCutter, cut
+from tieredstore.backends.contract.bodies import byte_view
+from tieredstore.backends.contract.deletions import raise_failures
+from tieredstore.backends.contract.keys import checked_key
+from tieredstore.backends.contract.ranges import TooLargeError, check_small, is_empty_request
 from tieredstore.backends.http.body import RawBody, read_bytes, read_into
 from tieredstore.backends.http.session import within
-from tieredstore.backends.keys import checked_key
-from tieredstore.backends.ranges import TooLargeError, check_small, is_empty_request
 from tieredstore.errors import InvalidKey, ObjectNotFound, PreconditionFailed, TieredStoreError
 from tieredstore.process.per_process import PerProcess
 from tieredstore.process.retries import Deadline, RetryPolicy
@@ -57,11 +56,6 @@ class AzureObjectStore(ObjectStore):
     def from_settings(cls, settings: Settings) -> AzureObjectStore:
         """The store of ``storage.azure.*`` and ``storage.proxy.*``."""
         return cls(AzureOptions.from_settings(settings))
-
-    @classmethod
-    def from_url(cls, url: SplitResult) -> AzureObjectStore:
-        """``az://container``, in the account that the environment names; a path is not looked at."""
-        return cls(AzureOptions.from_url(url))
 
     @property
     def identity(self) -> str:

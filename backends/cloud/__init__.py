@@ -1,1 +1,1 @@
-"""What the clouds' stores share: bodies in parts, bulk deletion, credentials that rotate."""
+"""What the clouds' stores share: one skeleton of a store, bodies in parts, credentials that rotate."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from tieredstore.backends.base import Body
-from tieredstore.backends.cloud.bodies import open_body
 from tieredstore.backends.cloud.pages import POOL, Pages
+from tieredstore.backends.contract.bodies import open_body
 
 Result = TypeVar("Result")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
-from tieredstore.backends.keys import checked_key
+from tieredstore.backends.contract.keys import checked_key
 from tieredstore.errors import InvalidKey, StoreError
 
 DRAFT_MARK: Final = b".~tieredstore-"

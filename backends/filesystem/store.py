@@ -13,16 +13,15 @@ from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import SplitResult, unquote
 
 from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
-from tieredstore.backends.cloud.bodies import byte_view, open_body
-from tieredstore.backends.cloud.deletions import raise_failures
+from tieredstore.backends.contract.bodies import byte_view, open_body
+from tieredstore.backends.contract.deletions import raise_failures
+from tieredstore.backends.contract.ranges import is_empty_request, resolved_range
 from tieredstore.backends.filesystem.drafts import Draft, remove_abandoned
 from tieredstore.backends.filesystem.errors import OsErrors
 from tieredstore.backends.filesystem.folders import Folder, Place
 from tieredstore.backends.filesystem.listing import Listing
-from tieredstore.backends.ranges import is_empty_request, resolved_range
 from tieredstore.errors import (
     ConfigError,
     InvalidKey,
@@ -58,13 +57,6 @@ class FilesystemObjectStore(ObjectStore):
                 f"the store's root {str(root)!r} is not an existing folder; create it, or name another one"
             )
         self._root = str(path.resolve())
-
-    @classmethod
-    def from_url(cls, url: SplitResult) -> FilesystemObjectStore:
-        """``file:///path``, other characters percent-encoded."""
-        if url.netloc not in ("", "localhost") or not url.path.startswith("/") or url.query or url.fragment:
-            raise ConfigError(f"{url.geturl()!r} is not the URL of a local folder; write file:///path/of/the/folder")
-        return cls(unquote(url.path))
 
     @classmethod
     def from_settings(cls, settings: Settings) -> FilesystemObjectStore:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from tieredstore.backends.http.proxies import SocksProxy
 from tieredstore.errors import ConfigError
@@ -103,15 +103,6 @@ class GcsOptions:
             attempt_timeout_s=seconds(gcs.api_call_attempt_timeout_ms),
             proxy=SocksProxy.from_settings(settings.proxy),
         )
-
-    @classmethod
-    def from_url(cls, url: SplitResult) -> GcsOptions:
-        """The options of ``gs://bucket``, with application default credentials."""
-        if url.username or url.password or url.query or url.fragment:
-            raise ConfigError(
-                "the URL of a bucket is gs://bucket or gs://bucket/prefix, without credentials or a query"
-            )
-        return cls(bucket=url.netloc)
 
 
 def _identity(gcs: GcsSettings) -> Identity:

@@ -8,23 +8,22 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final, TypeVar
-from urllib.parse import SplitResult
 
 import requests
 from crc32c import crc32c
 
 from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
-from tieredstore.backends.cloud.bodies import byte_view
-from tieredstore.backends.cloud.deletions import raise_failures
 from tieredstore.backends.cloud.parts import PartCutter, cut
+from tieredstore.backends.contract.bodies import byte_view
+from tieredstore.backends.contract.deletions import raise_failures
+from tieredstore.backends.contract.keys import checked_key
+from tieredstore.backends.contract.ranges import TooLargeError, check_small, is_empty_request
 from tieredstore.backends.gcs.client import GcsClient, info_of, open_client
 from tieredstore.backends.gcs.errors import MaybeNoBucket, no_bucket, raise_for, translated
 from tieredstore.backends.gcs.options import GcsOptions
 from tieredstore.backends.gcs.upload import Write, crc32c_text, write_chunks, write_whole
 from tieredstore.backends.http.body import answered_size, is_whole, range_header, read_bytes, read_into
 from tieredstore.backends.http.session import within
-from tieredstore.backends.keys import checked_key
-from tieredstore.backends.ranges import TooLargeError, check_small, is_empty_request
 from tieredstore.errors import (
     AccessDenied,
     InvalidKey,
@@ -61,11 +60,6 @@ class GcsObjectStore(ObjectStore):
     def from_settings(cls, settings: Settings) -> GcsObjectStore:
         """The store of ``storage.gcs.*`` and ``storage.proxy.*``."""
         return cls(GcsOptions.from_settings(settings))
-
-    @classmethod
-    def from_url(cls, url: SplitResult) -> GcsObjectStore:
-        """``gs://bucket``, with application default credentials; a path is not looked at."""
-        return cls(GcsOptions.from_url(url))
 
     @property
     def identity(self) -> str:

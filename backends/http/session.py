@@ -18,7 +18,7 @@ import requests
 from requests.adapters import HTTPAdapter
 
 from tieredstore.backends.base import Buffer
-from tieredstore.backends.cloud.bodies import byte_view
+from tieredstore.backends.contract.bodies import byte_view
 from tieredstore.backends.http.proxies import SocksProxy
 from tieredstore.errors import StoreError, StoreUnavailable
 from tieredstore.process.retries import Deadline

@@ -1,1 +1,21 @@
-"""Amazon S3, and what speaks its protocol."""
+"""Amazon S3, and what speaks its protocol.
+
+The options are imported at once, the store, which needs its SDK, when it is asked for.
+"""
+
+from typing import TYPE_CHECKING
+
+from tieredstore.backends.s3.options import AccessKeys, Compatibility, S3Options
+
+if TYPE_CHECKING:
+    from tieredstore.backends.s3.store import S3ObjectStore
+
+__all__ = ["AccessKeys", "Compatibility", "S3ObjectStore", "S3Options"]
+
+
+def __getattr__(name: str) -> object:
+    if name != "S3ObjectStore":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tieredstore.backends.s3.store import S3ObjectStore  # noqa: PLC0415
+
+    return S3ObjectStore

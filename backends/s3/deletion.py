@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
-from tieredstore.backends.keys import checked_key
+from tieredstore.backends.contract.keys import checked_key
 from tieredstore.backends.s3.errors import NotSupported, error_of
 from tieredstore.errors import InvalidKey, ObjectNotFound, TieredStoreError
 

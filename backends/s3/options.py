@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from tieredstore.backends.http.proxies import SocksProxy
 from tieredstore.backends.s3.listing import ListingOrder
@@ -122,13 +122,6 @@ class S3Options:
             legacy_md5=s3.legacy_md5,
             proxy=SocksProxy.from_settings(settings.proxy),
         )
-
-    @classmethod
-    def from_url(cls, url: SplitResult) -> S3Options:
-        """The options of ``s3://bucket``; region, endpoint and credentials come from the SDK's own environment."""
-        if url.username or url.password or url.query or url.fragment:
-            raise ConfigError("an S3 URL is s3://bucket or s3://bucket/prefix, without credentials or a query")
-        return cls(bucket=url.netloc)
 
 
 def _credentials(given: AwsCredentials) -> AccessKeys | Path | None:

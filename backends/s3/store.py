@@ -6,13 +6,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import SplitResult
 
 from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
-from tieredstore.backends.cloud.bodies import byte_view
-from tieredstore.backends.cloud.deletions import raise_failures
 from tieredstore.backends.cloud.parts import cut
-from tieredstore.backends.ranges import TooLargeError, check_small, is_empty_request
+from tieredstore.backends.contract.bodies import byte_view
+from tieredstore.backends.contract.deletions import raise_failures
+from tieredstore.backends.contract.ranges import TooLargeError, check_small, is_empty_request
 from tieredstore.backends.s3.body import check_range, fill, finish, read
 from tieredstore.backends.s3.client import make_client
 from tieredstore.backends.s3.deletion import Deletion, checked_s3_key
@@ -62,11 +61,6 @@ class S3ObjectStore(ObjectStore):
     def from_settings(cls, settings: Settings) -> S3ObjectStore:
         """The store that ``storage.s3.*`` and ``storage.aws.*`` describe."""
         return cls(S3Options.from_settings(settings))
-
-    @classmethod
-    def from_url(cls, url: SplitResult) -> S3ObjectStore:
-        """The bucket of ``s3://bucket``; region, endpoint and credentials are those of the SDK's environment."""
-        return cls(S3Options.from_url(url))
 
     @property
     def identity(self) -> str:

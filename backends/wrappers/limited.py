@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
-from tieredstore.backends.cloud.bodies import open_body
+from tieredstore.backends.contract.bodies import open_body
 from tieredstore.backends.wrappers.rate_limit import TokenBucket, limited
 
 _buckets: Final[dict[tuple[str, int], TokenBucket]] = {}

@@ -7,7 +7,7 @@ from time import perf_counter
 
 from tieredstore import metrics
 from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
-from tieredstore.backends.cloud.bodies import open_body
+from tieredstore.backends.contract.bodies import open_body
 
 
 class MeteredStore(ObjectStore):

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Generator
 
 from tieredstore.backends.base import Body, Buffer
-from tieredstore.backends.cloud.bodies import open_body
+from tieredstore.backends.contract.bodies import open_body
 from tieredstore.errors import ConfigError
 
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from cryptography.hazmat.primitives import serialization
@@ -35,6 +34,7 @@ from tieredstore.backends.gcs.options import (
     Identity,
 )
 from tieredstore.backends.gcs.store import GcsObjectStore
+from tieredstore.backends.registry import settings_at
 from tieredstore.config import settings_from
 from tieredstore.errors import AccessDenied, ConfigError, StoreUnavailable
 
@@ -323,22 +323,28 @@ def test_a_token_is_not_sent_in_the_clear() -> None:
         store.get("object")
 
 
-def test_azure_s_url_finds_the_account_in_the_environment() -> None:
+def test_azure_s_url_finds_the_account_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("ACCOUNT", "KEY", "SAS_TOKEN", "CONNECTION_STRING")
 
-    url = urlsplit("az://container/prefix")
+    def options(**variables: str) -> AzureOptions:
+        for name in names:
+            monkeypatch.delenv(f"AZURE_STORAGE_{name}", raising=False)
+        for name, text in variables.items():
+            monkeypatch.setenv(f"AZURE_STORAGE_{name}", text)
+        found = AzureOptions.from_settings(settings_at("az://container/prefix"))
+        return AzureOptions(found.container, found.identity, found.account_url)
+
     own = "https://name.blob.core.windows.net"
-    account = {"AZURE_STORAGE_ACCOUNT": "name"}
-    assert AzureOptions.from_url(url, account) == AzureOptions("container", AzureDefault(), own)
-    found = AzureOptions.from_url(url, {**account, "AZURE_STORAGE_KEY": "k", "AZURE_STORAGE_SAS_TOKEN": "s"})
+    assert options(ACCOUNT="name") == AzureOptions("container", AzureDefault(), own)
+    found = options(ACCOUNT="name", KEY="k", SAS_TOKEN="s")
     assert found == AzureOptions("container", AccountKey("name", "k"), own)
-    found = AzureOptions.from_url(url, {**account, "AZURE_STORAGE_SAS_TOKEN": "s"})
-    assert found == AzureOptions("container", SasToken("s"), own)
-    text = {**account, "AZURE_STORAGE_CONNECTION_STRING": "text"}
-    assert AzureOptions.from_url(url, text) == AzureOptions("container", ConnectionString("text"))
+    assert options(ACCOUNT="name", SAS_TOKEN="s") == AzureOptions("container", SasToken("s"), own)
+    found = options(ACCOUNT="name", CONNECTION_STRING="text")
+    assert found == AzureOptions("container", ConnectionString("text"))
     with pytest.raises(ConfigError, match="AZURE_STORAGE_ACCOUNT"):
-        AzureOptions.from_url(url, {})
+        options()
     with pytest.raises(ConfigError, match="without credentials"):
-        AzureOptions.from_url(urlsplit("az://container?sig=x"), account)
+        settings_at("az://container?sig=x")
 
 
 def test_a_pickled_store_keeps_its_identity(proxy: FaultProxy, bucket: str, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import google_crc32c
 import pytest
@@ -19,6 +19,7 @@ from tests.support.servers.fake_gcs import GcsServer
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.gcs.options import Anonymous, ApplicationDefault, GcsOptions
 from tieredstore.backends.gcs.store import GcsObjectStore
+from tieredstore.backends.registry import settings_at
 from tieredstore.config import settings_from
 from tieredstore.errors import (
     ConfigError,
@@ -255,12 +256,12 @@ def test_settings_make_the_store(fake_gcs: GcsServer, bucket: str) -> None:
 
 
 def test_a_url_names_the_bucket() -> None:
-    store = GcsObjectStore.from_url(urlsplit("gs://bucket/prefix"))
-    assert store.identity == "gs://bucket"
-    assert store.options.identity == ApplicationDefault()
+    with closing(GcsObjectStore.from_settings(settings_at("gs://bucket/prefix"))) as store:
+        assert store.identity == "gs://bucket"
+        assert store.options.identity == ApplicationDefault()
     for url in ("gs://user:secret@bucket", "gs://bucket?x=y", "gs://bucket#x", "gs://"):
         with pytest.raises(ConfigError):
-            GcsObjectStore.from_url(urlsplit(url))
+            settings_at(url)
 
 
 @pytest.mark.parametrize("size", [0, 1, 262143, 262145, -262144])

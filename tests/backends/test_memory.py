@@ -44,3 +44,7 @@ def test_an_etag_never_comes_again() -> None:
         seen.add(store.head("object").etag)
         store.delete(["object"])
     assert len(seen) == 3
+
+
+def test_a_name_stands_in_the_identity_as_in_a_url() -> None:
+    assert MemoryObjectStore("a/b").identity == "memory://a%2Fb"

@@ -7,7 +7,6 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import given
@@ -15,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.support.s3_stores import impatient_store, options_for
 from tests.support.servers.s3_server import REGION, S3Server
+from tieredstore.backends.registry import settings_at
 from tieredstore.backends.s3.client import client_config
 from tieredstore.backends.s3.credentials import parse_credentials
 from tieredstore.backends.s3.listing import ListingOrder
@@ -121,11 +121,12 @@ def test_options_that_cannot_be_kept_are_refused(wrong: dict[str, Any]) -> None:
     assert SECRET not in str(caught.value)
 
 
-def test_a_url_names_the_bucket() -> None:
-    assert S3ObjectStore.from_url(urlsplit("s3://logs")).identity == "s3://logs"
+def test_a_url_names_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_REGION", REGION)
+    assert S3ObjectStore.from_settings(settings_at("s3://logs")).identity == "s3://logs"
     for wrong in (f"s3://user:{SECRET}@logs", "s3://logs?region=x", "s3:///prefix"):
         with pytest.raises(ConfigError) as caught:
-            S3ObjectStore.from_url(urlsplit(wrong))
+            settings_at(wrong)
         assert SECRET not in str(caught.value)
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.catalog_stores import MadeSegment, manager_of, partition_of, run_of
-from tieredstore.backends.filesystem.store import FilesystemObjectStore
+from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import Catalog, CatalogFile, arrow_rows, load_catalog
 from tieredstore.catalog.arrow_rows import Origin, StoredRows, decode_rows

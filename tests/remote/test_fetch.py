@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.small_segments import ENC, MODES, ZSTD, memory_settings, new_metadata, write_segment
-from tieredstore.backends.filesystem.store import FilesystemObjectStore
+from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import (
     IndexesCorrupt,

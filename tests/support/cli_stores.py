@@ -10,7 +10,7 @@ from typing import ClassVar, NoReturn
 
 from tieredstore import errors
 from tieredstore.backends.base import Body, ObjectStore
-from tieredstore.backends.filesystem.store import FilesystemObjectStore
+from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.config import Settings
 from tieredstore.testing.delegating import DelegatingObjectStore
 from tieredstore.testing.faults import FaultyStore, Moment

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 import pytest
 
 from tieredstore.backends.base import Body, ObjectStore
-from tieredstore.backends.cloud.bodies import open_body
+from tieredstore.backends.contract.bodies import open_body
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import AccessDenied, ObjectNotFound, StoreUnavailable
 from tieredstore.testing.delegating import DelegatingObjectStore, Operation

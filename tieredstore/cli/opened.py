@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tieredstore.backends.base import ObjectStore
-from tieredstore.backends.url_settings import settings_at
+from tieredstore.backends.registry import settings_at
 from tieredstore.backends.wrappers.stack import open_wrapped
 from tieredstore.config import Settings, load_settings
 from tieredstore.errors import ConfigError

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 
 from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
-from tieredstore.backends.cloud.bodies import open_body
+from tieredstore.backends.contract.bodies import open_body
 from tieredstore.testing.delegating import DelegatingObjectStore, Operation, OperationName
 
 

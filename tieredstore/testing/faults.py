@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Literal, Self, TypeAlias
 
 from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
-from tieredstore.backends.cloud.bodies import open_body
+from tieredstore.backends.contract.bodies import open_body
 from tieredstore.errors import StoreUnavailable
 from tieredstore.testing.delegating import DelegatingObjectStore, Operation, OperationName
 

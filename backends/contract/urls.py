@@ -1,0 +1,58 @@
+"""What the URLs of stores are made of: ``scheme://name/prefix``, and how their parts become properties."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+from urllib.parse import SplitResult, urlsplit
+
+from tieredstore.config.values import plain
+from tieredstore.errors import ConfigError
+
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
+"""``urlsplit`` takes some of these out of a URL in silence, and blanks before it."""
+
+
+def split_url(url: str, schemes: tuple[str, ...]) -> SplitResult:
+    """The parts of the URL of a store; ConfigError, without the text where that may hold a password."""
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ConfigError(f"this is not the URL of a store: {error}") from error
+    if parts.scheme == "memory":
+        raise ConfigError("a store in memory ends with the process that made it: name one that lasts")
+    if parts.scheme not in schemes:
+        known = ", ".join(f"{scheme}://" for scheme in schemes)
+        raise ConfigError(f"the URL of a store starts with one of {known}")
+    if "@" in parts.netloc or "?" in url or "#" in url:
+        raise ConfigError(
+            "the URL of a store is its scheme, its name and a prefix, without credentials, '?' and '#'; "
+            "set credentials and an unusual key.prefix in the settings file"
+        )
+    if _CONTROL.search(url) or url != url.strip():
+        raise ConfigError(f"{url!r} holds a control character, or blanks around it")
+    return parts
+
+
+def bucket_of(parts: SplitResult) -> str:
+    """The bucket or container that a cloud's URL names."""
+    if not parts.netloc or ":" in parts.netloc:
+        raise ConfigError(
+            f"{parts.geturl()!r} names no bucket: write {parts.scheme}://name or {parts.scheme}://name/prefix"
+        )
+    return exact(parts.netloc)
+
+
+def prefix_of(parts: SplitResult) -> dict[str, str]:
+    """The property ``key.prefix``, where a cloud's URL has a path; none of it is percent-decoded."""
+    path = parts.path.removeprefix("/")
+    if not path:
+        return {}
+    return {"key.prefix": exact(path if path.endswith("/") else f"{path}/")}
+
+
+def exact(text: str) -> str:
+    """``text``, if a property can have it as it is: blanks and quotes around it would be taken off."""
+    if not text or plain(text) != text:
+        raise ConfigError(f"{text!r} cannot be part of a store's URL: set it in the settings file")
+    return text

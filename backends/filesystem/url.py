@@ -1,0 +1,16 @@
+"""What ``file:///folder`` says."""
+
+from __future__ import annotations
+
+from urllib.parse import SplitResult, unquote
+
+from tieredstore.backends.contract.urls import exact
+from tieredstore.errors import ConfigError
+from tieredstore.model import Properties
+
+
+def properties_of(parts: SplitResult, _: Properties) -> dict[str, str]:
+    """The properties of a folder; of all URLs of stores this one is percent-decoded."""
+    if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+        raise ConfigError(f"{parts.geturl()!r} is not the URL of a local folder; write file:///path/of/the/folder")
+    return {"storage.backend.class": "filesystem", "storage.root": exact(unquote(parts.path))}
