@@ -14,19 +14,19 @@ from tieredstore.kafka.indexes import read_offset_index, read_time_index
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata
 
 if TYPE_CHECKING:
-    from tieredstore.remote import RemoteStorageManager
+    from tieredstore.remote.source import SegmentSource
 
 _NEEDED: Final = (IndexType.OFFSET, IndexType.TIMESTAMP, IndexType.LEADER_EPOCH)
 
 
-def described(manager: RemoteStorageManager, stored: StoredSegment) -> RemoteLogSegmentMetadata:
+def described(source: SegmentSource, stored: StoredSegment) -> RemoteLogSegmentMetadata:
     """The segment's whole and checked metadata; what its manifest does not tell is read from the segment.
 
     Asks the store only if the manifest carries no segment metadata. CorruptData if it contradicts itself.
     """
     metadata = stored.metadata
     if stored.manifest.metadata is None:
-        metadata = _completed(manager, metadata)
+        metadata = _completed(source, metadata)
     if metadata.txn_idx_empty is None:
         entry = stored.manifest.segment_indexes.transaction
         metadata = dataclasses.replace(metadata, txn_idx_empty=entry is None or entry.size == 0)
@@ -34,23 +34,23 @@ def described(manager: RemoteStorageManager, stored: StoredSegment) -> RemoteLog
     return metadata
 
 
-def read_history(manager: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
+def read_history(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
     """The segment's leader-epoch index: the leader epochs of its partition up to its end. Two requests."""
-    with manager.fetch_index(segment, IndexType.LEADER_EPOCH) as stream:
+    with source.fetch_index(segment, IndexType.LEADER_EPOCH) as stream:
         return parse_leader_epochs(stream.read())
 
 
-def _completed(manager: RemoteStorageManager, known: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
+def _completed(source: SegmentSource, known: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
     """``known`` with end offset, greatest timestamp and leader epochs.
 
     The end is the last record's offset, since nothing tells of the next segment. Reads the indexes, and the log from
     the last entry of the offset index on: a few KiB, but all of it if that index is empty.
     """
-    indexes = {kind: stream.read() for kind, stream in manager.fetch_indexes(known, _NEEDED).items()}
+    indexes = {kind: stream.read() for kind, stream in source.fetch_indexes(known, _NEEDED).items()}
     offsets = read_offset_index(indexes[IndexType.OFFSET], known.start_offset)
     times = read_time_index(indexes[IndexType.TIMESTAMP], known.start_offset)
     end_offset, max_timestamp = -1, times[-1].timestamp if len(times) else -1
-    with opened_log(manager, known, offsets[-1].position if len(offsets) else 0) as batches:
+    with opened_log(source, known, offsets[-1].position if len(offsets) else 0) as batches:
         for header in batches.headers():
             end_offset, max_timestamp = header.last_offset, max(max_timestamp, header.max_timestamp)
     if end_offset < known.start_offset:

@@ -12,15 +12,13 @@ from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, walk_batch_heade
 from tieredstore.model import RemoteLogSegmentMetadata
 
 if TYPE_CHECKING:
-    from tieredstore.remote import RemoteStorageManager
+    from tieredstore.remote.source import SegmentSource
 
 _PIECE_SIZE: Final = 64 * 1024
 
 
 @contextmanager
-def opened_log(
-    manager: RemoteStorageManager, segment: RemoteLogSegmentMetadata, position: int
-) -> Generator[LogBatches]:
+def opened_log(source: SegmentSource, segment: RemoteLogSegmentMetadata, position: int) -> Generator[LogBatches]:
     """The batches of ``segment`` from byte ``position``, which must be a batch border.
 
     One request for the manifest, and one for each chunk that is reached.
@@ -31,7 +29,7 @@ def opened_log(
     if position == segment.segment_size_in_bytes:
         yield LogBatches(io.BytesIO(), position, position)
         return
-    with manager.fetch_log_segment(segment, position) as stream:
+    with source.fetch_log_segment(segment, position) as stream:
         yield LogBatches(stream, position, segment.segment_size_in_bytes)
 
 

@@ -24,7 +24,7 @@ from tieredstore.model import Uuid
 from tieredstore.process.parallel import READERS, in_parallel
 
 if TYPE_CHECKING:
-    from tieredstore.remote import RemoteStorageManager
+    from tieredstore.remote.source import SegmentSource
 
 _log: Final = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ _AHEAD: Final = 4  # results that may wait for each reader
 
 
 def load_catalog(
-    manager: RemoteStorageManager,
+    source: SegmentSource,
     *,
     topic: str | None = None,
     topic_id: Uuid | None = None,
@@ -50,11 +50,11 @@ def load_catalog(
     take the new catalog file, which is logged.
     """
     scope = Scope(topic, topic_id, partition)
-    origin = Origin(manager.store.identity, manager.layout.prefix)
+    origin = Origin(source.store.identity, source.layout.prefix)
     loaded = None if file is None else file.load(origin)
     with ThreadPoolExecutor(readers, thread_name_prefix="tieredstore-catalog") as pool:
-        found = _survey(manager, scope, loaded, pool, readers)
-        traced = _trace(manager, found, pool, readers)
+        found = _survey(source, scope, loaded, pool, readers)
+        traced = _trace(source, found, pool, readers)
     if file is not None and loaded is not None and update_file:
         gone = {path for path in loaded.rows.paths() if path not in found.rows and _in_scope(path, scope)}
         if found.changed or gone:
@@ -63,7 +63,7 @@ def load_catalog(
 
 
 def catalog_of_metadata_topic(
-    manager: RemoteStorageManager, values: Iterable[bytes | None], *, readers: int = READERS
+    source: SegmentSource, values: Iterable[bytes | None], *, readers: int = READERS
 ) -> Catalog:
     """The catalog that the broker's ``__remote_log_metadata`` tells of, its records' values given in order.
 
@@ -76,7 +76,7 @@ def catalog_of_metadata_topic(
         if value is not None:
             states.apply(value)
     with ThreadPoolExecutor(readers, thread_name_prefix="tieredstore-catalog") as pool:
-        traced = trace_partitions(manager, states.finished(), {}, pool, at_once=_AHEAD * readers)
+        traced = trace_partitions(source, states.finished(), {}, pool, at_once=_AHEAD * readers)
     return catalog_of(traced, states.problems())
 
 
@@ -89,14 +89,12 @@ class _Survey:
     changed: bool = False
 
 
-def _survey(
-    manager: RemoteStorageManager, scope: Scope, loaded: LoadedRows | None, pool: Executor, readers: int
-) -> _Survey:
+def _survey(source: SegmentSource, scope: Scope, loaded: LoadedRows | None, pool: Executor, readers: int) -> _Survey:
     found = _Survey()
     cursor = None if loaded is None else loaded.rows.cursor()
-    unknown = _unknown(manager, scope, cursor, found)
+    unknown = _unknown(source, scope, cursor, found)
     # The listing goes on while manifests are under way.
-    for read in in_parallel(pool, lambda objects: _read(manager, objects), unknown, at_once=_AHEAD * readers):
+    for read in in_parallel(pool, lambda objects: _read(source, objects), unknown, at_once=_AHEAD * readers):
         if isinstance(read, SegmentRow):
             found.rows[read.path] = read
             found.changed = True
@@ -105,11 +103,9 @@ def _survey(
     return found
 
 
-def _unknown(
-    manager: RemoteStorageManager, scope: Scope, cursor: RowCursor | None, found: _Survey
-) -> Iterator[SegmentObjects]:
+def _unknown(source: SegmentSource, scope: Scope, cursor: RowCursor | None, found: _Survey) -> Iterator[SegmentObjects]:
     """The whole segments whose manifests have to be read; the rest of the listing goes into ``found``."""
-    for objects in list_in_scope(manager.store, manager.layout.prefix, scope):
+    for objects in list_in_scope(source.store, source.layout.prefix, scope):
         manifest = objects.find(Suffix.MANIFEST)
         if manifest is None or objects.missing:
             found.problems.append(_incomplete(objects))
@@ -121,11 +117,11 @@ def _unknown(
             yield objects
 
 
-def _read(manager: RemoteStorageManager, objects: SegmentObjects) -> SegmentRow | Problem | None:
+def _read(source: SegmentSource, objects: SegmentObjects) -> SegmentRow | Problem | None:
     """The row of a segment by its manifest; None if it was deleted meanwhile."""
     try:
-        stored = load_segment(manager.store, objects)
-        return SegmentRow(objects.main_path, Stamp.of(stored.manifest_object), described(manager, stored))
+        stored = load_segment(source.store, objects)
+        return SegmentRow(objects.main_path, Stamp.of(stored.manifest_object), described(source, stored))
     except SegmentNotFound:
         return None
     except (CorruptData, UnknownKey) as error:
@@ -138,12 +134,12 @@ def _incomplete(objects: SegmentObjects) -> Problem:
     return Problem(ProblemKind.INCOMPLETE, objects.segment_id, objects.start_offset, f"it has no {missing}")
 
 
-def _trace(manager: RemoteStorageManager, found: _Survey, pool: Executor, readers: int) -> list[TracedPartition]:
+def _trace(source: SegmentSource, found: _Survey, pool: Executor, readers: int) -> list[TracedPartition]:
     """The lineages of what was found; a leader-epoch index that was read for that joins its segment's row."""
     rows = found.rows.values()
     known = {row.metadata.remote_log_segment_id: row.history for row in rows if row.history is not None}
     segments = (row.metadata for row in rows)
-    traced = trace_partitions(manager, segments, known, pool, at_once=_AHEAD * readers)
+    traced = trace_partitions(source, segments, known, pool, at_once=_AHEAD * readers)
     read = {partition.ruler.remote_log_segment_id: partition.history for partition in traced if partition.history}
     for row in list(rows) if read.keys() - known.keys() else ():
         if (history := read.get(row.metadata.remote_log_segment_id)) is not None:

@@ -17,7 +17,7 @@ from tieredstore.model import IndexType, TopicIdPartition
 from tieredstore.process.parallel import READERS, in_parallel
 
 if TYPE_CHECKING:
-    from tieredstore.remote import RemoteStorageManager
+    from tieredstore.remote.source import SegmentSource
 
 _INDEXES: Final = (IndexType.OFFSET, IndexType.TIMESTAMP)
 
@@ -30,7 +30,7 @@ class OffsetAndTimestamp:
     timestamp_ms: int
 
 
-def offset_for_time(manager: RemoteStorageManager, lineage: Lineage, timestamp_ms: int) -> OffsetAndTimestamp | None:
+def offset_for_time(source: SegmentSource, lineage: Lineage, timestamp_ms: int) -> OffsetAndTimestamp | None:
     """The first record, by offset, whose timestamp is ``timestamp_ms`` or later; None if there is none.
 
     As Kafka's ``offsetsForTimes``: timestamps need not ascend, and the end marker of a transaction counts. Two
@@ -38,25 +38,23 @@ def offset_for_time(manager: RemoteStorageManager, lineage: Lineage, timestamp_m
     segments whose greatest timestamp is earlier are passed over. Needs ``tieredstore[arrow]`` where a batch has to be
     decoded: ConfigError without.
     """
-    found = (_search(manager, span, timestamp_ms) for span in lineage.spans_since(timestamp_ms))
+    found = (_search(source, span, timestamp_ms) for span in lineage.spans_since(timestamp_ms))
     return next((record for record in found if record is not None), None)
 
 
 def offsets_for_times(
-    manager: RemoteStorageManager,
+    source: SegmentSource,
     times: Sequence[tuple[Lineage, int]],
     *,
     readers: int = READERS,
 ) -> dict[TopicIdPartition, OffsetAndTimestamp | None]:
     """:func:`offset_for_time` of many partitions, ``readers`` at once."""
     with ThreadPoolExecutor(readers, thread_name_prefix="tieredstore-times") as pool:
-        jobs = in_parallel(pool, lambda item: offset_for_time(manager, *item), times, at_once=len(times))
+        jobs = in_parallel(pool, lambda item: offset_for_time(source, *item), times, at_once=len(times))
         return dict(zip((lineage.partition for lineage, _ in times), jobs, strict=True))
 
 
-def offset_range(
-    manager: RemoteStorageManager, lineage: Lineage, start_ms: int | None, stop_ms: int | None
-) -> tuple[int, int]:
+def offset_range(source: SegmentSource, lineage: Lineage, start_ms: int | None, stop_ms: int | None) -> tuple[int, int]:
     """The offsets (half-open) from the first record at ``start_ms`` or later up to the first at ``stop_ms`` or later.
 
     That is where a consumer begins and ends that seeks by time. None stands for the earliest offset and for the end; a
@@ -65,18 +63,18 @@ def offset_range(
     bounds = [lineage.earliest_offset, lineage.end_offset]
     for at, time in enumerate((start_ms, stop_ms)):
         if time is not None:
-            found = offset_for_time(manager, lineage, time)
+            found = offset_for_time(source, lineage, time)
             bounds[at] = lineage.end_offset if found is None else found.offset
     return bounds[0], max(bounds)  # times need not ascend with offsets
 
 
-def _search(manager: RemoteStorageManager, span: Span, timestamp_ms: int) -> OffsetAndTimestamp | None:
+def _search(source: SegmentSource, span: Span, timestamp_ms: int) -> OffsetAndTimestamp | None:
     segment = span.segment
-    indexes = {kind: stream.read() for kind, stream in manager.fetch_indexes(segment, _INDEXES).items()}
+    indexes = {kind: stream.read() for kind, stream in source.fetch_indexes(segment, _INDEXES).items()}
     times = read_time_index(indexes[IndexType.TIMESTAMP], segment.start_offset)
     offsets = read_offset_index(indexes[IndexType.OFFSET], segment.start_offset)
     start = max(span.start, times.offset_for_timestamp(timestamp_ms))
-    with opened_log(manager, segment, offsets.position_for_offset(start)) as batches:
+    with opened_log(source, segment, offsets.position_for_offset(start)) as batches:
         for header in batches.headers():
             if header.max_timestamp >= timestamp_ms and header.last_offset >= span.start:
                 found = _first_in(batches, header, span, timestamp_ms)

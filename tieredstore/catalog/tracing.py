@@ -17,7 +17,7 @@ from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, Topi
 from tieredstore.process.parallel import in_parallel
 
 if TYPE_CHECKING:
-    from tieredstore.remote import RemoteStorageManager
+    from tieredstore.remote.source import SegmentSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class TracedPartition:
 
 
 def trace_partitions(
-    manager: RemoteStorageManager,
+    source: SegmentSource,
     segments: Iterable[RemoteLogSegmentMetadata],
     known: Mapping[RemoteLogSegmentId, LeaderEpochs],
     pool: Executor,
@@ -44,7 +44,7 @@ def trace_partitions(
     grouped: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = defaultdict(list)
     for segment in segments:
         grouped[segment.topic_id_partition].append(segment)
-    jobs = in_parallel(pool, lambda found: _trace(manager, found, known), grouped.values(), at_once=at_once)
+    jobs = in_parallel(pool, lambda found: _trace(source, found, known), grouped.values(), at_once=at_once)
     return list(jobs)
 
 
@@ -55,7 +55,7 @@ def catalog_of(traced: Iterable[TracedPartition], problems: Iterable[Problem]) -
 
 
 def _trace(
-    manager: RemoteStorageManager,
+    source: SegmentSource,
     segments: Sequence[RemoteLogSegmentMetadata],
     known: Mapping[RemoteLogSegmentId, LeaderEpochs],
 ) -> TracedPartition:
@@ -63,7 +63,7 @@ def _trace(
     history = None
     try:
         if needs_history(ruler, segments):
-            history = known.get(ruler.remote_log_segment_id) or read_history(manager, ruler)
+            history = known.get(ruler.remote_log_segment_id) or read_history(source, ruler)
         lineage = trace_lineage(segments, ruler, history)
     except (CorruptData, UnknownKey, IndexNotRecorded, SegmentNotFound) as error:
         return TracedPartition(ruler, None, PartitionSegments.of(segments, _explained(ruler, error)))

@@ -16,7 +16,7 @@ from tieredstore.records.settings import ReadSettings
 from tieredstore.records.stretch import Stretch
 
 if TYPE_CHECKING:
-    from tieredstore.remote import RemoteStorageManager
+    from tieredstore.remote.source import SegmentSource
 
 _log: Final = logging.getLogger(__name__)
 _SHOWN: Final = 5
@@ -28,22 +28,20 @@ class PartitionRead(Iterator[pa.RecordBatch]):
     The log's end ends it too. For one thread; exhaust it, or close it, which ends what is under way.
     """
 
-    def __init__(
-        self, manager: RemoteStorageManager, lineage: Lineage, start: int, stop: int, settings: ReadSettings
-    ) -> None:
+    def __init__(self, source: SegmentSource, lineage: Lineage, start: int, stop: int, settings: ReadSettings) -> None:
         """DataLoss if offsets were lost and ``settings`` don't say that they are to be reported."""
         self.partition = lineage.partition
         self.start = start
         self.stop = stop
         self.schema = settings.schema
         self.report = ReadReport(next_offset=start, lost=checked_losses(lineage, start, stop, settings))
-        self._batches = self._read(manager, lineage, settings)
+        self._batches = self._read(source, lineage, settings)
 
     def _read(
-        self, manager: RemoteStorageManager, lineage: Lineage, settings: ReadSettings
+        self, source: SegmentSource, lineage: Lineage, settings: ReadSettings
     ) -> Generator[pa.RecordBatch, None, None]:
         for spans in stretches(lineage, self.start, self.stop):
-            stretch = Stretch(manager, spans, self.start, self.stop, settings=settings, report=self.report)
+            stretch = Stretch(source, spans, self.start, self.stop, settings=settings, report=self.report)
             yield from stretch.read()
             if self.report.undecided is not None:
                 return

@@ -14,8 +14,8 @@ from tieredstore.kafka.indexes import OffsetIndex, TimeIndex, read_offset_index,
 from tieredstore.model import ByteRange, IndexType, RemoteLogSegmentMetadata
 
 if TYPE_CHECKING:
-    from tieredstore.remote import RemoteStorageManager, SegmentStream
-    from tieredstore.remote.reader import NextSegment
+    from tieredstore.remote.source import NextSegment, SegmentSource
+    from tieredstore.remote.stream import SegmentStream
 
 _BASE_OFFSET_SIZE: Final = 8
 
@@ -39,7 +39,7 @@ class LogPart:
 
     @contextmanager
     def opened(
-        self, manager: RemoteStorageManager, piece_bytes: int, next_segment: NextSegment | None = None
+        self, source: SegmentSource, piece_bytes: int, next_segment: NextSegment | None = None
     ) -> Generator[Iterator[memoryview]]:
         """The bytes in pieces of ``piece_bytes`` at most; each is valid until the next is asked for.
 
@@ -50,7 +50,7 @@ class LogPart:
             yield iter(())
             return
         first, last = self.extent.start, self.extent.stop - 1
-        with manager.fetch_log_segment(self.segment, first, last, next_segment=next_segment) as stream:
+        with source.fetch_log_segment(self.segment, first, last, next_segment=next_segment) as stream:
             yield self._pieces(stream, piece_bytes)
 
     def _pieces(self, stream: SegmentStream, piece_bytes: int) -> Iterator[memoryview]:
@@ -74,7 +74,7 @@ class LogPart:
             )
 
 
-def part_of_span(manager: RemoteStorageManager, span: Span) -> LogPart:
+def part_of_span(source: SegmentSource, span: Span) -> LogPart:
     """The part that holds all records of the span, and few more: index entries lie about 4 KiB apart.
 
     Two requests at most, none for a whole segment. IndexesCorrupt if the offset index does not fit the log.
@@ -82,29 +82,29 @@ def part_of_span(manager: RemoteStorageManager, span: Span) -> LogPart:
     segment = span.segment
     if span.start <= segment.start_offset and span.stop > segment.end_offset:
         return LogPart(segment, ByteRange(0, segment.segment_size_in_bytes), span.start)
-    return _part(manager, segment, span.start, span.stop)
+    return _part(source, segment, span.start, span.stop)
 
 
-def part_for_time(manager: RemoteStorageManager, span: Span, timestamp_ms: int) -> LogPart:
+def part_for_time(source: SegmentSource, span: Span, timestamp_ms: int) -> LogPart:
     """The part that holds the span's first record of ``timestamp_ms`` or later, if there is one.
 
     A time index entry says that a record of its timestamp lies at its offset or before, and none of a later one. Two
     requests at most; IndexesCorrupt for an index that does not hold together.
     """
-    times = time_index_of(manager, span.segment)
+    times = time_index_of(source, span.segment)
     start, stop = max(span.start, times.offset_for_timestamp(timestamp_ms)), span.stop
     later = bisect_left(times, timestamp_ms, key=lambda entry: entry.timestamp)
     if later < len(times) and times[later].offset >= span.start:
         stop = min(stop, times[later].offset + 1)
-    return _part(manager, span.segment, start, max(start + 1, stop))
+    return _part(source, span.segment, start, max(start + 1, stop))
 
 
-def offset_since(manager: RemoteStorageManager, segment: RemoteLogSegmentMetadata, timestamp_ms: int) -> int:
+def offset_since(source: SegmentSource, segment: RemoteLogSegmentMetadata, timestamp_ms: int) -> int:
     """An offset before which all records of the segment are earlier than ``timestamp_ms``, by its time index.
 
     Two requests at most; IndexesCorrupt for an index that does not hold together.
     """
-    times = time_index_of(manager, segment)
+    times = time_index_of(source, segment)
     earlier = bisect_left(times, timestamp_ms, key=lambda entry: entry.timestamp)
     if not earlier:
         return segment.start_offset
@@ -113,8 +113,8 @@ def offset_since(manager: RemoteStorageManager, segment: RemoteLogSegmentMetadat
     return times[earlier - 1].offset + 1
 
 
-def _part(manager: RemoteStorageManager, segment: RemoteLogSegmentMetadata, start: int, stop: int) -> LogPart:
-    index, size = offset_index_of(manager, segment), segment.segment_size_in_bytes
+def _part(source: SegmentSource, segment: RemoteLogSegmentMetadata, start: int, stop: int) -> LogPart:
+    index, size = offset_index_of(source, segment), segment.segment_size_in_bytes
     # An entry has the last offset of what was appended together at its position, so that the first entry at `stop` or
     # later may still begin before it; the next one does not.
     following = bisect_left(index, stop, key=lambda entry: entry.offset) + 1
@@ -122,10 +122,10 @@ def _part(manager: RemoteStorageManager, segment: RemoteLogSegmentMetadata, star
     return LogPart(segment, ByteRange(min(index.position_for_offset(start), size), end), start)
 
 
-def offset_index_of(manager: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> OffsetIndex:
+def offset_index_of(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> OffsetIndex:
     """A segment's offset index, by two requests at most; IndexesCorrupt if it does not fit the log."""
     try:
-        index = read_offset_index(_content(manager, segment, IndexType.OFFSET), segment.start_offset)
+        index = read_offset_index(_content(source, segment, IndexType.OFFSET), segment.start_offset)
     except BatchCorrupt as error:
         raise IndexesCorrupt(f"{segment}: {error}") from error
     if len(index) and index[-1].position >= segment.segment_size_in_bytes:
@@ -134,14 +134,14 @@ def offset_index_of(manager: RemoteStorageManager, segment: RemoteLogSegmentMeta
     return index
 
 
-def time_index_of(manager: RemoteStorageManager, segment: RemoteLogSegmentMetadata) -> TimeIndex:
+def time_index_of(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> TimeIndex:
     """A segment's time index, by two requests at most; IndexesCorrupt if it does not hold together."""
     try:
-        return read_time_index(_content(manager, segment, IndexType.TIMESTAMP), segment.start_offset)
+        return read_time_index(_content(source, segment, IndexType.TIMESTAMP), segment.start_offset)
     except BatchCorrupt as error:
         raise IndexesCorrupt(f"{segment}: {error}") from error
 
 
-def _content(manager: RemoteStorageManager, segment: RemoteLogSegmentMetadata, kind: IndexType) -> bytes:
-    with manager.fetch_index(segment, kind) as stream:
+def _content(source: SegmentSource, segment: RemoteLogSegmentMetadata, kind: IndexType) -> bytes:
+    with source.fetch_index(segment, kind) as stream:
         return stream.read()

@@ -16,7 +16,7 @@ from tieredstore.records.settings import Isolation, OnDataLoss, ReadSettings
 from tieredstore.records.times import offset_at
 
 if TYPE_CHECKING:
-    from tieredstore.remote import RemoteStorageManager
+    from tieredstore.remote.source import SegmentSource
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_OFFSET: Final = 2**63 - 1
@@ -44,7 +44,7 @@ Place: TypeAlias = int | AtTime
 class RecordReader:
     """Reads the topics of a catalog. Safe from several threads; it holds nothing open."""
 
-    manager: RemoteStorageManager
+    source: SegmentSource
     catalog: Catalog
     settings: ReadSettings
 
@@ -66,7 +66,7 @@ class RecordReader:
         """
         lineage = self.catalog.lineage(topic, partition, topic_id)
         first, last = self.window(lineage, start, stop)
-        return PartitionRead(self.manager, lineage, first, last, self.settings)
+        return PartitionRead(self.source, lineage, first, last, self.settings)
 
     def window(self, lineage: Lineage, start: Place | None, stop: Place | None) -> tuple[int, int]:
         """The offsets (half-open) that two places stand for; empty where times have the second before the first."""
@@ -78,14 +78,14 @@ class RecordReader:
 
     def _offset(self, lineage: Lineage, place: Place) -> int:
         if isinstance(place, AtTime):
-            return offset_at(self.manager, lineage, place.timestamp_ms, self.settings)
+            return offset_at(self.source, lineage, place.timestamp_ms, self.settings)
         if not 0 <= place <= _MAX_OFFSET:
             raise ConfigError(f"{place} is not an offset: those are from 0 to {_MAX_OFFSET}")
         return place
 
 
 def read_records(
-    manager: RemoteStorageManager,
+    source: SegmentSource,
     topic: str,
     partition: int,
     start: Place | None = None,
@@ -103,8 +103,8 @@ def read_records(
     Without a ``catalog`` the partition is listed here; ``settings`` are those beside ``columns``, ``isolation`` and
     ``on_data_loss``.
     """
-    known = load_catalog(manager, topic=topic, partition=partition) if catalog is None else catalog
+    known = load_catalog(source, topic=topic, partition=partition) if catalog is None else catalog
     chosen = replace(
         settings or ReadSettings(), columns=columns, isolation=isolation, on_data_loss=on_data_loss
     )  # fmt: skip
-    return RecordReader(manager, known, chosen).read(topic, partition, start, stop, topic_id=topic_id)
+    return RecordReader(source, known, chosen).read(topic, partition, start, stop, topic_id=topic_id)

@@ -25,7 +25,7 @@ from tieredstore.records.stored_borders import load_borders
 from tieredstore.records.transactions import Transactions, aborted_in
 
 if TYPE_CHECKING:
-    from tieredstore.remote import RemoteStorageManager
+    from tieredstore.remote.source import SegmentSource
 
 _log: Final = logging.getLogger(__name__)
 _MAX_SPLITS: Final = 1_000_000
@@ -51,7 +51,7 @@ class SplitPlan:
 
 
 def plan_splits(
-    manager: RemoteStorageManager,
+    source: SegmentSource,
     lineage: Lineage,
     start: int,
     stop: int,
@@ -74,26 +74,26 @@ def plan_splits(
     """
     _check(lineage, start, stop, max_split_bytes, max_split_records)
     lost = checked_losses(lineage, start, stop, settings)
-    undecided = _first_undecided(manager, lineage, start, stop) if settings.isolation == "read_committed" else None
+    undecided = _first_undecided(source, lineage, start, stop) if settings.isolation == "read_committed" else None
     if undecided is not None:
         _log.warning("%s", undecided)
     end = _end(lineage, start, stop, undecided)
     bounds = _Bounds(max_split_bytes, max_split_records, since_ms, settings.on_corrupt)
     with ThreadPoolExecutor(readers, thread_name_prefix="tieredstore-splits") as pool:
         spans = bounds.checked(lineage.spans_between(start, end))
-        job = partial(_parts, manager, bounds)
+        job = partial(_parts, source, bounds)
         parts = [part for found in in_parallel(pool, job, spans, at_once=2 * readers) for part in found]
         if settings.isolation == "read_committed" and parts:
-            parts = _with_aborted(manager, lineage, start, end, parts, pool)
+            parts = _with_aborted(source, lineage, start, end, parts, pool)
     return SplitPlan(lineage.partition, start, end, tuple(_packed(lineage.partition, parts, bounds)), lost, undecided)
 
 
-def decided_end(manager: RemoteStorageManager, lineage: Lineage, start: int, stop: int) -> int:
+def decided_end(source: SegmentSource, lineage: Lineage, start: int, stop: int) -> int:
     """Where a read_committed read of the window has to end: ``stop``, or before the first undecided transaction.
 
     Never before ``start``. For each run of segments without a hole, two requests for the last one's producer snapshot.
     """
-    undecided = _first_undecided(manager, lineage, start, stop)
+    undecided = _first_undecided(source, lineage, start, stop)
     return stop if undecided is None else max(start, undecided.first_offset)
 
 
@@ -142,10 +142,10 @@ def _check(lineage: Lineage, start: int, stop: int, max_bytes: int, max_records:
         raise ConfigError(f"a split cannot have {max_bytes} bytes and {max_records} records at most: 1 is the least")
 
 
-def _first_undecided(manager: RemoteStorageManager, lineage: Lineage, start: int, stop: int) -> Undecided | None:
+def _first_undecided(source: SegmentSource, lineage: Lineage, start: int, stop: int) -> Undecided | None:
     """The first transaction without outcome that begins before ``stop`` and hides something of the window."""
     for spans in stretches(lineage, start, stop) if start < stop else ():
-        undecided = Transactions(manager, spans).first_undecided(stop)
+        undecided = Transactions(source, spans).first_undecided(stop)
         if undecided is not None:
             return undecided
     return None
@@ -156,21 +156,21 @@ def _end(lineage: Lineage, start: int, stop: int, undecided: Undecided | None) -
     return max(start, reached if undecided is None else min(reached, undecided.first_offset))
 
 
-def _parts(manager: RemoteStorageManager, bounds: _Bounds, span: Span) -> list[SplitPart]:
+def _parts(source: SegmentSource, bounds: _Bounds, span: Span) -> list[SplitPart]:
     """The parts of one span, in the order of offsets."""
     segment, start = span.segment, span.start
     if bounds.since_ms is not None:
-        start = max(start, offset_since(manager, segment, bounds.since_ms))
+        start = max(start, offset_since(source, segment, bounds.since_ms))
         if start >= span.stop:
             return []
     wanted = Span(segment, start, span.stop)
     if bounds.take_whole(wanted):
         return [SplitPart(segment, start_of(segment), end_of(segment), start, span.stop)]
-    return list(_cut_parts(manager, bounds, wanted))
+    return list(_cut_parts(source, bounds, wanted))
 
 
-def _cut_parts(manager: RemoteStorageManager, bounds: _Bounds, span: Span) -> Iterator[SplitPart]:
-    borders = load_borders(manager, span, bounds.size, on_corrupt=bounds.on_corrupt)
+def _cut_parts(source: SegmentSource, bounds: _Bounds, span: Span) -> Iterator[SplitPart]:
+    borders = load_borders(source, span, bounds.size, on_corrupt=bounds.on_corrupt)
     count, offsets = bounds.windows(span), span.stop - span.start
     for number in range(count):
         start, stop = span.start + offsets * number // count, span.start + offsets * (number + 1) // count
@@ -180,7 +180,7 @@ def _cut_parts(manager: RemoteStorageManager, bounds: _Bounds, span: Span) -> It
 
 
 def _with_aborted(
-    manager: RemoteStorageManager,
+    source: SegmentSource,
     lineage: Lineage,
     start: int,
     stop: int,
@@ -190,7 +190,7 @@ def _with_aborted(
     """The parts with the aborted transactions whose records they must not give."""
     told: list[SplitPart] = []
     for spans in stretches(lineage, start, stop):
-        transactions = Transactions(manager, spans, _looked_up(manager, spans, parts, pool))
+        transactions = Transactions(source, spans, _looked_up(source, spans, parts, pool))
         for place, span in enumerate(spans):
             while len(told) < len(parts) and parts[len(told)].start_offset < span.stop:
                 part = parts[len(told)]
@@ -200,12 +200,12 @@ def _with_aborted(
 
 
 def _looked_up(
-    manager: RemoteStorageManager, spans: Sequence[Span], parts: Sequence[SplitPart], pool: ThreadPoolExecutor
+    source: SegmentSource, spans: Sequence[Span], parts: Sequence[SplitPart], pool: ThreadPoolExecutor
 ) -> dict[Span, Sequence[AbortedTransaction]]:
     """The transaction indexes of the spans that are read, several asked for at once."""
     first, last = parts[0].start_offset, parts[-1].stop_offset
     read = [span for span in spans if span.start < last and span.stop > first]
-    found = in_parallel(pool, partial(aborted_in, manager), read, at_once=2 * READERS)
+    found = in_parallel(pool, partial(aborted_in, source), read, at_once=2 * READERS)
     return dict(zip(read, found, strict=True))
 
 

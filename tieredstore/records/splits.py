@@ -19,7 +19,7 @@ from tieredstore.records.report import SkippedInSegment
 from tieredstore.records.settings import ReadSettings
 
 if TYPE_CHECKING:
-    from tieredstore.remote import RemoteStorageManager
+    from tieredstore.remote.source import SegmentSource
 
 _log: Final = logging.getLogger(__name__)
 
@@ -74,7 +74,7 @@ class RecordSplit:
         return self.parts[-1].stop_offset
 
 
-def read_split(manager: RemoteStorageManager, split: RecordSplit, settings: ReadSettings) -> Iterator[pa.RecordBatch]:
+def read_split(source: SegmentSource, split: RecordSplit, settings: ReadSettings) -> Iterator[pa.RecordBatch]:
     """The records of a split, in record batches without empty ones.
 
     For each part a request for the manifest, and those for the chunks that hold its bytes; none for an index, and none
@@ -84,7 +84,7 @@ def read_split(manager: RemoteStorageManager, split: RecordSplit, settings: Read
     """
     followers = (*split.parts[1:], None)
     for part, following in zip(split.parts, followers, strict=True):
-        yield from _read_part(manager, part, following, settings)
+        yield from _read_part(source, part, following, settings)
 
 
 def _to_read_ahead(part: SplitPart | None) -> RemoteLogSegmentMetadata | None:
@@ -95,14 +95,14 @@ def _to_read_ahead(part: SplitPart | None) -> RemoteLogSegmentMetadata | None:
 
 
 def _read_part(
-    manager: RemoteStorageManager,
+    source: SegmentSource,
     part: SplitPart,
     following: SplitPart | None,
     settings: ReadSettings,
 ) -> Iterator[pa.RecordBatch]:
     decoder = settings.decoder()
     log = LogPart(part.segment, part.extent, part.begin.high, part.begin.low)
-    with log.opened(manager, settings.piece_bytes, lambda: _to_read_ahead(following)) as pieces:
+    with log.opened(source, settings.piece_bytes, lambda: _to_read_ahead(following)) as pieces:
         records = decoder.decode(
             pieces,
             start_offset=part.start_offset,

@@ -14,7 +14,8 @@ from tieredstore.records.borders import Border, Borders, IndexBorders, Stretch, 
 from tieredstore.records.parts import offset_index_of
 
 if TYPE_CHECKING:
-    from tieredstore.remote import RemoteStorageManager, SegmentStream
+    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote.stream import SegmentStream
 
 _PIECE_SIZE: Final = 64 * 1024
 _SPACING: Final = 4096
@@ -22,7 +23,7 @@ _SPACING: Final = 4096
 
 
 def load_borders(
-    manager: RemoteStorageManager,
+    source: SegmentSource,
     span: Span,
     max_bytes: int,
     *,
@@ -34,10 +35,10 @@ def load_borders(
     chunks that hold the headers of the batches between them. IndexesCorrupt if index and log contradict each other;
     BatchCorrupt for headers that are none, unless damage is to be left out: there the log is not cut then.
     """
-    borders = IndexBorders(span.segment, offset_index_of(manager, span.segment))
+    borders = IndexBorders(span.segment, offset_index_of(source, span.segment))
     found: dict[int, Border] = {}
     for run in _runs(oversized(borders, *around(borders, span.start, span.stop), max_bytes)):
-        for border in _walked(manager, span.segment, run, min(_SPACING, max_bytes // 4), on_corrupt):
+        for border in _walked(source, span.segment, run, min(_SPACING, max_bytes // 4), on_corrupt):
             # Two stretches that meet both tell something of the border between them.
             known = found.get(border.position, border)
             low, high = max(known.low, border.low), min(known.high, border.high)
@@ -62,7 +63,7 @@ def _runs(stretches: Iterable[Stretch]) -> Iterator[list[Stretch]]:
 
 
 def _walked(
-    manager: RemoteStorageManager,
+    source: SegmentSource,
     segment: RemoteLogSegmentMetadata,
     run: Sequence[Stretch],
     spacing: int,
@@ -72,7 +73,7 @@ def _walked(
     found: list[Border] = []
     start, stop = run[0][0].position, run[-1][1].position
     try:
-        with manager.fetch_log_segment(segment, start, stop - 1) as stream:
+        with source.fetch_log_segment(segment, start, stop - 1) as stream:
             window = _Headers(stream, start).window
             for begin, end in run:
                 headers = walk_batch_headers(window, end.position, begin.position)

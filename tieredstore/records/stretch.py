@@ -21,7 +21,7 @@ from tieredstore.records.transactions import Transactions
 from tieredstore.records.watching import TransactionWatch
 
 if TYPE_CHECKING:
-    from tieredstore.remote import RemoteStorageManager
+    from tieredstore.remote.source import SegmentSource
 
 _log: Final = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Stretch:
 
     def __init__(
         self,
-        manager: RemoteStorageManager,
+        source: SegmentSource,
         spans: Sequence[Span],
         start: int,
         stop: int,
@@ -43,14 +43,14 @@ class Stretch:
         settings: ReadSettings,
         report: ReadReport,
     ) -> None:
-        self._manager = manager
+        self._source = source
         self._spans = spans
         self._start = start
         self._stop = stop
         self._settings = settings
         self._report = report
         self._committed = settings.isolation == "read_committed"
-        self._transactions = Transactions(manager, spans)
+        self._transactions = Transactions(source, spans)
         # Topics without transactions should not pay for them: their outcome is asked for when the first one is met.
         self._watching = self._committed
 
@@ -75,12 +75,12 @@ class Stretch:
         return Span(span.segment, start, stop) if start < stop else None
 
     def _read_span(self, place: int, wanted: Span) -> Iterator[pa.RecordBatch]:
-        part = part_of_span(self._manager, wanted)
+        part = part_of_span(self._source, wanted)
         aborted = self._transactions.aborted(place, wanted.start, wanted.stop) if self._committed else ()
         watch = TransactionWatch(wanted.stop) if self._watching else None
         decoder = self._settings.decoder(*([] if watch is None else ["offset"]))
         to_its_end = wanted.stop > wanted.segment.end_offset
-        with part.opened(self._manager, self._settings.piece_bytes, lambda: self._following(place)) as pieces:
+        with part.opened(self._source, self._settings.piece_bytes, lambda: self._following(place)) as pieces:
             decoded = decoder.decode(
                 pieces if watch is None else watch.watch(pieces),
                 start_offset=wanted.start,

@@ -15,21 +15,21 @@ from tieredstore.records.parts import part_for_time
 from tieredstore.records.settings import ReadSettings
 
 if TYPE_CHECKING:
-    from tieredstore.remote import RemoteStorageManager
+    from tieredstore.remote.source import SegmentSource
 
 
-def offset_at(manager: RemoteStorageManager, lineage: Lineage, timestamp_ms: int, settings: ReadSettings) -> int:
+def offset_at(source: SegmentSource, lineage: Lineage, timestamp_ms: int, settings: ReadSettings) -> int:
     """The offset of the first record, by offset, whose timestamp is ``timestamp_ms`` or later; else the log's end.
 
     As Kafka's ``offsetsForTimes`` finds it, end markers of transactions included. For a segment that may hold it: two
     requests for manifest and indexes, and those of the few batches that its indexes leave open.
     """
-    found = (_search(manager, span, timestamp_ms, settings) for span in lineage.spans_since(timestamp_ms))
+    found = (_search(source, span, timestamp_ms, settings) for span in lineage.spans_since(timestamp_ms))
     return next((offset for offset in found if offset is not None), lineage.end_offset)
 
 
-def _search(manager: RemoteStorageManager, span: Span, timestamp_ms: int, settings: ReadSettings) -> int | None:
-    part = part_for_time(manager, span, timestamp_ms)
+def _search(source: SegmentSource, span: Span, timestamp_ms: int, settings: ReadSettings) -> int | None:
+    part = part_for_time(source, span, timestamp_ms)
     decoder = RecordDecoder(
         ("offset", "timestamp"),
         check_crc=settings.check_crc,
@@ -37,7 +37,7 @@ def _search(manager: RemoteStorageManager, span: Span, timestamp_ms: int, settin
         keep_headers=True,
         max_batch_bytes=settings.max_batch_bytes,
     )
-    with part.opened(manager, settings.piece_bytes) as pieces:
+    with part.opened(source, settings.piece_bytes) as pieces:
         records = decoder.decode(pieces, start_offset=span.start, stop_offset=span.stop, position=part.extent.start)
         try:
             record = next(_offsets_at_or_after(records, timestamp_ms), None)

@@ -18,7 +18,7 @@ from tieredstore.model import IndexType
 from tieredstore.records.report import Undecided
 
 if TYPE_CHECKING:
-    from tieredstore.remote import RemoteStorageManager
+    from tieredstore.remote.source import SegmentSource
 
 
 class Transactions:
@@ -26,12 +26,12 @@ class Transactions:
 
     def __init__(
         self,
-        manager: RemoteStorageManager,
+        source: SegmentSource,
         spans: Sequence[Span],
         known: Mapping[Span, Sequence[AbortedTransaction]] | None = None,
     ) -> None:
         """``known`` has what :func:`aborted_in` gave of some of the spans, which are not asked for again."""
-        self._manager = manager
+        self._source = source
         self._spans = spans
         self._known = known or {}
         self._looked_into = 0
@@ -78,7 +78,7 @@ class Transactions:
     def _opened_at_end(self, span: Span) -> list[tuple[int, int]]:
         """First offset and producer of each transaction that is open where the span's segment ends."""
         try:
-            with self._manager.fetch_index(span.segment, IndexType.PRODUCER_SNAPSHOT) as stream:
+            with self._source.fetch_index(span.segment, IndexType.PRODUCER_SNAPSHOT) as stream:
                 producers = parse_producer_snapshot(stream.read())
         except BatchCorrupt as error:
             raise IndexesCorrupt(f"{span.segment}: {error}") from error
@@ -86,12 +86,12 @@ class Transactions:
         return [found for found in opened if found[0] >= 0]
 
     def _look_into(self, span: Span) -> None:
-        found = self._known[span] if span in self._known else aborted_in(self._manager, span)
+        found = self._known[span] if span in self._known else aborted_in(self._source, span)
         self._aborted += found
         self._stable = max([self._stable, *(entry.last_stable_offset for entry in found)])
 
 
-def aborted_in(manager: RemoteStorageManager, span: Span) -> Sequence[AbortedTransaction]:
+def aborted_in(source: SegmentSource, span: Span) -> Sequence[AbortedTransaction]:
     """The aborted transactions whose markers lie in the span, in their order.
 
     Two requests; none for a segment that is known to have no transaction index. IndexesCorrupt for a damaged one.
@@ -99,7 +99,7 @@ def aborted_in(manager: RemoteStorageManager, span: Span) -> Sequence[AbortedTra
     if span.segment.txn_idx_empty:
         return ()
     try:
-        with manager.fetch_index(span.segment, IndexType.TRANSACTION) as stream:
+        with source.fetch_index(span.segment, IndexType.TRANSACTION) as stream:
             entries = read_txn_index(stream.read(), span.segment.start_offset)
     except IndexNotRecorded:
         return ()

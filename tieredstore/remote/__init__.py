@@ -2,6 +2,7 @@
 
 from tieredstore.remote.base import RemoteStorageManagerBase
 from tieredstore.remote.manager import RemoteStorageManager
+from tieredstore.remote.source import NextSegment, SegmentSource
 from tieredstore.remote.stream import SegmentStream
 
-__all__ = ["RemoteStorageManager", "RemoteStorageManagerBase", "SegmentStream"]
+__all__ = ["NextSegment", "RemoteStorageManager", "RemoteStorageManagerBase", "SegmentSource", "SegmentStream"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable
 from time import perf_counter
@@ -19,8 +20,9 @@ from tieredstore.model import IndexType, LogSegmentData, RemoteLogSegmentMetadat
 from tieredstore.remote.base import RemoteStorageManagerBase
 from tieredstore.remote.layout import KeyLayout
 from tieredstore.remote.pools import Pools
-from tieredstore.remote.reader import NextSegment, requested_range
+from tieredstore.remote.reader import requested_range
 from tieredstore.remote.reading import Reading
+from tieredstore.remote.source import NextSegment
 from tieredstore.remote.statistics import FetchStats
 from tieredstore.remote.stream import SegmentStream
 from tieredstore.remote.writer import SegmentWriter, StoredSizes, WriteOptions
@@ -46,31 +48,39 @@ class RemoteStorageManager(RemoteStorageManagerBase):
     ) -> None:
         """The store is the settings' own unless one is given; ``random_bytes`` makes keys and IVs.
 
-        ``pools`` are the threads to use, and to be shut down by ``close``, in place of those of the settings.
+        ``pools`` are the threads to use in place of those of the settings. A store and pools that are given remain
+        their owner's: ``close`` leaves them alone.
         """
         self.settings = settings
-        self.store = open_wrapped(settings) if store is None else store
         self.layout = KeyLayout(settings.key_prefix, settings.key_prefix_mask)
         self.key_ring = _key_ring(settings)
         self._fields = tuple(CustomMetadataField[name] for name in settings.custom_metadata_fields)
-        threads = settings.transform_thread_pool_size or os.cpu_count() or 1
-        self._pools = pools or Pools.of_threads(
-            transform=threads,
-            fetch=settings.fetch.parallelism,
-            lookup=settings.fetch.manifest_cache.thread_pool_size,
-        )
-        self._reading = Reading.of_settings(settings.fetch, self.store, self.layout, self.key_ring, pools=self._pools)
-        options = WriteOptions(
-            chunk_size=settings.chunk_size,
-            compression_level=settings.compression_level if settings.compression_enabled else None,
-            heuristic=settings.compression_heuristic_enabled,
-            key_ring=self.key_ring,
-            # Some chunks more than threads keep the threads busy while the store takes one.
-            chunks_in_flight=threads + 2,
-        )
-        self._stop_counting = self._reading.export()
-        pool = self._pools.transform
-        self._writer = SegmentWriter(self.store, self.layout, options, pool=pool, random_bytes=random_bytes)
+        with contextlib.ExitStack() as opened:  # what was opened is closed again if the rest of it fails
+            if store is None:
+                store = opened.enter_context(contextlib.closing(open_wrapped(settings)))
+            self.store = store
+            threads = settings.transform_thread_pool_size or os.cpu_count() or 1
+            if pools is None:
+                pools = Pools.of_threads(
+                    transform=threads,
+                    fetch=settings.fetch.parallelism,
+                    lookup=settings.fetch.manifest_cache.thread_pool_size,
+                )
+                opened.callback(pools.shutdown)
+            self._reading = Reading.of_settings(settings.fetch, store, self.layout, self.key_ring, pools=pools)
+            opened.callback(self._reading.close)
+            opened.callback(self._reading.export())
+            options = WriteOptions(
+                chunk_size=settings.chunk_size,
+                compression_level=settings.compression_level if settings.compression_enabled else None,
+                heuristic=settings.compression_heuristic_enabled,
+                key_ring=self.key_ring,
+                # Some chunks more than threads keep the threads busy while the store takes one.
+                chunks_in_flight=threads + 2,
+            )
+            pool = pools.transform
+            self._writer = SegmentWriter(store, self.layout, options, pool=pool, random_bytes=random_bytes)
+            self._opened = opened.pop_all()
 
     def copy_log_segment_data(
         self,
@@ -146,11 +156,8 @@ class RemoteStorageManager(RemoteStorageManagerBase):
         metrics.SEGMENT_DELETE_BYTES.inc(metadata.segment_size_in_bytes)
 
     def close(self) -> None:
-        """End the threads and close caches and store. Streams that are still open fail."""
-        self._stop_counting()
-        self._reading.close()
-        self._pools.shutdown()
-        self.store.close()
+        """End the threads, close the caches, and the store unless it was given. Streams that are still open fail."""
+        self._opened.close()
 
     def __enter__(self) -> Self:
         return self

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Final, TypeAlias
+from typing import Final
 
 from tieredstore.errors import InvalidRange, SegmentCorrupt, TieredStoreError
 from tieredstore.format.keys import Suffix
@@ -16,11 +15,9 @@ from tieredstore.remote.layout import KeyLayout
 from tieredstore.remote.loading import ChunkLoader, OpenSegment
 from tieredstore.remote.lookups import Manifests
 from tieredstore.remote.pools import Pools
+from tieredstore.remote.source import NextSegment
 from tieredstore.remote.stream import ReadOptions, SegmentStream
 from tieredstore.transform.chunks import ChunkDecoder
-
-NextSegment: TypeAlias = Callable[[], RemoteLogSegmentMetadata | None]
-"""Says which segment follows the one being read, None at the end. Called once, on the reading thread: be quick."""
 
 MAX_PREPARED: Final = 4
 """Segments that were prepared and not yet opened; the oldest gives way."""
