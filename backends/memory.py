@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import uuid
 import weakref
@@ -17,6 +16,7 @@ from tieredstore.backends.contract.deletions import raise_failures
 from tieredstore.backends.contract.keys import checked_key
 from tieredstore.backends.contract.ranges import is_empty_request, resolved_range
 from tieredstore.errors import ObjectNotFound, PreconditionFailed, TieredStoreError
+from tieredstore.process.forks import ForkSafeLock
 
 if TYPE_CHECKING:
     from tieredstore.config import Settings
@@ -36,7 +36,7 @@ class _Space:
     """The objects behind one name. Versions only ever grow, so no etag comes twice, not even after a delete."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.lock = ForkSafeLock()
         self.objects: dict[str, _Object] = {}
         self._last_version = 0
 
@@ -49,7 +49,7 @@ class _Space:
 
 
 _spaces: Final[weakref.WeakValueDictionary[str, _Space]] = weakref.WeakValueDictionary()
-_spaces_lock: Final = threading.Lock()
+_spaces_lock: Final = ForkSafeLock()
 
 
 def _space_named(name: str) -> _Space:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import os
 import sys
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
+
+from tieredstore.process.forks import begin_again_after_fork
 
 _HUGE_PAGE: Final = 1 << 21
 _LARGE: Final = 1 << 20
@@ -58,6 +59,11 @@ class PagePool:
 
     def __init__(self, most_kept: int = _MOST_KEPT) -> None:
         self._most_kept = most_kept
+        self.begin_again()
+        begin_again_after_fork(self)
+
+    def begin_again(self) -> None:
+        """Nothing kept: a forked child would copy every page of its parent's that it writes to."""
         self._kept: deque[Pages] = deque()
 
     def take(self, size: int) -> Pages:
@@ -82,6 +88,3 @@ class PagePool:
 
 POOL: Final = PagePool()
 """The pool of this process."""
-
-# A child would copy every page of its parent's that it writes to.
-os.register_at_fork(after_in_child=POOL.clear)

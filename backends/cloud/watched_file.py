@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from tieredstore.errors import ConfigError, TieredStoreError
+from tieredstore.process.forks import ForkSafeLock
 
 Value = TypeVar("Value")
 
@@ -40,7 +40,7 @@ class WatchedFile(Generic[Value]):
         self._reset()
 
     def _reset(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._read: tuple[_Stamp, Value] | None = None
         self._looked_at_s = 0.0
         self.version = 0

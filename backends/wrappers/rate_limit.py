@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import threading
 import time
 from collections.abc import Callable, Generator
 
 from tieredstore.backends.base import Body, Buffer
 from tieredstore.backends.contract.bodies import open_body
 from tieredstore.errors import ConfigError
+from tieredstore.process.forks import ForkSafeLock
 
 
 class TokenBucket:
@@ -31,14 +30,13 @@ class TokenBucket:
         self.bytes_per_s = bytes_per_s
         self._monotonic = monotonic
         self._sleep = sleep
-        # A lock for each process: one that another thread holds during a fork stays locked in the child for ever.
-        self._locks: dict[int, threading.Lock] = {}
+        self._lock = ForkSafeLock()
         self._tokens = float(bytes_per_s)
         self._filled_at_s = monotonic()
 
     def take(self, count: int) -> None:
         """Wait until ``count`` more bytes may pass."""
-        with self._locks.setdefault(os.getpid(), threading.Lock()):
+        with self._lock:
             now = self._monotonic()
             gained = (now - self._filled_at_s) * self.bytes_per_s
             self._tokens = min(float(self.bytes_per_s), self._tokens + gained) - count

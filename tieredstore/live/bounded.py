@@ -15,6 +15,7 @@ from tieredstore.errors import DataLoss, TieredStoreError
 from tieredstore.live.clients import LiveConsumer
 from tieredstore.live.faults import fault
 from tieredstore.live.messages import MessageColumns, before, last_offset, pieces, size_of
+from tieredstore.process.forks import is_inherited
 
 _ROWS: Final = 10_000
 _TARGET_BYTES: Final = 4 * 1024 * 1024
@@ -102,8 +103,9 @@ class BoundedConsumer:
             raise self._error
 
     def close(self) -> None:
-        """End the connections."""
-        self._consumer.close()
+        """End the connections; not in a forked child, which has none of the threads that this waits for."""
+        if not is_inherited(self._consumer):
+            self._consumer.close()
 
     def _is_done(self) -> bool:
         return self._error is not None or max(self._position, self._end) >= self._window.stop

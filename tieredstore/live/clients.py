@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
-import os
-import weakref
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -14,9 +11,9 @@ from confluent_kafka.admin import AdminClient
 
 from tieredstore.errors import ConfigError
 from tieredstore.live.faults import Trouble
+from tieredstore.process.forks import leave_to_parent
 
 _log: Final = logging.getLogger("tieredstore.live")
-_made: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
 
 class _ClientLog:
@@ -41,7 +38,7 @@ class LiveConsumer(Consumer):
     def __init__(self, configuration: Mapping[str, str], **callbacks: Any) -> None:
         self.trouble = Trouble()
         _construct(super().__init__, configuration, self.trouble, callbacks)
-        _made.add(self)
+        leave_to_parent(self)  # destroying one waits for threads that a forked child does not have
 
 
 class LiveAdmin(AdminClient):
@@ -52,7 +49,7 @@ class LiveAdmin(AdminClient):
         # It warns of each property that only a consumer needs.
         quiet = {} if "debug" in configuration else {"log_level": "3"}
         _construct(super().__init__, {**quiet, **configuration}, self.trouble, {})
-        _made.add(self)
+        leave_to_parent(self)  # destroying one waits for threads that a forked child does not have
 
 
 def check_configuration(configuration: Mapping[str, str]) -> None:
@@ -68,12 +65,3 @@ def _construct(constructor: Any, configuration: Mapping[str, str], trouble: Trou
         raise ConfigError(f"the client properties cannot be used: {error.args[0].str()}") from error
     except (TypeError, ValueError) as error:
         raise ConfigError(f"the client properties cannot be used: {error}") from error
-
-
-def _keep_for_ever() -> None:
-    """A forked child has none of the threads that destroying a client waits for, so it must never destroy one."""
-    for client in list(_made):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
-
-
-os.register_at_fork(after_in_child=_keep_for_ever)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Mapping, Sequence
 from typing import Final
 
@@ -63,14 +62,11 @@ def _read(
         return
     if identity is not None:
         identity.check()
-    process = os.getpid()
     consumer = BoundedConsumer(configuration, window, shape, timeout_s)
     try:
         yield from consumer.batches()
     finally:
-        # A forked child has the generator, and none of the threads that closing waits for.
-        if os.getpid() == process:
-            consumer.close()
+        consumer.close()
     if identity is not None:
         identity.check()
 

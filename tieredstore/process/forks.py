@@ -1,12 +1,23 @@
-"""What forks must not tear: locks that other threads hold, and files that two processes cannot share."""
+"""What forks must not tear: locks that other threads hold, clients of the parent, files that two processes share.
+
+A forked child has a copy of everything but the threads. Three tools, from the smallest on:
+
+- :class:`ForkSafeLock` for state that is whole after every step of it: only the lock has to be a fresh one;
+- :func:`begin_again_after_fork` for state that another thread may have left half changed, or that counts;
+- :func:`leave_to_parent` for things whose end reaches outside of the process (connections, threads, files).
+
+:class:`~tieredstore.process.per_process.PerProcess` is made of these, for clients. (:mod:`tieredstore.metrics` lies
+below this room, and begins again by itself.)
+"""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 import weakref
 from types import TracebackType
-from typing import Protocol
+from typing import Final, Protocol
 
 
 class Forked(Protocol):
@@ -26,8 +37,11 @@ class Paused(Protocol):
         """In the parent, after the fork."""
 
 
-_FORKED: weakref.WeakSet[Forked] = weakref.WeakSet()
-_PAUSED: weakref.WeakSet[Paused] = weakref.WeakSet()
+_FORKED: Final[weakref.WeakSet[Forked]] = weakref.WeakSet()
+_PAUSED: Final[weakref.WeakSet[Paused]] = weakref.WeakSet()
+_OWNED: Final[weakref.WeakSet[object]] = weakref.WeakSet()
+_inherited: Final[set[int]] = set()
+"""What this process has of its parent's and leaves alone, by ``id``: it lives for ever, so no id comes twice."""
 
 
 def begin_again_after_fork(state: Forked) -> None:
@@ -38,6 +52,27 @@ def begin_again_after_fork(state: Forked) -> None:
 def pause_during_fork(state: Paused) -> None:
     """Have ``state`` paused around every fork, for as long as it lives."""
     _PAUSED.add(state)
+
+
+def leave_to_parent(thing: object) -> None:
+    """Have every forked child leave ``thing`` alone: its destructor never runs there, :func:`is_inherited` is true."""
+    _OWNED.add(thing)
+
+
+def is_inherited(thing: object) -> bool:
+    """Whether ``thing`` is the parent's, and this process a forked child, which must neither use nor close it."""
+    return id(thing) in _inherited
+
+
+def inherit(thing: object) -> None:
+    """In a forked child, of one thing of the parent's: never destroy it, not even when the interpreter ends.
+
+    A list of such things would be taken down with its module, and the things with it: connections would be ended under
+    the parent, and librdkafka waits for threads that are not here. A reference that nobody holds is never given up.
+    """
+    if id(thing) not in _inherited:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+        _inherited.add(id(thing))
 
 
 def _before() -> None:
@@ -51,11 +86,47 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
+    for thing in list(_OWNED):
+        inherit(thing)
+    failures: list[Exception] = []
     for state in list(_FORKED):
-        state.begin_again()
+        try:
+            state.begin_again()
+        except Exception as error:  # noqa: BLE001  one that fails must not leave the others locked
+            failures.append(error)
+    if failures:
+        # Python prints it and goes on: nobody called this who could catch it.
+        raise ExceptionGroup("state of the parent process could not begin again in this one", failures)
 
 
 os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+
+
+class ForkSafeLock:
+    """A lock that is open in a forked child, whoever held it in the parent. Not reentrant.
+
+    What it guards is copied as it is: for state that every step leaves whole, as the change of one number or one entry.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holder = 0
+        begin_again_after_fork(self)
+
+    def begin_again(self) -> None:
+        """A fresh lock: the thread that would open this one is not in the child, unless it is the one that forked."""
+        if self._holder != threading.get_ident():
+            self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._holder = threading.get_ident()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._holder = 0
+        self._lock.release()
 
 
 class Gate:

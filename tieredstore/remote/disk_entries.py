@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from tieredstore.backends.base import Buffer
 from tieredstore.errors import ConfigError, CorruptData
-from tieredstore.process.forks import Gate, begin_again_after_fork, pause_during_fork
+from tieredstore.process.forks import Gate, begin_again_after_fork, inherit, pause_during_fork
 from tieredstore.remote.chunk_cache import CacheStats, Counters
 from tieredstore.remote.disk_files import private_folder
 from tieredstore.remote.disk_library import Timeout
@@ -34,9 +34,6 @@ _OPEN_EVERY: Final = 5.0
 
 _PAUSE: Final = 2.0
 """Seconds that a fork, or ``close``, waits for uses under way; the longest wait of theirs is for the table's lock."""
-
-_INHERITED: Final[list[Rows]] = []
-"""Of the parent process: to close its connections, or to let them be collected, would take its locks away."""
 
 Result = TypeVar("Result")
 
@@ -76,7 +73,7 @@ class DiskEntries:
         Where the parent could not be paused, the child has no cache.
         """
         if self._rows is not None and self._rows.is_connected:
-            _INHERITED.append(self._rows)
+            inherit(self._rows)  # to close its connections, or to let them be collected, would take its locks away
             self._is_closed = True
         self._gate = Gate()
         self._rows = None

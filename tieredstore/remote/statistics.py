@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, fields
 
-from tieredstore.process.forks import begin_again_after_fork
+from tieredstore.process.forks import ForkSafeLock
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +41,8 @@ class FetchCounters:
     """Adds up ``FetchStats``. Safe from several threads."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._totals: dict[str, float] = {field.name: 0 for field in fields(FetchStats)}
-        begin_again_after_fork(self)
-
-    def begin_again(self) -> None:
-        """After a fork: another thread of the parent may have held the lock."""
-        self._lock = threading.Lock()
 
     def add(self, **counted: float) -> None:
         """Add to the fields of these names."""

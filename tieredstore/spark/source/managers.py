@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
+from tieredstore.process.per_process import PerProcess
 from tieredstore.remote import RemoteStorageManager
 
 if TYPE_CHECKING:
@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 _KEPT: Final = 4
 """Stores of one process; one more closes the one that was not asked for longest."""
 
-_managers: Final[OrderedDict[tuple[int, StoreSource], RemoteStorageManager]] = OrderedDict()
+
+def _close_all(managers: OrderedDict[StoreSource, RemoteStorageManager]) -> None:
+    while managers:
+        managers.popitem()[1].close()
+
+
+# Spark's daemon forks its workers: what a parent has open is not a child's to use, nor to close.
+_managers: Final = PerProcess[OrderedDict["StoreSource", RemoteStorageManager]](OrderedDict, _close_all)
 
 
 def manager_of(source: StoreSource) -> RemoteStorageManager:
@@ -22,11 +29,9 @@ def manager_of(source: StoreSource) -> RemoteStorageManager:
 
     For the one thread that runs a task. Settings are read in the process itself, so that no secret of a file travels.
     """
-    place = os.getpid(), source
-    found = _managers.pop(place, None) or RemoteStorageManager(source.load())
-    _managers[place] = found
-    while len(_managers) > _KEPT:
-        (process, _), oldest = _managers.popitem(last=False)
-        if process == os.getpid():  # a parent's is not a forked child's to close
-            oldest.close()
-    return found
+    managers = _managers.get()
+    manager = managers.pop(source, None) or RemoteStorageManager(source.load())
+    managers[source] = manager
+    while len(managers) > _KEPT:
+        managers.popitem(last=False)[1].close()
+    return manager
