@@ -42,15 +42,15 @@ _anew: Final[list[Callable[[], None]]] = []
 
 
 def _counter(name: str, meaning: str, labels: tuple[str, ...] = ()) -> Counter:
-    made = Counter(name, meaning, labels, registry=REGISTRY)
-    _anew.append(lambda: Counter.__init__(made, name, meaning, labels, registry=REGISTRY))
-    return made
+    counter = Counter(name, meaning, labels, registry=REGISTRY)
+    _anew.append(lambda: Counter.__init__(counter, name, meaning, labels, registry=REGISTRY))
+    return counter
 
 
 def _seconds(name: str, meaning: str, labels: tuple[str, ...] = ()) -> Histogram:
-    made = Histogram(name, meaning, labels, buckets=_SECONDS, registry=REGISTRY)
-    _anew.append(lambda: Histogram.__init__(made, name, meaning, labels, buckets=_SECONDS, registry=REGISTRY))
-    return made
+    histogram = Histogram(name, meaning, labels, buckets=_SECONDS, registry=REGISTRY)
+    _anew.append(lambda: Histogram.__init__(histogram, name, meaning, labels, buckets=_SECONDS, registry=REGISTRY))
+    return histogram
 
 
 _REQUESTS: Final = _seconds(

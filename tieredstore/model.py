@@ -9,12 +9,8 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from tieredstore.errors import ConfigError, InvalidRange
-
-MAX_INT32: Final = 2**31 - 1
-"""Positions and sizes of the stored format are signed 32-bit integers."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -45,9 +41,9 @@ class Uuid:
             raw = bytearray(os.urandom(16))
             raw[6] = raw[6] & 0x0F | 0x40
             raw[8] = raw[8] & 0x3F | 0x80
-            made = cls(bytes(raw))
-            if not str(made).startswith("-"):
-                return made
+            uuid = cls(bytes(raw))
+            if not str(uuid).startswith("-"):
+                return uuid
 
     def __str__(self) -> str:
         return base64.urlsafe_b64encode(self.bytes).decode("ascii").rstrip("=")
@@ -99,10 +95,8 @@ class RemoteLogSegmentMetadata:
         return self.remote_log_segment_id.topic_id_partition
 
     def __str__(self) -> str:
-        where = self.topic_id_partition
-        return (
-            f"{where.topic}-{where.partition} at offset {self.start_offset} (segment {self.remote_log_segment_id.id})"
-        )
+        partition, segment_id = self.topic_id_partition, self.remote_log_segment_id.id
+        return f"{partition.topic}-{partition.partition} at offset {self.start_offset} (segment {segment_id})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from tests.support.paths import REPOSITORY
 from tieredstore.config import load_settings, settings_from
 from tieredstore.config.effects import REFUSED, WITHOUT_EFFECT, Effect, effect_of
 from tieredstore.config.fields import property_names
-from tieredstore.config.names import KNOWN, PARTS
+from tieredstore.config.names import GROUPS, KNOWN
 from tieredstore.config.reference import SECTIONS, reference
 from tieredstore.errors import ConfigError
 
@@ -281,6 +281,6 @@ def test_the_reference_has_every_property_once_with_its_effect() -> None:
 
 
 def test_every_part_is_in_the_reference_and_no_name_is_read_twice() -> None:
-    assert {part for section in SECTIONS for part in section.parts} >= set(PARTS)
-    names = [name for part in PARTS for name in property_names(part)]
+    assert {group for section in SECTIONS for group in section.groups} >= set(GROUPS)
+    names = [name for group in GROUPS for name in property_names(group)]
     assert len(names) == len(set(names))

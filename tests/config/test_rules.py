@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tieredstore.config import S3Settings, Settings, settings_from
 from tieredstore.config.encryption import EncryptionProperties
 from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
-from tieredstore.config.fields import Part, property_fields
+from tieredstore.config.fields import SettingsGroup, property_fields
 from tieredstore.config.jvm import JvmProperties
 from tieredstore.config.storage import AwsCredentials, AzureSettings, GcsSettings, ProxySettings
 from tieredstore.errors import ConfigError
@@ -45,7 +45,7 @@ RING = {
     "encryption.key.pairs.b.public.key.file": "/b.pub",
     "encryption.key.pairs.b.private.key.file": "/b.key",
 }
-WHERE: list[tuple[dict[str, str], tuple[type[Part], ...]]] = [
+WHERE: list[tuple[dict[str, str], tuple[type[SettingsGroup], ...]]] = [
     (BASE, (Settings, EncryptionProperties, FetchSettings, ManifestCacheSettings, IndexCacheSettings, JvmProperties)),
     (DISK, (ChunkCacheSettings,)),
     (S3, (S3Settings, AwsCredentials)),
@@ -53,9 +53,11 @@ WHERE: list[tuple[dict[str, str], tuple[type[Part], ...]]] = [
     (AZURE, (AzureSettings,)),
     (PROXY, (ProxySettings,)),
 ]
-"""Complete settings, and the parts that are read with them."""
+"""Complete settings, and the groups that are read with them."""
 
-PROPERTIES = [(base, name, kind) for base, parts in WHERE for part in parts for name, _, kind in property_fields(part)]
+PROPERTIES = [
+    (base, name, kind) for base, groups in WHERE for group in groups for name, _, kind in property_fields(group)
+]
 
 
 def error_of(properties: dict[str, str]) -> str:

@@ -14,7 +14,7 @@ from pydantic import SecretStr, ValidationError
 
 from tieredstore.config import AwsCredentials, settings_from
 from tieredstore.config.fields import property_fields
-from tieredstore.config.names import PARTS
+from tieredstore.config.names import GROUPS
 from tieredstore.config.properties import own_properties
 from tieredstore.errors import ConfigError
 
@@ -65,7 +65,7 @@ def hides(properties: dict[str, str], hidden: str) -> None:
 
 
 def test_every_property_of_type_password_is_tested_here() -> None:
-    kinds = [(name, kind) for part in PARTS for name, _, kind in property_fields(part)]
+    kinds = [(name, kind) for group in GROUPS for name, _, kind in property_fields(group)]
     assert {name for name, kind in kinds if kind.type == "password"} == set(SECRETS)
 
 

@@ -18,7 +18,7 @@ from tieredstore.errors import BatchCorrupt, InvalidSegment, SegmentAlreadyExist
 from tieredstore.format.custom_metadata import CustomMetadata
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import SegmentManifest
-from tieredstore.model import MAX_INT32
+from tieredstore.limits import MAX_INT32
 from tieredstore.remote import RemoteStorageManager
 
 LOG = bytes(range(256)) * 5  # 1280 bytes: 13 chunks of 100

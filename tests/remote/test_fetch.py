@@ -30,7 +30,8 @@ from tieredstore.format.chunk_index import FixedChunkIndex
 from tieredstore.format.custom_metadata import CustomMetadata
 from tieredstore.format.keys import Suffix, main_path
 from tieredstore.format.manifest import IndexEntry, SegmentIndexes, SegmentManifest
-from tieredstore.model import MAX_INT32, IndexType, LogSegmentData, RemoteLogSegmentMetadata
+from tieredstore.limits import MAX_INT32
+from tieredstore.model import IndexType, LogSegmentData, RemoteLogSegmentMetadata
 from tieredstore.remote import RemoteStorageManager, RemoteStorageManagerBase, SegmentStream
 
 LOG = bytes(range(256)) * 5

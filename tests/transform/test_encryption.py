@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tieredstore.errors import CorruptData
-from tieredstore.format.chunk_index import ENCRYPTION_OVERHEAD
+from tieredstore.format.sizes import ENCRYPTION_OVERHEAD
 from tieredstore.transform.encryption import DataKey, SegmentCipher
 
 KEY = DataKey(bytes(range(0x20)), bytes(range(0x20, 0x40)))

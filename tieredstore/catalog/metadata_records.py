@@ -25,7 +25,8 @@ from typing import Final, TypeAlias, TypeVar
 
 from tieredstore.catalog.lineage import check_segment
 from tieredstore.errors import CorruptData
-from tieredstore.model import MAX_INT32, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
+from tieredstore.limits import MAX_INT32
+from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 
 _UVARINT_BYTES: Final = 5
 _EPOCH_SIZE: Final = 13  # the least bytes that a leader epoch takes

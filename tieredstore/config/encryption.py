@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 from pydantic import Field, model_validator
 
-from tieredstore.config.fields import Part, SettingsReader, broken_rule
+from tieredstore.config.fields import SettingsGroup, SettingsReader, broken_rule
 from tieredstore.config.values import BOOLEAN, PATH, string, words
 
 PAIRS: Final = "encryption.key.pairs"
@@ -21,7 +21,7 @@ def _key_id(text: str) -> str:
     return text
 
 
-class EncryptionProperties(Part):
+class EncryptionProperties(SettingsGroup):
     """The properties of the key ring that do not name a key pair."""
 
     enabled: Annotated[bool, BOOLEAN] = Field(
@@ -55,7 +55,7 @@ class EncryptionProperties(Part):
         return self
 
 
-class KeyPairFiles(Part):
+class KeyPairFiles(SettingsGroup):
     """The files of one key pair; the properties' names start with ``encryption.key.pairs.<id>.``."""
 
     id: str
@@ -68,7 +68,7 @@ class KeyPairFiles(Part):
     )
 
 
-class EncryptionSettings(Part):
+class EncryptionSettings(SettingsGroup):
     """The key ring: all its pairs, and the id of the one that wraps new data keys."""
 
     key_pair_id: str
@@ -87,7 +87,9 @@ def read_encryption(reader: SettingsReader) -> EncryptionSettings | None:
     if ring is None or not ring.enabled or ring.key_pair_id is None:
         return None
     for name in reader.values:
-        if (found := pair_id(name)) is not None and found not in ring.ids:
+        if (key_id := pair_id(name)) is not None and key_id not in ring.ids:
             reader.note(name, f"belongs to a key pair that {PAIRS} does not list")
-    pairs = [reader.read(KeyPairFiles, under=f"{PAIRS}.{one}.", given={"id": one}) for one in ring.ids]
+    pairs = [
+        reader.read(KeyPairFiles, under=f"{PAIRS}.{listed_id}.", fields={"id": listed_id}) for listed_id in ring.ids
+    ]
     return EncryptionSettings(key_pair_id=ring.key_pair_id, key_pairs=tuple(pair for pair in pairs if pair))

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, model_validator
 
-from tieredstore.config.fields import Part, SettingsReader, broken_rule
+from tieredstore.config.fields import SettingsGroup, SettingsReader, broken_rule
 from tieredstore.config.values import BOOLEAN, PATH, integer, java_class, long
 
 _JAVA_PACKAGE: Final = "io.aiven.kafka.tieredstorage.fetch.cache."
@@ -27,7 +27,7 @@ def _chunk_cache(text: str) -> str:
         raise ValueError from None
 
 
-class ManifestCacheSettings(Part):
+class ManifestCacheSettings(SettingsGroup):
     """The cache of manifests, in memory."""
 
     size: Annotated[int, long(-1)] = Field(
@@ -48,7 +48,7 @@ class ManifestCacheSettings(Part):
     )
 
 
-class IndexCacheSettings(Part):
+class IndexCacheSettings(SettingsGroup):
     """The cache of index files, in memory."""
 
     size: Annotated[int, long(-1)] = Field(
@@ -69,7 +69,7 @@ class IndexCacheSettings(Part):
     )
 
 
-class ChunkCacheSettings(Part):
+class ChunkCacheSettings(SettingsGroup):
     """The cache of chunks, in memory or on disk."""
 
     kind: Annotated[Literal["memory", "disk"], java_class("memory, disk or the plugin's Java class", _chunk_cache)] = (
@@ -113,7 +113,7 @@ class ChunkCacheSettings(Part):
         return self
 
 
-class FetchSettings(Part):
+class FetchSettings(SettingsGroup):
     """How a reader fetches, and its caches; ``chunk_cache`` is None when none is set."""
 
     coalesce_max_bytes: Annotated[int, integer(1)] = Field(
@@ -150,4 +150,4 @@ def read_fetch(reader: SettingsReader) -> FetchSettings | None:
         "index_cache": reader.read(IndexCacheSettings),
         "chunk_cache": reader.read(ChunkCacheSettings) if cached else None,
     }
-    return reader.read(FetchSettings, given={name: part for name, part in caches.items() if part is not None})
+    return reader.read(FetchSettings, fields={name: cache for name, cache in caches.items() if cache is not None})

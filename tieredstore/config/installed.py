@@ -19,7 +19,7 @@ def installed_store(name: str) -> str | None:
     """
     if not _NAME.fullmatch(name):
         return None
-    classes = sorted({found.value for found in entry_points(group=GROUP, name=name)})
+    classes = sorted({entry_point.value for entry_point in entry_points(group=GROUP, name=name)})
     if len(classes) > 1:
         raise ValueError(f"installed packages mean {' and '.join(classes)} by it: name the class itself")
     return classes[0] if classes else None

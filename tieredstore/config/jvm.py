@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from tieredstore.config.fields import Part
+from tieredstore.config.fields import SettingsGroup
 from tieredstore.config.values import BOOLEAN, choice, integer, java_class, long, string
 
 
@@ -25,7 +25,7 @@ def _no_provider(_text: str) -> str:
     )
 
 
-class JvmProperties(Part):
+class JvmProperties(SettingsGroup):
     """What the plugin reads and we do not; the values are checked as the plugin checks them."""
 
     segment_format: Annotated[str, string("kafka (iceberg is refused)", _no_iceberg)] = Field(

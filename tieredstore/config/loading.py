@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from tieredstore.config.effects import Effect, effect_of
 from tieredstore.config.encryption import read_encryption
 from tieredstore.config.fetch import read_fetch
-from tieredstore.config.fields import Part, SettingsReader
+from tieredstore.config.fields import SettingsGroup, SettingsReader
 from tieredstore.config.jvm import JvmProperties
 from tieredstore.config.names import check_names, forgotten_names
 from tieredstore.config.properties import OwnProperties, own_properties, read_properties, shown_name
@@ -31,7 +31,7 @@ from tieredstore.config.values import is_quoted
 from tieredstore.errors import ConfigError
 from tieredstore.model import Properties
 
-_LOG: Final = logging.getLogger("tieredstore.config")
+_logger: Final = logging.getLogger(__name__)
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 _BACKEND: Final = "storage.backend.class"
 
@@ -61,10 +61,10 @@ def settings_from(properties: Properties, *, base_dir: Path | None = None, sourc
     own_class = backend is not None and backend not in BACKENDS
     check_names(reader, ("storage.",) if own_class else ())
     reader.read(JvmProperties)
-    parts = {"encryption": read_encryption(reader), "fetch": read_fetch(reader), **_read_store(reader, backend)}
-    given = {name: part for name, part in parts.items() if part is not None}
+    groups = {"encryption": read_encryption(reader), "fetch": read_fetch(reader), **_read_store(reader, backend)}
+    present = {name: group for name, group in groups.items() if group is not None}
     options = _storage_options(reader) if own_class else ()
-    settings = reader.result(reader.read(Settings, given={**given, "storage_options": options}))
+    settings = reader.result(reader.read(Settings, fields={**present, "storage_options": options}))
     _say_what_is_odd(reader, own)
     return settings
 
@@ -78,12 +78,12 @@ def _check_texts(properties: Mapping[Any, Any], source: str) -> None:
             raise ConfigError(f"{source}: {shown_name(name)} holds a \\u escape that is half of a surrogate pair")
 
 
-def _read_store(reader: SettingsReader, backend: str | None) -> dict[str, Part | None]:
-    """The parts of the selected store alone; those of the other stores are known by name and left alone."""
-    store: dict[str, Part | None] = {}
+def _read_store(reader: SettingsReader, backend: str | None) -> dict[str, SettingsGroup | None]:
+    """The groups of the selected store alone; those of the other stores are known by name and left alone."""
+    store: dict[str, SettingsGroup | None] = {}
     if backend == "s3":
         credentials = reader.read(AwsCredentials)
-        store["s3"] = reader.read(S3Settings, given={"credentials": credentials} if credentials else {})
+        store["s3"] = reader.read(S3Settings, fields={"credentials": credentials} if credentials else {})
     elif backend == "gcs":
         store["gcs"] = reader.read(GcsSettings)
     elif backend == "azure":
@@ -109,12 +109,12 @@ def _say_what_is_odd(reader: SettingsReader, own: OwnProperties) -> None:
 
 def _say_without_effect(source: str, names: Iterable[str]) -> None:
     if new := [name for name in names if _is_first(name)]:
-        _LOG.info("%s: accepted without effect: %s", source, ", ".join(new))
+        _logger.info("%s: accepted without effect: %s", source, ", ".join(new))
 
 
 def _warn_once(sentence: str) -> None:
     if _is_first(sentence):
-        _LOG.warning("%s", sentence)
+        _logger.warning("%s", sentence)
 
 
 def _is_first(words: str) -> bool:

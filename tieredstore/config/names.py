@@ -8,13 +8,13 @@ from typing import Final
 
 from tieredstore.config.encryption import PAIRS, EncryptionProperties, pair_id
 from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
-from tieredstore.config.fields import Part, Problem, SettingsReader, property_names
+from tieredstore.config.fields import SettingProblem, SettingsGroup, SettingsReader, property_names
 from tieredstore.config.jvm import FAMILIES, OLD_NAMES, JvmProperties
 from tieredstore.config.properties import DEFAULT_PREFIX, shown_name
 from tieredstore.config.settings import Settings
 from tieredstore.config.storage import AwsCredentials, AzureSettings, GcsSettings, ProxySettings, S3Settings
 
-PARTS: Final[tuple[type[Part], ...]] = (
+GROUPS: Final[tuple[type[SettingsGroup], ...]] = (
     Settings,
     EncryptionProperties,
     S3Settings,
@@ -30,10 +30,10 @@ PARTS: Final[tuple[type[Part], ...]] = (
 )
 """All that reads properties by fixed names."""
 
-KNOWN: Final = frozenset(name for part in PARTS for name in property_names(part))
+KNOWN: Final = frozenset(name for group in GROUPS for name in property_names(group))
 """All fixed names, without prefix."""
 
-_MAX_PARTS: Final = 8  # no name has more, and a stray text may have a million
+_MAX_COMPONENTS: Final = 8  # no name has more, and a stray text may have a million
 
 
 def check_names(reader: SettingsReader, open_beginnings: tuple[str, ...] = ()) -> None:
@@ -43,7 +43,7 @@ def check_names(reader: SettingsReader, open_beginnings: tuple[str, ...] = ()) -
     for name in unknown:
         # only the first can be shown, and looking for the nearest name is slow
         why = _what_is_wrong(name, reader) if name == unknown[0] else "is not known"
-        reader.problems.append(Problem(name, f"{reader.own.prefix}{shown_name(name)} {why}"))
+        reader.problems.append(SettingProblem(name, f"{reader.own.prefix}{shown_name(name)} {why}"))
 
 
 def _what_is_wrong(name: str, reader: SettingsReader) -> str:
@@ -58,16 +58,16 @@ def _what_is_wrong(name: str, reader: SettingsReader) -> str:
 
 def candidates(reader: SettingsReader) -> frozenset[str]:
     """All names that could have been meant, with those of the listed key pairs."""
-    ids = [one.strip() for one in reader.values.get(PAIRS, "").split(",")]
-    return KNOWN | {f"{PAIRS}.{one}.{half}.key.file" for one in ids if one for half in ("public", "private")}
+    ids = [key_id.strip() for key_id in reader.values.get(PAIRS, "").split(",")]
+    return KNOWN | {f"{PAIRS}.{key_id}.{half}.key.file" for key_id in ids if key_id for half in ("public", "private")}
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
     """The known name that ``name`` ends with after a dot, else the most similar one; None if none is similar."""
     known, lowered = sorted(known), name.lower()
-    parts = lowered.rsplit(".", _MAX_PARTS)
-    for start in range(len(parts)):
-        if (ending := ".".join(parts[start:])) in known:
+    components = lowered.rsplit(".", _MAX_COMPONENTS)
+    for start in range(len(components)):
+        if (ending := ".".join(components[start:])) in known:
             return ending
     return next(iter(difflib.get_close_matches(lowered, known, n=1)), None)
 

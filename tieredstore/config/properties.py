@@ -32,19 +32,19 @@ def read_properties(path: Path | str) -> dict[str, str]:
     cannot be read, is over 1 MiB, or has a malformed escape.
     """
     raw = _read(Path(path))
-    found: dict[str, str] = {}
+    properties: dict[str, str] = {}
 
     def keep(pairs: Iterator[tuple[str, str]]) -> None:
         for name, text in pairs:
-            found.pop(name, None)  # the order is that of the value that counts
-            found[name] = text
+            properties.pop(name, None)  # the order is that of the value that counts
+            properties[name] = text
 
     try:
         javaproperties.loads(raw, object_pairs_hook=keep)
     except javaproperties.InvalidUEscapeError:
-        where = f"after {shown_name(next(reversed(found)))}" if found else "before the first property"
+        where = f"after {shown_name(next(reversed(properties)))}" if properties else "before the first property"
         raise ConfigError(f"{path}: a \\u {where} is not followed by four hexadecimal digits") from None
-    return found
+    return properties
 
 
 def shown_name(name: str) -> str:

@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from tieredstore.config.effects import Effect, effect_of
 from tieredstore.config.encryption import PAIRS, EncryptionProperties, KeyPairFiles
 from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
-from tieredstore.config.fields import Part, property_fields
+from tieredstore.config.fields import SettingsGroup, property_fields
 from tieredstore.config.jvm import FAMILIES, OLD_NAMES, JvmProperties
 from tieredstore.config.settings import Settings
 from tieredstore.config.storage import (
@@ -73,7 +73,7 @@ class Section:
 
     title: str
     intro: str
-    parts: tuple[type[Part], ...]
+    groups: tuple[type[SettingsGroup], ...]
     under: str = ""
 
 
@@ -122,8 +122,8 @@ def reference() -> str:
 
 
 def _rows(section: Section) -> Iterator[str]:
-    for part in section.parts:
-        for name, info, kind in property_fields(part):
+    for group in section.groups:
+        for name, info, kind in property_fields(group):
             yield _row(section.under + name, kind, _default(info), info.description or "")
 
 

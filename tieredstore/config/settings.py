@@ -10,14 +10,14 @@ from pydantic import Field, SecretStr, model_validator
 
 from tieredstore.config.encryption import EncryptionSettings
 from tieredstore.config.fetch import FetchSettings
-from tieredstore.config.fields import Part, broken_rule
+from tieredstore.config.fields import SettingsGroup, broken_rule
 from tieredstore.config.storage import BACKEND_CLASS, AzureSettings, GcsSettings, ProxySettings, S3Settings
 from tieredstore.config.values import BOOLEAN, PATH, choices, integer, string
 
 _CATALOG_READERS: Final = 16
 
 
-class Settings(Part):
+class Settings(SettingsGroup):
     """All settings, typed and checked; frozen and picklable.
 
     Only the store that ``storage_backend`` names has settings here: ``s3``, ``gcs`` or ``azure``, each None unless

@@ -9,11 +9,10 @@ from typing import Annotated, Final
 
 from pydantic import Field, SecretStr, model_validator
 
-from tieredstore.config.fields import Part, broken_rule
+from tieredstore.config.fields import SettingsGroup, broken_rule
 from tieredstore.config.installed import installed_store
 from tieredstore.config.values import (
     BOOLEAN,
-    MAX_INT,
     NAME,
     PATH,
     SECRET,
@@ -24,6 +23,7 @@ from tieredstore.config.values import (
     long,
     multiple,
 )
+from tieredstore.limits import MAX_INT32
 
 _JAVA_PACKAGE: Final = "io.aiven.kafka.tieredstorage.storage."
 JAVA_BACKENDS: Final = {
@@ -68,7 +68,7 @@ def backend_name(text: str) -> str | None:
         return None
 
 
-class AwsCredentials(Part):
+class AwsCredentials(SettingsGroup):
     """How requests to S3 are signed; with nothing set, the SDK's own chain decides."""
 
     access_key_id: Annotated[SecretStr | None, SECRET] = Field(
@@ -91,10 +91,10 @@ class AwsCredentials(Part):
     @model_validator(mode="after")
     def _one_identity(self) -> AwsCredentials:
         if (self.access_key_id is None) != (self.secret_access_key is None):
-            given, absent = "access.key.id", "secret.access.key"
+            present, absent = "access.key.id", "secret.access.key"
             if self.access_key_id is None:
-                given, absent = absent, given
-            raise broken_rule(f"storage.aws.{given}", f"is set without storage.aws.{absent}: set both or neither")
+                present, absent = absent, present
+            raise broken_rule(f"storage.aws.{present}", f"is set without storage.aws.{absent}: set both or neither")
         if self.session_token is not None and self.access_key_id is None:
             raise broken_rule("storage.aws.session.token", "is set without the access key that it belongs to")
         if self.credentials_file is not None and self.access_key_id is not None:
@@ -102,7 +102,7 @@ class AwsCredentials(Part):
         return self
 
 
-class S3Settings(Part):
+class S3Settings(SettingsGroup):
     """Amazon S3 and stores that speak its protocol."""
 
     bucket_name: Annotated[str, NAME] = Field(
@@ -176,7 +176,7 @@ class S3Settings(Part):
     credentials: AwsCredentials = AwsCredentials()
 
 
-class GcsSettings(Part):
+class GcsSettings(SettingsGroup):
     """Google Cloud Storage. Exactly one of the three kinds of credentials is set."""
 
     bucket_name: Annotated[str, NAME] = Field(
@@ -218,15 +218,15 @@ class GcsSettings(Part):
 
     @model_validator(mode="after")
     def _one_identity(self) -> GcsSettings:
-        given = (self.credentials_default, self.credentials_json, self.credentials_path)
-        if sum(one is not None for one in given) != 1:
+        credentials = (self.credentials_default, self.credentials_json, self.credentials_path)
+        if sum(kind is not None for kind in credentials) != 1:
             raise broken_rule(
                 "storage.gcs.credentials.default", "or .json or .path: exactly one of these three must be set"
             )
         return self
 
 
-class AzureSettings(Part):
+class AzureSettings(SettingsGroup):
     """Azure Blob Storage: a connection string, or an account with a key, a SAS token or the default credentials."""
 
     container_name: Annotated[str, NAME] = Field(
@@ -253,7 +253,7 @@ class AzureSettings(Part):
     endpoint_url: Annotated[str | None, URL] = Field(
         default=None, alias="storage.azure.endpoint.url", description="Endpoint, for other servers than Azure's."
     )
-    block_size: Annotated[int, integer(102400, MAX_INT)] = Field(
+    block_size: Annotated[int, integer(102400, MAX_INT32)] = Field(
         default=26214400, alias="storage.azure.upload.block.size", description="Bytes of one block of an upload."
     )
     upload_parallelism: Annotated[int, integer(1, 64)] = Field(
@@ -297,11 +297,11 @@ class AzureSettings(Part):
     def _only_connection_string(self) -> None:
         for name in ("account_name", "account_key", "sas_token", "endpoint_url"):
             if getattr(self, name) is not None:
-                other = f"storage.azure.{name.replace('_', '.')}"
-                raise broken_rule(other, "is excluded by storage.azure.connection.string: set one of them")
+                excluded = f"storage.azure.{name.replace('_', '.')}"
+                raise broken_rule(excluded, "is excluded by storage.azure.connection.string: set one of them")
 
 
-class ProxySettings(Part):
+class ProxySettings(SettingsGroup):
     """A SOCKS5 proxy between here and the object store."""
 
     host: Annotated[str, NAME] = Field(alias="storage.proxy.host", description="Host of a SOCKS5 proxy.")
@@ -316,6 +316,6 @@ class ProxySettings(Part):
     @model_validator(mode="after")
     def _both_or_neither(self) -> ProxySettings:
         if (self.username is None) != (self.password is None):
-            given, absent = ("password", "username") if self.username is None else ("username", "password")
-            raise broken_rule(f"storage.proxy.{given}", f"is set without storage.proxy.{absent}: set both or neither")
+            present, absent = ("password", "username") if self.username is None else ("username", "password")
+            raise broken_rule(f"storage.proxy.{present}", f"is set without storage.proxy.{absent}: set both or neither")
         return self

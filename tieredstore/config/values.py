@@ -16,8 +16,7 @@ from urllib.parse import urlsplit
 from pydantic import GetCoreSchemaHandler, SecretStr, ValidationInfo
 from pydantic_core import CoreSchema, core_schema
 
-MAX_INT: Final = 2**31 - 1
-MAX_LONG: Final = 2**63 - 1
+from tieredstore.limits import MAX_INT32, MAX_INT64
 
 _JAVA_BLANK: Final = "".join(map(chr, range(0x21)))
 """What Java's ``String.trim`` takes away; ``ConfigDef`` trims the text of every type."""
@@ -71,14 +70,14 @@ class Kind:
         return core_schema.with_info_plain_validator_function(self.read)
 
 
-def integer(low: int, high: int = MAX_INT, *, hint: str = "") -> Kind:
+def integer(low: int, high: int = MAX_INT32, *, hint: str = "") -> Kind:
     """Java's ``int``, in ``low..high`` (both in)."""
-    return _whole_number("int", low, high, MAX_INT, hint)
+    return _whole_number("int", low, high, MAX_INT32, hint)
 
 
-def long(low: int, high: int = MAX_LONG) -> Kind:
+def long(low: int, high: int = MAX_INT64) -> Kind:
     """Java's ``long``, in ``low..high`` (both in)."""
-    return _whole_number("long", low, high, MAX_LONG, "")
+    return _whole_number("long", low, high, MAX_INT64, "")
 
 
 def _whole_number(java_type: str, low: int, high: int, java_max: int, hint: str) -> Kind:
@@ -95,7 +94,7 @@ def _whole_number(java_type: str, low: int, high: int, java_max: int, hint: str)
     return Kind(java_type, f"{valid} ({hint})" if hint else valid, parse)
 
 
-def multiple(of: int, high: int = MAX_INT) -> Kind:
+def multiple(of: int, high: int = MAX_INT32) -> Kind:
     """Java's ``int``: a multiple of ``of``, at least once."""
     whole = integer(of, high)
 

@@ -13,15 +13,14 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Final, overload
+from typing import overload
 
 from tieredstore.errors import InvalidRange, ManifestCorrupt
 from tieredstore.format.base64_text import decode_base64
 from tieredstore.format.chunk_sizes import pack_chunk_sizes, unpack_chunk_sizes
-from tieredstore.model import MAX_INT32, ByteRange
-
-ENCRYPTION_OVERHEAD: Final = 28
-"""What encryption adds to a chunk or an index: 12 bytes of IV before it, 16 bytes of tag behind it."""
+from tieredstore.format.sizes import ENCRYPTION_OVERHEAD
+from tieredstore.limits import MAX_INT32
+from tieredstore.model import ByteRange
 
 
 @dataclass(frozen=True, slots=True)

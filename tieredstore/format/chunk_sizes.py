@@ -22,7 +22,7 @@ from typing import Final
 import zstandard
 
 from tieredstore.errors import ManifestCorrupt, SegmentTooLarge
-from tieredstore.model import MAX_INT32
+from tieredstore.limits import MAX_INT32
 
 MAX_BINARY_SIZE: Final = 10 * 1024 * 1024
 """The plugin neither writes nor reads a longer binary form."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tieredstore.errors import CorruptData
-from tieredstore.model import MAX_INT32
+from tieredstore.limits import MAX_INT32
 
 _UVARINT_BYTES: Final = 5
 _VARLONG_BYTES: Final = 10

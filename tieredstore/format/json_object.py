@@ -15,7 +15,7 @@ from reprlib import Repr
 from typing import Final, NoReturn, cast
 
 from tieredstore.errors import ManifestCorrupt
-from tieredstore.model import MAX_INT32
+from tieredstore.limits import MAX_INT32
 
 _MAX_DIGITS: Final = 1000  # no field has more than 19; this bounds the time that a number of an unknown field takes
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}")
@@ -41,13 +41,13 @@ class JsonObject:
         # Only what belongs to the object must be UTF-8: bytes that are not travel as lone surrogates until it is known.
         text = bytes(raw).decode("utf-8", "surrogateescape").lstrip(" \t\r\n")
         try:
-            found, stop = _DECODER.raw_decode(text)
+            document, stop = _DECODER.raw_decode(text)
             text[:stop].encode("utf-8")
         except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, a number too long, or nested too deeply
             raise ManifestCorrupt(f"the manifest is not JSON: {_reason(error)}") from error
-        if not isinstance(found, dict):
-            raise ManifestCorrupt(f"the manifest is not a JSON object but {_SHORT.repr(found)}")
-        return cls(cast("dict[str, object]", found), "")
+        if not isinstance(document, dict):
+            raise ManifestCorrupt(f"the manifest is not a JSON object but {_SHORT.repr(document)}")
+        return cls(cast("dict[str, object]", document), "")
 
     def refuse_damaged_names(self, known: AbstractSet[str]) -> None:
         """Refuse an unknown field whose name differs in one character from a known one that is not there.
@@ -126,8 +126,8 @@ def json_bytes(document: Mapping[str, object]) -> bytes:
 
 
 def _upper_hex(escape: re.Match[str]) -> str:
-    found = escape[0]
-    return "\\u" + found[2:].upper() if found[1] == "u" else found
+    sequence = escape[0]
+    return "\\u" + sequence[2:].upper() if sequence[1] == "u" else sequence
 
 
 def _refuse_constant(name: str) -> NoReturn:

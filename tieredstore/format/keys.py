@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tieredstore.errors import ConfigError
-from tieredstore.model import MAX_INT32, RemoteLogSegmentId, TopicIdPartition, Uuid
+from tieredstore.limits import MAX_INT32, MAX_INT64
+from tieredstore.model import RemoteLogSegmentId, TopicIdPartition, Uuid
 
-_MAX_INT64: Final = 2**63 - 1
 _OFFSET_DIGITS: Final = 20
 _MAX_OFFSET_DIGITS: Final = 40  # offsets have at most 19 digits; this only bounds what is handed to int()
 _UUID_LENGTH: Final = 22
@@ -58,8 +58,8 @@ def main_path(segment_id: RemoteLogSegmentId, start_offset: int) -> str:
         raise ConfigError(f"{where.topic!r} is not a topic name: it must not be empty or hold a slash")
     if not 0 <= where.partition <= MAX_INT32:
         raise ConfigError(f"partition {where.partition} of {where.topic} is outside of 0..{MAX_INT32}")
-    if not 0 <= start_offset <= _MAX_INT64:
-        raise ConfigError(f"start offset {start_offset} of {where} is outside of 0..{_MAX_INT64}")
+    if not 0 <= start_offset <= MAX_INT64:
+        raise ConfigError(f"start offset {start_offset} of {where} is outside of 0..{MAX_INT64}")
     return f"{where.topic}-{where.topic_id}/{where.partition}/{start_offset:020d}-{segment_id.id}"
 
 
@@ -124,11 +124,11 @@ def _cut_uuid(text: str) -> tuple[str, Uuid | None]:
     if dash != "-":
         return head, None
     try:
-        found = Uuid.parse(tail)
+        uuid = Uuid.parse(tail)
     except ConfigError:
         return head, None
     # Base64 can spell the same 16 bytes in several ways; only Kafka's own spelling leads back to this key.
-    return head, found if str(found) == tail else None
+    return head, uuid if str(uuid) == tail else None
 
 
 def _parse_partition(text: str) -> int | None:
@@ -140,4 +140,4 @@ def _parse_partition(text: str) -> int | None:
 def _parse_offset(digits: str) -> int | None:
     if not digits.isdecimal() or not _OFFSET_DIGITS <= len(digits) <= _MAX_OFFSET_DIGITS:
         return None
-    return offset if (offset := int(digits)) <= _MAX_INT64 else None
+    return offset if (offset := int(digits)) <= MAX_INT64 else None

@@ -26,10 +26,12 @@ from typing import Final
 
 from tieredstore.errors import ManifestCorrupt
 from tieredstore.format.base64_text import decode_base64
-from tieredstore.format.chunk_index import ENCRYPTION_OVERHEAD, ChunkIndex, FixedChunkIndex, VariableChunkIndex
+from tieredstore.format.chunk_index import ChunkIndex, FixedChunkIndex, VariableChunkIndex
 from tieredstore.format.json_object import JsonObject, json_bytes
 from tieredstore.format.segment_metadata import metadata_fields, read_metadata
-from tieredstore.model import MAX_INT32, IndexType, RemoteLogSegmentMetadata
+from tieredstore.format.sizes import ENCRYPTION_OVERHEAD
+from tieredstore.limits import MAX_INT32
+from tieredstore.model import IndexType, RemoteLogSegmentMetadata
 
 MAX_MANIFEST_SIZE: Final = 16 * 1024 * 1024
 """The longest manifest that is read, in bytes: the longest list of chunk sizes as base64 takes 13.4 MiB."""
@@ -265,9 +267,9 @@ def _read_entry(fields: JsonObject) -> IndexEntry:
 
 
 def _segment_indexes_fields(indexes: SegmentIndexes) -> dict[str, object]:
-    found = dict(indexes.recorded())
+    entries = dict(indexes.recorded())
     return {
-        name: {"position": found[kind].position, "size": found[kind].size} if kind in found else None
+        name: {"position": entries[kind].position, "size": entries[kind].size} if kind in entries else None
         for kind, name in _INDEX_NAMES.items()
     }
 

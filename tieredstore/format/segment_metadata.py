@@ -6,23 +6,22 @@ The plugin writes it and never reads it, and nothing of it locates or transforms
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, cast
+from typing import cast
 
 from tieredstore.errors import TieredStoreError
 from tieredstore.format.json_object import has_lone_surrogates
-from tieredstore.model import MAX_INT32, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
-
-_MAX_INT64: Final = 2**63 - 1
+from tieredstore.limits import MAX_INT32, MAX_INT64
+from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 
 
 def metadata_fields(metadata: RemoteLogSegmentMetadata) -> dict[str, object]:
     """The JSON fields in the plugin's order; ``txnIdxEmpty`` only where it is known, as brokers before 4.0 do."""
-    where = metadata.topic_id_partition
+    partition = metadata.topic_id_partition
     fields: dict[str, object] = {
         "remoteLogSegmentId": {
             "topicIdPartition": {
-                "topicId": str(where.topic_id),
-                "topicPartition": {"topic": where.topic, "partition": where.partition},
+                "topicId": str(partition.topic_id),
+                "topicPartition": {"topic": partition.topic, "partition": partition.partition},
             },
             "id": str(metadata.remote_log_segment_id.id),
         },
@@ -38,13 +37,13 @@ def metadata_fields(metadata: RemoteLogSegmentMetadata) -> dict[str, object]:
     return fields
 
 
-def read_metadata(found: object, segment_size_in_bytes: int) -> RemoteLogSegmentMetadata | None:
+def read_metadata(fields: object, segment_size_in_bytes: int) -> RemoteLogSegmentMetadata | None:
     """The segment that the fields tell of; None if any of them is absent or cannot be right.
 
     The size is not among the fields: it is the manifest's ``originalFileSize``.
     """
     try:
-        return _read(_object(found), segment_size_in_bytes)
+        return _read(_object(fields), segment_size_in_bytes)
     except (_UnusableError, TieredStoreError):  # the model's own checks raise the latter
         return None
 
@@ -87,32 +86,32 @@ def _epoch(name: str) -> int:
     return _integer(int(name), at_most=MAX_INT32)
 
 
-def _object(found: object) -> Mapping[str, object]:
-    if not isinstance(found, dict):
+def _object(value: object) -> Mapping[str, object]:
+    if not isinstance(value, dict):
         raise _UnusableError
-    return cast("dict[str, object]", found)
+    return cast("dict[str, object]", value)
 
 
-def _text(found: object) -> str:
-    if not isinstance(found, str) or not found or has_lone_surrogates(found):
+def _text(value: object) -> str:
+    if not isinstance(value, str) or not value or has_lone_surrogates(value):
         raise _UnusableError
-    return found
+    return value
 
 
-def _uuid(found: object) -> Uuid:
-    uuid = Uuid.parse(text := _text(found))
+def _uuid(value: object) -> Uuid:
+    uuid = Uuid.parse(text := _text(value))
     if str(uuid) != text:
         raise _UnusableError
     return uuid
 
 
-def _integer(found: object, *, at_least: int = 0, at_most: int = _MAX_INT64) -> int:
-    if isinstance(found, bool) or not isinstance(found, int) or not at_least <= found <= at_most:
+def _integer(value: object, *, at_least: int = 0, at_most: int = MAX_INT64) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not at_least <= value <= at_most:
         raise _UnusableError
-    return found
+    return value
 
 
-def _truth(found: object) -> bool | None:
-    if found is not None and not isinstance(found, bool):
+def _truth(value: object) -> bool | None:
+    if value is not None and not isinstance(value, bool):
         raise _UnusableError
-    return found
+    return value

@@ -39,9 +39,10 @@ from typing import Final, TypeAlias
 import crc32c
 
 from tieredstore.errors import BatchCorrupt, InvalidRange
+from tieredstore.limits import MAX_OFFSET
 
 Buffer: TypeAlias = bytes | bytearray | memoryview | mmap.mmap
-Window: TypeAlias = Callable[[int], memoryview]
+LogView: TypeAlias = Callable[[int], memoryview]
 """The bytes of a log from a position on: as many as there are, and if there are more than 61, at least 61."""
 
 HEADER_SIZE: Final = 61
@@ -59,7 +60,6 @@ _BATCH: Final = struct.Struct(">qiibIhiqqqhii")
 _MESSAGE: Final = struct.Struct(">qiIbb")
 _MESSAGE_WITH_TIMESTAMP: Final = struct.Struct(">qiIbbq")
 _MIN_MESSAGE_SIZE: Final = (FRAME_SIZE + MIN_LENGTH, FRAME_SIZE + MIN_LENGTH + 8)
-_MAX_OFFSET: Final = 2**63 - 1
 _ZEROS: Final = bytes(64 * 1024)
 
 
@@ -153,17 +153,17 @@ def _read_buffer(log: Buffer, start: int, check_crc: bool) -> Iterator[BatchHead
             yield header
 
 
-def walk_batch_headers(window: Window, size: int, start: int = 0) -> Iterator[BatchHeader]:
-    """The headers of a log of ``size`` bytes that is seen through ``window``, one call of it a batch.
+def walk_batch_headers(view: LogView, size: int, start: int = 0) -> Iterator[BatchHeader]:
+    """The headers of a log of ``size`` bytes that is seen through ``view``, one call of it a batch.
 
     As :func:`read_batch_headers`, for logs that are not in memory. Each view is released before the next is asked for.
     """
     position, last_offset = start, -1
     while position < size:
-        with window(position) as head:
+        with view(position) as head:
             header = _parse_header(head, position, size - position)
         if header is None:
-            _expect_zeros(window, position, size)
+            _expect_zeros(view, position, size)
             return
         if header.base_offset <= last_offset:
             raise BatchCorrupt(
@@ -239,7 +239,7 @@ def _parse_batch(head: memoryview, position: int, size: int) -> BatchHeader:
         base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, count,
     ) = _BATCH.unpack_from(head)  # fmt: skip
     last_offset = base_offset + last_delta
-    if base_offset < 0 or last_delta < 0 or last_offset > _MAX_OFFSET:
+    if base_offset < 0 or last_delta < 0 or last_offset > MAX_OFFSET:
         raise BatchCorrupt(f"the record batch at byte {position} has offsets {base_offset} + {last_delta}")
     # Compaction takes records away and keeps the offsets, so there may be fewer records than offsets, even none.
     if not 0 <= count <= last_delta + 1:
@@ -284,8 +284,8 @@ def _check_crc(batch: memoryview, header: BatchHeader) -> None:
 
 
 def _stored_crc(batch: memoryview, magic: int) -> int:
-    at = 17 if magic == 2 else 12
-    return int.from_bytes(batch[at : at + 4], "big")
+    start = 17 if magic == 2 else 12
+    return int.from_bytes(batch[start : start + 4], "big")
 
 
 def _computed_crc(batch: memoryview, magic: int) -> int:
@@ -293,11 +293,11 @@ def _computed_crc(batch: memoryview, magic: int) -> int:
         return crc32c.crc32c(covered) if magic == 2 else zlib.crc32(covered)
 
 
-def _expect_zeros(window: Window, position: int, size: int) -> None:
-    at = position
-    while at < size:
-        with window(at) as rest:
+def _expect_zeros(view: LogView, position: int, size: int) -> None:
+    checked = position
+    while checked < size:
+        with view(checked) as rest:
             piece = bytes(rest[: len(_ZEROS)])
         if piece != _ZEROS[: len(piece)]:
             raise BatchCorrupt(f"the record batch at byte {position} has the impossible length 0")
-        at += len(piece)
+        checked += len(piece)

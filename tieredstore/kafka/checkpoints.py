@@ -13,6 +13,7 @@ import crc32c
 import javaproperties
 
 from tieredstore.errors import BatchCorrupt, ConfigError
+from tieredstore.limits import MAX_INT32, MAX_OFFSET
 from tieredstore.model import Uuid
 
 LeaderEpochs: TypeAlias = tuple[tuple[int, int], ...]
@@ -20,8 +21,6 @@ LeaderEpochs: TypeAlias = tuple[tuple[int, int], ...]
 
 _EPOCH_LINE: Final = re.compile(r"(\d{1,10})\s+(\d{1,19})", re.ASCII)
 _NUMBER: Final = re.compile(r"\d{1,10}", re.ASCII)
-_MAX_EPOCH: Final = 2**31 - 1
-_MAX_OFFSET: Final = 2**63 - 1
 
 # version, CRC-32C of all that follows it, number of entries
 _SNAPSHOT_HEADER: Final = struct.Struct(">hIi")
@@ -91,7 +90,7 @@ def parse_broker_id(raw: bytes) -> int | None:
     text = properties.get("node.id", properties.get("broker.id"))
     if text is None:
         return None
-    if not _NUMBER.fullmatch(text) or int(text) > _MAX_EPOCH:
+    if not _NUMBER.fullmatch(text) or int(text) > MAX_INT32:
         raise BatchCorrupt(f"meta.properties has the broker id {text!r}, which is not a number of 31 bits")
     return int(text)
 
@@ -144,8 +143,8 @@ def _text(raw: bytes, name: str) -> str:
 
 def _parse_epoch_line(line: str) -> tuple[int, int]:
     match = _EPOCH_LINE.fullmatch(line)
-    epoch, start = (int(number) for number in match.groups()) if match else (_MAX_EPOCH + 1, 0)
-    if epoch > _MAX_EPOCH or start > _MAX_OFFSET:
+    epoch, start = (int(number) for number in match.groups()) if match else (MAX_INT32 + 1, 0)
+    if epoch > MAX_INT32 or start > MAX_OFFSET:
         raise BatchCorrupt(f"the leader-epoch checkpoint has the line {line[:60]!r}, not an epoch and an offset")
     return epoch, start
 

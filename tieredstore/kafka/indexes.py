@@ -81,8 +81,8 @@ class OffsetIndex(Sequence[OffsetIndexEntry]):
 
     def position_for_offset(self, offset: int) -> int:
         """Where to begin reading to meet ``offset``: the batch of the last entry at or before it, else byte 0."""
-        found = bisect_right(self._offsets, offset - self.base_offset)
-        return self._positions[found - 1] if found else 0
+        at_or_before = bisect_right(self._offsets, offset - self.base_offset)
+        return self._positions[at_or_before - 1] if at_or_before else 0
 
 
 class TimeIndex(Sequence[TimeIndexEntry]):
@@ -107,8 +107,8 @@ class TimeIndex(Sequence[TimeIndexEntry]):
 
     def offset_for_timestamp(self, timestamp: int) -> int:
         """An offset that no record of ``timestamp`` or later precedes: begin there and read on to the first such."""
-        found = bisect_right(self._timestamps, timestamp)
-        return self.base_offset + (self._offsets[found - 1] if found else 0)
+        at_or_before = bisect_right(self._timestamps, timestamp)
+        return self.base_offset + (self._offsets[at_or_before - 1] if at_or_before else 0)
 
 
 def read_offset_index(raw: bytes, base_offset: int) -> OffsetIndex:
@@ -141,7 +141,7 @@ def read_time_index(raw: bytes, base_offset: int) -> TimeIndex:
 
 def read_txn_index(raw: bytes, base_offset: int) -> tuple[AbortedTransaction, ...]:
     """Parse a ``.txnindex`` file, in the order of the abort markers; BatchCorrupt for what Kafka never writes."""
-    found: list[AbortedTransaction] = []
+    transactions: list[AbortedTransaction] = []
     last = base_offset - 1
     for number, (version, *fields) in enumerate(_entries(raw, _TXN_ENTRY, "transaction index")):
         entry = AbortedTransaction(*fields)
@@ -150,8 +150,8 @@ def read_txn_index(raw: bytes, base_offset: int) -> tuple[AbortedTransaction, ..
         if min(fields) < 0 or entry.first_offset > entry.last_offset or entry.last_offset <= last:
             raise BatchCorrupt(f"entry {number} of the transaction index contradicts itself or the one before: {entry}")
         last = entry.last_offset
-        found.append(entry)
-    return tuple(found)
+        transactions.append(entry)
+    return tuple(transactions)
 
 
 def is_trimmed(raw: bytes, entry_size: int) -> bool:

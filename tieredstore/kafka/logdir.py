@@ -30,6 +30,7 @@ from tieredstore.kafka.checkpoints import (
     truncate_from_end,
 )
 from tieredstore.kafka.indexes import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, is_trimmed
+from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import LogSegmentData, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 
 LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
@@ -41,9 +42,8 @@ _LOG: Final = re.compile(r"(\d{20})\.log", re.ASCII)
 _DOOMED_DIRECTORY: Final = re.compile(r".+-(delete|future|stray)")
 _DOOMED_FILE: Final = re.compile(r".+\.(deleted|cleaned|swap)")
 _INTERNAL: Final = "__"
-_MAX_OFFSET: Final = 2**63 - 1
 # Four 16 KiB batches a read: small enough that big batches are hopped over, big enough for few calls on small ones.
-_WINDOW_SIZE: Final = 64 * 1024
+_VIEW_SIZE: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,8 @@ class LogSegment:
     def files(self) -> LogSegmentData:
         """What a copy takes; InvalidSegment for an active segment."""
         if self.closed_files is None:
-            where = f"{self.topic}-{self.partition} at offset {self.base_offset}"
-            raise InvalidSegment(f"segment {where} is active: it can be copied once the broker has closed it")
+            name = f"{self.topic}-{self.partition} at offset {self.base_offset}"
+            raise InvalidSegment(f"segment {name} is active: it can be copied once the broker has closed it")
         return self.closed_files
 
     @property
@@ -151,7 +151,7 @@ def discover(path: Path, *, topics: Collection[str] = ()) -> Discovery:
     return _discover_log_dir(path, topics)
 
 
-def describe(found: FoundSegment, topic_id: Uuid | None = None) -> LogSegment:
+def describe(segment: FoundSegment, topic_id: Uuid | None = None) -> LogSegment:
     """Read what a copy of the segment needs: its small files, and all batch headers of a closed one.
 
     A segment is closed if another follows it; the last one if its producer snapshot exists and its indexes are
@@ -163,23 +163,23 @@ def describe(found: FoundSegment, topic_id: Uuid | None = None) -> LogSegment:
     Raises InvalidSegment for files that are missing or contradict each other, BatchCorrupt for damaged ones.
     """
     if topic_id is None:
-        topic_id = parse_partition_metadata(_read(found.directory / PARTITION_METADATA, found))
-    epochs = parse_leader_epochs(_read(found.directory / LEADER_EPOCH_CHECKPOINT, found))
-    size = _size(found.path("log"), found)
-    txn_index = found.path("txnindex")
-    extent = _closed_extent(found, size)
+        topic_id = parse_partition_metadata(_read(segment.directory / PARTITION_METADATA, segment))
+    epochs = parse_leader_epochs(_read(segment.directory / LEADER_EPOCH_CHECKPOINT, segment))
+    size = _size(segment.path("log"), segment)
+    txn_index = segment.path("txnindex")
+    extent = _closed_extent(segment, size)
     end_offset, max_timestamp = extent or (-1, -1)
     return LogSegment(
         topic_id=topic_id,
-        topic=found.topic,
-        partition=found.partition,
-        base_offset=found.base_offset,
+        topic=segment.topic,
+        partition=segment.partition,
+        base_offset=segment.base_offset,
         end_offset=end_offset,
         size_in_bytes=size,
         max_timestamp_ms=max_timestamp,
-        segment_leader_epochs=_epochs_of(found, epochs, end_offset) if extent else (),
-        closed_files=_files(found, epochs, end_offset) if extent else None,
-        txn_idx_empty=not txn_index.exists() or _size(txn_index, found) == 0,
+        segment_leader_epochs=_epochs_of(segment, epochs, end_offset) if extent else (),
+        closed_files=_files(segment, epochs, end_offset) if extent else None,
+        txn_idx_empty=not txn_index.exists() or _size(txn_index, segment) == 0,
     )
 
 
@@ -222,7 +222,7 @@ def _discover_partition(directory: Path) -> Discovery:
         raise ConfigError(f"{directory} holds segments, and its name is not <topic>-<partition>")
     entries = _listed(directory)
     bases = sorted(int(log[1]) for log in (_LOG.fullmatch(entry.name) for entry in entries) if log)
-    if bases and bases[-1] > _MAX_OFFSET:
+    if bases and bases[-1] > MAX_OFFSET:
         raise InvalidSegment(f"{directory} has a log at offset {bases[-1]}, beyond 63 bits")
     following = [*bases[1:], None]
     return Discovery(
@@ -238,35 +238,37 @@ def _doomed_files(entries: list[Path]) -> Iterator[LeftAlone]:
             yield LeftAlone(entry, f"a file that Kafka marked {match[1]}")
 
 
-def _closed_extent(found: FoundSegment, size: int) -> tuple[int, int] | None:
+def _closed_extent(segment: FoundSegment, size: int) -> tuple[int, int] | None:
     """End offset and greatest timestamp of a closed segment; None for an active one."""
-    if found.next_base_offset is not None:
-        last, max_timestamp = _scan(found, size)
-        if last >= found.next_base_offset:
-            raise InvalidSegment(f"segment {found} ends at offset {last}, but {found.next_base_offset} begins the next")
-        return found.next_base_offset - 1, max_timestamp
-    if size == 0 or not _indexes_are_trimmed(found) or not _has_later_snapshot(found):
+    if segment.next_base_offset is not None:
+        last, max_timestamp = _scan(segment, size)
+        if last >= segment.next_base_offset:
+            raise InvalidSegment(
+                f"segment {segment} ends at offset {last}, but {segment.next_base_offset} begins the next"
+            )
+        return segment.next_base_offset - 1, max_timestamp
+    if size == 0 or not _indexes_are_trimmed(segment) or not _has_later_snapshot(segment):
         return None
-    last, max_timestamp = _scan(found, size)
-    return (last, max_timestamp) if _snapshot(found, last).exists() else None
+    last, max_timestamp = _scan(segment, size)
+    return (last, max_timestamp) if _snapshot(segment, last).exists() else None
 
 
-def _scan(found: FoundSegment, size: int) -> tuple[int, int]:
+def _scan(segment: FoundSegment, size: int) -> tuple[int, int]:
     """The last offset and greatest timestamp that the batch headers name."""
-    last, max_timestamp, read = found.base_offset - 1, -1, 0
-    path = found.path("log")
-    with _explained(path, found), path.open("rb") as log:
-        for header in walk_batch_headers(_FileWindow(log.fileno(), size), size):
-            if header.base_offset < found.base_offset:
-                raise InvalidSegment(f"segment {found} holds a batch at offset {header.base_offset}, before its base")
+    last, max_timestamp, read = segment.base_offset - 1, -1, 0
+    path = segment.path("log")
+    with _explained(path, segment), path.open("rb") as log:
+        for header in walk_batch_headers(_FileView(log.fileno(), size), size):
+            if header.base_offset < segment.base_offset:
+                raise InvalidSegment(f"segment {segment} holds a batch at offset {header.base_offset}, before its base")
             last, read = header.last_offset, header.position + header.size_in_bytes
             max_timestamp = max(max_timestamp, header.max_timestamp)
     if read != size:
-        raise InvalidSegment(f"segment {found} is closed, but its log ends with {size - read} bytes of zeros")
+        raise InvalidSegment(f"segment {segment} is closed, but its log ends with {size - read} bytes of zeros")
     return last, max_timestamp
 
 
-class _FileWindow:
+class _FileView:
     """A view of an open file that reads forward in pieces: bounded memory, and no signal if the file shrinks."""
 
     def __init__(self, descriptor: int, size: int) -> None:
@@ -276,70 +278,72 @@ class _FileWindow:
         self._piece = b""
 
     def __call__(self, position: int) -> memoryview:
-        wanted = min(HEADER_SIZE, self._size - position)
-        if not self._start <= position <= self._start + len(self._piece) - wanted:
-            self._piece = os.pread(self._descriptor, _WINDOW_SIZE, position)
+        header_size = min(HEADER_SIZE, self._size - position)
+        if not self._start <= position <= self._start + len(self._piece) - header_size:
+            self._piece = os.pread(self._descriptor, _VIEW_SIZE, position)
             self._start = position
-            if len(self._piece) < wanted:
-                raise InvalidSegment(f"the log shrank to less than {position + wanted} bytes while it was read")
+            if len(self._piece) < header_size:
+                raise InvalidSegment(f"the log shrank to less than {position + header_size} bytes while it was read")
         return memoryview(self._piece)[position - self._start :]
 
 
-def _indexes_are_trimmed(found: FoundSegment) -> bool:
+def _indexes_are_trimmed(segment: FoundSegment) -> bool:
     sizes = {"index": OFFSET_ENTRY_SIZE, "timeindex": TIME_ENTRY_SIZE}
-    return all(is_trimmed(_read(found.path(suffix), found), size) for suffix, size in sizes.items())
+    return all(is_trimmed(_read(segment.path(suffix), segment), size) for suffix, size in sizes.items())
 
 
-def _has_later_snapshot(found: FoundSegment) -> bool:
-    snapshots = (_SNAPSHOT.fullmatch(entry.name) for entry in _listed(found.directory))
-    return any(int(snapshot[1]) > found.base_offset for snapshot in snapshots if snapshot)
+def _has_later_snapshot(segment: FoundSegment) -> bool:
+    snapshots = (_SNAPSHOT.fullmatch(entry.name) for entry in _listed(segment.directory))
+    return any(int(snapshot[1]) > segment.base_offset for snapshot in snapshots if snapshot)
 
 
-def _snapshot(found: FoundSegment, end_offset: int) -> Path:
-    return found.directory / f"{end_offset + 1:020d}.snapshot"
+def _snapshot(segment: FoundSegment, end_offset: int) -> Path:
+    return segment.directory / f"{end_offset + 1:020d}.snapshot"
 
 
-def _epochs_of(found: FoundSegment, epochs: LeaderEpochs, end_offset: int) -> LeaderEpochs:
-    own = segment_leader_epochs(epochs, found.base_offset, end_offset)
+def _epochs_of(segment: FoundSegment, epochs: LeaderEpochs, end_offset: int) -> LeaderEpochs:
+    own = segment_leader_epochs(epochs, segment.base_offset, end_offset)
     if not own:
-        raise InvalidSegment(f"{LEADER_EPOCH_CHECKPOINT} has no epoch for segment {found}, which ends at {end_offset}")
+        raise InvalidSegment(
+            f"{LEADER_EPOCH_CHECKPOINT} has no epoch for segment {segment}, which ends at {end_offset}"
+        )
     return own
 
 
-def _files(found: FoundSegment, epochs: LeaderEpochs, end_offset: int) -> LogSegmentData:
-    txn_index = found.path("txnindex")
+def _files(segment: FoundSegment, epochs: LeaderEpochs, end_offset: int) -> LogSegmentData:
+    txn_index = segment.path("txnindex")
     return LogSegmentData(
-        log_segment=found.path("log"),
-        offset_index=_present(found.path("index"), found),
-        time_index=_present(found.path("timeindex"), found),
+        log_segment=segment.path("log"),
+        offset_index=_present(segment.path("index"), segment),
+        time_index=_present(segment.path("timeindex"), segment),
         transaction_index=txn_index if txn_index.exists() else None,
-        producer_snapshot_index=_present(_snapshot(found, end_offset), found),
+        producer_snapshot_index=_present(_snapshot(segment, end_offset), segment),
         leader_epoch_index=format_leader_epochs(truncate_from_end(epochs, end_offset)),
     )
 
 
 @contextmanager
-def _explained(path: Path, found: FoundSegment) -> Generator[None, None, None]:
+def _explained(path: Path, segment: FoundSegment) -> Generator[None, None, None]:
     try:
         yield
     except FileNotFoundError:
-        raise InvalidSegment(f"segment {found} has no file {path}, and cannot be copied without it") from None
+        raise InvalidSegment(f"segment {segment} has no file {path}, and cannot be copied without it") from None
     except OSError as error:
-        raise InvalidSegment(f"segment {found}: {path} cannot be read: {error.strerror}") from error
+        raise InvalidSegment(f"segment {segment}: {path} cannot be read: {error.strerror}") from error
 
 
-def _read(path: Path, found: FoundSegment) -> bytes:
-    with _explained(path, found):
+def _read(path: Path, segment: FoundSegment) -> bytes:
+    with _explained(path, segment):
         return path.read_bytes()
 
 
-def _size(path: Path, found: FoundSegment) -> int:
-    with _explained(path, found):
+def _size(path: Path, segment: FoundSegment) -> int:
+    with _explained(path, segment):
         return path.stat().st_size
 
 
-def _present(path: Path, found: FoundSegment) -> Path:
-    _size(path, found)
+def _present(path: Path, segment: FoundSegment) -> Path:
+    _size(path, segment)
     return path
 
 

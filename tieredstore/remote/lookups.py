@@ -23,9 +23,9 @@ from tieredstore.errors import (
     StoreUnavailable,
     UnknownKey,
 )
-from tieredstore.format.chunk_index import ENCRYPTION_OVERHEAD
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE, IndexEntry, SegmentManifest
+from tieredstore.format.sizes import ENCRYPTION_OVERHEAD
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata
 from tieredstore.remote.bounded_map import BoundedMap
 from tieredstore.remote.layout import KeyLayout

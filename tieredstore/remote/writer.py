@@ -22,14 +22,16 @@ from tieredstore.errors import (
     SegmentTooLarge,
     TieredStoreError,
 )
-from tieredstore.format.chunk_index import ENCRYPTION_OVERHEAD, ChunkIndex, FixedChunkIndex, VariableChunkIndex
+from tieredstore.format.chunk_index import ChunkIndex, FixedChunkIndex, VariableChunkIndex
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import IndexEntry, SegmentIndexes, SegmentManifest, WrappedDataKey
+from tieredstore.format.sizes import ENCRYPTION_OVERHEAD, IV_SIZE
 from tieredstore.kafka.batches import CompressionType, first_batch_compression
-from tieredstore.model import MAX_INT32, LogSegmentData, RemoteLogSegmentMetadata
+from tieredstore.limits import MAX_INT32
+from tieredstore.model import LogSegmentData, RemoteLogSegmentMetadata
 from tieredstore.remote.layout import KeyLayout
 from tieredstore.transform.chunks import ChunkEncoder
-from tieredstore.transform.encryption import IV_SIZE, DataKey, RandomBytes, SegmentCipher
+from tieredstore.transform.encryption import DataKey, RandomBytes, SegmentCipher
 from tieredstore.transform.keyring import KeyRing
 from tieredstore.transform.pipeline import TransformedChunks
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tieredstore.errors import CorruptData
-from tieredstore.format.chunk_index import ENCRYPTION_OVERHEAD
+from tieredstore.format.sizes import ENCRYPTION_OVERHEAD
 from tieredstore.transform.encryption import SegmentCipher
 from tieredstore.transform.zstd import compress, decompress_into
 

@@ -10,17 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from tieredstore.errors import CorruptData
-from tieredstore.format.chunk_index import ENCRYPTION_OVERHEAD
+from tieredstore.format.sizes import AAD_SIZE, DATA_KEY_SIZE, ENCRYPTION_OVERHEAD, IV_SIZE
 
-DATA_KEY_SIZE: Final = 32
-AAD_SIZE: Final = 32
-IV_SIZE: Final = 12
 RandomBytes: TypeAlias = Callable[[int], bytes]
 """``os.urandom``, or what a test puts in its place."""
 

@@ -16,7 +16,7 @@ from Crypto.Hash import SHA3_512
 from Crypto.PublicKey.RSA import RsaKey
 
 from tieredstore.errors import KeyRingError, ManifestCorrupt, UnknownKey
-from tieredstore.transform.encryption import DATA_KEY_SIZE
+from tieredstore.format.sizes import DATA_KEY_SIZE
 from tieredstore.transform.pem import read_private_key, read_public_key
 
 OAEP_OVERHEAD: Final = 2 * SHA3_512.digest_size + 2

@@ -9,8 +9,9 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Executor, Future, wait
 from typing import NamedTuple, TypeAlias
 
+from tieredstore.format.sizes import IV_SIZE
 from tieredstore.transform.chunks import ChunkEncoder, GrowingBuffer
-from tieredstore.transform.encryption import IV_SIZE, RandomBytes
+from tieredstore.transform.encryption import RandomBytes
 
 ReadInto: TypeAlias = Callable[[int, memoryview], None]
 """Fills the whole buffer with the source's bytes from a position, or raises. Called from several threads at once."""

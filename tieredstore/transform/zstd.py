@@ -57,11 +57,11 @@ def decompress_into(frame: bytes | bytearray | memoryview, out: memoryview) -> N
         # readinto with room for the whole content makes libzstd decode in one pass, straight into `out`: measured
         # 1.7 times ZstdDecompressor.decompress, which pays for fresh memory.
         with _contexts.decompressor.stream_reader(frame, closefd=False) as reader:
-            got = cast("ReadsInto", reader).readinto(out) if len(out) else 0
+            written = cast("ReadsInto", reader).readinto(out) if len(out) else 0
     except zstandard.ZstdError as error:
         raise CorruptData(f"not a zstd frame that decodes: {error}") from error
-    if got != len(out):
-        raise CorruptData(f"the zstd frame ends after {got} of {len(out)} bytes")
+    if written != len(out):
+        raise CorruptData(f"the zstd frame ends after {written} of {len(out)} bytes")
 
 
 def _declared(content_size: int) -> str:

@@ -73,8 +73,8 @@ class Decompressor:
         room, filled = self._room(min(8 * len(body) + _LEAST_STEP, self._max_bytes + 1)), 0
         try:
             reader: Any = self._zstd.stream_reader(body, read_across_frames=True)
-            while got := reader.readinto(room[filled : self._max_bytes + 1]):
-                filled += got
+            while count := reader.readinto(room[filled : self._max_bytes + 1]):
+                filled += count
                 if filled > self._max_bytes:
                     raise self._too_large()
                 if filled == len(room):
@@ -131,11 +131,11 @@ class Decompressor:
         room, filled = self._room(sum(sizes) + 1), 0
         for block, size in zip(blocks, sizes, strict=True):
             try:
-                got = snappy.snappy.decompress_raw_into(block, room[filled : filled + size])
+                written = snappy.snappy.decompress_raw_into(block, room[filled : filled + size])
             except snappy.DecompressionError as error:
                 raise _malformed("snappy", error) from error
-            if got != size:
-                raise _malformed("snappy", f"a block has {got} bytes, not {size}")
+            if written != size:
+                raise _malformed("snappy", f"a block has {written} bytes, not {size}")
             filled += size
         return room[:filled]
 
@@ -154,24 +154,24 @@ def _malformed(codec: str, reason: object) -> BatchCorrupt:
 
 def _xerial_blocks(body: memoryview) -> Iterator[memoryview]:
     """Each block after its size; a stream header may stand where a block would, where streams were joined."""
-    at = 0
-    while at < len(body):
-        if bytes(body[at : at + len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC:
-            at += _XERIAL_HEADER_SIZE
+    position = 0
+    while position < len(body):
+        if bytes(body[position : position + len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC:
+            position += _XERIAL_HEADER_SIZE
             continue
-        size = int.from_bytes(body[at : at + 4], "big")
-        at += 4
-        if not 0 < size <= len(body) - at:
-            raise _malformed("snappy", f"a block of {size} bytes where {len(body) - at} are left")
-        yield body[at : at + size]
-        at += size
+        size = int.from_bytes(body[position : position + 4], "big")
+        position += 4
+        if not 0 < size <= len(body) - position:
+            raise _malformed("snappy", f"a block of {size} bytes where {len(body) - position} are left")
+        yield body[position : position + size]
+        position += size
 
 
 def _snappy_size(block: memoryview) -> int:
     """What the block says it decompresses to: a varint of up to 32 bits, within what its size makes possible."""
     size = 0
-    for place, byte in enumerate(bytes(block[:5])):
-        size |= (byte & 0x7F) << 7 * place
+    for index, byte in enumerate(bytes(block[:5])):
+        size |= (byte & 0x7F) << 7 * index
         if byte < 0x80:
             if size > _SNAPPY_MAX_RATIO * len(block):
                 break
@@ -199,8 +199,8 @@ def _xxh32_of_few(data: bytes) -> int:
     mask = 0xFFFF_FFFF
     total = 0x165667B1 + len(data)
     whole = len(data) // 4 * 4
-    for at in range(0, whole, 4):
-        total = total + int.from_bytes(data[at : at + 4], "little") * 0xC2B2AE3D & mask
+    for start in range(0, whole, 4):
+        total = total + int.from_bytes(data[start : start + 4], "little") * 0xC2B2AE3D & mask
         total = (total << 17 | total >> 15) * 0x27D4EB2F & mask
     for byte in data[whole:]:
         total = total + byte * 0x165667B1 & mask

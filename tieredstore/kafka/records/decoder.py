@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
 
 import pyarrow as pa
 
@@ -15,10 +14,7 @@ from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.kafka.records.codecs import Decompressor
 from tieredstore.kafka.records.columns import COLUMNS, RecordColumns
 from tieredstore.kafka.records.pieces import LogReading, OnCorrupt, SkippedBatch
-
-MAX_OFFSET: Final = 2**63 - 1
-
-_MAX_BYTES: Final = 2**31 - 1
+from tieredstore.limits import MAX_INT32, MAX_OFFSET
 
 
 class RecordDecoder:
@@ -46,10 +42,10 @@ class RecordDecoder:
     ) -> None:
         if on_corrupt not in ("fail", "skip"):
             raise ConfigError(f"on_corrupt is {on_corrupt!r}; it must be fail or skip")
-        if not 0 < target_bytes <= _MAX_BYTES // 2:
-            raise ConfigError(f"target_bytes is {target_bytes}; it must be from 1 to {_MAX_BYTES // 2}")
-        if not 0 < max_batch_bytes <= _MAX_BYTES:
-            raise ConfigError(f"max_batch_bytes is {max_batch_bytes}; it must be from 1 to {_MAX_BYTES}")
+        if not 0 < target_bytes <= MAX_INT32 // 2:
+            raise ConfigError(f"target_bytes is {target_bytes}; it must be from 1 to {MAX_INT32 // 2}")
+        if not 0 < max_batch_bytes <= MAX_INT32:
+            raise ConfigError(f"max_batch_bytes is {max_batch_bytes}; it must be from 1 to {MAX_INT32}")
         self._columns = RecordColumns(columns)
         self._check_crc = check_crc
         self._on_corrupt: OnCorrupt = on_corrupt

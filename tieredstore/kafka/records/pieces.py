@@ -81,15 +81,15 @@ class LogReading:
         rest = bytearray()
         for piece in pieces:
             with memoryview(piece) as whole, whole.cast("B") as view:
-                at = 0
-                while rest and at < len(view):
-                    taken = min(_needed(rest), len(view) - at)
-                    rest += view[at : at + taken]
-                    at += taken
+                consumed = 0
+                while rest and consumed < len(view):
+                    taken = min(_needed(rest), len(view) - consumed)
+                    rest += view[consumed : consumed + taken]
+                    consumed += taken
                     if len(rest) >= _LEAST_FRAME:
                         yield from self._walk_rest(rest)
                 if not rest and self._state != _STOP_REACHED:
-                    with view[at:] as unread:
+                    with view[consumed:] as unread:
                         walked = yield from self._walk(unread)
                         rest += unread[walked:]
             if self._state == _STOP_REACHED:
@@ -153,14 +153,14 @@ class LogReading:
 
     def _pass_over(self, problem: str) -> Iterator[pa.RecordBatch]:
         """The damaged batch at hand, by the policy; the records before it are given first."""
-        place, size, base_offset = self._scanner.batch_at_hand
+        position, size, base_offset = self._scanner.batch_at_hand
         lost = hides_next_batch(self._scanner.fault)
         if lost or self._on_corrupt == "fail":
             yield from self._flush()
             raise BatchCorrupt(
-                f"the record batch at byte {place}{'' if lost else f' (offset {base_offset})'} {problem}"
+                f"the record batch at byte {position}{'' if lost else f' (offset {base_offset})'} {problem}"
             )
-        self.skipped.append(SkippedBatch(place, size, base_offset, problem))
+        self.skipped.append(SkippedBatch(position, size, base_offset, problem))
         self._scanner.skip_batch()
 
     def _expect_end(self, rest: bytearray) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tieredstore.errors import BatchCorrupt
 from tieredstore.kafka.records import RecordDecoder
-from tieredstore.model import MAX_INT32
+from tieredstore.limits import MAX_INT32
 from tieredstore.spark.source.rows import RowShape
 
 CONTENT: Final = "content"

@@ -14,7 +14,7 @@ from pyspark import SparkFiles
 
 from tieredstore.config import Settings, read_properties, settings_from
 from tieredstore.config.fields import property_fields
-from tieredstore.config.names import PARTS
+from tieredstore.config.names import GROUPS
 from tieredstore.config.properties import own_properties
 from tieredstore.config.values import PATH
 from tieredstore.errors import ConfigError
@@ -23,7 +23,7 @@ from tieredstore.model import Properties
 _CHUNK_SIZE: Final = "chunk.size", "4194304"
 """Required by the settings, and of no meaning to who reads: each manifest records its own."""
 
-_PATHS: Final = frozenset(name for part in PARTS for name, _, kind in property_fields(part) if kind is PATH)
+_PATHS: Final = frozenset(name for group in GROUPS for name, _, kind in property_fields(group) if kind is PATH)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, cast
 
 from tieredstore.errors import ConfigError
-from tieredstore.model import MAX_INT32, Uuid
+from tieredstore.limits import MAX_INT32
+from tieredstore.model import Uuid
 from tieredstore.spark.source.options import TopicPartition
 
 Windows = dict[TopicPartition, tuple[int, int]]

@@ -1,0 +1,145 @@
+"""The shape of the house, measured: how deep imports go, and words that every room spells alike."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.support.module_imports import import_graph, longest_chain, product_sources
+from tests.support.paths import REPOSITORY
+
+MOST_MODULES_IN_A_CHAIN = 20
+"""A reader who follows imports from the top to the ground meets no more modules than this."""
+
+SAY_NOTHING = frozenset({"found", "made", "told"})
+"""Names that tell how a value came about where a reader asks what it is."""
+
+STILL_SAYING_NOTHING = {
+    "backends/azure": 8,
+    "backends/cloud": 2,
+    "backends/filesystem": 4,
+    "backends/gcs": 18,
+    "backends/http": 4,
+    "backends/memory.py": 4,
+    "backends/registry.py": 2,
+    "backends/s3": 21,
+    "backends/url_settings.py": 1,
+    "backends/wrappers": 1,
+    "benchmarks/bench_backends.py": 2,
+    "benchmarks/bench_catalog.py": 1,
+    "benchmarks/bench_decode.py": 2,
+    "benchmarks/bench_fetch.py": 1,
+    "benchmarks/bench_spark.py": 3,
+    "benchmarks/bench_transform.py": 1,
+    "benchmarks/plain_sdks.py": 1,
+    "benchmarks/process_tree.py": 2,
+    "benchmarks/spark_topic.py": 2,
+    "examples/demo.py": 3,
+    "examples/sqlite_store.py": 2,
+    "examples/topic_by_minute.py": 1,
+    "tests/backends": 32,
+    "tests/catalog": 20,
+    "tests/cli": 12,
+    "tests/config": 7,
+    "tests/format": 20,
+    "tests/kafka": 49,
+    "tests/live": 7,
+    "tests/process": 3,
+    "tests/project": 6,
+    "tests/records": 9,
+    "tests/remote": 27,
+    "tests/spark": 66,
+    "tests/support": 25,
+    "tests/test_metrics.py": 5,
+    "tests/testing": 5,
+    "tests/transform": 1,
+    "tieredstore/catalog": 23,
+    "tieredstore/cli": 24,
+    "tieredstore/live": 7,
+    "tieredstore/process": 2,
+    "tieredstore/records": 11,
+    "tieredstore/remote": 20,
+    "tieredstore/spark": 29,
+    "tieredstore/testing": 2,
+}
+"""How many variables of each room have such a name; the rooms that are not listed have none. Only ever lowered."""
+
+LOGGERS_STILL_TO_SPELL = {
+    "tieredstore.backends.azure.client",
+    "tieredstore.backends.azure.upload",
+    "tieredstore.backends.filesystem.listing",
+    "tieredstore.backends.gcs.credentials",
+    "tieredstore.backends.gcs.upload",
+    "tieredstore.backends.s3.client",
+    "tieredstore.backends.s3.credentials",
+    "tieredstore.backends.s3.upload",
+    "tieredstore.catalog.catalog_file",
+    "tieredstore.catalog.planning",
+    "tieredstore.cli.committed",
+    "tieredstore.live.clients",
+    "tieredstore.live.properties",
+    "tieredstore.process.retries",
+    "tieredstore.records.partition",
+    "tieredstore.records.split_planning",
+    "tieredstore.records.splits",
+    "tieredstore.records.stretch",
+    "tieredstore.remote.disk_entries",
+    "tieredstore.remote.writer",
+    "tieredstore.spark.source.batch",
+    "tieredstore.spark.source.option_names",
+    "tieredstore.spark.source.positions",
+    "tieredstore.spark.source.streaming",
+    "tieredstore.spark.source.task_planning",
+    "tieredstore.spark.source.tasks",
+}
+"""Modules that spell their logger otherwise. Only ever shortened."""
+
+
+def sources() -> list[Path]:
+    """Every Python file of the repository that is ours, once."""
+    folders = ("tieredstore", "backends", "pyspark_tieredstore", "benchmarks", "examples", "tests")
+    return [path for folder in folders for path in sorted((REPOSITORY / folder).rglob("*.py"))]
+
+
+def test_the_longest_chain_of_imports_is_short() -> None:
+    chain = longest_chain(import_graph(product_sources()))
+    assert len(chain) <= MOST_MODULES_IN_A_CHAIN, " -> ".join(chain)
+
+
+def bound_names(tree: ast.AST) -> Iterator[str]:
+    """The variables and parameters of a module, one for each place that binds one."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.MatchAs | ast.MatchStar) and node.name:
+            yield node.name
+
+
+def room_of(path: Path) -> str:
+    """The folder below the top one that a file lies in: ``tests/kafka``, ``backends/s3``; a file there is alone."""
+    return "/".join(path.relative_to(REPOSITORY).parts[:2])
+
+
+def test_variables_are_named_for_what_they_hold() -> None:
+    counts: Counter[str] = Counter()
+    for path in sources():
+        counts[room_of(path)] += sum(name in SAY_NOTHING for name in bound_names(ast.parse(path.read_text())))
+    over = {room: count for room, count in counts.items() if count > STILL_SAYING_NOTHING.get(room, 0)}
+    assert not over, f"variables named {', '.join(sorted(SAY_NOTHING))}, and how many are too many: {over}"
+
+
+def is_the_one_spelling(statement: ast.stmt) -> bool:
+    return ast.unparse(statement) == "_logger: Final = logging.getLogger(__name__)"
+
+
+def test_every_module_spells_its_logger_alike() -> None:
+    others: set[str] = set()
+    for name, path in product_sources().items():
+        for statement in ast.parse(path.read_text()).body if path.suffix == ".py" else ():
+            if isinstance(statement, ast.Assign | ast.AnnAssign) and "getLogger" in ast.unparse(statement):
+                others |= set() if is_the_one_spelling(statement) else {name}
+    assert others <= LOGGERS_STILL_TO_SPELL

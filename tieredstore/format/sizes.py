@@ -1,0 +1,13 @@
+"""The sizes that encryption has in the stored format: AES-256-GCM, each unit with its own IV and tag."""
+
+from __future__ import annotations
+
+from typing import Final
+
+DATA_KEY_SIZE: Final = 32
+AAD_SIZE: Final = 32
+IV_SIZE: Final = 12
+TAG_SIZE: Final = 16
+
+ENCRYPTION_OVERHEAD: Final = IV_SIZE + TAG_SIZE
+"""What encryption adds to a chunk or an index: the IV before it, the tag behind it."""

@@ -1,0 +1,14 @@
+"""How far Java's numbers reach: what Kafka and the stored format can hold."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MAX_INT32: Final = 2**31 - 1
+"""Java's ``int``: positions and sizes of the stored format, partitions, leader epochs, broker ids."""
+
+MAX_INT64: Final = 2**63 - 1
+"""Java's ``long``: timestamps and producer ids."""
+
+MAX_OFFSET: Final = MAX_INT64
+"""The greatest offset of a record."""
