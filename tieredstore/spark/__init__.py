@@ -22,7 +22,7 @@ def register(spark: SparkSession) -> None:
 def __getattr__(name: str) -> Any:
     # Spark imports this package wherever it looks for data sources: what only some need is imported when they do.
     if name in ("decode_batches", "decode_segments"):
-        from tieredstore.spark import udf  # noqa: PLC0415
+        from tieredstore.spark.source import udf  # noqa: PLC0415
 
         return getattr(udf, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
