@@ -24,8 +24,9 @@ from tieredstore.backends.contract.ranges import TooLargeError, check_small, is_
 from tieredstore.backends.http.body import RawBody, read_bytes, read_into
 from tieredstore.backends.http.session import within
 from tieredstore.errors import InvalidKey, ObjectNotFound, PreconditionFailed, TieredStoreError
+from tieredstore.process.deadline import Deadline
 from tieredstore.process.per_process import PerProcess
-from tieredstore.process.retries import Deadline, RetryPolicy
+from tieredstore.process.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from tieredstore.config import Settings

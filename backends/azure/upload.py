@@ -18,7 +18,8 @@ from tieredstore.backends.azure.errors import BlocksGone, translated
 from tieredstore.backends.cloud.parts import Part, PartCutter, send_parts
 from tieredstore.backends.http.session import within
 from tieredstore.errors import ObjectNotFound, PreconditionFailed, StoreUnavailable
-from tieredstore.process.retries import Attempt, Deadline, RetryPolicy
+from tieredstore.process.deadline import Deadline
+from tieredstore.process.retry import Attempt, RetryPolicy
 
 logger = logging.getLogger(__name__)
 

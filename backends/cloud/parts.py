@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 from tieredstore.backends.base import Body
 from tieredstore.backends.cloud.pages import POOL, Pages
 from tieredstore.backends.contract.bodies import open_body
+from tieredstore.process.parallel import in_parallel
 
 Result = TypeVar("Result")
 
@@ -118,24 +119,16 @@ def send_parts(
     ``(parallelism + 1)`` parts. After any failure, of the body, of a part, or an interrupt from the keyboard, no
     other part is begun, those on their way are waited for, and the failure is raised: nothing is sent after it.
     """
-    results: dict[int, Result] = {}
-    underway: set[Future[None]] = set()
 
-    def send_one(part: Part) -> None:
-        results[part.number] = send(part)
+    def send_one(part: Part) -> tuple[int, Result]:
+        result = send(part)
         cutter.give_back(part)
+        return part.number, result
 
+    # The end of the block waits for the parts that are on their way.
     with ThreadPoolExecutor(parallelism, thread_name_prefix="tieredstore-upload") as pool:
-        try:
-            for part in _chained(first, cutter):
-                if len(underway) >= parallelism:
-                    underway = _wait_for_one(underway)
-                underway.add(pool.submit(send_one, part))
-            while underway:
-                underway = _wait_for_one(underway)
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
+        parts = _chained(first, cutter)
+        results = dict(in_parallel(pool, send_one, parts, at_once=parallelism, ordered=False))
     return [results[number] for number in sorted(results)]
 
 
@@ -143,10 +136,3 @@ def _chained(first: Part | None, cutter: PartCutter) -> Iterator[Part]:
     if first is not None:
         yield first
     yield from cutter
-
-
-def _wait_for_one(underway: set[Future[None]]) -> set[Future[None]]:
-    done, waiting = wait(underway, return_when=FIRST_COMPLETED)
-    for future in done:
-        future.result()
-    return waiting

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from tieredstore.backends.http.proxies import SocksProxy
 from tieredstore.errors import ConfigError
-from tieredstore.process.retries import CALL_TIMEOUT_S, seconds
+from tieredstore.process.deadline import CALL_TIMEOUT_S, seconds
 
 if TYPE_CHECKING:
     from tieredstore.config import GcsSettings, Settings

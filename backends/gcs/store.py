@@ -32,8 +32,9 @@ from tieredstore.errors import (
     StoreUnavailable,
     TieredStoreError,
 )
+from tieredstore.process.deadline import Deadline
 from tieredstore.process.per_process import PerProcess
-from tieredstore.process.retries import Deadline, RetryPolicy
+from tieredstore.process.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from tieredstore.config import Settings

@@ -23,7 +23,8 @@ from tieredstore.backends.gcs.client import CONTENT_TYPE, GcsClient
 from tieredstore.backends.gcs.errors import raise_for, translated
 from tieredstore.backends.http.session import Buffers, within
 from tieredstore.errors import ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable, TieredStoreError
-from tieredstore.process.retries import Attempt, Deadline, RetryPolicy
+from tieredstore.process.deadline import Deadline
+from tieredstore.process.retry import Attempt, RetryPolicy
 
 logger = logging.getLogger(__name__)
 

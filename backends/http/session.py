@@ -21,7 +21,7 @@ from tieredstore.backends.base import Buffer
 from tieredstore.backends.contract.bodies import byte_view
 from tieredstore.backends.http.proxies import SocksProxy
 from tieredstore.errors import StoreError, StoreUnavailable
-from tieredstore.process.retries import Deadline
+from tieredstore.process.deadline import Deadline
 
 PIECE_BYTES: Final = 256 * 1024
 """Bodies go out and come in by pieces of this size: a time-out and the deadline hold for each of them."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tieredstore.errors import RangeNotSatisfiable, StoreError, StoreUnavailable
 from tieredstore.model import ByteRange
-from tieredstore.process.retries import Deadline
+from tieredstore.process.deadline import Deadline
 
 if TYPE_CHECKING:
     from botocore.response import StreamingBody

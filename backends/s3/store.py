@@ -21,8 +21,9 @@ from tieredstore.backends.s3.options import S3Options
 from tieredstore.backends.s3.upload import ANY, Writer, if_absent, if_unchanged
 from tieredstore.errors import ObjectNotFound, PreconditionFailed, StoreError
 from tieredstore.model import ByteRange
+from tieredstore.process.deadline import Deadline
 from tieredstore.process.per_process import PerProcess
-from tieredstore.process.retries import Attempt, Deadline, RetryPolicy
+from tieredstore.process.retry import Attempt, RetryPolicy
 
 if TYPE_CHECKING:
     from botocore.response import StreamingBody

@@ -18,7 +18,8 @@ from tieredstore.backends.cloud.parts import Part, PartCutter, send_parts
 from tieredstore.backends.s3.errors import UploadGone, translated
 from tieredstore.backends.s3.options import Compatibility, S3Options
 from tieredstore.errors import ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable, TieredStoreError
-from tieredstore.process.retries import Attempt, Deadline
+from tieredstore.process.deadline import Deadline
+from tieredstore.process.retry import Attempt
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tieredstore.backends.http.body import answered_size, is_whole, range_header, read_bytes, read_into
 from tieredstore.backends.http.session import PIECE_BYTES, within
 from tieredstore.errors import RangeNotSatisfiable, StoreError, StoreUnavailable
-from tieredstore.process.retries import Deadline
+from tieredstore.process.deadline import Deadline
 
 
 class Wire:

@@ -30,7 +30,7 @@ from tieredstore.backends.http.session import (
     without_queries,
 )
 from tieredstore.errors import StoreError, StoreUnavailable
-from tieredstore.process.retries import Deadline
+from tieredstore.process.deadline import Deadline
 
 
 class Echo:

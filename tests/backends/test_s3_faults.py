@@ -14,7 +14,7 @@ from tests.support.servers.s3_server import S3Server
 from tieredstore.backends.s3.options import AccessKeys
 from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.errors import AccessDenied, ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
-from tieredstore.process.retries import RetryPolicy
+from tieredstore.process.retry import RetryPolicy
 
 SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Reduce your request rate.</Message></Error>"
 

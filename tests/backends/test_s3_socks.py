@@ -18,7 +18,7 @@ from tieredstore.backends.http.proxies import SocksProxy
 from tieredstore.backends.s3.socks import send_through
 from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.errors import StoreError, StoreUnavailable
-from tieredstore.process.retries import RetryPolicy
+from tieredstore.process.retry import RetryPolicy
 
 NAME = "bucket-store.invalid"
 """No resolver knows it: RFC 6761 keeps ``.invalid`` free of names."""

@@ -31,7 +31,7 @@ from tieredstore.config import settings_from
 from tieredstore.errors import ManifestCorrupt
 from tieredstore.format.keys import Suffix
 from tieredstore.model import IndexType
-from tieredstore.process.retries import RetryPolicy
+from tieredstore.process.retry import RetryPolicy
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.doubles import CountingStore
 

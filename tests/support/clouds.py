@@ -21,7 +21,7 @@ from tieredstore.backends.azure.store import AzureObjectStore
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.gcs.options import Anonymous, GcsOptions
 from tieredstore.backends.gcs.store import GcsObjectStore
-from tieredstore.process.retries import RetryPolicy
+from tieredstore.process.retry import RetryPolicy
 
 PART = 1 << 18
 """The size of a chunk or block in these tests: objects above it are written in parts."""

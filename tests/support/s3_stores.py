@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.support.servers.s3_server import REGION, S3Server
 from tieredstore.backends.s3.options import AccessKeys, Compatibility, S3Options
 from tieredstore.backends.s3.store import S3ObjectStore
-from tieredstore.process.retries import RetryPolicy
+from tieredstore.process.retry import RetryPolicy
 
 MIB = 1 << 20
 

@@ -1,1 +1,1 @@
-"""What long-running parts share: fork safety, parallel maps, deadlines and retries."""
+"""What long-running parts share: fork safety, work in parallel, deadlines and retries, the life of a service."""

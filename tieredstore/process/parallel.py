@@ -1,33 +1,133 @@
-"""Reading ahead: what a store is asked many times, several at once."""
+"""One job for each of many items, several at once: what a store is asked many times, parts that are sent."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import queue
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future
-from typing import Final, TypeVar
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import CancelledError, Executor, Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Final, Generic, TypeVar
+
+from tieredstore.process.deadline import Deadline
 
 READERS: Final = 16
 """Requests at once unless told otherwise: a planning waits for round trips, not for bytes."""
 
-_T = TypeVar("_T")
-_R = TypeVar("_R")
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 
 
-def in_parallel(pool: Executor, job: Callable[[_T], _R], items: Iterable[_T], *, at_once: int) -> Iterator[_R]:
-    """The results of ``job`` in the order of ``items``, which are taken as there is room for them.
+def in_parallel(
+    pool: Executor,
+    job: Callable[[_Item], _Result],
+    items: Iterable[_Item],
+    *,
+    at_once: int,
+    ordered: bool = True,
+    deadline: Deadline | None = None,
+) -> Generator[_Result, None, None]:
+    """The results of ``job`` in the order of ``items``; in that of their coming if not ``ordered``.
 
-    At most ``at_once`` are under way or waiting to be taken, which bounds memory. What a job raises is raised in its
-    place, and those that have not begun are dropped.
+    At most ``at_once`` items are with the pool, waiting, being worked on, or done and not yet asked for, which bounds
+    memory; one more is taken from ``items`` meanwhile. Items are taken on the caller's thread, in between results.
+
+    When a job fails none is begun any more that comes after it. The results before it are still given, then its error
+    is raised; an error of ``items`` is raised at once. StoreUnavailable if the ``deadline`` passes while a result is
+    waited for. However it ends, by an error, by ``close`` or because nobody asks for more, jobs that wait are dropped,
+    and those under way go on to their own end: the pool's owner waits for them by shutting it down.
     """
-    running: deque[Future[_R]] = deque()
+    run = _Run[_Item, _Result](pool, job, ordered, deadline)
     try:
         for item in items:
-            if len(running) >= at_once:
-                yield running.popleft().result()
-            running.append(pool.submit(job, item))
-        while running:
-            yield running.popleft().result()
+            while run.size >= at_once and not run.has_failed:
+                yield run.next_result()
+            if run.has_failed:
+                break
+            run.begin(item)
+        while run.size:
+            yield run.next_result()
     finally:
-        for future in running:
-            future.cancel()
+        run.drop_waiting()
+
+
+class _Dropped(Exception):
+    """A job that was not begun, since one before it had failed."""
+
+
+class _Run(Generic[_Item, _Result]):
+    """What of one call is with the pool: begun in the order of the items, taken in that order or as it is done."""
+
+    def __init__(
+        self, pool: Executor, job: Callable[[_Item], _Result], ordered: bool, deadline: Deadline | None
+    ) -> None:
+        self.has_failed = False
+        self._pool = pool
+        self._job = job
+        self._ordered = ordered
+        self._deadline = deadline
+        self._futures: deque[Future[_Result]] = deque()
+        self._done: queue.SimpleQueue[Future[_Result]] = queue.SimpleQueue()
+        self._process = os.getpid()
+
+    @property
+    def size(self) -> int:
+        """How many items are with the pool, or done and not taken."""
+        return len(self._futures)
+
+    def begin(self, item: _Item) -> None:
+        """Give the pool one more."""
+        future = self._pool.submit(self._do, item)
+        self._futures.append(future)
+        if not self._ordered:
+            future.add_done_callback(self._done.put)
+
+    def next_result(self) -> _Result:
+        """Wait for the one that is due; raises its error."""
+        while True:
+            future = self._first() if self._ordered else self._first_done()
+            self._futures.remove(future)
+            try:
+                return future.result()
+            except _Dropped:
+                # It may be done a moment before the failed job is for whose sake it was dropped: that one is there too.
+                continue
+
+    def drop_waiting(self) -> None:
+        """Begin none of those that wait. In a forked child all are the parent's, and so are their locks."""
+        if os.getpid() == self._process:
+            for future in self._futures:
+                future.cancel()
+
+    def _do(self, item: _Item) -> _Result:
+        if self.has_failed:
+            raise _Dropped
+        try:
+            return self._job(item)
+        except BaseException:
+            self.has_failed = True
+            raise
+
+    def _first(self) -> Future[_Result]:
+        future = self._futures[0]
+        while not future.done():
+            with contextlib.suppress(CancelledError, FutureTimeoutError):
+                future.exception(self._remaining_s())
+            self._check_deadline(future.done())
+        return future
+
+    def _first_done(self) -> Future[_Result]:
+        while True:
+            try:
+                return self._done.get(timeout=self._remaining_s())
+            except queue.Empty:
+                self._check_deadline(is_done=False)
+
+    def _remaining_s(self) -> float | None:
+        return None if self._deadline is None else max(0.0, self._deadline.remaining_s())
+
+    def _check_deadline(self, is_done: bool) -> None:
+        if self._deadline is not None and not is_done:
+            self._deadline.check("what is done in parallel")

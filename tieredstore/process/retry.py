@@ -9,46 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from tieredstore.errors import ConfigError, StoreUnavailable
+from tieredstore.errors import ConfigError, StoreError, TieredStoreError
 from tieredstore.metrics import RETRIES, kind_of
+from tieredstore.process.deadline import Deadline
 
-logger = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
-
-CALL_TIMEOUT_S: Final = 300.0
-"""Time limit of one request with its retries, where the settings give none."""
-
-
-def seconds(milliseconds: int | None) -> float | None:
-    """A time-out of the settings; None if there is none."""
-    return None if milliseconds is None else milliseconds / 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Deadline:
-    """A moment of the monotonic clock by which an operation has succeeded or failed."""
-
-    at_s: float
-    monotonic: Callable[[], float] = field(default=time.monotonic, repr=False)
-
-    @classmethod
-    def after(cls, seconds: float, monotonic: Callable[[], float] = time.monotonic) -> Deadline:
-        """The deadline ``seconds`` from now."""
-        return cls(monotonic() + seconds, monotonic)
-
-    def remaining_s(self) -> float:
-        """Seconds left; zero or less when it has passed."""
-        return self.at_s - self.monotonic()
-
-    def check(self, what: str) -> None:
-        """StoreUnavailable, naming ``what``, if the deadline has passed."""
-        if self.remaining_s() <= 0:
-            raise StoreUnavailable(f"{what} did not end within its deadline")
-
-    def sooner(self, other: Deadline | None) -> Deadline:
-        """This deadline or ``other``, whichever comes first."""
-        return self if other is None or self.at_s <= other.at_s else other
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +31,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often, how fast and for how long a store tries again after ``StoreUnavailable``.
+    """How often, how fast and for how long an operation is tried again after an error that is ``retryable``.
 
     Before the try after the n-th, a random time between 0 and ``min(max_delay_s, base_delay_s * 2**(n-1))`` passes
     ("full jitter": clients that were throttled together do not come back together). ``timeout_s`` bounds all tries and
@@ -86,10 +53,10 @@ class RetryPolicy:
             raise ConfigError(f"{self} cannot be kept: at least one attempt and a time-out over 0 s are needed")
 
     def call(self, what: str, operation: Callable[[Attempt], Result], *, deadline: Deadline | None = None) -> Result:
-        """The first result of ``operation``; the last ``StoreUnavailable`` when tries or time are used up.
+        """The first result of ``operation``; the last retryable error when tries or time are used up.
 
-        Any other error is raised at once. ``what`` names the operation in the log and in the final error;
-        ``deadline`` is one of a larger operation that this is a part of.
+        Any other error is raised at once: the same call would fail again. ``what`` names the operation in the log and
+        in the final error; ``deadline`` is one of a larger operation that this is a part of.
         """
         end = Deadline.after(self.timeout_s, self.monotonic).sooner(deadline)
         number = 0
@@ -97,12 +64,15 @@ class RetryPolicy:
             number += 1
             try:
                 return operation(Attempt(number, self._deadline_of_attempt(end)))
-            except StoreUnavailable as error:
+            except TieredStoreError as error:
+                if not error.retryable:
+                    raise
                 delay = self.delay_s(number)
                 if number >= self.attempts or delay >= end.remaining_s():
                     raise type(error)(f"{what} failed ({number} of {self.attempts} tries): {error}") from error
-                RETRIES.labels(kind_of(error)).inc()
-                logger.info("%s: try %d failed, next in %.2f s: %s", what, number, delay, error)
+                if isinstance(error, StoreError):  # the metric counts stores' retries, by its name
+                    RETRIES.labels(kind_of(error)).inc()
+                _logger.info("%s: try %d failed, next in %.2f s: %s", what, number, delay, error)
                 self.sleep(delay)
 
     def _deadline_of_attempt(self, end: Deadline) -> Deadline:

@@ -10,8 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieredstore.errors import AccessDenied, ConfigError, StoreUnavailable
-from tieredstore.process.retries import Attempt, Deadline, RetryPolicy, seconds
+from tieredstore.errors import (
+    AccessDenied,
+    BrokerUnavailable,
+    ConfigError,
+    StoreThrottled,
+    StoreUnavailable,
+    TieredStoreError,
+)
+from tieredstore.metrics import RETRIES
+from tieredstore.process.deadline import Deadline, seconds
+from tieredstore.process.retry import Attempt, RetryPolicy
 
 
 @dataclass
@@ -93,6 +102,22 @@ def test_another_error_is_not_tried_again() -> None:
         policy(clock).call("it", denied)
     assert tries == [1]
     assert clock.slept == []
+
+
+def test_any_error_that_is_retryable_is_tried_again_and_only_a_store_s_counts_as_a_store_s() -> None:
+    clock = Clock()
+    errors: list[TieredStoreError] = [BrokerUnavailable("no leader"), StoreThrottled("slower")]
+
+    def operation(attempt: Attempt) -> int:
+        if attempt.number <= len(errors):
+            raise errors[attempt.number - 1]
+        return attempt.number
+
+    before = {kind: RETRIES.labels(kind)._value.get() for kind in ("other", "throttled")}
+    assert policy(clock).call("it", operation) == 3
+    assert RETRIES.labels("other")._value.get() == before["other"]
+    assert RETRIES.labels("throttled")._value.get() == before["throttled"] + 1
+    assert clock.slept == [1, 2]
 
 
 def test_no_try_begins_after_the_deadline() -> None:
