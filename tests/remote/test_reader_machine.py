@@ -250,7 +250,7 @@ def test_a_stream_that_is_collected_while_another_is_scheduled_does_not_lock_up(
     with RemoteStorageManager(reader_settings("none", "memory", -1, tmp_path), store=store) as manager:
         manager.copy_log_segment_data(metadata, write_segment(tmp_path, LOG))
         streams = [manager.fetch_log_segment(metadata, 0, next_segment=lambda: metadata)]
-        manager._reading.reader._loader.cache = Collecting(streams)
+        manager._fetcher.logs._loader.cache = Collecting(streams)
         reading = Thread(target=lambda: manager.fetch_log_segment(metadata, 0).read(), daemon=True)
         reading.start()
         reading.join(20)

@@ -19,7 +19,7 @@ from tieredstore.config import Settings
 from tieredstore.errors import SegmentCorrupt
 from tieredstore.format.keys import Suffix
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata
-from tieredstore.remote import RemoteStorageManager, loading
+from tieredstore.remote import RemoteStorageManager, buffers
 from tieredstore.testing.doubles import CountingStore, LatencyStore
 
 MIB = 1 << 20
@@ -358,7 +358,7 @@ def test_ranges_that_end_within_a_chunk_leave_their_memory_to_the_next(
         fresh.append(size)
         return memoryview(bytearray(size))
 
-    monkeypatch.setattr(loading, "fresh_memory", counted)
+    monkeypatch.setattr(buffers, "fresh_memory", counted)
 
     def read() -> None:
         with copied.manager.fetch_log_segment(copied.metadata, 100, 40 * KIB + 7) as stream:

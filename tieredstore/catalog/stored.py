@@ -14,6 +14,7 @@ from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE, SegmentManifest
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.process.parallel import in_parallel
+from tieredstore.remote.manifest_object import read_manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +58,10 @@ def load_segment(store: ObjectStore, objects: SegmentObjects) -> StoredSegment:
     if info.size > MAX_MANIFEST_SIZE:
         raise ManifestCorrupt(f"{name} is damaged: it has {info.size} bytes, more than any manifest")
     try:
-        return StoredSegment(objects, _read_manifest(store, info.key))
+        # Bounded again: what was listed may have been replaced since.
+        return StoredSegment(objects, read_manifest(store, info.key, name))
     except ObjectNotFound as error:
         raise SegmentNotFound(f"{name} was deleted while it was listed") from error
-    except ManifestCorrupt as error:
-        raise ManifestCorrupt(f"{name} is damaged: {error}") from error
 
 
 def load_segments(
@@ -79,15 +79,6 @@ def load_segments(
             return error
 
     return in_parallel(pool, load, listed, at_once=at_once)
-
-
-def _read_manifest(store: ObjectStore, key: str) -> SegmentManifest:
-    # What was listed may have been replaced since. The function of the same kind in tieredstore.remote takes imports
-    # with it that a catalog does not need.
-    raw = store.get_small(key, MAX_MANIFEST_SIZE)
-    if raw is None:
-        raise ManifestCorrupt(f"it has more than {MAX_MANIFEST_SIZE} bytes, which no manifest has")
-    return SegmentManifest.from_bytes(raw)
 
 
 def _manifest_of(objects: SegmentObjects) -> ObjectInfo:

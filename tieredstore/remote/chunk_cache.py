@@ -157,11 +157,11 @@ class MemoryChunkCache(ChunkCache):
 
     def get_into(self, key: ChunkKey, buffer: memoryview) -> bool:
         """See the base class."""
-        found = self._chunks.get(key) if len(buffer) else None
-        if found is None or len(found) != len(buffer):
+        cached = self._chunks.get(key) if len(buffer) else None
+        if cached is None or len(cached) != len(buffer):
             self._counters.add(misses=1)
             return False
-        buffer[:] = found
+        buffer[:] = cached
         self._counters.add(hits=1)
         return True
 

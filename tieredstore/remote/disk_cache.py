@@ -36,9 +36,9 @@ class DiskChunkCache(ChunkCache):
 
     def get_into(self, key: ChunkKey, buffer: memoryview) -> bool:
         """See the base class; one look into the table, and one pass over the bytes for their checksum."""
-        found = bool(len(buffer)) and self._entries.read_into(self._digest(key), buffer)
-        self._entries.counters.add(hits=int(found), misses=int(not found))
-        return found
+        is_hit = bool(len(buffer)) and self._entries.read_into(self._digest(key), buffer)
+        self._entries.counters.add(hits=int(is_hit), misses=int(not is_hit))
+        return is_hit
 
     def put(self, key: ChunkKey, data: Buffer) -> None:
         """See the base class; written from where they are, without a copy, and not forced to the disk."""

@@ -126,7 +126,7 @@ class DiskEntries:
             return None
         try:
             with rows.files.fetch(row.mode, row.filename, None, read=True) as file:
-                found = unsealed(file)
+                payload = unsealed(file)
         except FileNotFoundError:  # evicted since it was looked up, or removed by hand
             rows.drop(row)
             return None
@@ -136,7 +136,7 @@ class DiskEntries:
             rows.drop(row)
             return None
         rows.touch(row)
-        return found
+        return payload
 
     def _attempt(self, use: Callable[[Rows], Result]) -> Result | None:
         """What ``use`` gives; None if the database is not there or refuses."""
@@ -165,20 +165,20 @@ class DiskEntries:
             gone.shut()
         try:
             private_folder(self._settings[0])
-            self._rows = self._made()
+            self._rows = self._opened_rows()
         except (*_NOT_OURS, ConfigError) as error:
             self._open_at = time.monotonic() + _OPEN_EVERY
             self.counters.add(failures=1)
             self._say_once("open", f"it cannot be opened, and everything is fetched from the store: {error!r}")
 
-    def _made(self) -> Rows:
-        found = identity_of(self._folder / DATABASE)
+    def _opened_rows(self) -> Rows:
+        identity = identity_of(self._folder / DATABASE)
         try:
             rows = self._new_rows()
         except _NOT_OURS as error:
             if isinstance(error, (OSError, Timeout)) or (isinstance(error, sqlite3.Error) and not _is_damage(error)):
                 raise
-            self._remove_database(found)
+            self._remove_database(identity)
             rows = self._new_rows()
         with contextlib.suppress(*_TROUBLE):
             rows.tidy()

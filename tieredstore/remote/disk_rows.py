@@ -129,8 +129,8 @@ class Rows(Cache):
 
     def held(self) -> tuple[int, int]:
         """How many values there are, and the sum of their sizes."""
-        found = dict(self._sql("SELECT key, CAST(value AS INTEGER) FROM Settings WHERE key IN ('count', 'size')"))
-        return found.get("count") or 0, found.get("size") or 0
+        totals = dict(self._sql("SELECT key, CAST(value AS INTEGER) FROM Settings WHERE key IN ('count', 'size')"))
+        return totals.get("count") or 0, totals.get("size") or 0
 
     def tidy(self) -> None:
         """Remove what a killed process left, and count anew; at most once an hour, whichever process does it."""
@@ -171,28 +171,28 @@ class Rows(Cache):
     @property
     def _con(self) -> sqlite3.Connection:
         """This thread's connection, as the library asks for it."""
-        found: sqlite3.Connection | None = getattr(self._local, "con", None)
-        if found is None:
-            found = self._local.con = self._connect()
-        return found
+        connection: sqlite3.Connection | None = getattr(self._local, "con", None)
+        if connection is None:
+            connection = self._local.con = self._connect()
+        return connection
 
     def _connect(self) -> sqlite3.Connection:
         # other threads close it: all of them at the end, and those of ended threads here
-        made = sqlite3.connect(self._path, timeout=_LOCK_TIMEOUT, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(self._path, timeout=_LOCK_TIMEOUT, isolation_level=None, check_same_thread=False)
         with self._lock:
             ended = [self._connections.pop(thread) for thread in list(self._connections) if not thread.is_alive()]
-            self._connections[threading.current_thread()] = made
+            self._connections[threading.current_thread()] = connection
         for connection in ended:
             connection.close()
         if self._is_shut:  # meanwhile, so that nobody else would close it
-            made.close()
+            connection.close()
         try:
             for pragma in _PRAGMAS:
-                made.execute(pragma)
+                connection.execute(pragma)
         except BaseException:
-            made.close()
+            connection.close()
             raise
-        return made
+        return connection
 
     def _is_too_old(self, used: float, now: float) -> bool:
         return self._retention is not None and now - used >= self._retention
@@ -221,10 +221,10 @@ class Rows(Cache):
 def identity_of(path: Path) -> tuple[int, int] | None:
     """Which file ``path`` is: another one under the same name has another identity. None if there is none."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _oldest(sql: Execute) -> Iterator[tuple[int, int, float | None, object]]:

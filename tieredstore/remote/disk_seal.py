@@ -80,8 +80,8 @@ def _read_header(file: io.FileIO, key: bytes) -> tuple[bytes, int]:
     header = file.read(HEADER_SIZE)
     if len(header) != HEADER_SIZE:
         raise CorruptData("a cached value ends within its header")
-    magic, found_key, length = _BOUND.unpack_from(header)
-    if magic != _MAGIC or found_key != key:
+    magic, sealed_key, length = _BOUND.unpack_from(header)
+    if magic != _MAGIC or sealed_key != key:
         raise CorruptData("a file of the cache does not hold the value that its name is listed for")
     if os.fstat(file.fileno()).st_size != HEADER_SIZE + length:
         raise CorruptData(f"a cached value does not have the {length} bytes that its header tells")

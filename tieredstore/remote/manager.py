@@ -18,10 +18,11 @@ from tieredstore.format.keys import Suffix, main_path
 from tieredstore.format.manifest import SegmentManifest
 from tieredstore.model import IndexType, LogSegmentData, RemoteLogSegmentMetadata
 from tieredstore.remote.base import RemoteStorageManagerBase
+from tieredstore.remote.fetcher import Fetcher
 from tieredstore.remote.layout import KeyLayout
+from tieredstore.remote.manifest_object import delete_manifest_first
 from tieredstore.remote.pools import Pools
-from tieredstore.remote.reader import requested_range
-from tieredstore.remote.reading import Reading
+from tieredstore.remote.segment_logs import requested_range
 from tieredstore.remote.source import NextSegment
 from tieredstore.remote.statistics import FetchStats
 from tieredstore.remote.stream import SegmentStream
@@ -67,9 +68,9 @@ class RemoteStorageManager(RemoteStorageManagerBase):
                     lookup=settings.fetch.manifest_cache.thread_pool_size,
                 )
                 opened.callback(pools.shutdown)
-            self._reading = Reading.of_settings(settings.fetch, store, self.layout, self.key_ring, pools=pools)
-            opened.callback(self._reading.close)
-            opened.callback(self._reading.export())
+            self._fetcher = Fetcher.of_settings(settings.fetch, store, self.layout, self.key_ring, pools=pools)
+            opened.callback(self._fetcher.close)
+            opened.callback(self._fetcher.export())
             options = WriteOptions(
                 chunk_size=settings.chunk_size,
                 compression_level=settings.compression_level if settings.compression_enabled else None,
@@ -115,43 +116,42 @@ class RemoteStorageManager(RemoteStorageManagerBase):
         here or out of the stream's reads, for bytes that are not what was written. ``next_segment`` says which
         segment the caller will fetch after this one: reading ahead goes on into its first bytes.
         """
-        wanted = requested_range(metadata, start_position, end_position)
-        metrics.SEGMENT_FETCH_REQUESTED_BYTES.inc(len(wanted))
-        return self._reading.reader.open(metadata, wanted, next_segment)
+        log_range = requested_range(metadata, start_position, end_position)
+        metrics.SEGMENT_FETCH_REQUESTED_BYTES.inc(len(log_range))
+        return self._fetcher.logs.open(metadata, log_range, next_segment)
 
     def open(self, metadata: RemoteLogSegmentMetadata) -> SegmentStream:
         """The whole log as a seekable, read-only file."""
-        return self._reading.reader.open(metadata)
+        return self._fetcher.logs.open(metadata)
 
     def fetch_manifest(self, metadata: RemoteLogSegmentMetadata) -> SegmentManifest:
         """The segment's manifest; needs no private key."""
-        return self._reading.manifests.get(metadata).manifest
+        return self._fetcher.manifests.get(metadata).manifest
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> BinaryIO:
         """One index, opened; IndexNotRecorded if the segment was copied without it."""
-        return self._reading.indexes.one(metadata, index_type)
+        return self._fetcher.indexes.one(metadata, index_type)
 
     def fetch_indexes(
         self, metadata: RemoteLogSegmentMetadata, index_types: Iterable[IndexType]
     ) -> dict[IndexType, BinaryIO]:
         """The indexes asked for by one request beside the manifest's; one not recorded is absent from the map."""
-        return self._reading.indexes.get(metadata, index_types)
+        return self._fetcher.indexes.get(metadata, index_types)
 
     @property
     def fetch_stats(self) -> FetchStats:
         """What was fetched through this manager so far."""
-        return self._reading.counters.snapshot()
+        return self._fetcher.counters.snapshot()
 
     def delete_log_segment_data(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Delete the manifest, then the rest, so that a half deleted segment is never visible. Idempotent.
 
         As in the plugin, the keys are those of the current prefix; custom metadata is not looked at.
         """
-        self._reading.forget(metadata)
+        self._fetcher.forget(metadata)
         with metrics.SEGMENT_DELETE_ERRORS.count_exceptions():
             started = perf_counter()
-            self.store.delete([self.layout.key(metadata, Suffix.MANIFEST)])
-            self.store.delete([self.layout.key(metadata, Suffix.LOG), self.layout.key(metadata, Suffix.INDEXES)])
+            delete_manifest_first(self.store, [self.layout.key(metadata, suffix) for suffix in Suffix])
         metrics.SEGMENT_DELETE.observe(perf_counter() - started)
         metrics.SEGMENT_DELETE_BYTES.inc(metadata.segment_size_in_bytes)
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from time import monotonic
 from typing import TYPE_CHECKING, Protocol
 
-from tieredstore.errors import CorruptData
 from tieredstore.model import ByteRange
-from tieredstore.remote.loading import ChunkLoader, Destination, Load, OpenSegment, Original, Scheduled
+from tieredstore.remote.buffers import Destination, Original
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
+
+    from tieredstore.remote.chunk_loader import ChunkLoader
+    from tieredstore.remote.chunk_loads import Load, OpenSegment, Scheduled
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class SegmentStream(io.RawIOBase):
         self._options = options
         self.continuation = continuation
         self._buffers = loader.take_buffers()
-        self._window: deque[Scheduled] = deque()
+        self._scheduled: deque[Scheduled] = deque()
         self._head: Original | None = None
         self._sequential = True
 
@@ -110,13 +110,13 @@ class SegmentStream(io.RawIOBase):
     def readinto(self, buffer: WriteableBuffer, /) -> int:
         """Fill ``buffer`` as far as the range goes; the number of bytes, 0 only at the end."""
         self._check_open()
-        wanted = memoryview(buffer).cast("B")[: self.remaining]
+        target = memoryview(buffer).cast("B")[: self.remaining]
         start, filled = self._position, 0
-        destination = Destination(wanted, ByteRange(start, start + len(wanted)))
+        destination = Destination(target, ByteRange(start, start + len(target)))
         try:
-            while filled < len(wanted):
-                self._schedule(len(wanted) - filled, destination)
-                filled += self._take(wanted[filled:])
+            while filled < len(target):
+                self._schedule(len(target) - filled, destination)
+                filled += self._take(target[filled:])
         except BaseException:
             self._position = start
             self._forget()
@@ -128,15 +128,15 @@ class SegmentStream(io.RawIOBase):
         """The bytes that remain, a chunk at a time, without a copy; each is valid until the next is asked for."""
         self._check_open()
         while self.remaining:
-            place = self._segment.index.original_range(self._segment.index.chunk_at(self._position))
-            size = min(place.stop, self._range.stop) - self._position
+            chunk_range = self._segment.index.original_range(self._segment.index.chunk_at(self._position))
+            size = min(chunk_range.stop, self._range.stop) - self._position
             try:
                 self._schedule(size)
                 data = self._current()
             except BaseException:
                 self._forget()
                 raise
-            begin = self._position - place.start
+            begin = self._position - chunk_range.start
             yield data[begin : begin + size].toreadonly()
             self._advance(size)
             self._after_read(size)
@@ -149,7 +149,7 @@ class SegmentStream(io.RawIOBase):
     def close(self) -> None:
         """Stop loading; what was not started never is."""
         if not self.closed:
-            idle = not self._window
+            idle = not self._scheduled
             self._forget()
             if idle:
                 self._loader.give_buffers(self._buffers)
@@ -167,15 +167,15 @@ class SegmentStream(io.RawIOBase):
             self._schedule(0)
         self._sequential = True  # the next read goes on from here, unless a seek comes between
 
-    def _schedule(self, wanted: int, destination: Destination | None = None) -> None:
+    def _schedule(self, needed: int, destination: Destination | None = None) -> None:
         """Start the loads that this read needs, and those that the next reads will need."""
         most = self._loader.coalesce_max_bytes
         ahead = self._options.read_ahead_bytes if self._sequential else 0
-        horizon = self._position + max(min(wanted, most), ahead)
+        horizon = self._position + max(min(needed, most), ahead)
         if not ahead:
-            self._start_loads(horizon, self._position + wanted, most, destination)
+            self._start_loads(horizon, self._position + needed, most, destination)
             return
-        self._start_loads(horizon, self._range.stop, min(most, max(wanted, ahead)), destination)
+        self._start_loads(horizon, self._range.stop, min(most, max(needed, ahead)), destination)
         past_the_end = self._position + ahead - self._range.stop
         at_segment_end = self._range.stop == self._segment.index.original_file_size
         if past_the_end > 0 and at_segment_end and self.continuation is not None:
@@ -188,77 +188,44 @@ class SegmentStream(io.RawIOBase):
         if end <= self._position:
             return
         stop = index.chunk_at(end - 1) + 1
-        following = self._window[-1].chunk + 1 if self._window else index.chunk_at(self._position)
+        following = self._scheduled[-1].chunk + 1 if self._scheduled else index.chunk_at(self._position)
         while following < stop and following * index.original_chunk_size < horizon:
             scheduled = self._loader.schedule(self._segment, following, stop, most, self._buffers, destination)
-            self._window.extend(scheduled)
+            self._scheduled.extend(scheduled)
             following = scheduled[-1].chunk + 1
 
     def _take(self, target: memoryview) -> int:
         """Copy what the current chunk has for ``target``; how much that was."""
-        place = self._segment.index.original_range(self._window[0].chunk)
-        size = min(place.stop - self._position, len(target))
-        if size == len(place) and self._hit_into(target[:size]):
+        first = self._scheduled[0]
+        chunk_range = self._segment.index.original_range(first.chunk)
+        size = min(chunk_range.stop - self._position, len(target))
+        is_whole = size == len(chunk_range) and self._head is None
+        if is_whole and self._loader.read_cached(self._segment, first, target[:size]):
             self._advance(size)
             return size
         current = self._current()
-        if not self._window[0].direct:
-            begin = self._position - place.start
+        if not first.direct:
+            begin = self._position - chunk_range.start
             target[:size] = current[begin : begin + size]
         self._advance(size)
         return size
 
-    def _hit_into(self, target: memoryview) -> bool:
-        """A whole chunk from the cache straight into the reader's buffer."""
-        cache, scheduled = self._loader.cache, self._window[0]
-        if cache is None or scheduled.load is not None or self._head is not None or cache.encrypted:
-            return False
-        if not cache.get_into(self._loader.key(self._segment, scheduled.chunk), target):
-            return False
-        self._loader.counters.add(chunk_hits=1)
-        return True
-
     def _current(self) -> Original:
-        """The original bytes of the window's first chunk."""
+        """The original bytes of the first scheduled chunk."""
         if self._head is None:
-            scheduled = self._window[0]
-            self._head = self._cached(scheduled.chunk) if scheduled.load is None else self._arrived(scheduled)
+            timeout_s = self._options.timeout_s
+            self._head = self._loader.original(self._segment, self._scheduled[0], self._buffers, timeout_s)
         return self._head
-
-    def _cached(self, chunk: int) -> Original:
-        """A chunk from the cache, on this thread; loaded after all if the cache does not give it."""
-        cache, segment = self._loader.cache, self._segment
-        assert cache is not None
-        original = self._buffers.originals.take(segment.index.original_size(chunk))
-        stored = original
-        if cache.encrypted:
-            stored = self._buffers.stored.take(segment.positions[chunk + 1] - segment.positions[chunk])
-        with contextlib.suppress(CorruptData):  # what the cache holds is not what was put in: a miss
-            if cache.get_into(self._loader.key(segment, chunk), stored):
-                if cache.encrypted:
-                    segment.decoder.decode_into(stored, original)
-                self._loader.counters.add(chunk_hits=1)
-                return original
-        return self._arrived(self._loader.load_one(segment, chunk, self._buffers))
-
-    def _arrived(self, scheduled: Scheduled) -> Original:
-        load = scheduled.load
-        assert load is not None
-        started = monotonic()
-        try:
-            return load.chunk(scheduled.chunk, self._options.timeout_s)
-        finally:
-            self._loader.counters.add(chunk_misses=1, wait_seconds=monotonic() - started)
 
     def _advance(self, size: int) -> None:
         self._position += size
-        chunk = self._window[0].chunk
+        chunk = self._scheduled[0].chunk
         # The last chunk of a range may be wanted in part only: its memory is not needed any longer either.
         if self._position >= min(self._segment.index.original_range(chunk).stop, self._range.stop):
             self._drop_first()
 
     def _drop_first(self) -> None:
-        first, head = self._window.popleft(), self._head
+        first, head = self._scheduled.popleft(), self._head
         self._head = None
         if head is not None and first.load is not None and first.owned:
             first.load.finish_one(None if first.direct else head, self._buffers)
@@ -266,20 +233,20 @@ class SegmentStream(io.RawIOBase):
     def _keep_what_follows(self) -> None:
         """After a seek: forward within the window what was loaded is still good."""
         chunk = self._position // self._segment.index.original_chunk_size
-        if not self._window or not self._window[0].chunk <= chunk <= self._window[-1].chunk:
+        if not self._scheduled or not self._scheduled[0].chunk <= chunk <= self._scheduled[-1].chunk:
             self._forget()
-        while self._window and self._window[0].chunk < chunk:
+        while self._scheduled and self._scheduled[0].chunk < chunk:
             self._drop_first()
 
     def _forget(self) -> None:
-        if not self._window:
+        if not self._scheduled:
             return
-        loads: set[Load] = {entry.load for entry in self._window if entry.load is not None and entry.owned}
+        loads: set[Load] = {entry.load for entry in self._scheduled if entry.load is not None and entry.owned}
         for load in loads:
             load.cancel()
-        for entry in self._window:
+        for entry in self._scheduled:
             if entry.direct and entry.load is not None:
                 entry.load.settle()  # it writes into the reader's buffer, which is the reader's again now
-        self._window.clear()
+        self._scheduled.clear()
         self._head = None
         self._buffers = self._loader.take_buffers()  # loads that run on still write into the old memory

@@ -30,12 +30,13 @@ from tieredstore.kafka.batches import CompressionType, first_batch_compression
 from tieredstore.limits import MAX_INT32
 from tieredstore.model import LogSegmentData, RemoteLogSegmentMetadata
 from tieredstore.remote.layout import KeyLayout
+from tieredstore.remote.manifest_object import delete_manifest_first
 from tieredstore.transform.chunks import ChunkEncoder
 from tieredstore.transform.encryption import DataKey, RandomBytes, SegmentCipher
 from tieredstore.transform.keyring import KeyRing
 from tieredstore.transform.pipeline import TransformedChunks
 
-logger: Final = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,12 +178,10 @@ class _Attempt:
         if error is None:
             return
         try:
-            # Last written, first deleted, one by one: while a manifest may stand, what it points to must.
-            for key in reversed(self._written):
-                self._store.delete([key])
+            delete_manifest_first(self._store, self._written)
         except TieredStoreError as second:
             shown = ", ".join(map(self._layout.shown, self._written))
-            logger.warning("clean-up after a failed copy failed too; orphans may stay: %s (%s)", shown, second)
+            _logger.warning("clean-up after a failed copy failed too; orphans may stay: %s (%s)", shown, second)
             error.add_note(f"clean-up failed too ({second}); these objects may stay: {shown}")
 
 
@@ -273,10 +272,10 @@ def _opened(path: Path) -> BinaryIO:
 
 def _first_batch_is_uncompressed(log: BinaryIO) -> bool:
     with mmap.mmap(log.fileno(), 0, prot=mmap.PROT_READ) as mapped:
-        found = first_batch_compression(mapped)
-    if found is None:
-        logger.warning("%s does not start with a valid record batch; the segment is not compressed", log.name)
-    return found is CompressionType.NONE
+        compression = first_batch_compression(mapped)
+    if compression is None:
+        _logger.warning("%s does not start with a valid record batch; the segment is not compressed", log.name)
+    return compression is CompressionType.NONE
 
 
 def _positional_reader(log: BinaryIO) -> Callable[[int, memoryview], None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 
 def greedy_run(
@@ -21,21 +21,3 @@ def greedy_run(
     while stop < limit and (total := total + size_of(stop)) <= max_bytes and is_missing(stop):
         stop += 1
     return range(first, stop)
-
-
-def plan(
-    chunks: range,
-    *,
-    size_of: Callable[[int], int],
-    max_bytes: int,
-    is_missing: Callable[[int], bool] = lambda _: True,
-) -> Iterator[range]:
-    """The requests for ``chunks``, in order; chunks that are not missing are in none of them."""
-    chunk = chunks.start
-    while chunk < chunks.stop:
-        if not is_missing(chunk):
-            chunk += 1
-            continue
-        run = greedy_run(chunk, chunks.stop, size_of=size_of, max_bytes=max_bytes, is_missing=is_missing)
-        yield run
-        chunk = run.stop

@@ -5,26 +5,29 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import InvalidRange, SegmentCorrupt, TieredStoreError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import ByteRange, RemoteLogSegmentId, RemoteLogSegmentMetadata
 from tieredstore.remote.chunk_cache import layout_digest
-from tieredstore.remote.layout import KeyLayout
-from tieredstore.remote.loading import ChunkLoader, OpenSegment
-from tieredstore.remote.lookups import Manifests
-from tieredstore.remote.pools import Pools
+from tieredstore.remote.chunk_loads import OpenSegment
 from tieredstore.remote.source import NextSegment
 from tieredstore.remote.stream import ReadOptions, SegmentStream
 from tieredstore.transform.chunks import ChunkDecoder
+
+if TYPE_CHECKING:
+    from tieredstore.remote.chunk_loader import ChunkLoader
+    from tieredstore.remote.layout import KeyLayout
+    from tieredstore.remote.manifests import Manifests
+    from tieredstore.remote.pools import Pools
 
 MAX_PREPARED: Final = 4
 """Segments that were prepared and not yet opened; the oldest gives way."""
 
 
-class SegmentReader:
-    """Opens segments of a store. Safe from several threads."""
+class SegmentLogs:
+    """Opens the logs of a store's segments as streams. Safe from several threads."""
 
     def __init__(
         self, layout: KeyLayout, manifests: Manifests, loader: ChunkLoader, options: ReadOptions, *, pools: Pools
@@ -89,8 +92,8 @@ class SegmentReader:
         opened = self._manifests.get(metadata)
         manifest = opened.manifest
         size = manifest.chunk_index.original_file_size
-        wanted = byte_range or ByteRange(0, size)
-        if wanted.stop > size:
+        log_range = byte_range or ByteRange(0, size)
+        if log_range.stop > size:
             raise SegmentCorrupt(
                 f"{metadata} has {size} bytes by its manifest and {metadata.segment_size_in_bytes} by its metadata"
             )
@@ -102,7 +105,7 @@ class SegmentReader:
             decoder=ChunkDecoder(manifest.compression, opened.cipher),
             layout=layout_digest(manifest),
         )
-        return SegmentStream(segment, wanted, self._loader, self._options)
+        return SegmentStream(segment, log_range, self._loader, self._options)
 
 
 class _Prepared:
@@ -141,8 +144,8 @@ def _close(opening: Future[SegmentStream]) -> None:
 class _NextSegment:
     """A stream's continuation into the segment that a callable names."""
 
-    def __init__(self, reader: SegmentReader, next_segment: NextSegment) -> None:
-        self._reader = reader
+    def __init__(self, logs: SegmentLogs, next_segment: NextSegment) -> None:
+        self._logs = logs
         self._next_segment = next_segment
         self._asked = False
         self._following: RemoteLogSegmentMetadata | None = None
@@ -153,13 +156,13 @@ class _NextSegment:
             self._asked = True
             self._following = self._next_segment()
             if self._following is not None:
-                self._prepared = self._reader.prepare(self._following)
+                self._prepared = self._logs.prepare(self._following)
         if self._prepared is not None:
             self._prepared.prefetch(byte_count)
 
     def drop(self) -> None:
         if self._following is not None:
-            self._reader.drop(self._following.remote_log_segment_id)
+            self._logs.drop(self._following.remote_log_segment_id)
 
 
 def requested_range(metadata: RemoteLogSegmentMetadata, start: int, end: int | None) -> ByteRange:

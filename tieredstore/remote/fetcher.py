@@ -1,4 +1,4 @@
-"""The reading half of a remote storage manager, put together from the settings."""
+"""The half of a remote storage manager that fetches, put together from the settings."""
 
 from __future__ import annotations
 
@@ -11,31 +11,33 @@ from tieredstore.config import ChunkCacheSettings, FetchSettings, IndexCacheSett
 from tieredstore.errors import ConfigError
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata
 from tieredstore.remote.bounded_map import BoundedMap
+from tieredstore.remote.cached_loads import CachedLoads
 from tieredstore.remote.chunk_cache import ChunkCache, MemoryChunkCache
+from tieredstore.remote.chunk_loader import ChunkLoader
+from tieredstore.remote.indexes import BlobCache, Indexes, weight_of_indexes
 from tieredstore.remote.layout import KeyLayout
-from tieredstore.remote.loading import ChunkLoader
-from tieredstore.remote.lookups import BlobCache, CachedLoads, Indexes, Manifests, OpenManifest, weight_of_indexes
+from tieredstore.remote.manifests import Manifests, OpenManifest
 from tieredstore.remote.pools import Pools
-from tieredstore.remote.reader import SegmentReader
+from tieredstore.remote.segment_logs import SegmentLogs
 from tieredstore.remote.statistics import FetchCounters
 from tieredstore.remote.stream import ReadOptions
 from tieredstore.transform.keyring import KeyRing
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Fetcher:
     """Who finds manifests, indexes and chunks, and what they counted."""
 
     manifests: Manifests
     indexes: Indexes
-    reader: SegmentReader
+    logs: SegmentLogs
     counters: FetchCounters
     chunk_cache: ChunkCache | None
 
     @classmethod
     def of_settings(
         cls, settings: FetchSettings, store: ObjectStore, layout: KeyLayout, key_ring: KeyRing | None, *, pools: Pools
-    ) -> Reading:
+    ) -> Fetcher:
         """The ``fetch.*`` settings, over a store."""
         counters = FetchCounters()
         manifests = _manifests(settings, store, layout, key_ring, pools, counters)
@@ -59,7 +61,7 @@ class Reading:
         )
         timeout_s = None if settings.chunk_cache is None else settings.chunk_cache.get_timeout_ms / 1000
         options = ReadOptions(settings.read_ahead_bytes, timeout_s)
-        return cls(manifests, indexes, SegmentReader(layout, manifests, loader, options, pools=pools), counters, cache)
+        return cls(manifests, indexes, SegmentLogs(layout, manifests, loader, options, pools=pools), counters, cache)
 
     def forget(self, metadata: RemoteLogSegmentMetadata) -> None:
         """The segment is going to be deleted: what memory holds of it is no longer true."""
@@ -81,7 +83,7 @@ class Reading:
 
     def close(self) -> None:
         """Close what was prepared, and the chunk cache."""
-        self.reader.close()
+        self.logs.close()
         if self.chunk_cache is not None:
             self.chunk_cache.close()
 

@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieredstore.remote.planning import greedy_run, plan
+from tieredstore.remote.chunk_runs import greedy_run
+
+
+def plan(
+    chunks: range,
+    *,
+    size_of: Callable[[int], int],
+    max_bytes: int,
+    is_missing: Callable[[int], bool] = lambda _: True,
+) -> Iterator[range]:
+    """The requests that reading ``chunks`` in order makes, as a stream makes them: one run behind the other."""
+    chunk = chunks.start
+    while chunk < chunks.stop:
+        if not is_missing(chunk):
+            chunk += 1
+            continue
+        run = greedy_run(chunk, chunks.stop, size_of=size_of, max_bytes=max_bytes, is_missing=is_missing)
+        yield run
+        chunk = run.stop
+
 
 SIZES = st.lists(st.integers(1, 50), min_size=1, max_size=40)
 

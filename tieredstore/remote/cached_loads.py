@@ -1,0 +1,70 @@
+"""Small values that are asked for again and again: cached, and loaded once however many wait for them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Generic, TypeVar
+
+from tieredstore.errors import StoreUnavailable
+from tieredstore.remote.bounded_map import BoundedMap
+
+Value = TypeVar("Value")
+
+
+class CachedLoads(Generic[Value]):
+    """A cache that runs one load a key, whoever waits for it. Safe from several threads.
+
+    A caller that gives up does not cancel the load; failures are not kept. ``timeout_ms`` is how long a caller waits.
+    """
+
+    def __init__(self, cache: BoundedMap[str, Value], pool: Executor, timeout_ms: int, what: str) -> None:
+        self._cache = cache
+        self._pool = pool
+        self._timeout_s = timeout_ms / 1000
+        self._what = what
+        self._lock = threading.RLock()
+        self._running: dict[str, Future[Value]] = {}
+
+    def get(self, key: str, load: Callable[[], Value]) -> Value:
+        """The cached value, or what ``load`` returns or raises; StoreUnavailable if that takes too long."""
+        cached = self._cache.get(key)
+        if cached is not None:
+            return cached
+        future = self._started(key, load)
+        try:
+            return future.result(self._timeout_s)
+        except FutureTimeoutError as error:
+            if future.done():
+                raise  # the load's own TimeoutError, not ours
+            waited = f"{self._timeout_s:g} s"
+            raise StoreUnavailable(f"{self._what} did not come within {waited}; it goes on loading") from error
+
+    def discard(self, key: str) -> None:
+        """Forget a value."""
+        self._cache.discard(key)
+
+    def _started(self, key: str, load: Callable[[], Value]) -> Future[Value]:
+        with self._lock:
+            if key in self._running:
+                return self._running[key]
+            # A load puts its value into the cache before it leaves `_running`: one that ended meanwhile is there.
+            if (cached := self._cache.get(key)) is not None:
+                future: Future[Value] = Future()
+                future.set_result(cached)
+                return future
+            future = self._pool.submit(self._run, key, load)
+            if not future.done():  # an executor may run the task before submit returns
+                self._running[key] = future
+            return future
+
+    def _run(self, key: str, load: Callable[[], Value]) -> Value:
+        try:
+            loaded = load()
+            self._cache.put(key, loaded)
+            return loaded
+        finally:
+            with self._lock:
+                self._running.pop(key, None)

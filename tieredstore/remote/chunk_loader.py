@@ -1,0 +1,243 @@
+"""Chunks come: from the cache, from a load that somebody else started, or by a ranged GET of ours."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import replace
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.errors import CorruptData, ObjectNotFound, RangeNotSatisfiable, SegmentCorrupt
+from tieredstore.remote.buffers import Destination, Original, StreamBuffers
+from tieredstore.remote.chunk_cache import ChunkCache, ChunkKey
+from tieredstore.remote.chunk_loads import Arrived, Job, Load, OpenSegment, Scheduled
+from tieredstore.remote.chunk_runs import greedy_run
+from tieredstore.remote.statistics import FetchCounters
+
+if TYPE_CHECKING:
+    from tieredstore.backends.base import ObjectStore
+    from tieredstore.remote.manifests import Manifests
+    from tieredstore.remote.pools import Pools
+
+MAX_IDLE_BUFFERS: Final = 2
+"""Closed streams whose memory is kept for the next ones: faulting it in anew cost a fifth of a whole read."""
+
+
+class ChunkLoader:
+    """Gives chunks out of the cache, and loads those that it lacks. Thread-safe.
+
+    Loads are shared where there is a cache: a chunk is fetched once, however many readers wait for it.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        manifests: Manifests,
+        *,
+        pools: Pools,
+        cache: ChunkCache | None,
+        coalesce_max_bytes: int,
+        counters: FetchCounters,
+    ) -> None:
+        self._store = store
+        self._identity = store.identity  # asked for once: it is part of every chunk's key
+        self._manifests = manifests
+        self._pools = pools
+        self.cache = cache
+        self.coalesce_max_bytes = coalesce_max_bytes
+        self.counters = counters
+        self._lock = threading.Lock()
+        self._running: dict[ChunkKey, Load] = {}
+        # Without a lock: a stream may be closed by the garbage collector, wherever this thread is just then.
+        self._idle_buffers: deque[StreamBuffers] = deque(maxlen=MAX_IDLE_BUFFERS)
+
+    def take_buffers(self) -> StreamBuffers:
+        """Memory for a stream: what an earlier one left, if there is any."""
+        try:
+            return self._idle_buffers.pop()
+        except IndexError:
+            return StreamBuffers(reuse=self.cache is None)
+
+    def give_buffers(self, buffers: StreamBuffers) -> None:
+        """Take back the memory of a stream of which nothing is under way any more."""
+        self._idle_buffers.append(buffers)
+
+    def schedule(
+        self,
+        segment: OpenSegment,
+        first: int,
+        limit: int,
+        max_bytes: int,
+        buffers: StreamBuffers,
+        destination: Destination | None = None,
+    ) -> list[Scheduled]:
+        """Arrange for chunk ``first``, and for those before ``limit`` that come with the same request.
+
+        With a ``destination`` (which a cache leaves aside: it shares what it loads) chunks inside it come there.
+        """
+        if self.cache is None:
+            run = greedy_run(first, limit, size_of=segment.index.original_size, max_bytes=max_bytes)
+            job = Job(segment, run, buffers, destination)
+            load = Load(run, self._pools.fetch.submit(self._fetch, job))
+            return [Scheduled(chunk, load, owned=True, direct=job.is_direct(chunk)) for chunk in run]
+        with self._lock:
+            # A load puts its chunk into the cache before it leaves `_running`, so that here, under the lock,
+            # a chunk that is in neither is really missing, and claiming it makes everybody else wait for us.
+            running = self._running.get(self.key(segment, first))
+            if running is not None:
+                return [Scheduled(first, running)]
+            if self.key(segment, first) in self.cache:
+                return [Scheduled(first, None)]
+            load = self._claim(segment, first, limit, max_bytes, buffers)
+            return [Scheduled(chunk, load) for chunk in load.chunks]
+
+    def read_cached(self, segment: OpenSegment, scheduled: Scheduled, target: memoryview) -> bool:
+        """A whole chunk from the cache straight into the reader's buffer; False where that cannot be."""
+        cache = self.cache
+        if cache is None or cache.encrypted or scheduled.load is not None:
+            return False
+        if not cache.get_into(self.key(segment, scheduled.chunk), target):
+            return False
+        self.counters.add(chunk_hits=1)
+        return True
+
+    def original(
+        self, segment: OpenSegment, scheduled: Scheduled, buffers: StreamBuffers, timeout_s: float | None
+    ) -> Original:
+        """A scheduled chunk's original bytes: a hit is read on the caller's thread, a load is waited for.
+
+        A chunk that the cache was said to hold and does not give any more is loaded after all.
+        """
+        load = scheduled.load
+        if load is None:
+            cached = self._cached(segment, scheduled.chunk, buffers)
+            if cached is not None:
+                return cached
+            load = self._load_after_all(segment, scheduled.chunk, buffers)
+        started = monotonic()
+        try:
+            return load.chunk(scheduled.chunk, timeout_s)
+        finally:
+            self.counters.add(chunk_misses=1, wait_seconds=monotonic() - started)
+
+    def key(self, segment: OpenSegment, chunk: int) -> ChunkKey:
+        """Under which the cache has a chunk."""
+        return ChunkKey(self._identity, segment.log_key, chunk, segment.layout)
+
+    def _cached(self, segment: OpenSegment, chunk: int, buffers: StreamBuffers) -> Original | None:
+        """A chunk from the cache, decoded if need be; None if it is not there any more, or not what was put in."""
+        cache = self.cache
+        assert cache is not None
+        original = buffers.originals.take(segment.index.original_size(chunk))
+        stored = original
+        if cache.encrypted:
+            stored = buffers.stored.take(segment.positions[chunk + 1] - segment.positions[chunk])
+        try:
+            if not cache.get_into(self.key(segment, chunk), stored):
+                return None
+            if cache.encrypted:
+                segment.decoder.decode_into(stored, original)
+        except CorruptData:  # what the cache holds is not what was put in: a miss
+            return None
+        self.counters.add(chunk_hits=1)
+        return original
+
+    def _load_after_all(self, segment: OpenSegment, chunk: int, buffers: StreamBuffers) -> Load:
+        with self._lock:
+            running = self._running.get(self.key(segment, chunk))
+            if running is None:
+                running = self._claim(segment, chunk, chunk + 1, 1, buffers)
+            return running
+
+    def _claim(self, segment: OpenSegment, first: int, limit: int, max_bytes: int, buffers: StreamBuffers) -> Load:
+        """Start a load that others share; the caller holds the lock."""
+
+        def is_missing(chunk: int) -> bool:
+            key = self.key(segment, chunk)
+            return key not in self._running and (self.cache is None or key not in self.cache)
+
+        run = greedy_run(first, limit, size_of=segment.index.original_size, max_bytes=max_bytes, is_missing=is_missing)
+        load = Load(run, self._pools.fetch.submit(self._fetch_shared, Job(segment, run, buffers)))
+        for chunk in run:
+            self._running[self.key(segment, chunk)] = load
+        return load
+
+    def _fetch_shared(self, job: Job) -> Arrived:
+        try:
+            return self._fetch(job)
+        except BaseException:
+            self._finish(job.segment, job.run)
+            raise
+
+    def _finish(self, segment: OpenSegment, run: range) -> None:
+        with self._lock:
+            for chunk in run:
+                self._running.pop(self.key(segment, chunk), None)
+
+    def _fetch(self, job: Job) -> Arrived:
+        """One GET for the run; its chunks are decoded by the transform pool."""
+        segment, run = job.segment, job.run
+        start, stop = segment.positions[run.start], segment.positions[run.stop]
+        direct = job.region(run) if segment.decoder.is_identity else None
+        stored = job.buffers.stored.take(stop - start) if direct is None else direct
+        try:
+            self._read_stored(segment, start, stored)
+        except RangeNotSatisfiable as error:
+            if len(run) > 1:
+                return self._fetch_one_by_one(job)
+            raise self._manifests.why_missing(segment.metadata, segment.log_key, error, SegmentCorrupt) from error
+        except ObjectNotFound as error:
+            raise self._manifests.why_missing(segment.metadata, segment.log_key, error, SegmentCorrupt) from error
+        decoding: list[Future[Original]] = []
+        for chunk in run:
+            piece = stored[segment.positions[chunk] - start : segment.positions[chunk + 1] - start]
+            decoding.append(self._pools.transform.submit(self._decode, job, chunk, piece))
+        return Arrived(decoding, stored if direct is None else None)
+
+    def _fetch_one_by_one(self, job: Job) -> Arrived:
+        """The object ends within the run: what lies before its end is still good."""
+        decoding: list[Future[Original]] = []
+        # Its readers were told which chunks come into their buffers: that must stay as it is for the run as a whole.
+        copied = job.segment.decoder.is_identity and job.region(job.run) is None
+        for chunk in job.run:
+            alone = replace(job, run=range(chunk, chunk + 1), destination=None if copied else job.destination)
+            try:
+                decoding.extend(self._fetch(alone).decoding)
+            except SegmentCorrupt as error:
+                self._finish(alone.segment, alone.run)
+                failed: Future[Original] = Future()
+                failed.set_exception(error)
+                decoding.append(failed)
+        return Arrived(decoding)
+
+    def _read_stored(self, segment: OpenSegment, position: int, buffer: memoryview) -> None:
+        self.counters.add(requests=1, bytes_fetched=len(buffer))
+        self._store.get_into(segment.log_key, position, buffer)
+
+    def _decode(self, job: Job, chunk: int, stored: memoryview) -> Original:
+        segment = job.segment
+        try:
+            original = self._original(job, chunk, stored)
+        except CorruptData as error:
+            self.counters.add(chunk_load_failures=1)
+            raise SegmentCorrupt(f"chunk {chunk} of {segment.metadata} is damaged: {error}") from error
+        else:
+            self.counters.add(chunk_loads=1)
+            if self.cache is not None:
+                self.cache.put(self.key(segment, chunk), stored if self.cache.encrypted else original)
+            return original
+        finally:
+            if self.cache is not None:
+                self._finish(segment, range(chunk, chunk + 1))
+
+    @staticmethod
+    def _original(job: Job, chunk: int, stored: memoryview) -> Original:
+        if job.segment.decoder.is_identity:
+            return stored
+        original = job.region(range(chunk, chunk + 1))
+        if original is None:
+            original = job.buffers.originals.take(job.segment.index.original_size(chunk))
+        job.segment.decoder.decode_into(stored, original)
+        return original

@@ -1,0 +1,109 @@
+"""The manifests of a store: read, checked, their data keys opened, and kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tieredstore.errors import (
+    CorruptData,
+    ManifestCorrupt,
+    ObjectNotFound,
+    RangeNotSatisfiable,
+    SegmentNotFound,
+    UnknownKey,
+)
+from tieredstore.format.keys import Suffix
+from tieredstore.model import RemoteLogSegmentMetadata
+from tieredstore.remote.manifest_object import read_manifest
+from tieredstore.transform.encryption import DataKey, SegmentCipher
+
+if TYPE_CHECKING:
+    from tieredstore.backends.base import ObjectStore
+    from tieredstore.format.manifest import SegmentManifest
+    from tieredstore.remote.cached_loads import CachedLoads
+    from tieredstore.remote.layout import KeyLayout
+    from tieredstore.remote.statistics import FetchCounters
+    from tieredstore.transform.keyring import KeyRing
+
+
+@dataclass(frozen=True, slots=True)
+class OpenManifest:
+    """A manifest and what its data key opens. ``cipher`` raises if the key ring does not hold the pair."""
+
+    manifest: SegmentManifest
+    opened: SegmentCipher | UnknownKey | ManifestCorrupt | None
+
+    @property
+    def cipher(self) -> SegmentCipher | None:
+        """What opens the segment's units; None for a segment that is not encrypted."""
+        if isinstance(self.opened, UnknownKey | ManifestCorrupt):
+            raise self.opened.with_traceback(None)
+        return self.opened
+
+
+class Manifests:
+    """The manifests of a store, cached by key: ``fetch.manifest.cache.*``. What is absent is asked for each time."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        layout: KeyLayout,
+        key_ring: KeyRing | None,
+        *,
+        loads: CachedLoads[OpenManifest],
+        counters: FetchCounters,
+    ) -> None:
+        self._store = store
+        self._layout = layout
+        self._key_ring = key_ring
+        self._loads = loads
+        self._counters = counters
+
+    def get(self, metadata: RemoteLogSegmentMetadata) -> OpenManifest:
+        """The segment's manifest, by at most one request; SegmentNotFound without one."""
+        key = self._layout.key(metadata, Suffix.MANIFEST)
+        return self._loads.get(key, lambda: self._load(key, metadata))
+
+    def forget(self, metadata: RemoteLogSegmentMetadata) -> None:
+        """Drop the segment's manifest from the cache."""
+        self._loads.discard(self._layout.key(metadata, Suffix.MANIFEST))
+
+    def why_missing(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        key: str,
+        error: ObjectNotFound | RangeNotSatisfiable,
+        corrupt: type[CorruptData],
+    ) -> CorruptData | SegmentNotFound:
+        """Why an object that a manifest points to is missing or short: corruption, unless a delete went by."""
+        self.forget(metadata)
+        try:
+            self._store.head(self._layout.key(metadata, Suffix.MANIFEST))
+        except ObjectNotFound:
+            return SegmentNotFound(f"{metadata} was deleted while it was read")
+        what = "is missing" if isinstance(error, ObjectNotFound) else "is shorter than its manifest says"
+        return corrupt(f"{self._layout.shown(key)} {what}, and its manifest exists: the segment is damaged")
+
+    def _load(self, key: str, metadata: RemoteLogSegmentMetadata) -> OpenManifest:
+        self._counters.add(manifest_requests=1)
+        shown = self._layout.shown(key)
+        try:
+            manifest = read_manifest(self._store, key, shown)
+        except ObjectNotFound as error:
+            raise SegmentNotFound(f"{metadata} is not in the store: {shown} does not exist") from error
+        return OpenManifest(manifest, self._open(manifest))
+
+    def _open(self, manifest: SegmentManifest) -> SegmentCipher | UnknownKey | ManifestCorrupt | None:
+        wrapped = manifest.encryption
+        if wrapped is None:
+            return None
+        if self._key_ring is None:
+            return UnknownKey(
+                f"the segment is encrypted (key pair {wrapped.key_id!r}) and no key ring is configured; set "
+                "encryption.enabled, encryption.key.pair.id and encryption.key.pairs"
+            )
+        try:
+            return SegmentCipher(DataKey(self._key_ring.unwrap(wrapped.key_id, wrapped.wrapped), wrapped.aad))
+        except (UnknownKey, ManifestCorrupt) as error:
+            return error  # who only looks at the manifest needs no key
