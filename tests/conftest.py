@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from hypothesis import settings
 
-pytest_plugins = ["tests.support.golden_catalogs", "tests.support.servers.fixtures", "tests.support.spark_session"]
+pytest_plugins = [
+    "tests.support.marks",
+    "tests.support.golden_catalogs",
+    "tests.support.servers.fixtures",
+    "tests.support.spark_session",
+]
 
 # A busy machine is no failure; pytest's own time-out ends a test that hangs.
 settings.register_profile("tieredstore", deadline=None)

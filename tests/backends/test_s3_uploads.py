@@ -18,6 +18,8 @@ from tests.support.servers.seaweedfs import start_seaweedfs
 from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.errors import AccessDenied, StoreUnavailable
 
+pytestmark = pytest.mark.server
+
 
 @pytest.fixture(params=["minio", "seaweedfs"])
 def server(request: pytest.FixtureRequest) -> S3Server:

@@ -146,6 +146,7 @@ def guarded() -> Iterator[KafkaServer]:
         yield server
 
 
+@pytest.mark.broker
 def test_the_right_to_read_the_topic_is_all_that_is_needed(guarded: KafkaServer) -> None:
     allowed, forbidden = make_topic(guarded), make_topic(guarded)
     for topic in (allowed, forbidden):
@@ -164,6 +165,7 @@ def test_the_right_to_read_the_topic_is_all_that_is_needed(guarded: KafkaServer)
         next(read_live(listener, forbidden, 0, 0, 3, isolation="read_committed", timeout_s=2))
 
 
+@pytest.mark.broker
 def test_a_client_shows_its_certificate(choosy: KafkaServer, tmp_path: Path) -> None:
     topic = make_topic(choosy)
     produce(choosy, topic, [Produced(None, b"")] * 3)
@@ -205,6 +207,7 @@ def test_a_listener_of_another_protocol_is_told_by_its_silence(kafka: KafkaServe
         cluster.topic("t")
 
 
+@pytest.mark.broker
 def test_a_broker_that_dies_in_the_middle_can_be_tried_again() -> None:
     with start_kafka() as server:
         topic, properties = make_topic(server), {"bootstrap.servers": server.bootstrap_servers}

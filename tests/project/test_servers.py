@@ -17,6 +17,8 @@ from tests.support.servers.minio import start_minio
 from tests.support.servers.probe import answers
 from tests.support.servers.process import Launch, ServerFailedError, installed_server, running
 
+pytestmark = pytest.mark.server
+
 HOLDER = """
 import time
 from tests.support.servers.minio import start_minio

@@ -28,6 +28,9 @@ CASES = ["07-zstd-enc-txn", "10-prefix-masked-custommeta", "11-single-record"]
 ON_S3 = {"minio": Compatibility.AWS, "seaweedfs": Compatibility.S3_COMPATIBLE}
 
 
+pytestmark = pytest.mark.server
+
+
 @pytest.fixture(params=[*ON_S3, "gcs", "azure"])
 def store(request: pytest.FixtureRequest) -> Iterator[ObjectStore]:
     """An empty store on a real server."""

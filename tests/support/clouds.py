@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import pytest
@@ -144,6 +144,8 @@ def plan(proxy: FaultProxy, cloud: Cloud, fault: Fault, request: str, times: int
 
 class OnBothClouds:
     """Fixtures of tests that run on each of the two clouds, ``store`` behind a fault proxy."""
+
+    pytestmark: ClassVar = pytest.mark.server
 
     @pytest.fixture(params=["gcs", "azure"])
     def cloud(self, request: pytest.FixtureRequest) -> Cloud:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import itertools
+import os
 import random
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +23,8 @@ TIMEOUT_S: Final = 60.0
 _admin: Any = importlib.import_module("confluent_kafka.admin")
 # It has no types.
 _aiokafka: Any = importlib.import_module("aiokafka")
-_names = itertools.count()
+# The broker is shared by the workers of a run.
+_names = (f"{os.getpid()}-{number}" for number in itertools.count())
 
 Row = dict[str, Any]
 Headers = tuple[tuple[str, bytes | None], ...]

@@ -32,7 +32,7 @@ from tieredstore.catalog import Catalog, load_catalog
 from tieredstore.errors import BrokerUnavailable, ConfigError, DataLoss, ResourceNotFound
 from tieredstore.live import LiveCluster
 from tieredstore.model import Uuid
-from tieredstore.spark import log_snapshot
+from tieredstore.spark.source import log_snapshot
 from tieredstore.spark.source.options import parse_options
 from tieredstore.spark.source.streaming import StreamReader
 

@@ -12,7 +12,7 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from tieredstore.spark import workers
+from tieredstore.spark.source import workers
 from tieredstore.spark.source.tasks import read_task
 
 if TYPE_CHECKING:

@@ -1,47 +1,71 @@
-"""Fixtures for the servers of object stores and Kafka: each starts when a test first asks for it, once a test process.
+"""Fixtures for the servers of object stores and Kafka: each starts when a test first asks for it, once a run.
 
-A test that kills a server takes one of its own: ``with start_minio() as server: ... server.kill()``.
+The process that starts the run holds them, and tells its workers where they are (``shared``). A test that kills a
+server takes one of its own: ``with start_minio() as server: ... server.kill()``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import Any, cast
 
 import pytest
 
-from tests.support.servers.azurite_server import AzureServer, start_azurite
-from tests.support.servers.fake_gcs import GcsServer, start_fake_gcs
-from tests.support.servers.kafka import KafkaServer, start_kafka
-from tests.support.servers.minio import start_minio
+from tests.support.servers.azurite_server import AzureServer
+from tests.support.servers.fake_gcs import GcsServer
+from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.s3_server import S3Server
-from tests.support.servers.seaweedfs import start_seaweedfs
+from tests.support.servers.shared import Server, ServersDoor, SharedServers, ask, server_of
+
+_DOOR = "tieredstore_servers"
+_servers = pytest.StashKey[SharedServers]()
+_door = pytest.StashKey[ServersDoor]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_servers] = SharedServers()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """A worker is about to start: it is told where to ask."""
+    stash = node.config.stash
+    if _door not in stash:
+        stash[_door] = ServersDoor(stash[_servers])
+    node.workerinput[_DOOR] = stash[_door].address
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _door in config.stash:
+        config.stash[_door].close()
+    config.stash[_servers].close()
+
+
+def _server(config: pytest.Config, name: str) -> Server:
+    workerinput = getattr(config, "workerinput", None)
+    texts = config.stash[_servers].describe(name) if workerinput is None else ask(workerinput[_DOOR], name)
+    return server_of(name, texts)
 
 
 @pytest.fixture(scope="session")
-def seaweedfs() -> Iterator[S3Server]:
-    with start_seaweedfs() as server:
-        yield server
+def seaweedfs(pytestconfig: pytest.Config) -> S3Server:
+    return cast("S3Server", _server(pytestconfig, "seaweedfs"))
 
 
 @pytest.fixture(scope="session")
-def minio() -> Iterator[S3Server]:
-    with start_minio() as server:
-        yield server
+def minio(pytestconfig: pytest.Config) -> S3Server:
+    return cast("S3Server", _server(pytestconfig, "minio"))
 
 
 @pytest.fixture(scope="session")
-def fake_gcs() -> Iterator[GcsServer]:
-    with start_fake_gcs() as server:
-        yield server
+def fake_gcs(pytestconfig: pytest.Config) -> GcsServer:
+    return cast("GcsServer", _server(pytestconfig, "fake_gcs"))
 
 
 @pytest.fixture(scope="session")
-def azurite() -> Iterator[AzureServer]:
-    with start_azurite() as server:
-        yield server
+def azurite(pytestconfig: pytest.Config) -> AzureServer:
+    return cast("AzureServer", _server(pytestconfig, "azurite"))
 
 
 @pytest.fixture(scope="session")
-def kafka() -> Iterator[KafkaServer]:
-    with start_kafka() as server:
-        yield server
+def kafka(pytestconfig: pytest.Config) -> KafkaServer:
+    return cast("KafkaServer", _server(pytestconfig, "kafka"))

@@ -10,7 +10,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 from cryptography.x509.oid import NameOID
 
 
@@ -21,6 +21,18 @@ class Identity:
     key: ec.EllipticCurvePrivateKey
     certificate: x509.Certificate
 
+    @classmethod
+    def of_pem(cls, pem: str) -> Identity:
+        """The identity that ``pem`` says."""
+        key = load_pem_private_key(pem.encode("ascii"), None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        return cls(key, x509.load_pem_x509_certificate(pem[pem.index("-----BEGIN CERTIFICATE") :].encode("ascii")))
+
+    @property
+    def pem(self) -> str:
+        """Key and certificate, as Java has them in one file."""
+        return self.key_pem + self.certificate_pem
+
     @property
     def key_pem(self) -> str:
         return self.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode("ascii")
@@ -30,8 +42,8 @@ class Identity:
         return self.certificate.public_bytes(Encoding.PEM).decode("ascii")
 
     def write(self, path: Path) -> Path:
-        """Key and certificate in one file, as Java has them."""
-        path.write_text(self.key_pem + self.certificate_pem)
+        """Key and certificate in one file."""
+        path.write_text(self.pem)
         return path
 
 

@@ -1,0 +1,76 @@
+"""What a test needs, told by the fixtures that it asks for: marks to choose tests by, and the worker it runs on.
+
+A test that starts processes of its own, or a server past the fixtures, is marked by hand.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import pytest
+
+MARK_OF_FIXTURE: Final = {
+    "seaweedfs": "server",
+    "minio": "server",
+    "fake_gcs": "server",
+    "azurite": "server",
+    "kafka": "broker",
+    "spark": "spark",
+}
+
+
+def marks_of(fixtures: Iterable[object]) -> set[str]:
+    """The marks of a test that asks for these fixtures."""
+    return {MARK_OF_FIXTURE[name] for name in fixtures if isinstance(name, str) and name in MARK_OF_FIXTURE}
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest chooses by marks, and before xdist reads the groups
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if isinstance(item, pytest.Function):
+            # A parameter that is a fixture's name is one that the test asks for by `request.getfixturevalue`.
+            parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+            for mark in sorted(marks_of(item.fixturenames) | marks_of(parameters)):
+                item.add_marker(mark)
+            if item.get_closest_marker("spark") is not None:
+                item.add_marker(pytest.mark.xdist_group("spark"))
+    if hasattr(config, "workerinput"):
+        items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    """The long ones first: whoever begins the last unit of work should soon be done with it."""
+    return next((turn for turn, mark in enumerate(("spark", "slow", "broker")) if item.get_closest_marker(mark)), 3)
+
+
+@pytest.fixture(autouse=True)
+def needs_are_told(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A server that a test starts by `getfixturevalue` must be told by its marks: `make unit` goes by them."""
+    yield
+    untold = marks_of(request.fixturenames) - {mark.name for mark in request.node.iter_markers()}
+    assert not untold, f"the test used a fixture of {', '.join(untold)}: mark it by hand with pytest.mark"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # `pytest -n 2` is enough: the tests of a file stay together, and those that need Spark on the worker that has it.
+    if getattr(config.option, "dist", "no") == "load":
+        config.option.dist = "loadgroup"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """A worker takes all tests of a group, or of a file: what a module's tests share is made once."""
+    if config.getoption("dist") != "loadgroup":
+        return None
+    config.option.loadscopereorder = False  # the order is the one above, not the number of tests
+    scheduler: Any = importlib.import_module("xdist.scheduler").LoadGroupScheduling(config, log)  # it has no types
+    group_of = scheduler._split_scope
+
+    def unit_of(nodeid: str) -> str:
+        group: str = group_of(nodeid)
+        return nodeid.partition("::")[0] if group == nodeid else group
+
+    scheduler._split_scope = unit_of
+    return scheduler
