@@ -4,54 +4,60 @@ VENV := .venv
 BIN := $(VENV)/bin
 STORE ?= filesystem
 PYTEST_ARGS ?=
+PIN := uv pip compile --universal --generate-hashes --no-header --no-annotate --python-version 3.11
 
-.PHONY: help demo test check types layers unit asan bench docs lock clean
+.PHONY: help demo test toolchain servers check types layers unit asan bench docs lock clean
 
 help: ## say what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
 
 $(VENV)/installed: requirements.lock pyproject.toml setup.py $(wildcard tieredstore/kafka/records/*.p*x* tieredstore/kafka/records/*.h)
 	@scripts/check-prerequisites $(PYTHON)
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --require-hashes --requirement requirements.lock
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@$(PYTHON) -m scripts.environment
 	@touch $@
 
 demo: $(VENV)/installed ## real Kafka segments into a store (STORE=filesystem or s3), back, and through Spark
+	@$(BIN)/python -m scripts.toolchain demo
 	$(BIN)/python examples/demo.py --store $(STORE)
 
-test: check types layers unit ## everything CI runs
+test: toolchain check types layers unit ## everything CI runs
 
 check: $(VENV)/installed ## lint and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(VENV)/installed ## mypy and pyright, both strict
+types: toolchain ## mypy and pyright, both strict
 	$(BIN)/mypy
 	$(BIN)/pyright
 
 layers: $(VENV)/installed ## imports go down only
 	$(BIN)/lint-imports
 
-$(VENV)/servers/installed: $(VENV)/installed scripts/install-servers tests/support/servers/kafka_jars/pom.xml
-	@scripts/check-prerequisites $(PYTHON) test
-	scripts/install-servers $(VENV)/servers
+toolchain: $(VENV)/installed
+	@$(BIN)/python -m scripts.toolchain test
+
+$(VENV)/servers/installed: $(VENV)/installed scripts/servers.py scripts/jars.py tests/support/servers/kafka_jars/jars.lock
+	@$(BIN)/python -m scripts.servers
 	@touch $@
 
-unit: $(VENV)/servers/installed ## the tests, with the object-store servers that they start
+servers: $(VENV)/servers/installed ## the servers that the tests start
+
+unit: toolchain $(VENV)/servers/installed ## the tests, with the object-store servers that they start
 	$(BIN)/python -m pytest --numprocesses 2 $(PYTEST_ARGS)
 
 asan: $(VENV)/installed ## damaged batches against a kernel built with AddressSanitizer
 	tests/asan/run $(BIN)/python 10000
 
-bench: $(VENV)/servers/installed ## benchmarks of the hot paths, JSON out, one after the other
-	for name in transform fetch backends decode catalog spark; do $(BIN)/python -m benchmarks.bench_$$name || exit 1; done
+bench: toolchain $(VENV)/servers/installed ## benchmarks of the hot paths, JSON out, one after the other
+	for name in transform fetch backends decode catalog spark; do PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks.bench_$$name || exit 1; done
 
 docs: $(VENV)/installed ## regenerate docs/settings.md
 	$(BIN)/python -m tieredstore.config.reference > docs/settings.md
 
-lock: ## pin the versions that CI tests (needs uv)
-	uv pip compile pyproject.toml --extra dev --universal --generate-hashes --no-header --no-annotate --python-version 3.11 --output-file requirements.lock
+lock: ## pin the versions that CI tests (needs uv, and Maven for the broker's jars)
+	$(PIN) pyproject.toml --extra dev --output-file requirements.lock
+	for tool in go java node; do $(PIN) --group $$tool --output-file scripts/wheels/$$tool.lock || exit 1; done
+	$(BIN)/python -m scripts.jars
 
 clean: ## forget the virtual environment and everything made
 	rm -rf $(VENV) demo-out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

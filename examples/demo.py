@@ -27,6 +27,7 @@ from tieredstore.remote import RemoteStorageManager
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from examples.stores import STORES
+from scripts import toolchain
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"
@@ -122,11 +123,14 @@ def read_back(originals: list[LogSegment], settings: Path) -> float:
 
 
 def query_with_spark(settings: Path, log: Path) -> None:
-    """Spark's queries, in a process of its own; what Spark logs goes into ``log``."""
+    """Spark's queries, in a process of its own; what Spark logs goes into ``log``. Without Java: one line instead."""
+    if toolchain.located(toolchain.JAVA) is None:
+        print(f"Spark's part is left out: {toolchain.missing(toolchain.JAVA)}")
+        return
     print(f"$ python examples/spark_demo.py {shlex.quote(shown(settings))}", flush=True)
     command = [sys.executable, str(ROOT / "examples" / "spark_demo.py"), str(settings)]
     with log.open("wb") as stderr:
-        done = subprocess.run(command, cwd=ROOT, stderr=stderr, check=False)
+        done = subprocess.run(command, cwd=ROOT, stderr=stderr, env=toolchain.environment(), check=False)
     if done.returncode:
         sys.exit(f"Spark failed; {shown(log)} says why (it needs Java 17 or later)")
 

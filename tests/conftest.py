@@ -9,6 +9,7 @@ pytest_plugins = [
     "tests.support.golden_catalogs",
     "tests.support.servers.fixtures",
     "tests.support.spark_session",
+    "tests.support.toolchain",
 ]
 
 # A busy machine is no failure; pytest's own time-out ends a test that hangs.

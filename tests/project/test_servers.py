@@ -83,5 +83,5 @@ def test_a_server_that_is_never_ready_is_given_up(monkeypatch: pytest.MonkeyPatc
 
 def test_a_part_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TIEREDSTORE_SERVERS", str(tmp_path))
-    with pytest.raises(ServerFailedError, match="install-servers"):
+    with pytest.raises(ServerFailedError, match="make servers"):
         installed_server("minio")

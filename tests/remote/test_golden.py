@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.golden_data import ALL_SEGMENTS, GoldenSegment, case_info, settings_text
+from tests.support.node_crypto import unwrap_with_node
 from tests.support.stored_golden import files_of, manifest_of, metadata_of, original_indexes, settings_of
-from tests.transform.test_keyring import openssl_unwrap
 from tieredstore.errors import IndexNotRecorded
 from tieredstore.format.custom_metadata import CustomMetadata
 from tieredstore.format.manifest import SegmentManifest
@@ -113,7 +113,7 @@ def test_with_the_plugins_randomness_we_write_the_plugins_bytes(segment: GoldenS
         private = Path(settings_text(segment.case)[f"encryption.key.pairs.{key_id}.private.key.file"])
         encryption = SegmentManifest.from_bytes(ours).encryption
         assert encryption is not None
-        assert openssl_unwrap(private, encryption.wrapped, tmp_path) == random.data_key
+        assert unwrap_with_node(private, encryption.wrapped) == random.data_key
     assert ours == theirs
     _check_custom_metadata(segment, custom)
 

@@ -1,14 +1,24 @@
-"""The key ring against PEM files made by openssl, and data keys wrapped by the plugin."""
+"""The key ring against PEM files that pyca/cryptography makes, and data keys wrapped by the plugin."""
 
 from __future__ import annotations
 
-import subprocess
 from functools import cache
 from pathlib import Path
 
 import pytest
 from Crypto.PublicKey import RSA
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+    load_pem_public_key,
+)
 
+from tests.support.node_crypto import unwrap_with_node
 from tests.support.paths import GOLDEN
 from tieredstore.errors import KeyRingError, ManifestCorrupt, UnknownKey
 from tieredstore.transform.keyring import KeyPair, KeyRing
@@ -23,16 +33,11 @@ def golden_ring(active: str = "key1") -> KeyRing:
     return KeyRing.from_files(active, files)
 
 
-def openssl(*arguments: str, given: bytes | None = None) -> bytes:
-    return subprocess.run(["openssl", *arguments], input=given, capture_output=True, check=True, timeout=60).stdout
-
-
-def openssl_unwrap(private: Path, wrapped: bytes, folder: Path) -> bytes:
-    """The data key, by an implementation that shares no code with ours."""
-    (folder / "wrapped").write_bytes(wrapped)
-    options = ["rsa_padding_mode:oaep", "rsa_oaep_md:sha3-512", "rsa_mgf1_md:sha3-512"]
-    flags = [word for option in options for word in ("-pkeyopt", option)]
-    return openssl("pkeyutl", "-decrypt", "-inkey", str(private), "-in", str(folder / "wrapped"), *flags)
+def write_pair(private: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey, folder: Path) -> None:
+    """``private`` and ``public`` in ``folder``, in the formats that the plugin reads, by a library that is not ours."""
+    (folder / "private").write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    public = private.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    (folder / "public").write_bytes(public)
 
 
 @cache
@@ -41,12 +46,12 @@ def pair_of(bits: int) -> KeyPair:
     return KeyPair(private.public_key(), private)
 
 
-def test_openssl_opens_what_the_active_pair_wraps(tmp_path: Path) -> None:
+def test_another_implementation_opens_what_the_active_pair_wraps() -> None:
     data_key = bytes(range(32))
     for active in ("key1", "key2"):
         wrapped = golden_ring(active).wrap(data_key)
         assert len(wrapped) == 384
-        assert openssl_unwrap(KEYS / f"{active}.private.pem", wrapped, tmp_path) == data_key
+        assert unwrap_with_node(KEYS / f"{active}.private.pem", wrapped) == data_key
 
 
 def test_any_pair_of_the_ring_unwraps_whichever_is_active() -> None:
@@ -89,16 +94,13 @@ def test_secrets_are_not_shown() -> None:
 
 
 def test_the_smallest_modulus_that_holds_a_data_key_works(tmp_path: Path) -> None:
-    openssl("genrsa", "-out", str(tmp_path / "traditional"), "1296")
-    openssl("pkcs8", "-topk8", "-nocrypt", "-in", str(tmp_path / "traditional"), "-out", str(tmp_path / "private"))
-    openssl("rsa", "-in", str(tmp_path / "private"), "-pubout", "-out", str(tmp_path / "public"))
+    write_pair(rsa.generate_private_key(65537, 1296), tmp_path)
     ring = KeyRing.from_files("a", {"a": (tmp_path / "public", tmp_path / "private")})
     assert ring.unwrap("a", ring.wrap(b"k" * 32)) == b"k" * 32
 
 
 def test_a_smaller_modulus_is_refused_at_start_up(tmp_path: Path) -> None:
-    openssl("genpkey", "-algorithm", "RSA", "-pkeyopt", "rsa_keygen_bits:1024", "-out", str(tmp_path / "private"))
-    openssl("pkey", "-in", str(tmp_path / "private"), "-pubout", "-out", str(tmp_path / "public"))
+    write_pair(rsa.generate_private_key(65537, 1024), tmp_path)
     with pytest.raises(KeyRingError, match="has 1024 bits; a data key needs at least 1296"):
         KeyPair.from_files(tmp_path / "public", tmp_path / "private")
 
@@ -109,8 +111,11 @@ def test_files_that_are_not_a_pair_are_refused() -> None:
 
 
 def test_pkcs1_files_are_refused_with_the_command_that_converts_them(tmp_path: Path) -> None:
-    openssl("pkey", "-in", str(PRIVATE), "-traditional", "-out", str(tmp_path / "private"))
-    openssl("rsa", "-in", str(PRIVATE), "-RSAPublicKey_out", "-out", str(tmp_path / "public"))
+    private = load_pem_private_key(PRIVATE.read_bytes(), None)
+    traditional = private.private_bytes(Encoding.PEM, PrivateFormat.TraditionalOpenSSL, NoEncryption())
+    (tmp_path / "private").write_bytes(traditional)
+    public = load_pem_public_key(PUBLIC.read_bytes())
+    (tmp_path / "public").write_bytes(public.public_bytes(Encoding.PEM, PublicFormat.PKCS1))
     with pytest.raises(KeyRingError, match=r"not an unencrypted PKCS#8.*openssl pkcs8 -topk8"):
         read_private_key(tmp_path / "private")
     with pytest.raises(KeyRingError, match=r"not a SubjectPublicKeyInfo.*openssl rsa"):
@@ -118,15 +123,15 @@ def test_pkcs1_files_are_refused_with_the_command_that_converts_them(tmp_path: P
 
 
 def test_encrypted_private_keys_are_refused(tmp_path: Path) -> None:
-    openssl("pkey", "-in", str(PRIVATE), "-aes256", "-passout", "pass:secret", "-out", str(tmp_path / "private"))
+    private = load_pem_private_key(PRIVATE.read_bytes(), None)
+    encryption = BestAvailableEncryption(b"secret")
+    (tmp_path / "private").write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption))
     with pytest.raises(KeyRingError, match="not an unencrypted PKCS#8"):
         read_private_key(tmp_path / "private")
 
 
 def test_keys_that_are_not_rsa_are_refused(tmp_path: Path) -> None:
-    curve = "ec_paramgen_curve:P-256"
-    openssl("genpkey", "-algorithm", "EC", "-pkeyopt", curve, "-out", str(tmp_path / "private"))
-    openssl("pkey", "-in", str(tmp_path / "private"), "-pubout", "-out", str(tmp_path / "public"))
+    write_pair(ec.generate_private_key(ec.SECP256R1()), tmp_path)
     with pytest.raises(KeyRingError, match="not RSA"):
         read_private_key(tmp_path / "private")
     with pytest.raises(KeyRingError, match="does not hold an RSA key"):

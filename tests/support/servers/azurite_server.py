@@ -1,13 +1,13 @@
-"""Azurite: the Azure Blob emulator, which scripts/install-servers installs from npm."""
+"""Azurite: the Azure Blob emulator, which scripts/servers.py installs from npm."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from scripts.toolchain import NODE, located, missing
 from tests.support.servers.probe import answers
 from tests.support.servers.process import Launch, ServerFailedError, free_port, installed_server, running
 
@@ -41,9 +41,9 @@ def start_azurite() -> Generator[AzureServer, None, None]:
     def prepare(folder: Path) -> Launch:
         port = free_port()
         chosen.append(port)
-        node = shutil.which("node")
+        node = located(NODE)
         if node is None:
-            raise ServerFailedError("node is not on the PATH: Azurite needs Node.js 20 or later")
+            raise ServerFailedError(missing(NODE))
         script = installed_server("azurite/node_modules/azurite/dist/src/blob/main.js")
         command: list[str | Path] = [node, script, "--blobHost", "127.0.0.1", "--blobPort", str(port)]
         command += ["--location", folder, "--silent", "--skipApiVersionCheck", "--disableTelemetry"]

@@ -1,17 +1,17 @@
-"""A Kafka broker, which scripts/install-servers installs from Maven: one node that is its own controller.
+"""A Kafka broker, whose jars scripts/servers.py installs: one node that is its own controller.
 
 It has a listener for each way that clients come by: plain, SASL, TLS, and SASL over TLS.
 """
 
 from __future__ import annotations
 
-import shutil
 import socket
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from scripts.toolchain import JAVA, located, missing
 from tests.support.servers.kafka_certificates import Identity, issue, make_authority
 from tests.support.servers.process import Launch, ServerFailedError, free_port, installed_server, running
 
@@ -77,9 +77,9 @@ def start_kafka(jvm: Sequence[str] = _JVM, **overrides: str) -> Generator[KafkaS
 
 
 def _command(folder: Path, jvm: Sequence[str]) -> list[str | Path]:
-    java = shutil.which("java")
+    java = located(JAVA)
     if java is None:
-        raise ServerFailedError("java is not on the PATH: the Kafka broker needs Java 17 or later")
+        raise ServerFailedError(missing(JAVA))
     command = f"cd '{folder}' && {_SCRIPT.strip()}"
     return ["/bin/sh", "-c", command, "kafka", java, *jvm, "-cp", f"{installed_server('kafka/libs')}/*"]
 

@@ -1,4 +1,4 @@
-"""MinIO, which scripts/install-servers builds from its Go module."""
+"""MinIO, which scripts/servers.py builds from its Go module."""
 
 from __future__ import annotations
 

