@@ -5,9 +5,11 @@ Only the standard library is there when this runs.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Final
 
@@ -38,7 +40,7 @@ def main() -> None:
         install.run((*pip, "--require-hashes", "--requirement", _LOCK), PipProgress().describe)
         install.status = ""
     with build:
-        build.run((*pip, "--no-deps", "--no-build-isolation", "--editable", ROOT))
+        build.run((*pip, "--no-deps", "--no-build-isolation", "--editable", ROOT), environment=_with_compiler())
 
 
 class PipProgress:
@@ -56,10 +58,18 @@ class PipProgress:
                 return f"{self._collected}: {requirement.split('==')[0]}"
             case ["Downloading", file, *size]:
                 return f"{self._collected}: downloading {file.rpartition('/')[2]} {' '.join(size)}"
-            case ["Building", "wheel", *_] | ["Installing", "collected", *_]:
-                return " ".join(words[:4]).rstrip(":")
+            case ["Building", "wheel", "for", package, *_]:
+                return f"building {package}"
+            case ["Installing", "collected", *_]:
+                return "unpacking them"
             case _:
                 return None
+
+
+def _with_compiler() -> dict[str, str]:
+    """Python asks for the compiler that it was built with; where that has another name here, ``cc`` does as well."""
+    compiler = (sysconfig.get_config_var("CC") or "cc").split()[0]
+    return {**({} if shutil.which(compiler) else {"CC": "cc"}), **os.environ}
 
 
 def _version() -> str:
