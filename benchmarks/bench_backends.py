@@ -84,12 +84,12 @@ def read_all(read: Read, data: bytes, parallelism: int) -> Job:
 
 def jobs_of(contest: Contest, data: bytes, what: Sequence[str]) -> dict[str, dict[str, CpuTimed]]:
     """What is compared, and in each the ways by name."""
-    found = {"upload": {name: CpuTimed(partial(upload, data)) for name, upload in contest.uploads.items()}}
+    contenders = {"upload": {name: CpuTimed(partial(upload, data)) for name, upload in contest.uploads.items()}}
     for parallelism in PARALLELISM if "reads" in what else ():
-        found[f"reads at parallelism {parallelism}"] = {
+        contenders[f"reads at parallelism {parallelism}"] = {
             name: CpuTimed(read_all(read, data, parallelism)) for name, read in contest.reads.items()
         }
-    return found
+    return contenders
 
 
 def measured(contest: Contest, data: bytes, runs: int, what: Sequence[str]) -> dict[str, object]:
@@ -97,12 +97,12 @@ def measured(contest: Contest, data: bytes, runs: int, what: Sequence[str]) -> d
     jobs = jobs_of(contest, data, what)
     flat = {f"{part}: {name}": job for part, ways in jobs.items() for name, job in ways.items()}
     taken = interleaved_seconds(flat, runs)
-    found: dict[str, object] = {}
+    figures: dict[str, object] = {}
     for part, ways in jobs.items():
         rate = {name: len(data) / statistics.median(taken[f"{part}: {name}"]) / 1e6 for name in ways}
         per_cpu = {name: len(data) / statistics.median(job.seconds[1:]) / 1e6 for name, job in ways.items()}
         best = max((name for name in rate if name != "ours" and name not in contest.unlike), key=rate.__getitem__)
-        found[part] = {
+        figures[part] = {
             "megabytes_per_second": {name: round(value) for name, value in rate.items()},
             "megabytes_per_cpu_second": {name: round(value) for name, value in per_cpu.items()},
             "ratios": {name: round(rate["ours"] / rate[name], 3) for name in rate if name != "ours"},
@@ -110,7 +110,7 @@ def measured(contest: Contest, data: bytes, runs: int, what: Sequence[str]) -> d
             "fastest_plain": best,
             "target": TARGET,
         }
-    return found
+    return figures
 
 
 def main() -> None:

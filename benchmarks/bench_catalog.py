@@ -122,20 +122,20 @@ def in_own_process(folder: Path, *, with_file: bool) -> dict[str, float]:
 def measure(folder: Path, segments: int, runs: int) -> dict[str, object]:
     StoreBuilder(folder, segments).build()
     print(f"{segments} segments are written", file=sys.stderr)
-    found: dict[str, object] = {"first, writing the file": in_own_process(folder, with_file=True)}
+    figures: dict[str, object] = {"first, writing the file": in_own_process(folder, with_file=True)}
     for name, with_file in (("cold", False), ("with file", True)):
         taken = [in_own_process(folder, with_file=with_file) for _ in range(runs)]
         if any(run["spans"] != segments for run in taken):
             raise SystemExit(f"the catalog of {segments} segments has {taken[0]['spans']} spans")
-        found[name] = {
+        figures[name] = {
             "seconds": round(statistics.median(run["seconds"] for run in taken), 3),
             "peak_mib": round(max(run["peak_mib"] for run in taken), 1),
             "target": TARGETS.get((segments, name)),
         }
-        print(f"{segments} segments, {name}: {found[name]}", file=sys.stderr)
+        print(f"{segments} segments, {name}: {figures[name]}", file=sys.stderr)
     store = FilesystemObjectStore(folder)
-    found["catalog_file_bytes"] = store.head(CatalogFile.beside(store, "").key).size
-    return found
+    figures["catalog_file_bytes"] = store.head(CatalogFile.beside(store, "").key).size
+    return figures
 
 
 def main() -> None:

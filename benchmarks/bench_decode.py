@@ -128,13 +128,13 @@ def measure_plain(value_size: int, runs: int) -> dict[str, object]:
         "aiokafka": lambda: decode_by_aiokafka(piece, check_crc=False),
         "aiokafka with CRC": lambda: decode_by_aiokafka(piece, check_crc=True),
     }
-    found = rates(interleaved_seconds({name: repeated(job) for name, job in jobs.items()}, runs), count * REPEATS)
-    ideal = 1 / (1 / found["decode"] + 1 / found["CRC alone"])
+    figures = rates(interleaved_seconds({name: repeated(job) for name, job in jobs.items()}, runs), count * REPEATS)
+    ideal = 1 / (1 / figures["decode"] + 1 / figures["CRC alone"])
     return {
-        "million records/s": {name: round(rate, 2) for name, rate in found.items()},
-        "decode / aiokafka": round(found["decode"] / found["aiokafka"], 1),
-        "with CRC / aiokafka with CRC": round(found["decode with CRC"] / found["aiokafka with CRC"], 1),
-        "with CRC / (decode, then CRC)": round(found["decode with CRC"] / ideal, 2),
+        "million records/s": {name: round(rate, 2) for name, rate in figures.items()},
+        "decode / aiokafka": round(figures["decode"] / figures["aiokafka"], 1),
+        "with CRC / aiokafka with CRC": round(figures["decode with CRC"] / figures["aiokafka with CRC"], 1),
+        "with CRC / (decode, then CRC)": round(figures["decode with CRC"] / ideal, 2),
         "targets": {"aiokafka": TARGETS.get(value_size), "decode, then CRC": CRC_TARGET},
     }
 
@@ -191,9 +191,9 @@ def measure_codec(codec: CompressionType, runs: int) -> dict[str, object]:
         "decode with CRC": lambda: decode(decoder, piece),
         "decompress alone": lambda: [decompress(body) for body in stored],
     }
-    found = rates(interleaved_seconds({name: repeated(job) for name, job in jobs.items()}, runs), size * REPEATS)
-    result: dict[str, object] = {f"{name} MB/s": round(rate) for name, rate in found.items()}
-    return result | {"share of the limit": round(found["decode with CRC"] / found["decompress alone"], 2)}
+    figures = rates(interleaved_seconds({name: repeated(job) for name, job in jobs.items()}, runs), size * REPEATS)
+    result: dict[str, object] = {f"{name} MB/s": round(rate) for name, rate in figures.items()}
+    return result | {"share of the limit": round(figures["decode with CRC"] / figures["decompress alone"], 2)}
 
 
 def main() -> None:

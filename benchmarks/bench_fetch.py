@@ -154,14 +154,14 @@ def run(folder: Path, mib: int, runs: int, server: str) -> dict[str, object]:
 
 def ratios(rate: dict[str, float], server: str) -> dict[str, dict[str, float]]:
     """Measured / limit, with what was asked for. The SDK's download is of stored bytes, counted in original ones."""
-    found = {
+    figures = {
         "warm disk cache / plain files and CRC-32C": (rate["warm disk cache"] / rate["plain files and CRC-32C"], 0.6),
         "cold from a folder / zstd decompress": (rate["cold from a folder"] / rate["zstd decompress"], 0.65),
     }
     if server != "none":
         composed = 1 / (1 / rate[f"{server}: the SDK's own download"] + 1 / rate["zstd decompress"])
-        found[f"cold from {server} / (1/(1/download + 1/decompress))"] = (rate[f"cold from {server}"] / composed, 0.8)
-    return {name: {"ratio": round(ratio, 3), "target": target} for name, (ratio, target) in found.items()}
+        figures[f"cold from {server} / (1/(1/download + 1/decompress))"] = (rate[f"cold from {server}"] / composed, 0.8)
+    return {name: {"ratio": round(ratio, 3), "target": target} for name, (ratio, target) in figures.items()}
 
 
 def main() -> None:

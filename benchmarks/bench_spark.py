@@ -92,11 +92,11 @@ class Contest:
 
     def jobs(self, processes: ReadingProcesses) -> dict[str, Job]:
         """Ours, and the limits."""
-        found: dict[str, Job] = {"B": processes.read}
+        jobs: dict[str, Job] = {"B": processes.read}
         for what, query in QUERIES.items():
-            found[f"ours, {what}"] = self._query(query, self.ours)
-            found[f"A, {what}"] = self._query(query, self.synthetic)
-        return found
+            jobs[f"ours, {what}"] = self._query(query, self.ours)
+            jobs[f"A, {what}"] = self._query(query, self.synthetic)
+        return jobs
 
     def kafka_jobs(self, kafka: KafkaTopic) -> dict[str, Job]:
         """Spark's own source."""
@@ -122,15 +122,15 @@ class Contest:
 
 def ratios(rate: Mapping[str, float]) -> dict[str, dict[str, float]]:
     """What was asked for, each as measured / limit with its target."""
-    found: dict[str, tuple[float, float]] = {}
+    figures: dict[str, tuple[float, float]] = {}
     for what in QUERIES:
         ours, composed = rate[f"ours, {what}"], 1 / (1 / rate[f"A, {what}"] + 1 / rate["B"])
-        found[f"{what} / (1/(1/A + 1/B))"] = ours / composed, 0.8
+        figures[f"{what} / (1/(1/A + 1/B))"] = ours / composed, 0.8
         if CLIENT in rate:
-            found[f"{what} / {CLIENT}"] = ours / rate[CLIENT], 1.3
+            figures[f"{what} / {CLIENT}"] = ours / rate[CLIENT], 1.3
         if (other := f"{KAFKA_SOURCE}, {what}") in rate:
-            found[f"{what} / {KAFKA_SOURCE}"] = ours / rate[other], 1.0
-    return {name: {"ratio": round(ratio, 3), "target": target} for name, (ratio, target) in found.items()}
+            figures[f"{what} / {KAFKA_SOURCE}"] = ours / rate[other], 1.0
+    return {name: {"ratio": round(ratio, 3), "target": target} for name, (ratio, target) in figures.items()}
 
 
 def window_bytes(topic: SparkTopic, planned: PlannedTasks) -> dict[str, float]:
@@ -145,11 +145,11 @@ def profile(spark: SparkSession, contest: Contest, planned: PlannedTasks) -> dic
     """CPU seconds of one count in each kind of process, and of our stages without Spark."""
     context: Any = spark.sparkContext
     tree = ProcessTree(context._gateway.proc.pid)
-    found: dict[str, object] = {}
+    figures: dict[str, object] = {}
     for name, opened in {"ours, count": contest.ours, "A, count": contest.synthetic}.items():
         jvm, python = tree.cpu_seconds_of(partial(_count, opened))
-        found[name] = {"JVM": round(jvm, 2), "Python workers": round(python, 2)}
-    return found | {"our stages, one core": stage_seconds(planned)}
+        figures[name] = {"JVM": round(jvm, 2), "Python workers": round(python, 2)}
+    return figures | {"our stages, one core": stage_seconds(planned)}
 
 
 def _count(opened: Callable[[], DataFrame]) -> int:

@@ -145,14 +145,14 @@ def key_settings(folder: Path) -> dict[str, str]:
 def ratios(rate: dict[str, float]) -> dict[str, dict[str, float]]:
     """What was asked of the storage core, each as measured / limit with its target."""
     composed = 1 / (1 / rate["zstd compress"] + 1 / rate["write and fsync, compressed"])
-    found = {
+    figures = {
         "copy zstd+enc / (1/(1/zstd + 1/write and fsync))": (rate["copy zstd+enc"] / composed, 0.9),
         "copy enc / write and fsync": (rate["copy enc"] / rate["write and fsync, original"], 0.5),
         "fetch zstd+enc / zstd decompress": (rate["fetch zstd+enc"] / rate["zstd decompress"], 0.65),
         "copy zstd+enc / the JVM plugin's 228 MB/s": (rate["copy zstd+enc"] / 228, 1.0),
         "fetch zstd+enc / the JVM plugin's 979 MB/s": (rate["fetch zstd+enc"] / 979, 1.0),
     }
-    return {name: {"ratio": round(ratio, 3), "target": target} for name, (ratio, target) in found.items()}
+    return {name: {"ratio": round(ratio, 3), "target": target} for name, (ratio, target) in figures.items()}
 
 
 def run(folder: Path, mib: int, runs: int) -> dict[str, object]:

@@ -216,8 +216,8 @@ def azure(*, md5: bool = True) -> Generator[Contest, None, None]:
         def container(**sizes: Any) -> ContainerClient:
             session = stack.enter_context(requests.Session())
             session.mount("http://", requests.adapters.HTTPAdapter(pool_maxsize=CONNECTIONS))
-            made = ContainerClient.from_connection_string(server.connection_string, name, session=session, **sizes)
-            return stack.enter_context(made)
+            container = ContainerClient.from_connection_string(server.connection_string, name, session=session, **sizes)
+            return stack.enter_context(container)
 
         plain, tuned = container(), container(max_block_size=PART, max_single_put_size=PART)
         plain.create_container()

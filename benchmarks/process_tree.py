@@ -19,12 +19,12 @@ class ProcessTree:
 
     def cpu_seconds(self) -> tuple[float, float]:
         """Of the root itself, and of all others."""
-        found = _processes()
+        processes = _processes()
         tree = {self.root}
-        while more := {pid for pid, process in found.items() if process.parent in tree} - tree:
+        while more := {pid for pid, process in processes.items() if process.parent in tree} - tree:
             tree |= more
-        total = sum(found[pid].own + found[pid].waited_for for pid in tree if pid in found)
-        own = found[self.root].own
+        total = sum(processes[pid].own + processes[pid].waited_for for pid in tree if pid in processes)
+        own = processes[self.root].own
         return own, total - own
 
     def cpu_seconds_of(self, job: Callable[[], object]) -> tuple[float, float]:
@@ -43,11 +43,11 @@ class _Process:
 
 
 def _processes() -> dict[int, _Process]:
-    found: dict[int, _Process] = {}
+    processes: dict[int, _Process] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and (process := _process(folder)) is not None:
-            found[int(folder.name)] = process
-    return found
+            processes[int(folder.name)] = process
+    return processes
 
 
 def _process(folder: Path) -> _Process | None:

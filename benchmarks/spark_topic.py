@@ -68,8 +68,8 @@ def topic_in(folder: Path, records: int) -> SparkTopic:
     done = home / _DONE
     if not done.exists():
         shutil.rmtree(home, ignore_errors=True)
-        made = _build(home, records)
-        done.write_text(json.dumps({name: value for name, value in asdict(made).items() if name != "folder"}))
+        topic = _build(home, records)
+        done.write_text(json.dumps({name: value for name, value in asdict(topic).items() if name != "folder"}))
     fields: dict[str, Any] = json.loads(done.read_text())
     return SparkTopic(home, **fields)
 
@@ -99,9 +99,9 @@ def _copied(home: Path, properties: Path, records: int) -> list[LogSegment]:
     with RemoteStorageManager(load_settings(properties)) as manager:
         while following < records:
             seed = len(segments)
-            made = build_segment(home / "logs", size, base_offset=following, first_timestamp_ms=time_ms, seed=seed)
-            manager.copy_log_segment_data(made.to_metadata(Uuid.random(), event_timestamp_ms=seed), made.files)
-            segments.append(made)
-            following, time_ms = made.end_offset + 1, made.max_timestamp_ms
+            segment = build_segment(home / "logs", size, base_offset=following, first_timestamp_ms=time_ms, seed=seed)
+            manager.copy_log_segment_data(segment.to_metadata(Uuid.random(), event_timestamp_ms=seed), segment.files)
+            segments.append(segment)
+            following, time_ms = segment.end_offset + 1, segment.max_timestamp_ms
             print(f"segment {seed} made and copied", file=sys.stderr)
     return segments

@@ -88,10 +88,10 @@ class SqliteObjectStore(ObjectStore):
         if is_empty_request(start, stop):
             return b""
         with self._transaction() as rows:
-            wanted = resolved_range(key, self._info(rows, key).size, start, stop)
+            byte_range = resolved_range(key, self._info(rows, key).size, start, stop)
             query = "SELECT substr(body, ?, ?) FROM objects WHERE key = ?"
-            found: bytes | None = rows.execute(query, (wanted.start + 1, len(wanted), raw)).fetchone()[0]
-        return found or b""  # of an empty object NULL
+            data: bytes | None = rows.execute(query, (byte_range.start + 1, len(byte_range), raw)).fetchone()[0]
+        return data or b""  # of an empty object NULL
 
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
         """By a copy."""
@@ -142,10 +142,10 @@ class SqliteObjectStore(ObjectStore):
 
     def _info(self, rows: sqlite3.Connection, key: str) -> ObjectInfo:
         query = "SELECT length(body), etag, modified_ms FROM objects WHERE key = ?"
-        found = rows.execute(query, (key.encode(),)).fetchone()
-        if found is None:
+        row = rows.execute(query, (key.encode(),)).fetchone()
+        if row is None:
             raise ObjectNotFound(f"there is no object {key!r}")
-        return _object_info(key, *found)
+        return _object_info(key, *row)
 
 
 def _found(rows: sqlite3.Connection, raw_key: bytes) -> bool:

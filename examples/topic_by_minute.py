@@ -66,8 +66,8 @@ def count_by_minute(spark: SparkSession, settings: Path, topic: str) -> list[Cou
         .load()
     )
     minute = functions.unix_seconds(functions.date_trunc("minute", "timestamp"))
-    found = records.groupBy(minute.alias("minute")).count().orderBy("minute").collect()
-    return [(datetime.fromtimestamp(row["minute"], UTC), row["count"]) for row in found]
+    minutes = records.groupBy(minute.alias("minute")).count().orderBy("minute").collect()
+    return [(datetime.fromtimestamp(row["minute"], UTC), row["count"]) for row in minutes]
 
 
 def plot(counts: Sequence[Count], topic: str, output: Path) -> None:

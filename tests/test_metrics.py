@@ -116,7 +116,7 @@ def test_sources_add_up_and_a_closed_one_leaves_its_totals_but_not_its_levels(re
 
 def test_totals_and_levels_have_the_types_that_prometheus_needs(registry: CollectorRegistry) -> None:
     metrics.Snapshots("test_types", registry).add(lambda: {"hits": 1, "evicted_bytes": 2, "entries": 3, "bytes": 4})
-    assert {found.name: found.type for found in registry.collect()} == {
+    assert {metric.name: metric.type for metric in registry.collect()} == {
         "test_types_hits": "counter",
         "test_types_evicted_bytes": "counter",
         "test_types_entries": "gauge",
@@ -126,21 +126,21 @@ def test_totals_and_levels_have_the_types_that_prometheus_needs(registry: Collec
 
 def test_the_document_names_every_metric_and_no_other() -> None:
     listed = DOCUMENT.read_text()
-    made = {found.name for found in metrics.REGISTRY.collect()}
+    names = {metric.name for metric in metrics.REGISTRY.collect()}
     fetch = {f"tieredstore_fetch_{field.name}" for field in fields(FetchStats)}
     cache = {f"tieredstore_chunk_cache_{field.name}" for field in fields(CacheStats)}
-    assert {name for name in made - fetch - cache if f"`{name}`" not in listed} == set()
+    assert {name for name in names - fetch - cache if f"`{name}`" not in listed} == set()
     rows = {"tieredstore_fetch_": FetchStats, "tieredstore_chunk_cache_": CacheStats}
     for beginning, counted in rows.items():
         row = next(line for line in listed.splitlines() if line.startswith(f"| `{beginning}…`"))
         assert {field.name for field in fields(counted)} == set(re.findall(r"`([a-z_]+)`", row))
     for name in re.findall(r"`(tieredstore_\w+?)(?:_total)?[`{]", listed):
-        assert name in made | fetch | cache
+        assert name in names | fetch | cache
 
 
 def test_a_forked_child_counts_from_zero_and_hangs_on_no_lock_of_its_parent() -> None:
     # Each lock is held during the fork, as a thread that counts just then would hold it.
-    told = run_fresh("""
+    output = run_fresh("""
         import contextlib, os, signal, warnings
         from tieredstore import metrics
 
@@ -172,15 +172,15 @@ def test_a_forked_child_counts_from_zero_and_hangs_on_no_lock_of_its_parent() ->
         assert ended == 0, ended
         print(metrics.REGISTRY.get_sample_value("tieredstore_segment_delete_bytes_total"))
     """)
-    assert told.split() == ["1.0", "1.0", "1.0", "9", "7.0"]
+    assert output.split() == ["1.0", "1.0", "1.0", "9", "7.0"]
 
 
 @pytest.fixture
 def port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        found: int = probe.getsockname()[1]
-        return found
+        port: int = probe.getsockname()[1]
+        return port
 
 
 @pytest.fixture

@@ -37,6 +37,7 @@ REGISTRY: Final = CollectorRegistry()
 # Requests take from 100 us (a local file) to minutes (a large object).
 _SECONDS: Final = (0.0001, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 
+# A child has the counts of its parent in its memory; exported as its own they would be counted twice.
 _anew: Final[list[Callable[[], None]]] = []
 """How each metric starts again in a forked child."""
 
@@ -73,6 +74,7 @@ SEGMENT_FETCH_REQUESTED_BYTES: Final = _counter(
     "tieredstore_segment_fetch_requested_bytes", "Bytes of the ranges asked for, before any is read."
 )
 
+# More special classes first: a throttled store is also an unavailable one.
 _KINDS: Final = (
     (StoreThrottled, "throttled"),
     (StoreUnavailable, "transient"),
@@ -108,6 +110,7 @@ def store_call(store: str, operation: str) -> Generator[StoreCall, None, None]:
     start = perf_counter()
     try:
         yield call
+    # Whoever reads no further has not failed.
     except GeneratorExit:
         raise
     except BaseException as error:

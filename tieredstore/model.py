@@ -30,6 +30,7 @@ class Uuid:
             raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
             raw = b""
+        # A shorter text decodes too, to fewer bytes, and some longer ones do.
         if len(text) != 22 or len(raw) != 16:
             raise ConfigError(f"{text!r} is not a Kafka uuid: 22 characters of URL-safe base64 are expected")
         return cls(raw)
@@ -39,9 +40,11 @@ class Uuid:
         """A random (version 4) uuid whose text does not start with ``-``, as Kafka's ``randomUuid``."""
         while True:
             raw = bytearray(os.urandom(16))
+            # Version 4, and the variant of RFC 9562.
             raw[6] = raw[6] & 0x0F | 0x40
             raw[8] = raw[8] & 0x3F | 0x80
             uuid = cls(bytes(raw))
+            # Kafka's rule, for a name that begins with a dash looks like an option to every command.
             if not str(uuid).startswith("-"):
                 return uuid
 
@@ -145,6 +148,7 @@ Properties = Mapping[str, str]
 
 def human_bytes(count: int) -> str:
     """``count`` bytes for a person: ``1.5 MiB``."""
+    # Above GiB units do not change: nobody should have to convert to compare two lines.
     size = float(count)
     for unit in ("B", "KiB", "MiB"):
         if abs(size) < 1024:

@@ -22,10 +22,10 @@ def fetch_of(**properties: str) -> FetchSettings:
 
 
 def test_without_settings_there_is_no_chunk_cache_but_read_ahead_of_16_mib() -> None:
-    for found in (fetch_of(), FetchSettings()):
-        assert found.chunk_cache is None
-        assert found.read_ahead_bytes == 16 * 1024 * 1024
-        assert (found.coalesce_max_bytes, found.parallelism) == (16 * 1024 * 1024, 8)
+    for settings in (fetch_of(), FetchSettings()):
+        assert settings.chunk_cache is None
+        assert settings.read_ahead_bytes == 16 * 1024 * 1024
+        assert (settings.coalesce_max_bytes, settings.parallelism) == (16 * 1024 * 1024, 8)
 
 
 @pytest.mark.parametrize("cache", [{}, MEMORY, DISK], ids=["none", "memory", "disk"])
@@ -41,8 +41,8 @@ def test_a_wrong_value_is_an_error_without_a_cache_too(name: str) -> None:
 
 
 def test_the_readers_numbers_are_read() -> None:
-    found = fetch_of(**{"fetch.coalesce.max.bytes": "1048576", "fetch.parallelism": "3"})
-    assert (found.coalesce_max_bytes, found.parallelism) == (1048576, 3)
+    settings = fetch_of(**{"fetch.coalesce.max.bytes": "1048576", "fetch.parallelism": "3"})
+    assert (settings.coalesce_max_bytes, settings.parallelism) == (1048576, 3)
 
 
 @pytest.mark.parametrize("cache", [MEMORY, DISK], ids=["memory", "disk"])
@@ -54,10 +54,10 @@ def test_a_cache_holds_plaintext_unless_told_otherwise(cache: dict[str, str]) ->
 
 
 def test_a_cache_keeps_its_other_settings_beside_those_of_the_reader() -> None:
-    found = fetch_of(**DISK, **{"fetch.indexes.cache.size": "7", "fetch.manifest.cache.size": "8", AHEAD: "9"})
-    assert found.chunk_cache is not None
-    assert (found.chunk_cache.kind, found.chunk_cache.size, found.chunk_cache.path) == ("disk", -1, Path("/c"))
-    assert (found.index_cache.size, found.manifest_cache.size, found.read_ahead_bytes) == (7, 8, 9)
+    settings = fetch_of(**DISK, **{"fetch.indexes.cache.size": "7", "fetch.manifest.cache.size": "8", AHEAD: "9"})
+    assert settings.chunk_cache is not None
+    assert (settings.chunk_cache.kind, settings.chunk_cache.size, settings.chunk_cache.path) == ("disk", -1, Path("/c"))
+    assert (settings.index_cache.size, settings.manifest_cache.size, settings.read_ahead_bytes) == (7, 8, 9)
 
 
 def test_a_problem_of_each_part_is_counted_once() -> None:

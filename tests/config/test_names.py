@@ -132,7 +132,7 @@ def test_stores_are_named_by_java_class_short_name_or_python_class(given: str, n
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "sentence"),
     [
         (f"{JAVA}s3.S3Storag", f"the plugin has no such class, the nearest is {JAVA}s3.S3Storage"),
         ("io.aiven.Other", "is 'io.aiven.Other'; "),
@@ -145,10 +145,10 @@ def test_stores_are_named_by_java_class_short_name_or_python_class(given: str, n
         ("1a.B", "expected is class"),
     ],
 )
-def test_a_wrong_store_is_an_error(wrong: str, told: str) -> None:
+def test_a_wrong_store_is_an_error(wrong: str, sentence: str) -> None:
     error = error_of({**BASE, "storage.backend.class": wrong})
     assert error.startswith("settings: storage.backend.class is ")
-    assert told in error
+    assert sentence in error
 
 
 def test_a_store_of_the_users_own_gets_every_storage_property() -> None:

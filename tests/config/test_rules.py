@@ -229,7 +229,7 @@ def test_each_property_of_the_key_ring_is_required(missing: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "sentence"),
     [
         ({"encryption.key.pair.id": "c"}, "encryption.key.pair.id is 'c', which is not in encryption.key.pairs"),
         ({"encryption.key.pair.id": "a:b"}, "encryption.key.pair.id is 'a:b'; expected is string: an id without ':'"),
@@ -241,12 +241,12 @@ def test_each_property_of_the_key_ring_is_required(missing: str) -> None:
         ({"encryption.key.pairs.a.public.key": "x"}, "the nearest is encryption.key.pairs.a.public.key.file"),
     ],
 )
-def test_each_rule_of_the_key_ring(change: dict[str, str], told: str) -> None:
-    assert told in error_of({**RING, **change})
+def test_each_rule_of_the_key_ring(change: dict[str, str], sentence: str) -> None:
+    assert sentence in error_of({**RING, **change})
 
 
 @pytest.mark.parametrize(
-    ("base", "change", "told"),
+    ("base", "change", "sentence"),
     [
         (
             S3,
@@ -280,13 +280,13 @@ def test_each_rule_of_the_key_ring(change: dict[str, str], told: str) -> None:
         (BASE, {"fetch.chunk.cache.class": "disk", "fetch.chunk.cache.size": "1"}, "fetch.chunk.cache.path is missing"),
     ],
 )
-def test_each_rule_of_stores_and_caches(base: dict[str, str], change: dict[str, str], told: str) -> None:
+def test_each_rule_of_stores_and_caches(base: dict[str, str], change: dict[str, str], sentence: str) -> None:
     settings_from(base)
-    assert told in error_of({**base, **change})
+    assert sentence in error_of({**base, **change})
 
 
 @pytest.mark.parametrize(
-    ("parts", "told"),
+    ("parts", "sentence"),
     [
         ({}, "storage.azure.account.name is missing"),
         ({"account.key": "k"}, "storage.azure.account.name is missing"),
@@ -300,13 +300,13 @@ def test_each_rule_of_stores_and_caches(base: dict[str, str], change: dict[str, 
         ({"account.name": "a", "account.key": "k", "sas.token": "s"}, None),
     ],
 )
-def test_azure_has_one_way_in(parts: dict[str, str], told: str | None) -> None:
+def test_azure_has_one_way_in(parts: dict[str, str], sentence: str | None) -> None:
     base = {name: text for name, text in AZURE.items() if name != "storage.azure.account.name"}
     given = {**base, **{f"storage.azure.{name}": text for name, text in parts.items()}}
-    if told is None:
+    if sentence is None:
         assert settings_from(given).azure is not None
     else:
-        assert told in error_of(given)
+        assert sentence in error_of(given)
 
 
 def test_gcs_needs_credentials_and_false_counts_as_one() -> None:

@@ -142,8 +142,8 @@ def test_any_bytes_are_a_list_or_corrupt(raw: bytes) -> None:
 
 
 def _frame(raw: bytes, *, level: int = 3, content_size: bool = True, checksum: bool = False) -> bytes:
-    made = zstandard.ZstdCompressor(level=level, write_content_size=content_size, write_checksum=checksum)
-    return made.compress(raw)
+    compressor = zstandard.ZstdCompressor(level=level, write_content_size=content_size, write_checksum=checksum)
+    return compressor.compress(raw)
 
 
 @pytest.mark.parametrize("level", [1, 9, 19])

@@ -40,7 +40,7 @@ metadata = st.builds(
     st.none() | st.integers(-(2**63), 2**63 - 1),
     texts,
     texts,
-    unknown_fields.map(lambda found: tuple(sorted(found.items()))),
+    unknown_fields.map(lambda fields: tuple(sorted(fields.items()))),
 )
 
 
@@ -63,7 +63,7 @@ def test_any_fields_come_back(value: CustomMetadata) -> None:
 def test_what_a_broker_stored_is_read_and_written_back_alike() -> None:
     case = "10-prefix-masked-custommeta"
     paths = {segment.main_path: segment for segment in segments(case)}
-    found = 0
+    accepted = 0
     for line in (GOLDEN / case / "rlmm.jsonl").read_text().splitlines():
         record = base64.b64decode(json.loads(line)["value"])
         start = record.find(b"\x03\x00")
@@ -76,8 +76,8 @@ def test_what_a_broker_stored_is_read_and_written_back_alike() -> None:
         stored = [segment.stored(suffix).stat().st_size for suffix in ("log", "indexes", "rsm-manifest")]
         assert value.remote_size == sum(stored)
         assert value.to_bytes() == raw
-        found += 1
-    assert found == len(paths)
+        accepted += 1
+    assert accepted == len(paths)
 
 
 WRONG = [

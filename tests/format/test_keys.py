@@ -47,9 +47,9 @@ def test_every_key_that_is_written_is_parsed_back(
     prefix: str, segment: RemoteLogSegmentId, offset: int, suffix: Suffix
 ) -> None:
     path = main_path(segment, offset)
-    found = parse_key(prefix, object_key(prefix, path, suffix))
-    assert found is not None
-    assert (found.segment_id, found.start_offset, found.suffix, found.main_path) == (segment, offset, suffix, path)
+    key = parse_key(prefix, object_key(prefix, path, suffix))
+    assert key is not None
+    assert (key.segment_id, key.start_offset, key.suffix, key.main_path) == (segment, offset, suffix, path)
 
 
 @pytest.mark.parametrize("segment", ALL_SEGMENTS, ids=str)
@@ -58,11 +58,11 @@ def test_keys_of_the_plugin_are_parsed_and_written_back(segment: GoldenSegment) 
     path = f"{segment.topic}-{segment.topic_id}/{path}"
     for suffix in Suffix:
         assert segment.stored(suffix.value).is_file()
-        found = parse_key(prefix, object_key(prefix, path, suffix))
-        assert found is not None
-        assert found.start_offset == segment.base_offset
-        assert found.segment_id.topic_id_partition.topic == segment.topic
-        assert main_path(found.segment_id, found.start_offset) == path
+        key = parse_key(prefix, object_key(prefix, path, suffix))
+        assert key is not None
+        assert key.start_offset == segment.base_offset
+        assert key.segment_id.topic_id_partition.topic == segment.topic
+        assert main_path(key.segment_id, key.start_offset) == path
 
 
 def test_every_object_of_the_golden_stores_is_recognised() -> None:
@@ -113,8 +113,8 @@ def test_a_key_that_is_not_ours_is_none(key: str, why: str) -> None:
 
 @given(st.text(max_size=80))
 def test_any_text_is_parsed_without_an_error(text: str) -> None:
-    found = parse_key("", text)
-    assert found is None or f"{found.main_path}.{found.suffix.value}" == text
+    key = parse_key("", text)
+    assert key is None or f"{key.main_path}.{key.suffix.value}" == text
 
 
 def test_a_key_outside_of_the_prefix_is_none() -> None:
@@ -124,12 +124,12 @@ def test_a_key_outside_of_the_prefix_is_none() -> None:
 
 def test_offsets_in_the_digits_of_another_locale_are_read_and_found_again_as_written() -> None:
     arabic = KEY.replace("00000000000000000023", "٠" * 18 + "٢٣")
-    found = parse_key("", arabic)
-    assert found is not None
-    assert found.start_offset == 23
-    assert f"{found.main_path}.log" == arabic
-    assert main_path(found.segment_id, found.start_offset) + ".log" == KEY
-    assert found == parse_key("", KEY)
+    key = parse_key("", arabic)
+    assert key is not None
+    assert key.start_offset == 23
+    assert f"{key.main_path}.log" == arabic
+    assert main_path(key.segment_id, key.start_offset) + ".log" == KEY
+    assert key == parse_key("", KEY)
 
 
 @pytest.mark.parametrize(

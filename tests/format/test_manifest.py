@@ -169,8 +169,8 @@ def test_a_kind_of_chunk_index_that_the_format_lacks_is_not_written() -> None:
 
 
 def document(manifest: SegmentManifest) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(manifest.to_bytes())
-    return found
+    fields: dict[str, Any] = json.loads(manifest.to_bytes())
+    return fields
 
 
 def turned_around(value: Any) -> Any:
@@ -204,20 +204,20 @@ def test_unknown_fields_are_tolerated_everywhere(manifest: SegmentManifest) -> N
             return value
         return {"aFieldOfTheFuture": [{"x": 1}], **{key: with_more(value[key]) for key in value}, "": None}
 
-    found = document(manifest)
+    fields = document(manifest)
     for part in ("chunkIndex", "segmentIndexes", "encryption"):
-        found[part] = with_more(found.get(part))
-    found["remoteLogSegmentMetadata"]["aFieldOfTheFuture"] = 1
-    assert SegmentManifest.from_bytes(json.dumps({**found, "aFieldOfTheFuture": 1}).encode()) == manifest
+        fields[part] = with_more(fields.get(part))
+    fields["remoteLogSegmentMetadata"]["aFieldOfTheFuture"] = 1
+    assert SegmentManifest.from_bytes(json.dumps({**fields, "aFieldOfTheFuture": 1}).encode()) == manifest
 
 
 @pytest.mark.parametrize("garbage", [None, 7, "x", [], {}, {"startOffset": 0}, [{}] * 3])
 def test_unusable_segment_metadata_is_none_and_nothing_else_is_lost(garbage: object) -> None:
-    found = {**document(PLAIN), "remoteLogSegmentMetadata": garbage}
-    assert SegmentManifest.from_bytes(json.dumps(found).encode()) == replace(PLAIN, metadata=None)
+    fields = {**document(PLAIN), "remoteLogSegmentMetadata": garbage}
+    assert SegmentManifest.from_bytes(json.dumps(fields).encode()) == replace(PLAIN, metadata=None)
 
 
 def test_absent_segment_metadata_is_none() -> None:
-    found = document(PLAIN)
-    del found["remoteLogSegmentMetadata"]
-    assert SegmentManifest.from_bytes(json.dumps(found).encode()) == replace(PLAIN, metadata=None)
+    fields = document(PLAIN)
+    del fields["remoteLogSegmentMetadata"]
+    assert SegmentManifest.from_bytes(json.dumps(fields).encode()) == replace(PLAIN, metadata=None)

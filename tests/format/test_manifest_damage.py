@@ -58,14 +58,14 @@ def test_every_single_bit_flip_is_refused_or_noticed_later_or_harmless(segment: 
     for bit in range(8 * len(raw)):
         damaged = bytearray(raw)
         damaged[bit // 8] ^= 1 << bit % 8
-        found = read(damaged)
-        if found is None:
+        parsed = read(damaged)
+        if parsed is None:
             refused += 1
         elif whole.encryption is not None:
-            assert noticed_by_decryption(found, whole), f"bit {bit}: {damaged!r}"
+            assert noticed_by_decryption(parsed, whole), f"bit {bit}: {damaged!r}"
         else:
-            assert found.encryption is None, f"bit {bit}"
-            assert found.compression == whole.compression, f"bit {bit}"
+            assert parsed.encryption is None, f"bit {bit}"
+            assert parsed.compression == whole.compression, f"bit {bit}"
     assert refused > 2 * len(raw)
 
 
@@ -75,8 +75,8 @@ def test_a_flip_in_the_metadata_changes_nothing_else() -> None:
     for bit in range(8 * start, 8 * len(raw)):
         damaged = bytearray(raw)
         damaged[bit // 8] ^= 1 << bit % 8
-        found = read(damaged)
-        assert found is None or replace(found, metadata=None) == replace(ENCRYPTED, metadata=None), f"bit {bit}"
+        parsed = read(damaged)
+        assert parsed is None or replace(parsed, metadata=None) == replace(ENCRYPTED, metadata=None), f"bit {bit}"
 
 
 @pytest.mark.parametrize("manifest", [ENCRYPTED, PLAIN], ids=["encrypted", "plain"])
@@ -98,10 +98,10 @@ odd_values: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-def fields_of(found: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+def fields_of(document: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
     """Every field of every object: the object it stands in, and its name."""
-    here = [(found, name) for name in found]
-    return here + [place for value in found.values() if isinstance(value, dict) for place in fields_of(value)]
+    here = [(document, name) for name in document]
+    return here + [place for value in document.values() if isinstance(value, dict) for place in fields_of(value)]
 
 
 @settings(max_examples=400)
@@ -109,14 +109,14 @@ def fields_of(found: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
 def test_random_values_in_random_fields_are_read_or_refused(
     manifest: SegmentManifest, changes: list[tuple[int, Any]]
 ) -> None:
-    found = document(manifest)
+    fields = document(manifest)
     for choice, value in changes:
-        places = fields_of(found)
+        places = fields_of(fields)
         holder, name = places[choice % len(places)]
         holder[name] = value
-    made = read(json.dumps(found).encode())
-    if made is not None:
-        assert SegmentManifest.from_bytes(made.to_bytes()) == made
+    parsed = read(json.dumps(fields).encode())
+    if parsed is not None:
+        assert SegmentManifest.from_bytes(parsed.to_bytes()) == parsed
 
 
 @given(st.binary(max_size=200) | st.text(max_size=100).map(lambda text: text.encode("utf-8", "surrogatepass")))
@@ -129,8 +129,8 @@ def test_random_bytes_are_refused(raw: bytes) -> None:
 def test_spliced_bytes_are_read_or_refused(manifest: SegmentManifest, at: int, gone: int, new: bytes) -> None:
     raw = manifest.to_bytes()
     at %= len(raw)
-    found = read(raw[:at] + new + raw[at + gone :])
-    assert found is None or SegmentManifest.from_bytes(found.to_bytes()) == found
+    parsed = read(raw[:at] + new + raw[at + gone :])
+    assert parsed is None or SegmentManifest.from_bytes(parsed.to_bytes()) == parsed
 
 
 manifests_of_lists = st.builds(

@@ -23,16 +23,16 @@ INT = "a number within 0..2147483647"
 
 def changed(base: str, path: str, value: object) -> bytes:
     """The manifest ``base`` with one field set, or taken away."""
-    found = document(BASES[base])
+    fields = document(BASES[base])
     *parents, name = path.split(".")
-    target: dict[str, Any] = found
+    target: dict[str, Any] = fields
     for parent in parents:
         target = target[parent]
     if value is ABSENT:
         del target[name]
     else:
         target[name] = value
-    return json.dumps(found).encode()
+    return json.dumps(fields).encode()
 
 
 REFUSED: list[tuple[str, str, object, str]] = [
@@ -259,14 +259,14 @@ KNOWN_NAMES = [
 
 @pytest.mark.parametrize("path", KNOWN_NAMES)
 def test_a_name_with_one_wrong_character_is_damage_and_not_an_unknown_field(path: str) -> None:
-    found = document(ENCRYPTED)
+    fields = document(ENCRYPTED)
     *parents, name = path.split(".")
-    target: dict[str, Any] = found
+    target: dict[str, Any] = fields
     for parent in parents:
         target = target[parent]
     target[name[:-1] + "~"] = target.pop(name)
     with pytest.raises(ManifestCorrupt, match=f"looks like a damaged '{name}'"):
-        SegmentManifest.from_bytes(json.dumps(found).encode())
+        SegmentManifest.from_bytes(json.dumps(fields).encode())
 
 
 def test_a_similar_name_beside_the_known_one_is_an_unknown_field() -> None:

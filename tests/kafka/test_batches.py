@@ -260,11 +260,11 @@ def test_a_window_of_the_least_size_is_enough() -> None:
 @given(st.binary(max_size=200))
 def test_the_first_batch_of_arbitrary_bytes_is_none_or_corrupt(junk: bytes) -> None:
     try:
-        found = first_batch_compression(junk)
+        codec = first_batch_compression(junk)
     except BatchCorrupt:
         assert len(junk) >= 26
         return
-    assert found is None or zlib.crc32(junk[16 : first_batch_size(junk)]) == int.from_bytes(junk[12:16], "big")
+    assert codec is None or zlib.crc32(junk[16 : first_batch_size(junk)]) == int.from_bytes(junk[12:16], "big")
 
 
 @given(st.binary(max_size=300))

@@ -35,7 +35,7 @@ STATE = ProducerState(1000, 2, 30, 400, 9, 1_767_225_600_000, -1, -1)
 
 @st.composite
 def leader_epochs(draw: st.DrawFn) -> LeaderEpochs:
-    steps = st.lists(st.integers(1, 50), max_size=8).map(lambda found: [n - 1 for n in accumulate(found)])
+    steps = st.lists(st.integers(1, 50), max_size=8).map(lambda increments: [n - 1 for n in accumulate(increments)])
     return tuple(zip(draw(steps), draw(steps), strict=False))
 
 

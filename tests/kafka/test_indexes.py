@@ -166,10 +166,10 @@ def test_an_impossible_aborted_transaction_is_corrupt(raw: bytes, said: str) -> 
 def test_arbitrary_bytes_raise_nothing_but_corruption(junk: bytes) -> None:
     for read in (read_offset_index, read_time_index, read_txn_index):
         try:
-            found = read(junk, 3)
+            index = read(junk, 3)
         except BatchCorrupt:
             continue
-        assert len(found) * 8 <= len(junk)
+        assert len(index) * 8 <= len(junk)
 
 
 def test_padding_is_told_from_entries() -> None:

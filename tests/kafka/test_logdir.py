@@ -35,8 +35,8 @@ def log_dir(tmp_path: Path) -> Path:
 
 
 def found_in(log_dir: Path, base_offset: int) -> FoundSegment:
-    (found,) = (segment for segment in discover(log_dir).segments if segment.base_offset == base_offset)
-    return found
+    (segment_file,) = (segment for segment in discover(log_dir).segments if segment.base_offset == base_offset)
+    return segment_file
 
 
 def manifest(segment: GoldenSegment) -> dict[str, Any]:
@@ -49,17 +49,19 @@ def test_golden_segments_are_described_as_the_broker_did(segment: GoldenSegment)
     described = describe(found_in(segment.directory, segment.base_offset))
     wrote = manifest(segment)
     expected = wrote["remoteLogSegmentMetadata"]
-    made = described.to_metadata(Uuid.parse(segment.segment_id), 1, expected["eventTimestampMs"])
-    assert str(made.remote_log_segment_id.id) == expected["remoteLogSegmentId"]["id"]
-    assert made.topic_id_partition == TopicIdPartition(Uuid.parse(segment.topic_id), segment.topic, segment.partition)
-    assert (made.start_offset, made.end_offset) == (expected["startOffset"], expected["endOffset"])
-    assert made.max_timestamp_ms == expected["maxTimestampMs"]
-    assert [[str(epoch), start] for epoch, start in made.segment_leader_epochs] == [
+    metadata = described.to_metadata(Uuid.parse(segment.segment_id), 1, expected["eventTimestampMs"])
+    assert str(metadata.remote_log_segment_id.id) == expected["remoteLogSegmentId"]["id"]
+    assert metadata.topic_id_partition == TopicIdPartition(
+        Uuid.parse(segment.topic_id), segment.topic, segment.partition
+    )
+    assert (metadata.start_offset, metadata.end_offset) == (expected["startOffset"], expected["endOffset"])
+    assert metadata.max_timestamp_ms == expected["maxTimestampMs"]
+    assert [[str(epoch), start] for epoch, start in metadata.segment_leader_epochs] == [
         [epoch, start] for epoch, start in expected["segmentLeaderEpochs"].items()
     ]
-    assert made.txn_idx_empty is expected["txnIdxEmpty"]
-    assert made.segment_size_in_bytes == wrote["chunkIndex"]["originalFileSize"]
-    assert (made.broker_id, made.event_timestamp_ms) == (expected["brokerId"], expected["eventTimestampMs"])
+    assert metadata.txn_idx_empty is expected["txnIdxEmpty"]
+    assert metadata.segment_size_in_bytes == wrote["chunkIndex"]["originalFileSize"]
+    assert (metadata.broker_id, metadata.event_timestamp_ms) == (expected["brokerId"], expected["eventTimestampMs"])
     assert not described.active
 
 
@@ -74,17 +76,17 @@ def test_golden_segments_have_the_index_bytes_that_the_broker_uploaded(segment: 
 
 @pytest.mark.parametrize("case", CASES)
 def test_all_segments_of_a_golden_log_directory_are_found_in_order(case: str) -> None:
-    found = discover(GOLDEN / case / "original")
-    assert [(s.topic, s.partition, s.base_offset) for s in found.segments] == [
+    discovery = discover(GOLDEN / case / "original")
+    assert [(s.topic, s.partition, s.base_offset) for s in discovery.segments] == [
         (s.topic, s.partition, s.base_offset) for s in segments(case)
     ]
-    assert found.left_alone == ()
+    assert discovery.left_alone == ()
 
 
 def test_one_log_file_is_one_segment_that_knows_the_next(log_dir: Path) -> None:
-    (found,) = discover(log_dir / "events-0" / f"{0:020d}.log").segments
-    assert (found.base_offset, found.next_base_offset) == (0, 4)
-    assert str(found) == "events-0 at offset 0"
+    (segment,) = discover(log_dir / "events-0" / f"{0:020d}.log").segments
+    assert (segment.base_offset, segment.next_base_offset) == (0, 4)
+    assert str(segment) == "events-0 at offset 0"
 
 
 def test_a_relative_path_is_as_good(log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,8 +99,8 @@ def test_topics_may_have_dashes_and_dots_and_a_log_directory_a_number(tmp_path: 
     log_dir = tmp_path / "data-0"
     for topic, partition in (("a-b.c_d", 12), ("a-1", 2), ("a-delete", 0)):
         write_segment(log_dir, [batch(0)], partition=TopicIdPartition(PARTITION.topic_id, topic, partition))
-    found = discover(log_dir)
-    assert [(s.topic, s.partition) for s in found.segments] == [("a-1", 2), ("a-b.c_d", 12), ("a-delete", 0)]
+    discovery = discover(log_dir)
+    assert [(s.topic, s.partition) for s in discovery.segments] == [("a-1", 2), ("a-b.c_d", 12), ("a-delete", 0)]
 
 
 @pytest.mark.parametrize(
@@ -116,9 +118,9 @@ def test_topics_may_have_dashes_and_dots_and_a_log_directory_a_number(tmp_path: 
 )
 def test_other_directories_are_left_alone_and_said_so(log_dir: Path, name: str, reason: str) -> None:
     shutil.copytree(log_dir / "events-0", log_dir / name)
-    found = discover(log_dir)
-    assert len(found.segments) == 2
-    ((path, said),) = ((left.path, left.reason) for left in found.left_alone)
+    discovery = discover(log_dir)
+    assert len(discovery.segments) == 2
+    ((path, said),) = ((left.path, left.reason) for left in discovery.left_alone)
     assert path == log_dir / name
     assert reason in said
 
@@ -127,9 +129,9 @@ def test_files_of_the_broker_are_not_taken_for_segments(log_dir: Path) -> None:
     for name in (f"{0:020d}.log.deleted", f"{0:020d}.log.cleaned", f"{0:020d}.log.swap", "1.log", f"{9:020d}.log.bak"):
         (log_dir / "events-0" / name).write_bytes(b"")
     (log_dir / "meta.properties").write_text("node.id=1")
-    found = discover(log_dir)
-    assert [s.base_offset for s in found.segments] == [0, 4]
-    assert [left.path.suffix for left in found.left_alone] == [".cleaned", ".deleted", ".swap"]
+    discovery = discover(log_dir)
+    assert [s.base_offset for s in discovery.segments] == [0, 4]
+    assert [left.path.suffix for left in discovery.left_alone] == [".cleaned", ".deleted", ".swap"]
 
 
 def test_internal_topics_are_found_when_named(log_dir: Path) -> None:
@@ -181,34 +183,34 @@ def test_finding_opens_no_log_and_describing_opens_one(log_dir: Path) -> None:
 
 @pytest.mark.parametrize("suffix", ["index", "timeindex", "log"])
 def test_a_missing_file_is_named(log_dir: Path, suffix: str) -> None:
-    found = found_in(log_dir, 0)
-    found.path(suffix).unlink()
+    segment = found_in(log_dir, 0)
+    segment.path(suffix).unlink()
     with pytest.raises(InvalidSegment, match=rf"{0:020d}\.{suffix},"):
-        describe(found)
+        describe(segment)
 
 
 @pytest.mark.parametrize("name", [f"{4:020d}.snapshot", "partition.metadata", "leader-epoch-checkpoint"])
 def test_a_missing_file_of_the_partition_is_named(log_dir: Path, name: str) -> None:
-    found = found_in(log_dir, 0)
-    (found.directory / name).unlink()
+    segment = found_in(log_dir, 0)
+    (segment.directory / name).unlink()
     with pytest.raises(InvalidSegment, match=name):
-        describe(found)
+        describe(segment)
 
 
 def test_a_file_that_cannot_be_read_is_an_invalid_segment(log_dir: Path) -> None:
-    found = found_in(log_dir, 0)
-    (found.directory / "partition.metadata").unlink()
-    (found.directory / "partition.metadata").mkdir()
+    segment = found_in(log_dir, 0)
+    (segment.directory / "partition.metadata").unlink()
+    (segment.directory / "partition.metadata").mkdir()
     with pytest.raises(InvalidSegment, match="cannot be read"):
-        describe(found)
+        describe(segment)
 
 
 @pytest.mark.parametrize("suffix", ["index", "timeindex"])
 def test_preallocated_indexes_make_the_last_segment_active(log_dir: Path, suffix: str) -> None:
-    found = found_in(log_dir, 4)
-    with found.path(suffix).open("ab") as index:
+    segment = found_in(log_dir, 4)
+    with segment.path(suffix).open("ab") as index:
         index.write(bytes(24 * 100))
-    described = describe(found)
+    described = describe(segment)
     assert described.active
     assert (described.end_offset, described.max_timestamp_ms, described.segment_leader_epochs) == (-1, -1, ())
     with pytest.raises(InvalidSegment, match="is active"):
@@ -216,21 +218,21 @@ def test_preallocated_indexes_make_the_last_segment_active(log_dir: Path, suffix
 
 
 def test_an_active_log_is_not_read_since_it_may_end_anywhere(log_dir: Path) -> None:
-    found = found_in(log_dir, 4)
-    found.path("index").write_bytes(bytes(10 * 1024 * 1024))
-    with found.path("log").open("ab") as log:
+    segment = found_in(log_dir, 4)
+    segment.path("index").write_bytes(bytes(10 * 1024 * 1024))
+    with segment.path("log").open("ab") as log:
         log.write(batch(8)[:-3])
-    assert describe(found).active
+    assert describe(segment).active
 
 
 def test_without_its_producer_snapshot_the_last_segment_is_active(log_dir: Path) -> None:
-    found = found_in(log_dir, 4)
-    snapshot = found.directory / f"{8:020d}.snapshot"
-    assert not describe(found).active
-    snapshot.rename(found.directory / f"{7:020d}.snapshot")
-    assert describe(found).active
-    (found.directory / f"{7:020d}.snapshot").unlink()
-    assert describe(found).active
+    segment = found_in(log_dir, 4)
+    snapshot = segment.directory / f"{8:020d}.snapshot"
+    assert not describe(segment).active
+    snapshot.rename(segment.directory / f"{7:020d}.snapshot")
+    assert describe(segment).active
+    (segment.directory / f"{7:020d}.snapshot").unlink()
+    assert describe(segment).active
 
 
 def test_an_empty_last_log_is_active(log_dir: Path) -> None:
@@ -254,43 +256,46 @@ def test_the_greatest_timestamp_may_be_in_the_middle(tmp_path: Path) -> None:
 
 
 def test_a_log_that_reaches_into_the_next_segment_is_refused(log_dir: Path) -> None:
-    found = found_in(log_dir, 0)
-    with found.path("log").open("ab") as log:
+    segment = found_in(log_dir, 0)
+    with segment.path("log").open("ab") as log:
         log.write(batch(4))
     with pytest.raises(InvalidSegment, match="ends at offset 5, but 4 begins the next"):
-        describe(found)
+        describe(segment)
 
 
 def test_a_batch_before_the_base_offset_is_refused(log_dir: Path) -> None:
-    found = found_in(log_dir, 4)
-    found.path("log").write_bytes(batch(3))
+    segment = found_in(log_dir, 4)
+    segment.path("log").write_bytes(batch(3))
     with pytest.raises(InvalidSegment, match="offset 3, before its base"):
-        describe(found)
+        describe(segment)
 
 
 def test_a_closed_log_that_ends_in_zeros_is_refused(log_dir: Path) -> None:
-    found = found_in(log_dir, 0)
-    with found.path("log").open("ab") as log:
+    segment = found_in(log_dir, 0)
+    with segment.path("log").open("ab") as log:
         log.write(bytes(5000))
     with pytest.raises(InvalidSegment, match="5000 bytes of zeros"):
-        describe(found)
+        describe(segment)
 
 
 def test_a_segment_without_a_leader_epoch_is_refused(log_dir: Path) -> None:
-    found = found_in(log_dir, 0)
-    (found.directory / "leader-epoch-checkpoint").write_bytes(b"0\n1\n3 4\n")
+    segment = found_in(log_dir, 0)
+    (segment.directory / "leader-epoch-checkpoint").write_bytes(b"0\n1\n3 4\n")
     with pytest.raises(InvalidSegment, match="no epoch"):
-        describe(found)
+        describe(segment)
     assert describe(found_in(log_dir, 4)).segment_leader_epochs == ((3, 4),)
 
 
 def test_an_empty_transaction_index_is_a_file_and_empty(log_dir: Path) -> None:
-    found = found_in(log_dir, 0)
-    assert (describe(found).files.transaction_index, describe(found).txn_idx_empty) == (None, True)
-    found.path("txnindex").write_bytes(b"")
-    assert (describe(found).files.transaction_index, describe(found).txn_idx_empty) == (found.path("txnindex"), True)
-    found.path("txnindex").write_bytes(bytes(34))
-    assert not describe(found).txn_idx_empty
+    segment = found_in(log_dir, 0)
+    assert (describe(segment).files.transaction_index, describe(segment).txn_idx_empty) == (None, True)
+    segment.path("txnindex").write_bytes(b"")
+    assert (describe(segment).files.transaction_index, describe(segment).txn_idx_empty) == (
+        segment.path("txnindex"),
+        True,
+    )
+    segment.path("txnindex").write_bytes(bytes(34))
+    assert not describe(segment).txn_idx_empty
 
 
 def test_a_base_offset_beyond_63_bits_is_refused(log_dir: Path) -> None:
@@ -302,17 +307,17 @@ def test_a_base_offset_beyond_63_bits_is_refused(log_dir: Path) -> None:
 def test_a_log_that_shrinks_while_it_is_read_is_an_error_and_not_a_crash(
     log_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = found_in(log_dir, 0)
+    segment = found_in(log_dir, 0)
     real = os.pread
     monkeypatch.setattr(os, "pread", lambda fd, count, at: real(fd, count, at)[:40])
     with pytest.raises(InvalidSegment, match="shrank"):
-        describe(found)
+        describe(segment)
 
 
 def test_headers_are_found_across_the_pieces_in_which_a_log_is_read(tmp_path: Path) -> None:
     sizes = [200, 65_400, 100, 70_000, 65_535, 65_536, 10, 300_000, 1]
-    made = [build_batch([Record(bytes(size), timestamp_ms=size)], i) for i, size in enumerate(sizes)]
-    described = write_segment(tmp_path, made)
+    batches = [build_batch([Record(bytes(size), timestamp_ms=size)], i) for i, size in enumerate(sizes)]
+    described = write_segment(tmp_path, batches)
     assert (described.end_offset, described.max_timestamp_ms) == (8, 300_000)
     log = described.files.log_segment.read_bytes()
     assert [header.base_offset for header in read_batch_headers(log)] == list(range(9))
@@ -320,20 +325,20 @@ def test_headers_are_found_across_the_pieces_in_which_a_log_is_read(tmp_path: Pa
 
 def test_describing_a_big_segment_takes_little_memory(tmp_path: Path) -> None:
     build_segment(tmp_path, 16 * 1024 * 1024)
-    found = found_in(tmp_path, 0)
+    segment = found_in(tmp_path, 0)
     tracemalloc.start()
     try:
-        describe(found)
+        describe(segment)
         assert tracemalloc.get_traced_memory()[1] < 1024 * 1024
     finally:
         tracemalloc.stop()
 
 
 def test_every_failure_is_one_of_the_librarys(log_dir: Path) -> None:
-    found = found_in(log_dir, 0)
-    for path in sorted(found.directory.iterdir()):
+    segment = found_in(log_dir, 0)
+    for path in sorted(segment.directory.iterdir()):
         kept = path.read_bytes()
         path.write_bytes(b"\xff" * 50)
         with suppress(TieredStoreError):
-            assert describe(found).base_offset == 0
+            assert describe(segment).base_offset == 0
         path.write_bytes(kept)

@@ -64,10 +64,10 @@ def test_nulls_are_marked_wherever_the_first_one_comes(present: list[list[bool]]
         log += build_batch([Record(value, value, headers=(("h", value),)) for value in values], offset)
         offset += len(batch)
     flat = [b"v" if there else None for batch in present for there in batch]
-    found = rows(log)
-    assert [row["value"] for row in found] == flat
-    assert [row["key"] for row in found] == flat
-    assert [row["headers"][0]["value"] for row in found] == flat
+    decoded = rows(log)
+    assert [row["value"] for row in decoded] == flat
+    assert [row["key"] for row in decoded] == flat
+    assert [row["headers"][0]["value"] for row in decoded] == flat
 
 
 def test_timestamps_are_those_of_the_producer_or_of_the_append() -> None:
@@ -106,8 +106,8 @@ def test_a_range_cuts_inside_batches(start: int, length: int, codec: Compression
     log = b"".join(compressed_batch([Record(b"v")] * 7, 10 * i, codec) for i in range(6))
     all_offsets = [10 * i + k for i in range(6) for k in range(7)]
     decoder = RecordDecoder()
-    found = rows_of(decoder.decode([log], start_offset=start, stop_offset=start + length))
-    assert [row["offset"] for row in found] == [offset for offset in all_offsets if start <= offset < start + length]
+    decoded = rows_of(decoder.decode([log], start_offset=start, stop_offset=start + length))
+    assert [row["offset"] for row in decoded] == [offset for offset in all_offsets if start <= offset < start + length]
     assert decoder.next_offset == min(max(57, start), start + length)
 
 
@@ -119,8 +119,8 @@ def test_no_piece_is_asked_for_once_the_stop_offset_is_reached() -> None:
             asked.append(i)
             yield build_batch([Record(b"v")] * 10, 10 * i)
 
-    found = rows_of(RecordDecoder().decode(pieces(), stop_offset=20))
-    assert [row["offset"] for row in found] == list(range(20))
+    decoded = rows_of(RecordDecoder().decode(pieces(), stop_offset=20))
+    assert [row["offset"] for row in decoded] == list(range(20))
     assert asked == [0, 1]
 
 
@@ -176,23 +176,23 @@ def test_neither_pieces_nor_targets_change_the_records(seed: int, piece: int, ta
 
 def test_batches_come_in_pieces_of_the_target_size() -> None:
     log = b"".join(build_batch([Record(bytes(1_000))] * 10, 10 * i) for i in range(100))
-    found = list(RecordDecoder(target_bytes=50_000).decode([log]))
-    assert [batch.num_rows for batch in found] == [50] * 20
+    batches = list(RecordDecoder(target_bytes=50_000).decode([log]))
+    assert [batch.num_rows for batch in batches] == [50] * 20
     assert [batch.num_rows for batch in RecordDecoder().decode([log])] == [1_000]
 
 
 def test_a_batch_far_over_the_target_comes_in_slices() -> None:
     log = build_batch([Record(bytes(10_000), b"k")] * 200)
-    found = list(RecordDecoder(target_bytes=100_000).decode([log]))
-    assert max(batch.nbytes for batch in found) < 250_000
-    assert [offset for batch in found for offset in batch.column("offset").to_pylist()] == list(range(200))
+    batches = list(RecordDecoder(target_bytes=100_000).decode([log]))
+    assert max(batch.nbytes for batch in batches) < 250_000
+    assert [offset for batch in batches for offset in batch.column("offset").to_pylist()] == list(range(200))
 
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_more_records_than_a_block_holds(codec: CompressionType) -> None:
     log = compressed_batch(MANY, 5, codec)
-    found = rows(log)
-    assert [(row["offset"], row["key"], row["timestamp"]) for row in found] == [
+    decoded = rows(log)
+    assert [(row["offset"], row["key"], row["timestamp"]) for row in decoded] == [
         (5 + i, b"k%d" % i, i) for i in range(len(MANY))
     ]
 
@@ -273,8 +273,8 @@ def test_a_map_of_a_file_can_be_closed_afterwards(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"".join(random_log(random.Random(4), 10)))
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as log:
-        found = rows_of(RecordDecoder().decode([log]))
-    assert found == rows(path.read_bytes())
+        decoded = rows_of(RecordDecoder().decode([log]))
+    assert decoded == rows(path.read_bytes())
 
 
 @pytest.mark.parametrize("columns", [[], ["value", "value"], ["values"], ["key", "topic"]])
@@ -313,8 +313,8 @@ def test_decoders_work_side_by_side_in_threads() -> None:
 def test_two_readings_by_one_decoder_do_not_mix(codec: CompressionType) -> None:
     decoder = RecordDecoder(target_bytes=500)
     logs = [compressed_batch(random_records(random.Random(seed), 60), 0, codec) for seed in (5, 6)]
-    found: list[list[Row]] = [[], []]
+    decoded: list[list[Row]] = [[], []]
     for pair in zip_longest(*(decoder.decode([log]) for log in logs)):
-        for rows_found, batch in zip(found, pair, strict=True):
+        for rows_found, batch in zip(decoded, pair, strict=True):
             rows_found.extend([] if batch is None else batch.to_pylist())
-    assert found == [rows(log) for log in logs]
+    assert decoded == [rows(log) for log in logs]

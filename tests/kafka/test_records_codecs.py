@@ -68,8 +68,8 @@ def test_streams_of_all_kinds_of_clients(codec: CompressionType, stream: bytes) 
 @pytest.mark.parametrize("codec", COMPRESSED)
 @pytest.mark.parametrize("size", [1, 5_000, 100_000, 3_000_000])
 def test_bodies_larger_than_any_first_guess(codec: CompressionType, size: int) -> None:
-    found = rows(compressed_batch([Record(bytes(size), b"k")] * 3, 0, codec))
-    assert [len(row["value"]) for row in found] == [size] * 3
+    decoded = rows(compressed_batch([Record(bytes(size), b"k")] * 3, 0, codec))
+    assert [len(row["value"]) for row in decoded] == [size] * 3
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)

@@ -85,18 +85,18 @@ RECORD_FAULTS = [
 @pytest.mark.parametrize("piece", [1, 1_000])
 def test_a_damaged_batch_is_named_after_the_records_before_it(batch: bytes, words: str, piece: int) -> None:
     log = BEFORE + batch + AFTER
-    found = RecordDecoder().decode([log[at : at + piece] for at in range(0, len(log), piece)], position=1_000)
-    assert next(found).column("value").to_pylist() == [b"before"]
+    batches = RecordDecoder().decode([log[at : at + piece] for at in range(0, len(log), piece)], position=1_000)
+    assert next(batches).column("value").to_pylist() == [b"before"]
     with pytest.raises(BatchCorrupt, match=words) as caught:
-        next(found)
+        next(batches)
     assert f"at byte {1_000 + len(BEFORE)}" in str(caught.value)
 
 
 @pytest.mark.parametrize(("batch", "words"), CONTENTS)
 def test_a_damaged_batch_is_skipped_with_a_report(batch: bytes, words: str) -> None:
     decoder = RecordDecoder(on_corrupt="skip")
-    found = rows_of(decoder.decode([BEFORE + batch + AFTER], position=1_000))
-    assert [row["value"] for row in found] == [b"before", b"after"]
+    decoded = rows_of(decoder.decode([BEFORE + batch + AFTER], position=1_000))
+    assert [row["value"] for row in decoded] == [b"before", b"after"]
     (skipped,) = decoder.skipped
     assert (skipped.position, skipped.size_in_bytes) == (1_000 + len(BEFORE), len(batch))
     assert skipped.base_offset == struct.unpack(">q", batch[:8])[0]
@@ -148,12 +148,12 @@ def test_a_fault_late_in_a_large_batch_takes_none_of_it_along() -> None:
 @given(st.integers(1, len(BATCH) - 1), st.integers(1, 80))
 def test_a_log_that_ends_inside_a_batch_is_named(missing: int, piece: int) -> None:
     log = (BEFORE + BATCH)[:-missing]
-    found = RecordDecoder(on_corrupt="skip").decode([log[at : at + piece] for at in range(0, len(log), piece)])
-    assert next(found).column("value").to_pylist() == [b"before"]
+    batches = RecordDecoder(on_corrupt="skip").decode([log[at : at + piece] for at in range(0, len(log), piece)])
+    assert next(batches).column("value").to_pylist() == [b"before"]
     with pytest.raises(
         BatchCorrupt, match=f"ends {len(BATCH) - missing} bytes into the record batch at byte {len(BEFORE)}"
     ):
-        next(found)
+        next(batches)
 
 
 @pytest.mark.parametrize("tail", [bytes(11), bytes(17) + b"x", bytes(30) + BATCH, bytes(5_000) + b"\1"])

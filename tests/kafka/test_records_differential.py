@@ -32,8 +32,8 @@ COMPRESSED = CODECS[1:]
 
 def parsed(parser: Any, log: bytes) -> Iterator[Row]:
     """The records that another library finds, as ours."""
-    found = parser(log)
-    while (batch := found.next_batch()) is not None:
+    parsed = parser(log)
+    while (batch := parsed.next_batch()) is not None:
         if getattr(batch, "is_control_batch", False):
             continue
         assert batch.validate_crc()
@@ -103,20 +103,20 @@ def test_relative_offsets_and_append_times_of_message_sets(codec: CompressionTyp
     relative = (0, 2, 3, 9)  # compaction took the others
     inner = b"".join(message(1, offset, b"v%d" % offset, b"k", 50 + offset) for offset in relative)
     log = message(1, 20, b"before") + message_set(1, 109, inner, codec, 7_777, attributes)
-    found = rows(log)
-    assert [row["offset"] for row in found] == [20, 100, 102, 103, 109]
-    assert [row["timestamp"] for row in found[1:]] == ([7_777] * 4 if attributes else [50, 52, 53, 59])
-    assert [row["timestampType"] for row in found] == [0] + [attributes // 8] * 4
-    assert {row["leaderEpoch"] for row in found} == {-1}
+    decoded = rows(log)
+    assert [row["offset"] for row in decoded] == [20, 100, 102, 103, 109]
+    assert [row["timestamp"] for row in decoded[1:]] == ([7_777] * 4 if attributes else [50, 52, 53, 59])
+    assert [row["timestampType"] for row in decoded] == [0] + [attributes // 8] * 4
+    assert {row["leaderEpoch"] for row in decoded} == {-1}
     for parser in parsers(codec):
         assert ours(log) == list(parsed(parser, log))
 
 
 def test_magic_0_has_no_timestamps() -> None:
     log = message(0, 5, b"v", None) + message(0, 6, None, b"k") + message_set(0, 8, message(0, 8, b"x"), COMPRESSED[0])
-    found = rows(log)
-    assert [(row["timestamp"], row["timestampType"]) for row in found] == [(-1, -1)] * 3
-    assert [row["offset"] for row in found] == [5, 6, 8]
+    decoded = rows(log)
+    assert [(row["timestamp"], row["timestampType"]) for row in decoded] == [(-1, -1)] * 3
+    assert [row["offset"] for row in decoded] == [5, 6, 8]
 
 
 def test_all_magics_in_one_log() -> None:

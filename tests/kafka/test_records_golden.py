@@ -56,18 +56,20 @@ def cut(log: bytes, size: int) -> Iterator[bytes]:
 
 @pytest.mark.parametrize(("case", "partition"), PARTITIONS, ids=IDS)
 def test_all_records_are_what_the_java_consumer_read(case: str, partition: int) -> None:
-    found = [found for log in logs(case, partition) for found in rows(log.original("log").read_bytes())]
-    assert found == consumed(case, partition)
+    decoded = [row for log in logs(case, partition) for row in rows(log.original("log").read_bytes())]
+    assert decoded == consumed(case, partition)
 
 
 @pytest.mark.parametrize(("case", "partition"), PARTITIONS, ids=IDS)
 def test_pieces_of_any_size_give_the_same_records(case: str, partition: int) -> None:
     source = random.Random(case)
     for size in (61, source.randrange(100, 5_000), source.randrange(10_000, 200_000), 1 << 30):
-        found: list[Row] = []
+        decoded: list[Row] = []
         for log in logs(case, partition):
-            found += rows(list(cut(log.original("log").read_bytes(), size)), target_bytes=source.randrange(1, 300_000))
-        assert found == consumed(case, partition), size
+            decoded += rows(
+                list(cut(log.original("log").read_bytes(), size)), target_bytes=source.randrange(1, 300_000)
+            )
+        assert decoded == consumed(case, partition), size
 
 
 @pytest.mark.parametrize(("case", "partition"), PARTITIONS, ids=IDS)
@@ -78,8 +80,8 @@ def test_an_offset_window_gives_exactly_its_records(case: str, partition: int) -
         data = log.original("log").read_bytes()
         start = source.randrange(log.base_offset, log.end_offset + 1)
         stop = source.randrange(start, log.end_offset + 2)
-        found = rows(data, start_offset=start, stop_offset=stop)
-        assert found == [row for row in expected if start <= row["offset"] < stop]
+        decoded = rows(data, start_offset=start, stop_offset=stop)
+        assert decoded == [row for row in expected if start <= row["offset"] < stop]
 
 
 @pytest.mark.parametrize(
@@ -90,16 +92,16 @@ def test_without_aborted_transactions_it_is_what_a_read_committed_consumer_read(
     for log in logs(case, 0):
         if log.original("txnindex").exists():
             aborted += read_txn_index(log.original("txnindex").read_bytes(), log.base_offset)
-    found = [found for log in logs(case, 0) for found in rows(log.original("log").read_bytes(), aborted=aborted)]
+    decoded = [row for log in logs(case, 0) for row in rows(log.original("log").read_bytes(), aborted=aborted)]
     assert aborted
-    assert found == consumed(case, 0, ".read_committed")
+    assert decoded == consumed(case, 0, ".read_committed")
 
 
 @pytest.mark.parametrize("column", COLUMNS)
 def test_a_column_alone_is_the_same_as_among_all(column: str) -> None:
     log = logs("06-codec-zstd-createtime", 0)[0].original("log").read_bytes()
     decoder = RecordDecoder([column])
-    found = [value for batch in decoder.decode([log]) for value in batch.column(column).to_pylist()]
+    values = [value for batch in decoder.decode([log]) for value in batch.column(column).to_pylist()]
     assert decoder.schema.names == [column]
-    assert found == [row[column] for row in consumed("06-codec-zstd-createtime", 0)[: len(found)]]
-    assert len(found) > 100
+    assert values == [row[column] for row in consumed("06-codec-zstd-createtime", 0)[: len(values)]]
+    assert len(values) > 100

@@ -23,13 +23,13 @@ def test_damage_under_the_crc_gives_an_error_or_the_same_records() -> None:
         if mutation.is_sealed:
             continue
         try:
-            found = rows(mutation.damaged)
+            decoded = rows(mutation.damaged)
         except BatchCorrupt:
             refused += 1
             continue
         # A message set of several batches may have lost one of them whole.
         expected = contents(rows(mutation.original))
-        assert all(content in expected for content in contents(found))
+        assert all(content in expected for content in contents(decoded))
     assert refused > 500
 
 

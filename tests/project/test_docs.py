@@ -56,8 +56,8 @@ def name_of(path: Path) -> str:
 
 def blocks(path: Path, language: str) -> list[str]:
     """The code blocks of a language, indented ones too."""
-    found = _FENCE.findall(path.read_text())
-    return [re.sub(rf"^{indent}", "", code, flags=re.MULTILINE) for indent, kind, code in found if kind == language]
+    fences = _FENCE.findall(path.read_text())
+    return [re.sub(rf"^{indent}", "", code, flags=re.MULTILINE) for indent, kind, code in fences if kind == language]
 
 
 def prose(path: Path) -> str:
@@ -77,9 +77,9 @@ def test_links_lead_somewhere(path: Path) -> None:
         target, _, anchor = link.partition("#")
         if target.startswith("https://"):
             continue
-        found = (path.parent / target) if target else path
-        assert found.exists(), link
-        assert not anchor or anchor in anchors(found), link
+        destination = (path.parent / target) if target else path
+        assert destination.exists(), link
+        assert not anchor or anchor in anchors(destination), link
 
 
 def test_the_readme_leads_to_every_document() -> None:
@@ -189,8 +189,10 @@ def test_every_error_has_its_exit_code_in_the_table() -> None:
         r"^\| (\d+) \| [^|]+ \| ([^|]*) \|$", (REPOSITORY / "docs" / "operations.md").read_text(), re.MULTILINE
     )
     written = {name: int(code) for code, names in table for name in re.findall(r"`(\w+)`", names)}
-    classes = {name: found for name, found in vars(errors).items() if isinstance(found, type)}
-    expected = {name: found.exit_code for name, found in classes.items() if issubclass(found, errors.TieredStoreError)}
+    classes = {name: member for name, member in vars(errors).items() if isinstance(member, type)}
+    expected = {
+        name: member.exit_code for name, member in classes.items() if issubclass(member, errors.TieredStoreError)
+    }
     assert written == expected
 
 
@@ -287,7 +289,7 @@ FORMAT = (REPOSITORY / "docs" / "format.md").read_text()
 
 def example(kind: str) -> tuple[str, str]:
     """The arguments and the text of the one example that is marked so."""
-    ((_, arguments, text),) = [found for found in _MARKED.findall(FORMAT) if found[0] == kind]
+    ((_, arguments, text),) = [marked for marked in _MARKED.findall(FORMAT) if marked[0] == kind]
     return arguments.strip(), text
 
 

@@ -22,13 +22,13 @@ from tests.support.servers.kafka import KafkaServer
 @pytest.fixture
 def orders(kafka: KafkaServer, tmp_path: Path) -> Iterator[TieredTopic]:
     """The topic of the examples: most of it in the bucket, the end of it on the broker alone."""
-    made = TieredTopic(kafka, tmp_path, name="orders")
-    made.produce([Produced(b"k", b"%d" % number * 20, (), 1_767_225_600_000 + number) for number in range(900)])
-    assert made.tier() > 0
-    settings = "".join(f"{name}={text}\n" for name, text in {**made.store, "chunk.size": "8192"}.items())
+    topic = TieredTopic(kafka, tmp_path, name="orders")
+    topic.produce([Produced(b"k", b"%d" % number * 20, (), 1_767_225_600_000 + number) for number in range(900)])
+    assert topic.tier() > 0
+    settings = "".join(f"{name}={text}\n" for name, text in {**topic.store, "chunk.size": "8192"}.items())
     (tmp_path / "store.properties").write_text(settings)
-    yield made
-    made.close()
+    yield topic
+    topic.close()
     delete_topic(kafka, "orders")
 
 

@@ -21,8 +21,8 @@ ENCODERS = [ChunkEncoder(level, cipher) for level in (None, 3) for cipher in (No
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(3) as made:
-        yield made
+    with ThreadPoolExecutor(3) as executor:
+        yield executor
 
 
 def reader_of(data: bytes) -> ReadInto:

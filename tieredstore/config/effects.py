@@ -32,5 +32,6 @@ def effect_of(name: str) -> Effect:
     """What the property ``name`` (without prefix) does here."""
     if name in REFUSED:
         return Effect.REFUSED
+    # A star stands for a whole family, whose names the plugin does not fix.
     matching = any(name == row or (row.endswith("*") and name.startswith(row[:-1])) for row in WITHOUT_EFFECT)
     return Effect.WITHOUT_EFFECT if matching else Effect.IN_EFFECT

@@ -12,10 +12,12 @@ from tieredstore.config.fields import SettingsGroup, SettingsReader, broken_rule
 from tieredstore.config.values import BOOLEAN, PATH, string, words
 
 PAIRS: Final = "encryption.key.pairs"
+# Greedy in the middle: ids may hold dots.
 _PAIR_FILE: Final = re.compile(rf"{re.escape(PAIRS)}\.(.+)\.(?:public|private)\.key\.file")
 
 
 def _key_id(text: str) -> str:
+    # The manifest joins key id and wrapped key by a colon.
     if not text.strip() or ":" in text:
         raise ValueError
     return text
@@ -86,6 +88,7 @@ def read_encryption(reader: SettingsReader) -> EncryptionSettings | None:
     ring = reader.read(EncryptionProperties)
     if ring is None or not ring.enabled or ring.key_pair_id is None:
         return None
+    # An id that was forgotten in the list, most likely; otherwise it would show only when a segment of it is read.
     for name in reader.values:
         if (key_id := pair_id(name)) is not None and key_id not in ring.ids:
             reader.note(name, f"belongs to a key pair that {PAIRS} does not list")

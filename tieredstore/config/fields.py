@@ -70,6 +70,7 @@ class SettingsReader:
 
         ``under`` precedes the names of its properties; ``fields`` are those that are no properties.
         """
+        # Only names that the group knows are handed over; unknown ones are another module's finding (names.py).
         texts = {name: self.values[under + name] for name in property_names(group) if under + name in self.values}
         try:
             return group.model_validate({**texts, **(fields or {})}, context={"base_dir": self.base_dir})
@@ -80,6 +81,7 @@ class SettingsReader:
 
     def _problem(self, details: ErrorDetails, kinds: dict[str, Kind], under: str) -> SettingProblem:
         context = details.get("ctx", {})
+        # Raised by a validator of ours, which names the property itself: pydantic would name the whole group.
         if details["type"] == "rule":
             return SettingProblem(context["name"], f"{self.written(context['name'])} {context['why']}")
         name = str(details["loc"][0])
@@ -101,6 +103,7 @@ class SettingsReader:
         """``group`` if nothing was noted, else ConfigError: the first problem in the source's order, how many more."""
         if group is not None and not self.problems:
             return group
+        # The user meets problems in the order of the file; those of absent names come last.
         order = {name: position for position, name in enumerate(self.values)}
         first = min(self.problems, key=lambda problem: order.get(problem.name, len(order)))
         more = len(self.problems) - 1

@@ -19,6 +19,7 @@ def installed_store(name: str) -> str | None:
     """
     if not _NAME.fullmatch(name):
         return None
+    # Two packages may well offer the same class; only different ones leave a doubt.
     classes = sorted({entry_point.value for entry_point in entry_points(group=GROUP, name=name)})
     if len(classes) > 1:
         raise ValueError(f"installed packages mean {' and '.join(classes)} by it: name the class itself")

@@ -11,6 +11,7 @@ from tieredstore.config.values import BOOLEAN, choice, integer, java_class, long
 
 
 def _no_iceberg(text: str) -> str:
+    # Not in silence: a broker that writes Iceberg leaves nothing in its bucket that could be read here.
     if text == "iceberg":
         raise ValueError("Iceberg tables are not written or read here; only segments in Kafka's own format are")
     if text != "kafka":

@@ -35,6 +35,7 @@ _logger: Final = logging.getLogger(__name__)
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 _BACKEND: Final = "storage.backend.class"
 
+# A Spark executor loads settings for each task; nobody wants the same line a thousand times.
 _SAID: Final[set[str]] = set()
 """What this process has said already; two threads may both say it, which does no harm."""
 
@@ -58,8 +59,10 @@ def settings_from(properties: Properties, *, base_dir: Path | None = None, sourc
     own = own_properties(properties, source)
     reader = SettingsReader(own, base_dir or Path())
     backend = backend_name(reader.values.get(_BACKEND, ""))
+    # A class of the user's own has properties that we cannot know: all under storage. are right for it.
     own_class = backend is not None and backend not in BACKENDS
     check_names(reader, ("storage.",) if own_class else ())
+    # For its problems alone: the values are not used.
     reader.read(JvmProperties)
     groups = {"encryption": read_encryption(reader), "fetch": read_fetch(reader), **_read_store(reader, backend)}
     present = {name: group for name, group in groups.items() if group is not None}
@@ -88,6 +91,7 @@ def _read_store(reader: SettingsReader, backend: str | None) -> dict[str, Settin
         store["gcs"] = reader.read(GcsSettings)
     elif backend == "azure":
         store["azure"] = reader.read(AzureSettings)
+    # Without a store that could use it, a proxy is left alone.
     if store and any(name.startswith("storage.proxy.") for name in reader.values):
         store["proxy"] = reader.read(ProxySettings)
     return store

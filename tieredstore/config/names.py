@@ -38,6 +38,7 @@ _MAX_COMPONENTS: Final = 8  # no name has more, and a stray text may have a mill
 
 def check_names(reader: SettingsReader, open_beginnings: tuple[str, ...] = ()) -> None:
     """Note every name that does not exist; under ``open_beginnings`` any name is right."""
+    # Beginnings under which anything may stand.
     right = (*FAMILIES, *open_beginnings)
     unknown = [n for n in reader.values if n not in KNOWN and not n.startswith(right) and pair_id(n) is None]
     for name in unknown:
@@ -66,6 +67,7 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
     """The known name that ``name`` ends with after a dot, else the most similar one; None if none is similar."""
     known, lowered = sorted(known), name.lower()
     components = lowered.rsplit(".", _MAX_COMPONENTS)
+    # A property under some other prefix ends in the right name.
     for start in range(len(components)):
         if (ending := ".".join(components[start:])) in known:
             return ending

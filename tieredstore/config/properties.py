@@ -55,6 +55,7 @@ def shown_name(name: str) -> str:
 def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
+            # One byte more than allowed tells a longer file, of any size, from one that just fits.
             raw = file.read(_MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         raise ConfigError(f"{path}: there is no such settings file") from None
@@ -100,6 +101,8 @@ def own_properties(mapping: Mapping[str, str], source: str) -> OwnProperties:
     prefix = DEFAULT_PREFIX if declared is None else plain(declared)
     if not prefix:
         raise ConfigError(f"{source}: {PREFIX_PROPERTY} is empty, the broker's default is {DEFAULT_PREFIX}")
+    # A broker's file has hundreds of properties of its own; with the prefix in use only those under it are the
+    # plugin's.
     ours = {k.removeprefix(prefix): v for k, v in mapping.items() if k.startswith(prefix) and k != PREFIX_PROPERTY}
     if ours:
         return OwnProperties(source, prefix, ours, tuple(k for k in mapping if not k.startswith(prefix)))

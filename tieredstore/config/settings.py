@@ -14,6 +14,7 @@ from tieredstore.config.fields import SettingsGroup, broken_rule
 from tieredstore.config.storage import BACKEND_CLASS, AzureSettings, GcsSettings, ProxySettings, S3Settings
 from tieredstore.config.values import BOOLEAN, PATH, choices, integer, string
 
+# Threads of a catalog's pool, which lies above this room and cannot be asked.
 _CATALOG_READERS: Final = 16
 
 

@@ -37,6 +37,7 @@ JAVA_BACKENDS: Final = {
 BACKENDS: Final = (*JAVA_BACKENDS.values(), "memory")
 """The short names of ``storage.backend.class``."""
 
+# package.module.Class or package.module:Class; any script's letters, as Python's own names.
 _PYTHON_CLASS: Final = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*[.:][^\W\d]\w*")
 
 
@@ -48,6 +49,7 @@ def _backend(text: str) -> str:
     if installed_store(text) is not None:
         return text
     nearest = difflib.get_close_matches(text, (*JAVA_BACKENDS, *BACKENDS), n=1)
+    # A misspelled class of the plugin must not be taken for a Python class of the user's.
     if text.startswith("io.aiven.") and nearest:
         raise ValueError(f"the plugin has no such class, the nearest is {nearest[0]}")
     raise ValueError

@@ -62,6 +62,7 @@ class Kind:
 
     def read(self, text: str, info: ValidationInfo) -> object:
         """The value of ``text``; a relative path is taken from the ``base_dir`` of the context."""
+        # Without a context there is no file that a path could be relative to; it then stays as it is.
         value = self.parse(text)
         base_dir: Path = info.context["base_dir"] if info.context else Path()
         return base_dir / value if isinstance(value, Path) else value
@@ -111,6 +112,7 @@ def choice(*allowed: str) -> Kind:
     """One of a few words, in exactly this case."""
 
     def parse(text: str) -> str:
+        # No lower-casing: the plugin compares these words exactly, and one file should mean the same to both.
         if text not in allowed:
             raise ValueError
         return text
@@ -146,6 +148,7 @@ def _split(text: str) -> tuple[str, ...]:
     """As ``ConfigDef``: an empty text is an empty list, and an empty word stays one."""
     if not text.strip(_JAVA_BLANK):
         return ()
+    # Without repetitions, in the order of the text.
     return tuple(dict.fromkeys(word.strip(_JAVA_BLANK) for word in text.split(",")))
 
 

@@ -65,6 +65,7 @@ class ChunkIndex(ABC):
         """The chunk that holds the byte at ``position`` of the original; InvalidRange if it is outside of it."""
         if not 0 <= position < self.original_file_size:
             raise InvalidRange(f"position {position} is outside of a segment of {self.original_file_size} bytes")
+        # All original chunks but the last have one size, with compression too: no search is needed.
         return position // self.original_chunk_size
 
     def chunks_of(self, byte_range: ByteRange) -> range:
@@ -99,11 +100,14 @@ class FixedChunkIndex(ChunkIndex):
 
     def __post_init__(self) -> None:
         self._check_original()
+        # The plugin believes any size here. One that neither form of storing makes is a damaged one, and would shift
+        # every chunk after the first.
         if self.overhead not in {0, ENCRYPTION_OVERHEAD}:
             raise ManifestCorrupt(
                 f"transformedChunkSize is {self.transformed_chunk_size}: originalChunkSize {self.original_chunk_size} "
                 f"or {ENCRYPTION_OVERHEAD} more is possible"
             )
+        # Four numbers, of which three give the fourth: each is checked by the others.
         final = self._last_original_size() + self.overhead if self.chunk_count else 0
         if self.final_transformed_chunk_size != final:
             raise ManifestCorrupt(
@@ -137,6 +141,8 @@ class VariableChunkIndex(ChunkIndex):
                 f"transformedChunks lists {len(sizes)} chunks where originalFileSize and originalChunkSize make "
                 f"{self.chunk_count}, and at least 1 must be"
             )
+        # Three looks in place of one a chunk: the smallest, the greatest and the last, which may be shorter than the
+        # others.
         _check_stored_size(min(sizes), self.original_chunk_size)
         _check_stored_size(max(sizes), min(self.original_chunk_size, self.original_file_size))
         _check_stored_size(sizes[-1], self._last_original_size())
@@ -198,6 +204,7 @@ def _check_stored_size(stored: int, original: int) -> None:
 
     zstd adds at most 1/256 and 64 bytes to what it cannot compress; twice the original leaves room for any writer.
     """
+    # A list is a few bytes that can claim 2 GiB a chunk: without this bound a reader would allocate them.
     limit = 2 * original + 1024
     if not 1 <= stored <= limit:
         raise ManifestCorrupt(

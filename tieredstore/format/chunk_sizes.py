@@ -41,8 +41,10 @@ def encode_chunk_sizes(sizes: Sequence[int]) -> bytes:
         return _INT.pack(0)
     if len(sizes) == 1:
         return _ONE.pack(1, sizes[0])
+    # The last one would widen all differences: it is a rest, smaller than the others by any amount.
     most = sizes[:-1]
     base = min(most)
+    # At least one byte, even if all sizes are equal: the format has no width 0.
     width = max(1, ((max(most) - base).bit_length() + 7) // 8)
     differences = _narrow(array("I", [size - base for size in most]), width)
     return b"".join((_HEAD.pack(len(sizes), base, width), differences, _INT.pack(sizes[-1])))
@@ -71,6 +73,7 @@ def pack_chunk_sizes(sizes: Sequence[int]) -> bytes:
 def unpack_chunk_sizes(frame: bytes) -> array[int]:
     """The sizes in one zstd frame, with no allocation above 10 MiB whatever it claims; ManifestCorrupt if damaged."""
     try:
+        # The header alone is read here. A frame that does not say its size could grow without end, and is refused.
         claimed = zstandard.frame_content_size(frame)
         if not 0 <= claimed <= MAX_BINARY_SIZE:
             raise ManifestCorrupt(f"the list of chunk sizes does not declare a size up to {MAX_BINARY_SIZE} bytes")
@@ -88,6 +91,7 @@ def _decode_many(raw: bytes | bytearray | memoryview, count: int) -> array[int]:
     if base < 0 or not 1 <= width <= 4:
         raise ManifestCorrupt(f"the list of chunk sizes claims {count} sizes from {base} in {width} bytes each")
     stop = _HEAD.size + (count - 1) * width
+    # `count` comes from the bytes: before anything is made of it, it must agree with how many there are.
     _check_length(raw, stop + _INT.size)
     differences = _widen(raw[_HEAD.size : stop], width)
     try:

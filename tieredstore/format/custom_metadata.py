@@ -47,6 +47,7 @@ class CustomMetadata:
     def from_bytes(cls, raw: bytes | bytearray | memoryview) -> CustomMetadata:
         """Read the fields, in any order; no bytes are no fields. CorruptData if they do not hold together."""
         values = _read_tagged(_Reader(bytes(raw))) if len(raw) else {}
+        # What is left in `values` afterwards are tags of later versions, which are kept as they are.
         size, prefix, key = (values.pop(field.value, None) for field in CustomMetadataField)
         return cls(
             remote_size=None if size is None else _read_varlong(size),
@@ -102,6 +103,7 @@ class _Reader:
                 break
         else:
             raise CorruptData(f"custom metadata holds a number of more than {max_bytes} bytes")
+        # The last byte of a full-length number may carry bits beyond its type.
         if value > maximum:
             raise CorruptData(f"custom metadata holds the number {value}, above {maximum}")
         return value
@@ -128,6 +130,7 @@ def _read_tagged(reader: _Reader) -> dict[int, bytes]:
 
 def _read_varlong(value: bytes) -> int:
     reader = _Reader(value)
+    # Zig-zag folds the sign into the lowest bit: 0, -1, 1, -2 … become 0, 1, 2, 3 …
     zigzag = reader.varint(_VARLONG_BYTES, _MAX_UINT64)
     reader.finish()
     return zigzag >> 1 ^ -(zigzag & 1)
@@ -135,6 +138,7 @@ def _read_varlong(value: bytes) -> int:
 
 def _read_string(value: bytes) -> str:
     reader = _Reader(value)
+    # Kafka's compact string: length plus one, so that 0 can say null.
     length = reader.uvarint() - 1
     if length < 0:
         raise CorruptData("custom metadata holds null where text is needed")

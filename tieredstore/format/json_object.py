@@ -54,6 +54,7 @@ class JsonObject:
 
         Unknown fields are tolerated, so without this one flipped bit could hide a field that may be absent.
         """
+        # A name that is longer or shorter by one letter is no flipped bit; it may be a field of a later version.
         absent = known - self._values.keys()
         for name in self._values.keys() - known:
             for meant in absent:
@@ -89,8 +90,11 @@ class JsonObject:
         value = self.raw(name)
         if value is None and null_is_zero:
             return 0
+        # Jackson coerces texts into numbers, so the plugin reads such a manifest.
         if isinstance(value, str) and _INTEGER.fullmatch(value.strip()):
             value = int(value)
+        # bool is an int in Python. Above -1 and not from 0: a fraction such as -0.5 is cut off to 0, as Java's cast
+        # does.
         if isinstance(value, bool) or not isinstance(value, int | float) or not -1 < value <= MAX_INT32:
             raise self._wrong(name, value, f"a number within 0..{MAX_INT32}")
         return int(value)

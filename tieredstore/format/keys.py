@@ -75,12 +75,14 @@ def parse_key(prefix: str, key: str) -> ObjectKey | None:
     """
     if not key.startswith(prefix):
         return None
+    # The suffix ends the key, and no other part of a key holds a dot but the topic, which comes before slashes.
     path, _, suffix = key[len(prefix) :].rpartition(".")
     parts = path.split("/")
     if len(parts) != 3 or suffix not in _SUFFIXES:
         return None
     topic, topic_id = _cut_uuid(parts[0])
     partition = _parse_partition(parts[1])
+    # Any object may lie in a bucket: whatever does not fit exactly is somebody else's, and no error.
     digits, segment_id = _cut_uuid(parts[2])
     start_offset = _parse_offset(digits)
     if not topic or topic_id is None or partition is None or segment_id is None or start_offset is None:
@@ -132,12 +134,14 @@ def _cut_uuid(text: str) -> tuple[str, Uuid | None]:
 
 
 def _parse_partition(text: str) -> int | None:
+    # One spelling a number: with leading zeros two keys could name the same partition.
     if not (text.isascii() and text.isdecimal() and len(text) <= 10) or (text[0] == "0" and text != "0"):
         return None
     return partition if (partition := int(text)) <= MAX_INT32 else None
 
 
 def _parse_offset(digits: str) -> int | None:
+    # isdecimal, not isascii: the plugin writes the digits of its JVM's locale, and int() reads them all.
     if not digits.isdecimal() or not _OFFSET_DIGITS <= len(digits) <= _MAX_OFFSET_DIGITS:
         return None
     return offset if (offset := int(digits)) <= MAX_INT64 else None

@@ -83,6 +83,7 @@ class SegmentIndexes:
     transaction: IndexEntry | None
 
     def __post_init__(self) -> None:
+        # The plugin never leaves a gap, so positions are redundant with sizes, and damage in either shows.
         end = 0
         for kind, entry in self.recorded():
             if entry.position != end:
@@ -119,6 +120,7 @@ class WrappedDataKey:
     aad: bytes
 
     def __post_init__(self) -> None:
+        # The text joins id and key by one colon: an id that holds one could not be cut off again.
         if not self.key_id.strip() or ":" in self.key_id:
             raise ManifestCorrupt(
                 f"encryption.dataKey names the key {self.key_id[:60]!r}: blank, or with a colon in it"
@@ -162,6 +164,7 @@ class SegmentManifest:
             raise ManifestCorrupt(f"the manifest has {len(raw)} bytes: more than {MAX_MANIFEST_SIZE} are never written")
         fields = JsonObject.parse(raw)
         fields.refuse_damaged_names(_FIELDS)
+        # Jackson takes the number 1 for the text; True is equal to 1 in Python and is no version.
         if (version := fields.raw("version")) != "1" and (version != 1 or type(version) is not int):
             raise ManifestCorrupt("the manifest's version is not 1, the only one that this reader knows")
         chunk_index = _read_chunk_index(fields.child("chunkIndex"))
@@ -195,6 +198,8 @@ class SegmentManifest:
     def _check_fixed(self, index: FixedChunkIndex) -> None:
         if self.compression:
             raise ManifestCorrupt("compression is true, but a compressed segment's chunkIndex has the type variable")
+        # Whether chunks are encrypted is said twice, by their sizes and by the field: a lost field must not hand out
+        # ciphertext.
         if index.overhead != self._overhead:
             raise ManifestCorrupt(
                 f"transformedChunkSize is {index.overhead} above originalChunkSize, which is wrong "
@@ -202,6 +207,7 @@ class SegmentManifest:
             )
 
     def _check_variable(self, index: VariableChunkIndex) -> None:
+        # A list is legal for uncompressed segments too, and then each size follows from the original's.
         sizes = index.stored_sizes()
         if min(sizes) <= self._overhead:
             raise ManifestCorrupt(f"transformedChunks lists a chunk of {min(sizes)} bytes, too few to be encrypted")
@@ -213,6 +219,7 @@ class SegmentManifest:
 
     def _check_encrypted_indexes(self) -> None:
         for kind, entry in self.segment_indexes.recorded():
+            # An empty index is stored as nothing at all; any other is longer than its own IV and tag.
             if 0 < entry.size <= ENCRYPTION_OVERHEAD:
                 raise ManifestCorrupt(
                     f"segmentIndexes.{_INDEX_NAMES[kind]} has {entry.size} bytes, too few to be encrypted"

@@ -48,6 +48,7 @@ def read_metadata(fields: object, segment_size_in_bytes: int) -> RemoteLogSegmen
         return None
 
 
+# Of its own and private: no caller should see why, and ValueError would also catch mistakes of this module.
 class _UnusableError(Exception):
     """A field is absent or cannot be right; informational data is not worth a sentence about which."""
 
@@ -81,6 +82,7 @@ def _epochs(fields: Mapping[str, object]) -> tuple[tuple[int, int], ...]:
 
 
 def _epoch(name: str) -> int:
+    # JSON names are texts: an epoch with leading zeros could stand there twice.
     if not (name.isascii() and name.isdecimal() and len(name) <= 10) or str(int(name)) != name:
         raise _UnusableError
     return _integer(int(name), at_most=MAX_INT32)
@@ -100,12 +102,14 @@ def _text(value: object) -> str:
 
 def _uuid(value: object) -> Uuid:
     uuid = Uuid.parse(text := _text(value))
+    # Base64 spells some bytes in several ways; Kafka writes one of them.
     if str(uuid) != text:
         raise _UnusableError
     return uuid
 
 
 def _integer(value: object, *, at_least: int = 0, at_most: int = MAX_INT64) -> int:
+    # Stricter than the manifest's other numbers: a text or a fraction here was written by neither the plugin nor us.
     if isinstance(value, bool) or not isinstance(value, int) or not at_least <= value <= at_most:
         raise _UnusableError
     return value

@@ -54,12 +54,15 @@ FRAME_SIZE: Final = 12
 MIN_LENGTH: Final = 14
 """The least ``length`` Kafka accepts: CRC, magic, attributes, key size and value size of a magic 0 message."""
 
+# What all magics have in common: offset, length, a field that differs, magic.
 _PREFIX: Final = struct.Struct(">qiib")
 _PREFIX_SIZE: Final = 17
 _BATCH: Final = struct.Struct(">qiibIhiqqqhii")
 _MESSAGE: Final = struct.Struct(">qiIbb")
 _MESSAGE_WITH_TIMESTAMP: Final = struct.Struct(">qiIbbq")
+# Magic 0, magic 1: the latter has eight bytes of timestamp more.
 _MIN_MESSAGE_SIZE: Final = (FRAME_SIZE + MIN_LENGTH, FRAME_SIZE + MIN_LENGTH + 8)
+# What preallocated space is compared with, a piece at a time: a log may end in hundreds of megabytes of it.
 _ZEROS: Final = bytes(64 * 1024)
 
 
@@ -165,6 +168,7 @@ def walk_batch_headers(view: LogView, size: int, start: int = 0) -> Iterator[Bat
         if header is None:
             _expect_zeros(view, position, size)
             return
+        # Batches that overlap count as damage: readers would give records twice.
         if header.base_offset <= last_offset:
             raise BatchCorrupt(
                 f"the record batch at byte {position} begins at offset {header.base_offset}, "
@@ -198,6 +202,8 @@ def first_batch_compression(head: Buffer) -> CompressionType | None:
     if size is None or size > len(head):
         return None
     with memoryview(head) as view, view[:size] as batch:
+        # No header parsing here: this looks at bytes that nobody has vouched for, and answers None where a reader
+        # would raise.
         magic = batch[16]
         if magic > 2:
             return None
@@ -220,6 +226,7 @@ def _parse_header(head: memoryview, position: int, available: int) -> BatchHeade
         if not any(head[:_PREFIX_SIZE]):
             return None
         raise BatchCorrupt(f"the record batch at byte {position} has the impossible length {length}")
+    # The length is held against the log before anything is sliced by it: it may claim 2 GiB.
     if size > available:
         raise BatchCorrupt(
             f"the record batch at byte {position} is truncated: it has {size} bytes, the log {available} more"
@@ -258,6 +265,8 @@ def _parse_message(head: memoryview, position: int, size: int, magic: int) -> Ba
     timestamp: int = _MESSAGE_WITH_TIMESTAMP.unpack_from(head)[-1] if magic == 1 else -1
     if offset < 0:
         raise BatchCorrupt(f"the message at byte {position} has the offset {offset}")
+    # A compressed message set of old: one message whose value holds the others. How many there are, and when the
+    # first was written, stands inside of the compressed bytes alone.
     wrapper = _compression(attributes, position) is not CompressionType.NONE
     return BatchHeader(
         position, size, offset, offset, magic, crc, attributes, -1 if wrapper else timestamp, timestamp,
@@ -284,11 +293,14 @@ def _check_crc(batch: memoryview, header: BatchHeader) -> None:
 
 
 def _stored_crc(batch: memoryview, magic: int) -> int:
+    # The CRC field of magic 2 stands behind the magic, that of the older ones before it.
     start = 17 if magic == 2 else 12
     return int.from_bytes(batch[start : start + 4], "big")
 
 
 def _computed_crc(batch: memoryview, magic: int) -> int:
+    # Covered is what follows the CRC, so not the offset (of magic 2 the leader epoch neither), which the broker sets
+    # after the producer has computed it. Magic 2 has Castagnoli's polynomial, the older ones zlib's.
     with batch[21 if magic == 2 else 16 :] as covered:
         return crc32c.crc32c(covered) if magic == 2 else zlib.crc32(covered)
 

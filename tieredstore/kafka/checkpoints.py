@@ -19,6 +19,7 @@ from tieredstore.model import Uuid
 LeaderEpochs: TypeAlias = tuple[tuple[int, int], ...]
 """``(epoch, first offset)`` pairs; both columns strictly increase."""
 
+# As many digits as 31 and 63 bits can have: int() is never handed a longer text.
 _EPOCH_LINE: Final = re.compile(r"(\d{1,10})\s+(\d{1,19})", re.ASCII)
 _NUMBER: Final = re.compile(r"\d{1,10}", re.ASCII)
 
@@ -33,6 +34,7 @@ _SNAPSHOT_ENTRY: Final = struct.Struct(">qhiqiqiq")
 def parse_leader_epochs(raw: bytes) -> LeaderEpochs:
     """The entries of a ``leader-epoch-checkpoint``: version 0, the count, then a line ``epoch offset`` each."""
     lines = _text(raw, "leader-epoch checkpoint").split("\n")
+    # Kafka ends the last line as well; a text without that end means the same.
     if lines[-1] == "":
         lines.pop()
     if len(lines) < 2 or lines[0] != "0" or not _NUMBER.fullmatch(lines[1]):
@@ -41,6 +43,7 @@ def parse_leader_epochs(raw: bytes) -> LeaderEpochs:
         raise BatchCorrupt(f"the leader-epoch checkpoint promises {lines[1]} entries and has {len(lines) - 2}")
     epochs = tuple(_parse_epoch_line(line) for line in lines[2:])
     for (epoch, start), (next_epoch, next_start) in itertools.pairwise(epochs):
+        # An epoch in which nothing was written leaves no entry, so starts increase strictly as epochs do.
         if next_epoch <= epoch or next_start <= start:
             raise BatchCorrupt(f"leader epoch {next_epoch} at offset {next_start} follows {epoch} at {start}")
     return epochs
@@ -60,6 +63,8 @@ def truncate_from_end(epochs: LeaderEpochs, end_offset: int) -> LeaderEpochs:
 def segment_leader_epochs(epochs: LeaderEpochs, start_offset: int, end_offset: int) -> LeaderEpochs:
     """The epochs of a segment's offsets (both inclusive); the one in force at its start begins there."""
     known = truncate_from_end(epochs, end_offset)
+    # Kafka's cut: epochs that began before the segment are forgotten, but for the last of them, which is in force
+    # when the segment begins and is therefore written with the segment's own start.
     later = tuple(entry for entry in known if entry[1] > start_offset)
     in_force = known[: len(known) - len(later)][-1:]
     return tuple((epoch, start_offset) for epoch, _ in in_force) + later
@@ -87,6 +92,7 @@ def parse_broker_id(raw: bytes) -> int | None:
         properties = javaproperties.loads(_text(raw, "meta.properties"))
     except ValueError as error:
         raise BatchCorrupt(f"meta.properties cannot be parsed: {error}") from None
+    # KRaft's name first: a migrated broker may have both.
     text = properties.get("node.id", properties.get("broker.id"))
     if text is None:
         return None
@@ -120,6 +126,7 @@ def parse_producer_snapshot(raw: bytes) -> tuple[ProducerState, ...]:
     version, crc, count = _SNAPSHOT_HEADER.unpack_from(raw)
     if version != _SNAPSHOT_VERSION:
         raise BatchCorrupt(f"the producer snapshot has version {version}, and {_SNAPSHOT_VERSION} is the one known")
+    # Before the count is believed: a damaged one would only show as a wrong size.
     if crc != crc32c.crc32c(raw[_SNAPSHOT_CRC_END:]):
         raise BatchCorrupt("the producer snapshot is damaged: its CRC does not hold")
     if count < 0 or len(raw) != _SNAPSHOT_HEADER.size + count * _SNAPSHOT_ENTRY.size:
@@ -130,6 +137,7 @@ def parse_producer_snapshot(raw: bytes) -> tuple[ProducerState, ...]:
 def format_producer_snapshot(states: Iterable[ProducerState]) -> bytes:
     """The bytes of a ``.snapshot`` file, as Kafka writes it."""
     entries = [_SNAPSHOT_ENTRY.pack(*astuple(state)) for state in states]
+    # The checksum covers the count as well, but not the version before it.
     covered = len(entries).to_bytes(4, "big") + b"".join(entries)
     return struct.pack(">hI", _SNAPSHOT_VERSION, crc32c.crc32c(covered)) + covered
 

@@ -81,6 +81,8 @@ class OffsetIndex(Sequence[OffsetIndexEntry]):
 
     def position_for_offset(self, offset: int) -> int:
         """Where to begin reading to meet ``offset``: the batch of the last entry at or before it, else byte 0."""
+        # An entry names the last offset of its batch, so the batch that holds `offset` is the one of the last entry
+        # at or before it, or follows that one: reading from there never starts too late.
         at_or_before = bisect_right(self._offsets, offset - self.base_offset)
         return self._positions[at_or_before - 1] if at_or_before else 0
 
@@ -107,6 +109,7 @@ class TimeIndex(Sequence[TimeIndexEntry]):
 
     def offset_for_timestamp(self, timestamp: int) -> int:
         """An offset that no record of ``timestamp`` or later precedes: begin there and read on to the first such."""
+        # bisect_right, not left: the entry of exactly `timestamp` names the offset that first reached it.
         at_or_before = bisect_right(self._timestamps, timestamp)
         return self.base_offset + (self._offsets[at_or_before - 1] if at_or_before else 0)
 
@@ -131,6 +134,7 @@ def read_time_index(raw: bytes, base_offset: int) -> TimeIndex:
     offsets: list[int] = []
     last = (-1, 0)
     for number, (timestamp, offset) in enumerate(_entries(raw, _TIME_ENTRY, "time index")):
+        # Equal offsets pass: Kafka's writer, too, refuses only an offset below the last one.
         if timestamp <= last[0] or offset < last[1]:
             raise BatchCorrupt(f"entry {number} of the time index, {(timestamp, offset)}, does not increase on {last}")
         last = (timestamp, offset)
@@ -147,6 +151,8 @@ def read_txn_index(raw: bytes, base_offset: int) -> tuple[AbortedTransaction, ..
         entry = AbortedTransaction(*fields)
         if version != 0:
             raise BatchCorrupt(f"entry {number} of the transaction index has the unknown version {version}")
+        # Ordered by their markers, not by their beginnings: a long transaction may be aborted after shorter ones that
+        # began later.
         if min(fields) < 0 or entry.first_offset > entry.last_offset or entry.last_offset <= last:
             raise BatchCorrupt(f"entry {number} of the transaction index contradicts itself or the one before: {entry}")
         last = entry.last_offset
@@ -162,5 +168,6 @@ def is_trimmed(raw: bytes, entry_size: int) -> bool:
 def _entries(raw: bytes, layout: struct.Struct, name: str) -> Iterator[tuple[int, ...]]:
     if len(raw) % layout.size:
         raise BatchCorrupt(f"the {name} has {len(raw)} bytes, not a multiple of {layout.size}")
+    # Rounded up to whole entries, since the last real one may itself end in zero bytes.
     used = -(-len(raw.rstrip(b"\0")) // layout.size) * layout.size
     return layout.iter_unpack(raw if len(raw) == layout.size else raw[:used])

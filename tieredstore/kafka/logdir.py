@@ -36,11 +36,14 @@ from tieredstore.model import LogSegmentData, RemoteLogSegmentId, RemoteLogSegme
 LEADER_EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
 
+# Kafka's own rule for topic names; the last dash parts the partition, which has no leading zeros.
 _DIRECTORY: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,9})", re.ASCII)
 _SNAPSHOT: Final = re.compile(r"(\d{20})\.snapshot", re.ASCII)
 _LOG: Final = re.compile(r"(\d{20})\.log", re.ASCII)
+# What the broker renames before it deletes, moves between disks, or has lost the right to.
 _DOOMED_DIRECTORY: Final = re.compile(r".+-(delete|future|stray)")
 _DOOMED_FILE: Final = re.compile(r".+\.(deleted|cleaned|swap)")
+# __consumer_offsets and the like: compacted, and of use to their own broker alone.
 _INTERNAL: Final = "__"
 # Four 16 KiB batches a read: small enough that big batches are hopped over, big enough for few calls on small ones.
 _VIEW_SIZE: Final = 64 * 1024
@@ -167,6 +170,7 @@ def describe(segment: FoundSegment, topic_id: Uuid | None = None) -> LogSegment:
     epochs = parse_leader_epochs(_read(segment.directory / LEADER_EPOCH_CHECKPOINT, segment))
     size = _size(segment.path("log"), segment)
     txn_index = segment.path("txnindex")
+    # The size is taken before the batches are read, so that what a broker appends meanwhile is not half seen.
     extent = _closed_extent(segment, size)
     end_offset, max_timestamp = extent or (-1, -1)
     return LogSegment(
@@ -222,6 +226,7 @@ def _discover_partition(directory: Path) -> Discovery:
         raise ConfigError(f"{directory} holds segments, and its name is not <topic>-<partition>")
     entries = _listed(directory)
     bases = sorted(int(log[1]) for log in (_LOG.fullmatch(entry.name) for entry in entries) if log)
+    # Twenty digits can say more than a long holds.
     if bases and bases[-1] > MAX_OFFSET:
         raise InvalidSegment(f"{directory} has a log at offset {bases[-1]}, beyond 63 bits")
     following = [*bases[1:], None]
@@ -247,6 +252,7 @@ def _closed_extent(segment: FoundSegment, size: int) -> tuple[int, int] | None:
                 f"segment {segment} ends at offset {last}, but {segment.next_base_offset} begins the next"
             )
         return segment.next_base_offset - 1, max_timestamp
+    # Cheap looks first; reading all headers comes last.
     if size == 0 or not _indexes_are_trimmed(segment) or not _has_later_snapshot(segment):
         return None
     last, max_timestamp = _scan(segment, size)
@@ -263,6 +269,7 @@ def _scan(segment: FoundSegment, size: int) -> tuple[int, int]:
                 raise InvalidSegment(f"segment {segment} holds a batch at offset {header.base_offset}, before its base")
             last, read = header.last_offset, header.position + header.size_in_bytes
             max_timestamp = max(max_timestamp, header.max_timestamp)
+    # A walk ends without an error where only zeros follow; a closed segment has none, the broker cut them off.
     if read != size:
         raise InvalidSegment(f"segment {segment} is closed, but its log ends with {size - read} bytes of zeros")
     return last, max_timestamp
@@ -279,7 +286,9 @@ class _FileView:
 
     def __call__(self, position: int) -> memoryview:
         header_size = min(HEADER_SIZE, self._size - position)
+        # Positions only grow, so one piece is kept and an earlier one is never asked for again.
         if not self._start <= position <= self._start + len(self._piece) - header_size:
+            # Not mmap: where a file shrinks under a map, touching it kills the process.
             self._piece = os.pread(self._descriptor, _VIEW_SIZE, position)
             self._start = position
             if len(self._piece) < header_size:

@@ -13,6 +13,7 @@ from tieredstore.format.sizes import ENCRYPTION_OVERHEAD
 from tieredstore.transform.encryption import SegmentCipher
 from tieredstore.transform.zstd import compress, decompress_into
 
+# From this size on a buffer gets pages of its own; below, malloc is faster.
 _PAGES: Final = 1 << 20
 
 
@@ -92,6 +93,7 @@ class ChunkDecoder:
             return
         frame = stored
         if self.cipher is not None:
+            # Not into `original`: the frame may be longer than what it holds, where bytes do not compress.
             frame = self._scratch.decrypted.first(max(0, len(stored) - ENCRYPTION_OVERHEAD))
             self.cipher.open_into(stored, frame)
         decompress_into(frame, original)

@@ -47,6 +47,7 @@ class SegmentCipher:
 
     def seal_into(self, iv: bytes, plaintext: bytes | bytearray | memoryview, unit: memoryview) -> None:
         """Write the stored unit; ``unit`` is exactly ENCRYPTION_OVERHEAD longer than ``plaintext``."""
+        # The library writes ciphertext and tag straight into the unit: no second buffer of a chunk's size.
         unit[:IV_SIZE] = iv
         self._aead.encrypt_into(iv, plaintext, self._aad, unit[IV_SIZE:])
 
@@ -61,12 +62,15 @@ class SegmentCipher:
         if len(unit) != len(plaintext) + ENCRYPTION_OVERHEAD:
             raise CorruptData(f"an encrypted unit of {len(unit)} bytes cannot hold {len(plaintext)} bytes")
         try:
+            # The IV is copied (12 bytes), since the library wants bytes; nothing of `plaintext` counts before the tag
+            # is checked.
             self._aead.decrypt_into(bytes(unit[:IV_SIZE]), unit[IV_SIZE:], self._aad, plaintext)
         except InvalidTag as error:
             raise CorruptData("the AES-GCM tag does not match: the bytes, the data key or the AAD changed") from error
 
     def open(self, unit: bytes | memoryview) -> bytes:
         """The plaintext of a stored unit."""
+        # A unit shorter than its own overhead is refused by the size check that follows.
         plaintext = bytearray(max(0, len(unit) - ENCRYPTION_OVERHEAD))
         self.open_into(memoryview(unit), memoryview(plaintext))
         return bytes(plaintext)

@@ -35,6 +35,8 @@ class KeyPair:
     def from_files(cls, public_key_file: Path, private_key_file: Path) -> KeyPair:
         """The pair of two PEM files; KeyRingError naming the file if they cannot be used, or are not a pair."""
         pair = cls(read_public_key(public_key_file), read_private_key(private_key_file))
+        # A pair that does not belong together would wrap keys that nobody can unwrap, and nothing would say so until
+        # a read.
         if (pair.public.n, pair.public.e) != (pair.private.n, pair.private.e):
             raise KeyRingError(f"{public_key_file} is not the public key of {private_key_file}")
         if pair.public.size_in_bits() < MIN_MODULUS_BITS:
@@ -70,6 +72,8 @@ class KeyRing:
 
     def wrap(self, data_key: bytes) -> bytes:
         """``data_key`` encrypted by the active pair; as long as its modulus."""
+        # A cipher a call: pycryptodome's objects are not for several threads, and making one costs nothing beside
+        # RSA.
         return PKCS1_OAEP.new(self._pairs[self.active_id].public, hashAlgo=SHA3_512).encrypt(data_key)
 
     def unwrap(self, key_id: str, wrapped: bytes) -> bytes:

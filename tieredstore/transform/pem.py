@@ -17,8 +17,10 @@ from Crypto.PublicKey.RSA import RsaKey
 
 from tieredstore.errors import KeyRingError
 
+# The label between BEGIN and END is not looked at, as the plugin does not: the DER inside decides.
 _BLOCK: Final = re.compile(rb"-----BEGIN [^-]*-----\s(.*?)-----END [^-]*-----", re.DOTALL)
 _RSA_OID: Final = "1.2.840.113549.1.1.1"
+# A key has a few kilobytes; a wrong path may lead to a file of any size.
 _MAX_FILE_BYTES: Final = 1 << 20
 _TO_PKCS8: Final = "convert it: openssl pkcs8 -topk8 -nocrypt -in OLD -out NEW"
 _TO_SPKI: Final = "convert it: openssl rsa -RSAPublicKey_in -pubout -in OLD -out NEW"
@@ -43,6 +45,7 @@ def read_private_key(path: Path) -> RsaKey:
         oid = PKCS8.unwrap(der)[0]
     except ValueError as error:
         raise KeyRingError(f"{path} is not an unencrypted PKCS#8 ('BEGIN PRIVATE KEY') file; {_TO_PKCS8}") from error
+    # PKCS#8 holds keys of every kind, and the import below would take an elliptic curve's for a damaged RSA key.
     if oid != _RSA_OID:
         raise KeyRingError(f"{path} holds a key that is not RSA; make a pair: tieredstore keys generate")
     return _import(der, path)

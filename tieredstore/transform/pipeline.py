@@ -58,6 +58,8 @@ class TransformedChunks:
         positions = self._positions()
         try:
             while True:
+                # Every free slot is put to work before the oldest is waited for, so that the pool never idles behind
+                # the consumer.
                 while free and (position := next(positions, None)) is not None:
                     slot = free.pop()
                     running.append((slot, self._submit(position, slot)))
@@ -67,6 +69,7 @@ class TransformedChunks:
                 stored = future.result()
                 self.stored_sizes.append(len(stored))
                 yield stored
+                # Only now: until the consumer has come back, the stored chunk lies in this slot's memory.
                 free.append(slot)
         finally:
             # Nothing may go on writing into this segment's memory, or reading its file, after the iteration ended.
@@ -78,6 +81,7 @@ class TransformedChunks:
         return iter(range(0, self._size, self._chunk_size))
 
     def _submit(self, position: int, slot: _Slot) -> Future[bytes | memoryview]:
+        # Drawn here, in chunk order, and not in the pool: a test that injects the plugin's bytes must get its object.
         iv = self._random_bytes(IV_SIZE) if self._encoder.cipher is not None else b""
         return self._pool.submit(self._transform, position, iv, slot)
 

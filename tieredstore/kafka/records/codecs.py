@@ -20,13 +20,17 @@ from tieredstore.kafka.records._slabs import SlabPool
 
 Body: TypeAlias = bytes | memoryview
 
+# The stream of snappy-java: this magic, two version numbers, then blocks of which each has its size before it.
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\0"
 _XERIAL_HEADER_SIZE: Final = 16
 # A copy of 64 bytes takes 3 in the stream, so that no block of snappy grows more than this.
 _SNAPPY_MAX_RATIO: Final = 22
+# Added to the first guess of a decompressed size, so that small batches come in one step.
 _LEAST_STEP: Final = 4096
+# Above this, memory goes back to the pool after the batch: one huge batch must not stay for ever.
 _MOST_MEMORY: Final = 16 * 1024 * 1024
 
+# Bits of an LZ4 frame's first flag byte: optional fields that lie before its header checksum.
 _LZ4_CONTENT_SIZE: Final = 8
 _LZ4_DICTIONARY_ID: Final = 1
 _LZ4_MAGIC_SIZE: Final = 4
@@ -46,6 +50,7 @@ class Decompressor:
 
         BatchCorrupt if the stream is malformed, cut off or too large.
         """
+        # At the beginning of the next call, not at the end of this one: the caller still reads what was returned.
         if len(self._memory) > _MOST_MEMORY:
             self._memory = memoryview(b"")
         match compression:
@@ -70,6 +75,7 @@ class Decompressor:
         return BatchCorrupt(f"decompresses to more than the {self._max_bytes} bytes that max_batch_bytes allows")
 
     def _decompress_zstd(self, body: memoryview) -> memoryview:
+        # One byte more than allowed fits, so that a stream that is exactly too long is noticed without another call.
         room, filled = self._room(min(8 * len(body) + _LEAST_STEP, self._max_bytes + 1)), 0
         try:
             reader: Any = self._zstd.stream_reader(body, read_across_frames=True)
@@ -85,6 +91,7 @@ class Decompressor:
         return room[:filled]
 
     def _decompress_gzip(self, body: memoryview) -> bytes:
+        # ISA-L is faster than zlib, and can be told where to stop just as well.
         gzip = _library("isal.igzip_lib")
 
         def member() -> Any:
@@ -111,9 +118,12 @@ class Decompressor:
         while len(body):
             stream = make()
             while not stream.eof:
+                # `body` is handed over once; the stream keeps what it has not used yet and is then asked with
+                # nothing.
                 piece = stream.decompress(body, max_length=min(step, left + 1))
                 if len(piece) > left:
                     raise self._too_large()
+                # It wants more than there is, and will never end.
                 if stream.needs_input and not stream.eof:
                     raise EOFError("it is cut off")
                 yield piece
@@ -122,9 +132,12 @@ class Decompressor:
 
     def _decompress_snappy(self, body: memoryview) -> memoryview:
         """Blocks framed as by snappy-java, or the one block that other clients write."""
+        # Java producers frame their blocks, librdkafka and others write one bare block. That one cannot begin with
+        # the magic: behind the size, the magic's third byte would copy from before the first byte.
         framed = bytes(body[: len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC
         blocks = list(_xerial_blocks(body)) if framed else [body]
         sizes = [_snappy_size(block) for block in blocks]
+        # All sizes are added up before a byte is allocated.
         if sum(sizes) > self._max_bytes:
             raise self._too_large()
         snappy = _library("cramjam")
@@ -190,6 +203,7 @@ def _with_true_lz4_checksum(body: memoryview) -> Body:
     end = _LZ4_MAGIC_SIZE + 2 + (8 if flags & _LZ4_CONTENT_SIZE else 0) + (4 if flags & _LZ4_DICTIONARY_ID else 0)
     if len(body) <= end:
         return body
+    # The header checksum is the second byte of the hash over what lies between magic and checksum.
     checksum = _xxh32_of_few(bytes(body[_LZ4_MAGIC_SIZE:end])) >> 8 & 0xFF
     return bytes(body[:end]) + bytes([checksum]) + bytes(body[end + 1 :])
 

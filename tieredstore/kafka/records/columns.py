@@ -45,6 +45,7 @@ class RecordColumns:
         if unknown or not names or len(set(names)) < len(names):
             raise ConfigError(f"columns {list(names)} are not some of {', '.join(COLUMNS)}, each once")
         self.schema: pa.Schema = arrow.schema([_FIELDS[COLUMNS.index(name)] for name in names])
+        # A bit a column, as the kernel tests them in its inner loop.
         self.wanted = sum(1 << COLUMNS.index(name) for name in names)
 
     def build(self, taken: Taken) -> pa.RecordBatch:

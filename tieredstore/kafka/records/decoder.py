@@ -122,6 +122,7 @@ class RecordDecoder:
         )  # fmt: skip
         # Of its own: a body lies in its memory while record batches of it are given.
         decompressor = Decompressor(self._pool, self._max_batch_bytes)
+        # Logs of one topic are alike: the next one begins with slabs of the size that the last one needed.
         if self._scanner:
             scanner.columns.usual_sizes = self._scanner.columns.usual_sizes
         self._scanner = scanner

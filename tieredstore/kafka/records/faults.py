@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+# By the kernel's numbers of its faults, whose two operands are put in; 0 is no fault.
 _SENTENCES: Final = (
     "",
     "has the impossible length {0}",
@@ -28,6 +29,7 @@ _SENTENCES: Final = (
     "begins at offset {0}, and its log ends before offset {1}",
 )
 
+# Length, magic, more bytes than allowed: of these the batch's end is not known.
 _LAST_FRAMING_FAULT: Final = 3
 
 

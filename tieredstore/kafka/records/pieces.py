@@ -81,6 +81,8 @@ class LogReading:
         rest = bytearray()
         for piece in pieces:
             with memoryview(piece) as whole, whole.cast("B") as view:
+                # A batch that the last piece cut is completed first, with no more bytes than it lacks: all that
+                # follows is decoded where it lies, without a copy.
                 consumed = 0
                 while rest and consumed < len(view):
                     taken = min(_needed(rest), len(view) - consumed)
@@ -88,6 +90,7 @@ class LogReading:
                     consumed += taken
                     if len(rest) >= _LEAST_FRAME:
                         yield from self._walk_rest(rest)
+                # Whole batches of the piece; what is left is the beginning of one, and is kept.
                 if not rest and self._state != _STOP_REACHED:
                     with view[consumed:] as unread:
                         walked = yield from self._walk(unread)
@@ -105,6 +108,7 @@ class LogReading:
 
     def _walk(self, piece: memoryview | bytearray) -> Generator[pa.RecordBatch, None, int]:
         """The records of all batches that are whole in the piece; returns the bytes of those batches."""
+        # Once zeros have begun, they may only go on: preallocated space is never written between.
         if self._in_zeros:
             _expect_zeros(piece, self._position)
             self._position += len(piece)
@@ -131,6 +135,8 @@ class LogReading:
                 problem = sentence(self._scanner.fault)
             if problem is not None:
                 yield from self._pass_over(problem)
+            # At a piece's end records are given early if they are many enough: whoever waits for them need not wait
+            # for another piece.
             elif self._state == _COLUMNS_FULL or self._scanner.pending_bytes >= self._worth_giving:
                 yield from self._flush()
             if problem is None and self._state != _COLUMNS_FULL:
@@ -154,6 +160,7 @@ class LogReading:
     def _pass_over(self, problem: str) -> Iterator[pa.RecordBatch]:
         """The damaged batch at hand, by the policy; the records before it are given first."""
         position, size, base_offset = self._scanner.batch_at_hand
+        # Where the frame itself is damaged there is nothing to skip to, whatever the policy.
         lost = hides_next_batch(self._scanner.fault)
         if lost or self._on_corrupt == "fail":
             yield from self._flush()
