@@ -20,9 +20,10 @@ from urllib.parse import SplitResult
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.contract.urls import split_url
-from tieredstore.config import Settings, read_properties, settings_from
 from tieredstore.config.installed import installed_store
-from tieredstore.config.properties import own_properties
+from tieredstore.config.loading import settings_from
+from tieredstore.config.properties import own_properties, read_properties
+from tieredstore.config.settings import Settings
 from tieredstore.errors import ConfigError
 from tieredstore.model import Properties
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import Field, model_validator
 
-from tieredstore.config.fields import SettingsGroup, SettingsReader, broken_rule
+from tieredstore.config.fields import SettingsGroup, broken_rule
 from tieredstore.config.values import BOOLEAN, PATH, string, words
+
+if TYPE_CHECKING:
+    from tieredstore.config.source import SettingsReader
 
 PAIRS: Final = "encryption.key.pairs"
 # Greedy in the middle: ids may hold dots.

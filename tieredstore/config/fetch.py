@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from pydantic import Field, model_validator
 
-from tieredstore.config.fields import SettingsGroup, SettingsReader, broken_rule
+from tieredstore.config.fields import SettingsGroup, broken_rule
 from tieredstore.config.values import BOOLEAN, PATH, integer, java_class, long
+
+if TYPE_CHECKING:
+    from tieredstore.config.source import SettingsReader
 
 _JAVA_PACKAGE: Final = "io.aiven.kafka.tieredstorage.fetch.cache."
 _CHUNK_CACHES: Final = {

@@ -13,11 +13,12 @@ from pydantic import SecretStr
 from tieredstore.config.effects import Effect, effect_of
 from tieredstore.config.encryption import read_encryption
 from tieredstore.config.fetch import read_fetch
-from tieredstore.config.fields import SettingsGroup, SettingsReader
+from tieredstore.config.fields import SettingsGroup
 from tieredstore.config.jvm import JvmProperties
 from tieredstore.config.names import check_names, forgotten_names
 from tieredstore.config.properties import OwnProperties, own_properties, read_properties, shown_name
 from tieredstore.config.settings import Settings
+from tieredstore.config.source import SettingsReader
 from tieredstore.config.storage import (
     BACKENDS,
     AwsCredentials,

@@ -8,10 +8,11 @@ from typing import Final
 
 from tieredstore.config.encryption import PAIRS, EncryptionProperties, pair_id
 from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
-from tieredstore.config.fields import SettingProblem, SettingsGroup, SettingsReader, property_names
+from tieredstore.config.fields import SettingsGroup, property_names
 from tieredstore.config.jvm import FAMILIES, OLD_NAMES, JvmProperties
 from tieredstore.config.properties import DEFAULT_PREFIX, shown_name
 from tieredstore.config.settings import Settings
+from tieredstore.config.source import SettingProblem, SettingsReader
 from tieredstore.config.storage import AwsCredentials, AzureSettings, GcsSettings, ProxySettings, S3Settings
 
 GROUPS: Final[tuple[type[SettingsGroup], ...]] = (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 import pyarrow as pa
 
-from tieredstore.catalog import Lineage, Span
+from tieredstore.catalog.lineage import Lineage, Span
 from tieredstore.errors import DataLoss
 from tieredstore.records.report import LostOffsets, ReadReport
 from tieredstore.records.settings import ReadSettings

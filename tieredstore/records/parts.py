@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.catalog import Span
+from tieredstore.catalog.lineage import Span
 from tieredstore.errors import BatchCorrupt, IndexesCorrupt
 from tieredstore.kafka.indexes import OffsetIndex, TimeIndex, read_offset_index, read_time_index
 from tieredstore.model import ByteRange, IndexType, RemoteLogSegmentMetadata

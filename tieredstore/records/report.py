@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tieredstore.catalog import Gap
+from tieredstore.catalog.lineage import Gap
 from tieredstore.kafka.records import SkippedBatch
 from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.catalog import Lineage, Span
+from tieredstore.catalog.lineage import Lineage, Span
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.kafka.records.pieces import OnCorrupt

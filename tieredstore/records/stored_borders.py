@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.catalog import Span
+from tieredstore.catalog.lineage import Span
 from tieredstore.errors import BatchCorrupt, IndexesCorrupt
 from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, walk_batch_headers
 from tieredstore.kafka.records.pieces import OnCorrupt

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from tieredstore.catalog import Span
+from tieredstore.catalog.lineage import Span
 from tieredstore.errors import BatchCorrupt, IndexesCorrupt
 from tieredstore.kafka.records import RecordDecoder
 from tieredstore.model import RemoteLogSegmentMetadata

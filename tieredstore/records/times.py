@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tieredstore.catalog import Lineage, Span
+from tieredstore.catalog.lineage import Lineage, Span
 from tieredstore.errors import BatchCorrupt
 from tieredstore.kafka.records import RecordDecoder
 from tieredstore.records.numbers import int64_values

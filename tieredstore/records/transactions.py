@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tieredstore.catalog import Span
+from tieredstore.catalog.lineage import Span
 from tieredstore.errors import BatchCorrupt, IndexesCorrupt, IndexNotRecorded
 from tieredstore.kafka.checkpoints import parse_producer_snapshot
 from tieredstore.kafka.indexes import AbortedTransaction, read_txn_index

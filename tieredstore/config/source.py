@@ -1,0 +1,86 @@
+"""Groups of settings out of the texts of one source, and one error for all that is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from tieredstore.config.fields import SettingsGroup, property_fields, property_names
+from tieredstore.config.properties import OwnProperties
+from tieredstore.config.values import Kind
+from tieredstore.errors import ConfigError
+
+GroupT = TypeVar("GroupT", bound=SettingsGroup)
+
+
+@dataclass(frozen=True, slots=True)
+class SettingProblem:
+    """One thing that is wrong: the property it is about (without prefix), and the words."""
+
+    name: str
+    words: str
+
+
+@dataclass(slots=True)
+class SettingsReader:
+    """Reads the groups of settings of one source and gathers what is wrong with it."""
+
+    own: OwnProperties
+    base_dir: Path = field(default_factory=Path)
+    problems: list[SettingProblem] = field(default_factory=list[SettingProblem])
+    values: dict[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.values = self.own.values
+
+    def read(
+        self, group: type[GroupT], *, under: str = "", fields: Mapping[str, object] | None = None
+    ) -> GroupT | None:
+        """The group, or None after noting its problems.
+
+        ``under`` precedes the names of its properties; ``fields`` are those that are no properties.
+        """
+        # Only names that the group knows are handed over; unknown ones are another module's finding (names.py).
+        texts = {name: self.values[under + name] for name in property_names(group) if under + name in self.values}
+        try:
+            return group.model_validate({**texts, **(fields or {})}, context={"base_dir": self.base_dir})
+        except ValidationError as error:
+            kinds = {name: kind for name, _, kind in property_fields(group)}
+            self.problems += [self._problem(details, kinds, under) for details in error.errors()]
+            return None
+
+    def _problem(self, details: ErrorDetails, kinds: dict[str, Kind], under: str) -> SettingProblem:
+        context = details.get("ctx", {})
+        # Raised by a validator of ours, which names the property itself: pydantic would name the whole group.
+        if details["type"] == "rule":
+            return SettingProblem(context["name"], f"{self.written(context['name'])} {context['why']}")
+        name = str(details["loc"][0])
+        kind, written = kinds[name], self.written(under + name)
+        if details["type"] == "missing":
+            return SettingProblem(under + name, f"{written} is missing; expected is {kind.allowed}")
+        why = str(context.get("error", "")) or f"expected is {kind.allowed}"
+        return SettingProblem(under + name, f"{written} is {kind.show(self.values[under + name])}; {why}")
+
+    def note(self, name: str, why: str) -> None:
+        """Note a problem with a property; ``why`` goes on after its name."""
+        self.problems.append(SettingProblem(name, f"{self.written(name)} {why}"))
+
+    def written(self, name: str) -> str:
+        """The property's name as the source writes it, with the prefix."""
+        return self.own.prefix + name
+
+    def result(self, group: GroupT | None) -> GroupT:
+        """``group`` if nothing was noted, else ConfigError: the first problem in the source's order, how many more."""
+        if group is not None and not self.problems:
+            return group
+        # The user meets problems in the order of the file; those of absent names come last.
+        order = {name: position for position, name in enumerate(self.values)}
+        first = min(self.problems, key=lambda problem: order.get(problem.name, len(order)))
+        more = len(self.problems) - 1
+        rest = f" (and {more} more problem{'s' if more > 1 else ''})" if more else ""
+        raise ConfigError(f"{self.own.source}: {first.words}{rest}")
