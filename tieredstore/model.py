@@ -9,8 +9,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from tieredstore.errors import ConfigError, InvalidRange
+
+TopicPartition: TypeAlias = tuple[str, int]
+"""A topic's name and the number of one of its partitions, whatever the topic's id."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

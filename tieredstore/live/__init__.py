@@ -1,4 +1,4 @@
-"""Bounded reads from a Kafka broker, as Arrow. Needs ``tieredstore[kafka]``."""
+"""Bounded and long-lived reads from a Kafka broker, as Arrow. Needs ``tieredstore[kafka]``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tieredstore.errors import ConfigError
 try:
     from tieredstore.live.cluster import LiveCluster, LiveTopic
     from tieredstore.live.properties import Isolation
-    from tieredstore.live.reading import read_live
+    from tieredstore.live.reader import LiveReader, read_live
 except ModuleNotFoundError as error:
     missing = (error.name or "").partition(".")[0]
     # Any other module that is missing is a fault of the installation, and says best itself what it is.
@@ -15,4 +15,4 @@ except ModuleNotFoundError as error:
         raise
     raise ConfigError(f"to read from a broker needs the package {missing}; install tieredstore[kafka]") from error
 
-__all__ = ["Isolation", "LiveCluster", "LiveTopic", "read_live"]
+__all__ = ["Isolation", "LiveCluster", "LiveReader", "LiveTopic", "read_live"]

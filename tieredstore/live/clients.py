@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaException
@@ -13,7 +13,7 @@ from tieredstore.errors import ConfigError
 from tieredstore.live.faults import Trouble
 from tieredstore.process.forks import leave_to_parent
 
-_log: Final = logging.getLogger("tieredstore.live")
+_logger: Final = logging.getLogger("tieredstore.live")  # as docs/live.md names it
 
 
 class _ClientLog:
@@ -29,15 +29,28 @@ class _ClientLog:
         """As a logger's; librdkafka's binding asks for no more."""
         if level >= logging.WARNING:
             level, self._warned = logging.DEBUG if self._warned else logging.WARNING, True
-        _log.log(level, form, *words)
+        _logger.log(level, form, *words)
+
+
+class Statistics:
+    """Hands a consumer's statistics to whoever reads by it at the moment, if somebody does."""
+
+    def __init__(self) -> None:
+        self.listener: Callable[[str], None] | None = None
+
+    def hear(self, text: str) -> None:
+        """librdkafka's callback: JSON, at every ``statistics.interval.ms``."""
+        if self.listener is not None:
+            self.listener(text)
 
 
 class LiveConsumer(Consumer):
     """A consumer that knows its trouble, and can be referred to weakly."""
 
-    def __init__(self, configuration: Mapping[str, str], **callbacks: Any) -> None:
+    def __init__(self, configuration: Mapping[str, str]) -> None:
         self.trouble = Trouble()
-        _construct(super().__init__, configuration, self.trouble, callbacks)
+        self.statistics = Statistics()
+        _construct(super().__init__, configuration, self.trouble, {"stats_cb": self.statistics.hear})
         leave_to_parent(self)  # destroying one waits for threads that a forked child does not have
 
 

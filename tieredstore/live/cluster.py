@@ -8,15 +8,16 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, cast
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition, admin
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, admin
+from confluent_kafka import TopicPartition as KafkaPartition
 
 from tieredstore.errors import BrokerError, BrokerUnavailable, ResourceNotFound, TieredStoreError
 from tieredstore.live.clients import LiveAdmin, check_configuration
 from tieredstore.live.faults import fault
 from tieredstore.live.properties import Isolation, check_timeout, client_configuration
-from tieredstore.model import Uuid
+from tieredstore.model import TopicPartition, Uuid
 from tieredstore.process.per_process import PerProcess
 
 _POLL_S: Final = 0.02
@@ -30,7 +31,6 @@ _spec: Final = _admin.OffsetSpec
 _EARLIEST: Final = _spec.earliest()
 _LATEST: Final = _spec.latest()
 
-Place = tuple[str, int]
 Asked = TypeVar("Asked")
 
 
@@ -79,61 +79,86 @@ class LiveCluster:
 
     def topic(self, topic: str) -> LiveTopic:
         """The topic of this name; ResourceNotFound if there is none. One request."""
-        doing = f"topic {topic} of {self._servers} cannot be looked up"
-        client = self._clients.get()
-        named = TopicCollection([topic])
-        found = self._answers(
-            client, lambda timeout_s: _untyped(client).describe_topics(named, request_timeout=timeout_s), doing
-        )[topic]
-        topic_id = _uuid(found.topic_id)
-        if topic_id.bytes == bytes(16):
-            raise BrokerError(f"{doing}: the broker names no topic id; Kafka 2.8 or later does")
-        return LiveTopic(topic, topic_id, tuple(sorted(partition.id for partition in found.partitions)))
+        known = self.describe([topic])
+        if topic not in known:
+            raise ResourceNotFound(f"there is no {topic} at {self._servers}")
+        return known[topic]
 
-    def earliest_offsets(self, partitions: Iterable[Place]) -> dict[Place, int]:
+    def describe(self, topics: Iterable[str]) -> dict[str, LiveTopic]:
+        """Those of the topics that there are, by name. One request, however many are asked for."""
+        names = sorted(set(topics))
+        if not names:
+            return {}
+        which = f"topic {names[0]}" if len(names) == 1 else f"{len(names)} topics"
+        doing = f"{which} of {self._servers} cannot be looked up"
+        client, collection = self._clients.get(), TopicCollection(names)
+        answers = self._answers(
+            client,
+            lambda timeout_s: _untyped(client).describe_topics(collection, request_timeout=timeout_s),
+            doing,
+            absent_too=True,
+        )
+        return {name: _live_topic(name, answers[name], doing) for name in names if answers[name] is not None}
+
+    def earliest_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset that can be read of each. A request for each broker that leads one."""
         return self._offsets(dict.fromkeys(partitions, _EARLIEST))
 
-    def end_offsets(self, partitions: Iterable[Place]) -> dict[Place, int]:
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Behind the last offset that can be read of each: the high watermark, or the last stable offset.
 
         The latter for ``read_committed``. A request for each broker that leads one of the partitions.
         """
         return self._offsets(dict.fromkeys(partitions, _LATEST))
 
-    def offsets_for_times(self, times: Mapping[Place, int]) -> dict[Place, int | None]:
+    def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """The offset of the first record of each whose timestamp is the given one (milliseconds) or later.
 
         None where there is none so late, among what ``isolation`` lets be read. Requests as above.
         """
         # Times below zero have meanings of their own in the protocol.
-        wanted = {place: _spec.for_timestamp(max(0, moment)) for place, moment in times.items()}
-        return {place: None if offset < 0 else offset for place, offset in self._offsets(wanted).items()}
+        specs = {where: _spec.for_timestamp(max(0, moment)) for where, moment in times.items()}
+        return {where: None if offset < 0 else offset for where, offset in self._offsets(specs).items()}
 
-    def _offsets(self, wanted: Mapping[Place, Any]) -> dict[Place, int]:
-        if not wanted:
+    def _offsets(self, specs: Mapping[TopicPartition, Any]) -> dict[TopicPartition, int]:
+        if not specs:
             return {}
         client = self._clients.get()
         committed = self._isolation == "read_committed"
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
 
-        def ask(timeout_s: float) -> dict[Place, Future[Any]]:
-            asked = {TopicPartition(*place): spec for place, spec in wanted.items()}
-            answers = _untyped(client).list_offsets(asked, isolation_level=level, request_timeout=timeout_s)
-            return {(where.topic, where.partition): future for where, future in answers.items()}
+        def ask(timeout_s: float) -> dict[TopicPartition, Future[Any]]:
+            wanted = {KafkaPartition(*where): spec for where, spec in specs.items()}
+            futures = _untyped(client).list_offsets(wanted, isolation_level=level, request_timeout=timeout_s)
+            return {(theirs.topic, theirs.partition): future for theirs, future in futures.items()}
 
         answers = self._answers(client, ask, f"offsets of {self._servers} cannot be looked up")
-        return {place: answers[place].offset for place in wanted}
+        return {where: answers[where].offset for where in specs}
 
     def _answers(
-        self, client: LiveAdmin, ask: Callable[[float], Mapping[Asked, Future[Any]]], doing: str
+        self,
+        client: LiveAdmin,
+        ask: Callable[[float], Mapping[Asked, Future[Any]]],
+        doing: str,
+        *,
+        absent_too: bool = False,
     ) -> dict[Asked, Any]:
-        """Asked again while the brokers say that it may succeed later, as that a partition gets another leader."""
+        """Asked again while the brokers say that it may succeed later, as that a partition gets another leader.
+
+        What there is not is None if ``absent_too``, and an error otherwise.
+        """
         end = time.monotonic() + self._timeout_s
         while True:
-            asked = ask(max(_AGAIN_S, end - time.monotonic()))
+            futures = ask(max(_AGAIN_S, end - time.monotonic()))
+            answers: dict[Asked, Any] = {}
             try:
-                answers = {what: self._answer(client, what, future, doing, end) for what, future in asked.items()}
+                for what, future in futures.items():
+                    try:
+                        answers[what] = self._answer(client, what, future, doing, end)
+                    except ResourceNotFound:
+                        if not absent_too:
+                            raise
+                        answers[what] = None
             except BrokerUnavailable:
                 if time.monotonic() + _AGAIN_S > end:
                     raise
@@ -158,16 +183,18 @@ class LiveCluster:
         """What went wrong with one of them, or with the connection, which then says more."""
         code = error.args[0].code()
         if code == KafkaError._NOENT and isinstance(what, tuple):
-            return self._leaderless(what)
+            return self._leaderless(cast("TopicPartition", what))
         if code in {KafkaError._TIMED_OUT, KafkaError._TRANSPORT}:
             return client.trouble.unavailable(doing, self._timeout_s)
         named = f"{what[0]}-{what[1]}" if isinstance(what, tuple) else f"{what}"
-        made = fault(error.args[0], f"{doing}, for {named}")
-        return ResourceNotFound(f"there is no {named} at {self._servers}") if type(made) is ResourceNotFound else made
+        translated = fault(error.args[0], f"{doing}, for {named}")
+        if isinstance(translated, ResourceNotFound):
+            return ResourceNotFound(f"there is no {named} at {self._servers}")
+        return translated
 
-    def _leaderless(self, place: Any) -> TieredStoreError:
+    def _leaderless(self, where: TopicPartition) -> TieredStoreError:
         """Why no broker could be asked: librdkafka does not tell."""
-        topic, partition = place
+        topic, partition = where
         try:
             there = self.topic(topic).partitions
         except TieredStoreError as error:
@@ -207,6 +234,13 @@ def _forget(client: LiveAdmin) -> None:
 def _untyped(client: LiveAdmin) -> Any:
     """The library leaves the types of its futures open."""
     return client
+
+
+def _live_topic(name: str, described: Any, doing: str) -> LiveTopic:
+    topic_id = _uuid(described.topic_id)
+    if topic_id.bytes == bytes(16):
+        raise BrokerError(f"{doing}: the broker names no topic id; Kafka 2.8 or later does")
+    return LiveTopic(name, topic_id, tuple(sorted(partition.id for partition in described.partitions)))
 
 
 def _uuid(theirs: Any) -> Uuid:

@@ -52,6 +52,22 @@ _PASSING: Final = frozenset(
         KafkaError.UNKNOWN_LEADER_EPOCH,
     }
 )
+OUT_OF_RANGE: Final = frozenset(
+    {KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION, KafkaError.OFFSET_OUT_OF_RANGE}
+)
+"""The broker's log does not have the offset that was asked for, or not any more."""
+
+OF_GROUPS: Final = frozenset(
+    {
+        KafkaError._MAX_POLL_EXCEEDED,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.NOT_COORDINATOR,
+    }
+)
+"""A consumer looks for its group though it needs none here, and may have no right to it."""
+
 _DAMAGED: Final = frozenset({KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG, KafkaError.INVALID_MSG})
 
 

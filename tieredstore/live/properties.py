@@ -13,7 +13,7 @@ from tieredstore.live.key_stores import translate_stores
 Isolation: TypeAlias = Literal["read_uncommitted", "read_committed"]
 """Kafka's ``isolation.level``."""
 
-_log: Final = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 _RENAMED: Final = {
     "fetch.max.wait.ms": "fetch.wait.max.ms",
@@ -79,7 +79,7 @@ def client_configuration(properties: Mapping[str, str], isolation: Isolation) ->
     given = {name: value for name, value in properties.items() if name not in _WITHOUT_EFFECT}
     _check(given, isolation)
     for name in sorted(properties.keys() & _WITHOUT_EFFECT):
-        _log.debug("the client property %s has no effect here", name)
+        _logger.debug("the client property %s has no effect here", name)
     settings = translate_stores(given) | _login(given)
     renamed = {_RENAMED.get(name, name): value for name, value in given.items()}
     for name in _OPERATING_SYSTEM:

@@ -1,0 +1,73 @@
+"""Consumers that are kept from one read to the next: each that is made costs connections and a metadata request."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from tieredstore.live.clients import LiveConsumer
+from tieredstore.process.forks import is_inherited
+
+_KEPT: Final = 4
+"""Idle ones of a pool; reads that go on side by side have one each, however many they are."""
+
+_STATISTICS_MS: Final = 1000
+
+
+def reading_configuration(configuration: Mapping[str, str], timeout_s: float) -> dict[str, str]:
+    """That of a consumer which reads what it is told to, and commits nothing."""
+    return {
+        **configuration,
+        "auto.offset.reset": "error",
+        "enable.auto.commit": "false",
+        "enable.auto.offset.store": "false",
+        "enable.partition.eof": "true",
+        "max.poll.interval.ms": "86400000",
+        "statistics.interval.ms": str(_STATISTICS_MS),
+        # How long a topic may be unknown, as a new one is at first. Shorter than we wait, for a better sentence.
+        "topic.metadata.propagation.max.ms": str(int(min(30.0, timeout_s / 2) * 1000)),
+    }
+
+
+class ConsumerPool:
+    """Lends consumers of one configuration, each to one read at a time. Safe from several threads of one process."""
+
+    def __init__(self, configuration: Mapping[str, str]) -> None:
+        self._configuration = dict(configuration)
+        self._idle: list[LiveConsumer] = []
+        self._is_open = True
+
+    @contextmanager
+    def lent(self) -> Generator[LiveConsumer]:
+        """A consumer without an assignment, for the block; one that a read failed with is not used again."""
+        consumer = self._idle.pop() if self._idle else LiveConsumer(self._configuration)
+        try:
+            yield consumer
+        except GeneratorExit:
+            self._take_back(consumer)
+            raise
+        except BaseException:
+            _close(consumer)
+            raise
+        self._take_back(consumer)
+
+    def close(self) -> None:
+        """Close the idle ones; those that are lent are closed when they come back."""
+        self._is_open = False
+        while self._idle:
+            self._idle.pop().close()
+
+    def _take_back(self, consumer: LiveConsumer) -> None:
+        consumer.statistics.listener = None
+        if not self._is_open or len(self._idle) >= _KEPT or is_inherited(consumer):
+            _close(consumer)
+            return
+        consumer.unassign()
+        self._idle.append(consumer)
+
+
+def _close(consumer: LiveConsumer) -> None:
+    # A forked child has the read that borrowed it, and none of the threads that closing waits for.
+    if not is_inherited(consumer):
+        consumer.close()
