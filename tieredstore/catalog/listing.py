@@ -11,6 +11,9 @@ from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.format.keys import ObjectKey, Suffix, listing_prefix, parse_key
 from tieredstore.model import RemoteLogSegmentId, TopicIdPartition, Uuid
 
+_PAGE: Final = 1000
+"""Keys that a store lists by one request, S3 and GCS at least."""
+
 _SUFFIXES: Final = {suffix.value: suffix for suffix in Suffix}
 
 
@@ -41,14 +44,20 @@ class SegmentObjects:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a listing is narrowed to; None means any."""
+    """What a listing is narrowed to; None means any. ``topics`` are several, in place of ``topic`` and the others."""
 
     topic: str | None = None
     topic_id: Uuid | None = None
     partition: int | None = None
+    topics: frozenset[str] | None = None
 
     def listing_prefix(self, prefix: str) -> str:
         """The longest text that starts all keys in scope; some others may start with it too."""
+        if self.topics is not None:
+            # What the first and the last of sorted texts begin with, all between them begin with.
+            ends = min(self.topics, default=""), max(self.topics, default="")
+            same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*ends, strict=False))
+            return prefix + "".join(letter for letter, _ in same)
         return listing_prefix(prefix, self.topic, self.topic_id, self.partition)
 
     def holds(self, key: ObjectKey) -> bool:
@@ -56,6 +65,7 @@ class Scope:
         where = key.segment_id.topic_id_partition
         return (
             (self.topic is None or where.topic == self.topic)
+            and (self.topics is None or where.topic in self.topics)
             and (self.topic_id is None or where.topic_id == self.topic_id)
             and (self.partition is None or where.partition == self.partition)
         )
@@ -79,7 +89,7 @@ def list_segments(
 def list_in_scope(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[SegmentObjects]:
     """:func:`list_segments` of one scope."""
     partitions: dict[TopicIdPartition, TopicIdPartition] = {}
-    ours = (found for found in _ours(prefix, store.list(scope.listing_prefix(prefix))) if scope.holds(found[0]))
+    ours = (found for found in _ours(prefix, _listed(store, prefix, scope)) if scope.holds(found[0]))
     # The three keys of a segment differ in their suffixes only, so that a sorted listing has them side by side.
     for path, group in itertools.groupby(ours, key=lambda found: found[0].main_path):
         objects = list(group)
@@ -88,6 +98,40 @@ def list_in_scope(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[Seg
         where = partitions.setdefault(key.segment_id.topic_id_partition, key.segment_id.topic_id_partition)
         infos = tuple((suffix, info) for _, suffix, info in objects)
         yield SegmentObjects(RemoteLogSegmentId(where, key.segment_id.id), key.start_offset, infos, path)
+
+
+def _listed(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[ObjectInfo]:
+    """The objects in scope and some beside them, in key order.
+
+    Of several topics the keys are listed together: one request has a thousand of them, and a request for each topic
+    would be made before anything is known. Where much lies between two topics that nobody asked for, the listing
+    begins anew behind it, so that a few topics of a large store cost no more than a listing each.
+    """
+    if not scope.topics:
+        return iter(()) if scope.topics is not None else store.list(scope.listing_prefix(prefix))
+    return _listed_with_jumps(store, scope.listing_prefix(prefix), [listing_prefix(prefix, t) for t in scope.topics])
+
+
+def _listed_with_jumps(store: ObjectStore, common: str, prefixes: Iterable[str]) -> Iterator[ObjectInfo]:
+    """What starts with one of ``prefixes``, all of which start with ``common``, and less than a page between them."""
+    ahead = sorted(prefixes)
+    while ahead:
+        passed = 0
+        # No object has a prefix as its whole key. A new listing is the same as going on, for what is behind its start.
+        for info in store.list(common, start_after=ahead[0]):
+            while ahead and not info.key.startswith(ahead[0]) and info.key > ahead[0]:
+                del ahead[0]
+            if not ahead:
+                return
+            if info.key.startswith(ahead[0]):
+                passed = 0
+                yield info
+                continue
+            passed += 1
+            if passed == _PAGE:
+                break
+        else:
+            return
 
 
 def _ours(prefix: str, listed: Iterable[ObjectInfo]) -> Iterator[tuple[ObjectKey, Suffix, ObjectInfo]]:

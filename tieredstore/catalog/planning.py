@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -37,19 +37,21 @@ def load_catalog(
     topic: str | None = None,
     topic_id: Uuid | None = None,
     partition: int | None = None,
+    topics: Collection[str] | None = None,
     file: CatalogFile | None = None,
     update_file: bool = True,
     readers: int = READERS,
 ) -> Catalog:
     """The catalog of a store, or of a part of it, from one listing.
 
-    A request for each manifest, ``readers`` at once; with a catalog ``file`` only for those that it does not know, and
-    it is brought up to date unless ``update_file`` is False. A manifest without segment metadata takes a few requests
-    more, a partition with older leader epochs than its newest segment two. Keys are needed for these two alone.
-    Segments that do not count are among the catalog's ``problems``. StoreError if the store fails; not if it will not
-    take the new catalog file, which is logged.
+    ``topics`` are several topics, in place of ``topic`` and what narrows it: they are listed together. A request for
+    each manifest, ``readers`` at once; with a catalog ``file`` only for those that it does not know, and it is brought
+    up to date unless ``update_file`` is False. A manifest without segment metadata takes a few requests more, a
+    partition with older leader epochs than its newest segment two. Keys are needed for these two alone. Segments that
+    do not count are among the catalog's ``problems``. StoreError if the store fails; not if it will not take the new
+    catalog file, which is logged.
     """
-    scope = Scope(topic, topic_id, partition)
+    scope = Scope(topic, topic_id, partition, None if topics is None else frozenset(topics))
     origin = Origin(source.store.identity, source.layout.prefix)
     loaded = None if file is None else file.load(origin)
     with ThreadPoolExecutor(readers, thread_name_prefix="tieredstore-catalog") as pool:
