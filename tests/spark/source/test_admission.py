@@ -17,8 +17,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tieredstore.errors import ConfigError
+from tieredstore.model import TopicPartition
 from tieredstore.spark.source.admission import TriggerDelay, TriggerLimits, shares
-from tieredstore.spark.source.options import TopicPartition
 from tieredstore.spark.source.stream_offsets import Windows
 
 windows = st.dictionaries(

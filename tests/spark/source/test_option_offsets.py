@@ -3,16 +3,15 @@ from __future__ import annotations
 import pytest
 
 from tieredstore.errors import ConfigError
-from tieredstore.spark.source.options import (
+from tieredstore.partitions.offset_specs import (
     Earliest,
     GlobalTimestamp,
     Latest,
     OffsetSpec,
     PartitionTimestamps,
-    SourceOptions,
     SpecificOffsets,
-    parse_options,
 )
+from tieredstore.spark.source.options import SourceOptions, parse_options
 
 
 def parsed(streaming: bool = False, /, **options: str) -> SourceOptions:

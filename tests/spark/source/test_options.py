@@ -11,15 +11,9 @@ from hypothesis import strategies as st
 
 from tieredstore.errors import ConfigError
 from tieredstore.model import Uuid
-from tieredstore.spark.source.options import (
-    Assign,
-    Earliest,
-    Latest,
-    SourceOptions,
-    Subscribe,
-    SubscribePattern,
-    parse_options,
-)
+from tieredstore.partitions.offset_specs import Earliest, Latest
+from tieredstore.partitions.selections import Assign, Subscribe, SubscribePattern
+from tieredstore.spark.source.options import SourceOptions, parse_options
 from tieredstore.spark.source.rows import COLUMNS, COLUMNS_WITH_HEADERS
 from tieredstore.spark.source.store_source import StoreSource
 

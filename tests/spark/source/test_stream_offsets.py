@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tieredstore.errors import ConfigError, DataLoss
-from tieredstore.model import Uuid
-from tieredstore.spark.source.options import TopicPartition
+from tieredstore.model import TopicPartition, Uuid
 from tieredstore.spark.source.stream_offsets import LogBounds, StreamOffsets, Windows
 
 OLD, NEW = Uuid(bytes(range(16))), Uuid(bytes(range(16, 32)))

@@ -16,7 +16,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tieredstore.errors import ConfigError
-from tieredstore.spark.source.options import SourceOptions, TopicPartition
+from tieredstore.model import TopicPartition
+from tieredstore.spark.source.options import SourceOptions
 from tieredstore.spark.source.stream_offsets import Windows
 
 DEFAULT_DELAY_MS: Final = 15 * 60 * 1000

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from tieredstore.spark.source.brokers import live_cluster
+from tieredstore.partitions.log_snapshot import LogSnapshot
+from tieredstore.partitions.positions import offset_windows
+from tieredstore.partitions.unreadable import check_readable
 from tieredstore.spark.source.filters import Bounds, bounds_of
-from tieredstore.spark.source.log_snapshot import LogSnapshot
 from tieredstore.spark.source.managers import manager_of
-from tieredstore.spark.source.options import SourceOptions, TopicPartition
-from tieredstore.spark.source.positions import offset_windows
+from tieredstore.spark.source.options import SourceOptions
+from tieredstore.spark.source.queries import query_of
 from tieredstore.spark.source.sentences import each_in_one_sentence, one_sentence
-from tieredstore.spark.source.task_planning import Window, plan_tasks
-from tieredstore.spark.source.tasks import read_task
-from tieredstore.spark.source.unreadable import check_readable
+from tieredstore.spark.source.tasks import plan_tasks, read_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_log: Final = logging.getLogger(__name__)
+    from tieredstore.model import TopicPartition
+    from tieredstore.partitions.partition_log import OffsetWindow
+
+_logger: Final = logging.getLogger(__name__)
 
 
 class BatchReader(DataSourceReader):
@@ -43,19 +44,23 @@ class BatchReader(DataSourceReader):
         return each_in_one_sentence(read_task(partition, self._options))
 
     def _planned(self) -> list[InputPartition]:
-        manager = manager_of(self._options.store)
-        with live_cluster(self._options) or nullcontext() as cluster:
-            snapshot = LogSnapshot.take(manager, self._options, cluster=cluster)
-            for problem in snapshot.problems:
-                _log.warning("%s", problem)
-            check_readable(snapshot, self._options)
-            snapshot.check_selected(self._options)
-            windows = self._windows(snapshot)
+        options, manager = self._options, manager_of(self._options.store)
+        query = query_of(options)
+        # What the snapshot asks for times lasts as long as it does.
+        snapshot = LogSnapshot.take(manager, query)
+        for problem in snapshot.problems:
+            _logger.warning("%s", problem)
+        check_readable(snapshot, query, options.starting, options.ending)
+        snapshot.check_selected(query)
+        windows = self._narrowed(
+            offset_windows(snapshot, query, options.starting, options.ending, if_too_late=options.timestamp_strategy)
+        )
         since = None if self._bounds is None else self._bounds.since_ms
-        return plan_tasks(manager, snapshot, windows, self._options, since_ms=since)
+        return plan_tasks(manager, snapshot, windows, options, since_ms=since)
 
-    def _windows(self, snapshot: LogSnapshot) -> dict[TopicPartition, Window]:
-        windows, bounds = offset_windows(snapshot, self._options), self._bounds
+    def _narrowed(self, windows: dict[TopicPartition, OffsetWindow]) -> dict[TopicPartition, OffsetWindow]:
+        """What Spark's filters leave of the windows."""
+        bounds = self._bounds
         if bounds is None:
             return windows
         return {where: bounds.window(*window) for where, window in windows.items() if bounds.admits(*where)}

@@ -13,7 +13,7 @@ from tieredstore.config.properties import DEFAULT_PREFIX, shown_name
 from tieredstore.config.storage import BACKENDS, JAVA_BACKENDS
 from tieredstore.errors import ConfigError
 
-_log: Final = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 SELECTIONS: Final = ("subscribe", "subscribePattern", "assign")
 """Of these exactly one is given."""
@@ -98,7 +98,7 @@ def store_properties(options: Mapping[str, str]) -> dict[str, str]:
 def warn_of(names: list[str], why: str) -> None:
     """One warning for all ``names``, if there are any."""
     if names:
-        _log.warning("the options %s %s", ", ".join(names), why)
+        _logger.warning("the options %s %s", ", ".join(names), why)
 
 
 def _is_setting(name: str, open_names: bool) -> bool:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from tieredstore.errors import ConfigError
-from tieredstore.spark.source.option_values import OptionTexts, wrong
-from tieredstore.spark.source.selections import (
+from tieredstore.model import TopicPartition
+from tieredstore.partitions.offset_specs import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
     Earliest,
@@ -16,8 +16,8 @@ from tieredstore.spark.source.selections import (
     OffsetSpec,
     PartitionTimestamps,
     SpecificOffsets,
-    TopicPartition,
 )
+from tieredstore.spark.source.option_values import OptionTexts, wrong
 
 _OFFSETS_EXAMPLE: Final = '{"topicA":{"0":23,"1":-2}}'
 _TIMES_EXAMPLE: Final = '{"topicA":{"0":1735689600000,"1":1735689600000}}'

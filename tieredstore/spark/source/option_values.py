@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any, Final, NoReturn, cast
 
 from tieredstore.errors import ConfigError
+from tieredstore.model import TopicPartition
 from tieredstore.spark.source.rows import COLUMNS, COLUMNS_WITH_HEADERS
-from tieredstore.spark.source.selections import TopicPartition
 
 MAX_INT: Final = 2**31 - 1
 MAX_LONG: Final = 2**63 - 1

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 
 from tieredstore.errors import ConfigError
 from tieredstore.model import Uuid
+from tieredstore.partitions.offset_specs import Earliest, Latest, OffsetSpec
+from tieredstore.partitions.selections import Assign, Selection, Subscribe, SubscribePattern
 from tieredstore.spark.source.option_names import (
     BATCH_ONLY,
     BOOTSTRAP_SERVERS,
@@ -22,40 +24,11 @@ from tieredstore.spark.source.option_names import (
 )
 from tieredstore.spark.source.option_offsets import check_pair, ending_spec, starting_spec
 from tieredstore.spark.source.option_values import MAX_INT, OptionTexts, columns_of, wrong
-from tieredstore.spark.source.selections import (
-    Assign,
-    Earliest,
-    GlobalTimestamp,
-    Latest,
-    OffsetSpec,
-    PartitionTimestamps,
-    Selection,
-    SpecificOffsets,
-    Subscribe,
-    SubscribePattern,
-    TopicPartition,
-)
 from tieredstore.spark.source.store_source import StoreSource
 from tieredstore.spark.source.topic_pattern import python_pattern
 
 if TYPE_CHECKING:
-    from tieredstore.records import Isolation
-
-__all__ = [
-    "Assign",
-    "Earliest",
-    "GlobalTimestamp",
-    "Latest",
-    "OffsetSpec",
-    "PartitionTimestamps",
-    "Selection",
-    "SourceOptions",
-    "SpecificOffsets",
-    "Subscribe",
-    "SubscribePattern",
-    "TopicPartition",
-    "parse_options",
-]
+    from tieredstore.records.settings import Isolation
 
 DEFAULT_SPLIT_BYTES: Final = 64 * 1024 * 1024
 """The most that a task reads of a log."""

@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from tieredstore.catalog import Lineage, SegmentObjects, Span, load_catalog, load_segment
 from tieredstore.catalog.completion import described
+from tieredstore.catalog.lineage import Lineage, Span
+from tieredstore.catalog.listing import SegmentObjects
+from tieredstore.catalog.planning import load_catalog
+from tieredstore.catalog.stored import load_segment
 from tieredstore.errors import ConfigError, ObjectNotFound, SegmentNotFound
 from tieredstore.format.keys import ObjectKey, Suffix, main_path, object_key, parse_key
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
-from tieredstore.records import PartitionRead, ReadSettings
+from tieredstore.records.partition import PartitionRead
+from tieredstore.records.settings import ReadSettings
 from tieredstore.spark.source.rows import RowShape
 
 if TYPE_CHECKING:
-    from tieredstore.remote import RemoteStorageManager
+    from tieredstore.remote.source import SegmentSource
 
 PATH: Final = "segment"
 """The column with the path of a segment's objects."""
@@ -81,8 +85,8 @@ class StoredSegments:
     segments of a partition that follow each other.
     """
 
-    def __init__(self, manager: RemoteStorageManager, settings: ReadSettings) -> None:
-        self._manager = manager
+    def __init__(self, source: SegmentSource, settings: ReadSettings) -> None:
+        self._source = source
         self._settings = settings
         self._lineage = lru_cache(_LINEAGES)(self._load_lineage)
 
@@ -107,16 +111,16 @@ class StoredSegments:
         if self._settings.isolation == "read_committed":
             spans += self._following(segment)
         log = Lineage(segment.topic_id_partition, (), spans)
-        return PartitionRead(self._manager, log, segment.start_offset, stop, self._settings)
+        return PartitionRead(self._source, log, segment.start_offset, stop, self._settings)
 
     def _load(self, key: ObjectKey) -> RemoteLogSegmentMetadata:
-        store, path = self._manager.store, key.main_path
+        store, path = self._source.store, key.main_path
         try:
-            manifest = store.head(object_key(self._manager.layout.prefix, path, Suffix.MANIFEST))
+            manifest = store.head(object_key(self._source.layout.prefix, path, Suffix.MANIFEST))
         except ObjectNotFound:
             raise SegmentNotFound(f"there is no segment {path}: the store holds no manifest of it") from None
         objects = SegmentObjects(key.segment_id, key.start_offset, ((Suffix.MANIFEST, manifest),), path)
-        return described(self._manager, load_segment(store, objects))
+        return described(self._source, load_segment(store, objects))
 
     def _following(self, segment: RemoteLogSegmentMetadata) -> tuple[Span, ...]:
         lineage = self._lineage(segment.topic_id_partition)
@@ -127,6 +131,6 @@ class StoredSegments:
 
     def _load_lineage(self, where: TopicIdPartition) -> Lineage:
         catalog = load_catalog(
-            self._manager, topic=where.topic, topic_id=where.topic_id, partition=where.partition
+            self._source, topic=where.topic, topic_id=where.topic_id, partition=where.partition
         )  # fmt: skip
         return catalog.lineage(where.topic, where.partition, where.topic_id)

@@ -16,11 +16,12 @@ from typing import Any, Final, Protocol, cast
 
 from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_INT32
-from tieredstore.model import Uuid
-from tieredstore.spark.source.options import TopicPartition
+from tieredstore.model import TopicPartition, Uuid
+from tieredstore.partitions.losses import name_of
+from tieredstore.partitions.partition_log import OffsetWindow
 
-Windows = dict[TopicPartition, tuple[int, int]]
-"""Offsets to read of each partition, half-open."""
+Windows = dict[TopicPartition, OffsetWindow]
+"""What to read of each partition."""
 
 OnLoss = Callable[[str], None]
 """Told of data loss in a sentence; it raises if the stream has to end with it."""
@@ -138,12 +139,13 @@ class StreamOffsets:
                 continue
             if log is None or log.topic_id != topic_id:
                 now = "is gone" if log is None else f"is {log.topic_id} now"
-                on_loss(f"{_name(where)} ({topic_id}) {now}, and offsets {known or 0} to {stop - 1} are to be read")
+                on_loss(f"{name_of(where)} ({topic_id}) {now}, and offsets {known or 0} to {stop - 1} are to be read")
                 continue
             start = self._begin(where, log, on_loss)
             if stop > log.end:
                 on_loss(
-                    f"{_name(where)} ({topic_id}) ends at offset {log.end}, and offsets up to {stop - 1} are to be read"
+                    f"{name_of(where)} ({topic_id}) ends at offset {log.end}, "
+                    f"and offsets up to {stop - 1} are to be read"
                 )
             if min(stop, log.end) > start:
                 windows[where] = start, min(stop, log.end)
@@ -160,31 +162,27 @@ class StreamOffsets:
         known = self._known(where, log.topic_id)
         if known is None:
             if log.earliest and self.topic_ids.get(where[0], log.topic_id) == log.topic_id:
-                on_loss(f"{_name(where)} is new, and it begins at offset {log.earliest} instead of 0")
+                on_loss(f"{name_of(where)} is new, and it begins at offset {log.earliest} instead of 0")
             return log.earliest
         if known > log.end:
-            on_loss(f"{_name(where)} ({log.topic_id}) ends at offset {log.end}, and it was read up to {known}")
+            on_loss(f"{name_of(where)} ({log.topic_id}) ends at offset {log.end}, and it was read up to {known}")
         elif known < log.earliest:
-            on_loss(f"{_name(where)} ({log.topic_id}) begins at offset {log.earliest}, and it was read up to {known}")
+            on_loss(f"{name_of(where)} ({log.topic_id}) begins at offset {log.earliest}, and it was read up to {known}")
         return min(max(known, log.earliest), log.end)
 
     def _tell_of_gone(self, logs: Mapping[TopicPartition, LogBounds], ids: Mapping[str, Uuid], on_loss: OnLoss) -> None:
         for where, at in sorted(self.offsets.items()):
             if where not in logs and self._has_id(where[0], ids):
-                on_loss(f"{_name(where)} ({self.topic_ids[where[0]]}) is gone, and it was read up to offset {at}")
+                on_loss(f"{name_of(where)} ({self.topic_ids[where[0]]}) is gone, and it was read up to offset {at}")
 
     def _tell_of_other_ids(self, ids: Mapping[str, Uuid], on_loss: OnLoss) -> None:
         for topic, topic_id in sorted(ids.items()):
             known = self.topic_ids.get(topic, topic_id)
             if known != topic_id:
                 read = ", ".join(
-                    f"{_name(where)} {at}" for where, at in sorted(self.offsets.items()) if where[0] == topic
+                    f"{name_of(where)} {at}" for where, at in sorted(self.offsets.items()) if where[0] == topic
                 )
                 on_loss(f"topic {topic} was created again as {topic_id}, and {known} was read up to offsets {read}")
-
-
-def _name(where: TopicPartition) -> str:
-    return f"{where[0]}-{where[1]}"
 
 
 def _foreign(found: str) -> ConfigError:

@@ -5,31 +5,31 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
-from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog import CatalogFile
-from tieredstore.errors import DataLoss, ResourceNotFound
+from tieredstore.errors import ResourceNotFound
+from tieredstore.partitions.losses import LossRule
+from tieredstore.partitions.positions import starting_offsets
+from tieredstore.partitions.snapshots import LogSnapshots
 from tieredstore.spark.source.admission import TriggerDelay, TriggerLimits
-from tieredstore.spark.source.brokers import live_cluster
-from tieredstore.spark.source.log_snapshot import LogSnapshot
 from tieredstore.spark.source.managers import manager_of
-from tieredstore.spark.source.options import SourceOptions, TopicPartition
-from tieredstore.spark.source.positions import starting_offsets
+from tieredstore.spark.source.options import SourceOptions
+from tieredstore.spark.source.queries import query_of
 from tieredstore.spark.source.sentences import each_in_one_sentence, one_sentence
 from tieredstore.spark.source.stream_offsets import StreamOffsets, Windows
-from tieredstore.spark.source.task_planning import plan_tasks
-from tieredstore.spark.source.tasks import read_task
+from tieredstore.spark.source.tasks import plan_tasks, read_task
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from tieredstore.live import LiveCluster
+    from tieredstore.model import TopicPartition
+    from tieredstore.partitions.log_snapshot import LogSnapshot
 
-_log: Final = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 _FRESH_S: Final = 1.0
 """Without a trigger interval Spark asks a hundred times a second for what is new, and a listing costs money."""
@@ -47,9 +47,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._options = options
         self._limits = TriggerLimits.of_options(options)
-        self._logs = StreamLogs(options, clock)
+        self._query = query_of(options)
+        self._logs = LogSnapshots(partial(manager_of, options.store), self._query, fresh_s=_FRESH_S, clock=clock)
         self._delay = TriggerDelay(clock)
-        self._on_loss = DataLossRule(fail=options.fail_on_data_loss)
+        self._on_loss = LossRule(self._query)
         self._target: StreamOffsets | None = None
 
     def __reduce__(self) -> tuple[type[StreamReader], tuple[SourceOptions]]:
@@ -60,10 +61,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with one_sentence():
             snapshot = self._logs.current()
             try:
-                snapshot.check_selected(self._options)
+                snapshot.check_selected(self._query)
             except ResourceNotFound as error:
-                _log.warning("%s; a stream waits for them", error)
-            begins = starting_offsets(snapshot, self._options)
+                _logger.warning("%s; a stream waits for them", error)
+            begins = starting_offsets(
+                snapshot, self._query, self._options.starting, if_too_late=self._options.timestamp_strategy
+            )
             return StreamOffsets.at(begins, snapshot.logs).as_initial().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -127,69 +130,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             elif where in target.offsets and target.topic_ids[log.topic] == log.topic_id:
                 windows[where] = begin, max(begin, min(end, target.offsets[where]))
         return windows
-
-
-class StreamLogs:
-    """Snapshots of the logs, one after the other: each reads only what is new since the one before.
-
-    What keeps them cheap is in memory, and the broker's connection stays open. Not thread-safe.
-    """
-
-    def __init__(self, options: SourceOptions, clock: Callable[[], float]) -> None:
-        self.last: LogSnapshot | None = None
-        """The latest that was taken."""
-        self._options = options
-        self._clock = clock
-        self._taken = 0.0
-        self._problems: frozenset[str] = frozenset()
-        self._file = CatalogFile(MemoryObjectStore(), "catalog.arrows")
-        self._cluster: LiveCluster | None = None
-
-    def current(self) -> LogSnapshot:
-        """The last one if it is less than a second old, or a new one."""
-        if self.last is None or self._clock() - self._taken >= _FRESH_S:
-            self.last = LogSnapshot.take(
-                manager_of(self._options.store), self._options, catalog_file=self._file, cluster=self._live()
-            )
-            self._taken = self._clock()
-            self._tell_of_problems(self.last)
-        return self.last
-
-    def close(self) -> None:
-        """Close the connection to the broker; the next snapshot opens it again."""
-        self.last = None
-        cluster, self._cluster = self._cluster, None
-        if cluster is not None:
-            cluster.close()
-
-    def _tell_of_problems(self, snapshot: LogSnapshot) -> None:
-        """What is new of its problems: a copy that is under way would be told every second."""
-        found = frozenset(snapshot.problems)
-        for problem in snapshot.problems:
-            if problem not in self._problems:
-                _log.warning("%s", problem)
-        self._problems = found
-
-    def _live(self) -> LiveCluster | None:
-        if self._cluster is None:
-            self._cluster = live_cluster(self._options)
-        return self._cluster
-
-
-class DataLossRule:
-    """``failOnDataLoss``: raises DataLoss, or logs a warning, each sentence once."""
-
-    def __init__(self, *, fail: bool) -> None:
-        self._fail = fail
-        self._told: set[str] = set()
-
-    def __call__(self, sentence: str) -> None:
-        """Data loss of which ``sentence`` tells."""
-        if self._fail:
-            raise DataLoss(f"{sentence}; set failOnDataLoss to false to go on with what there is")
-        if sentence not in self._told:
-            self._told.add(sentence)
-            _log.warning("%s", sentence)
 
 
 def _ends(snapshot: LogSnapshot) -> StreamOffsets:

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Generator, Iterator
-from contextlib import nullcontext
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
-from tieredstore.errors import DataLoss, SegmentNotFound
-from tieredstore.model import TopicIdPartition
-from tieredstore.records import ReadSettings, RecordSplit, SplitPlan, read_split
-from tieredstore.spark.source.brokers import live_cluster, patience_s
-from tieredstore.spark.source.late_copies import plan_late_copies
+from tieredstore.partitions.live_window import LiveSplit, read_live_split
+from tieredstore.partitions.split_plan import SplitLimits, plan_windows
+from tieredstore.partitions.stored_window import read_record_split
+from tieredstore.records.settings import ReadSettings
+from tieredstore.records.splits import RecordSplit
 from tieredstore.spark.source.managers import manager_of
-from tieredstore.spark.source.options import SourceOptions
-from tieredstore.spark.source.partition_log import PartitionLog
+from tieredstore.spark.source.queries import query_of
 from tieredstore.spark.source.rows import RowShape
 from tieredstore.spark.source.workers import spare_modules
 
 if TYPE_CHECKING:
-    from tieredstore.remote import RemoteStorageManager
+    import pyarrow as pa
 
-_log: Final = logging.getLogger(__name__)
+    from tieredstore.model import TopicPartition
+    from tieredstore.partitions.log_snapshot import LogSnapshot
+    from tieredstore.partitions.partition_log import OffsetWindow
+    from tieredstore.remote.source import SegmentSource
+    from tieredstore.spark.source.options import SourceOptions
 
 
 class RemoteTask(InputPartition):
@@ -36,14 +36,27 @@ class RemoteTask(InputPartition):
 
 
 class LiveTask(InputPartition):
-    """Reads the offsets ``start`` up to ``stop`` (half-open) of a partition from the broker."""
+    """Reads a stretch of a partition's log from the broker."""
 
-    def __init__(self, log: PartitionLog, start: int, stop: int) -> None:
-        self.topic = log.topic
-        self.partition = log.partition
-        self.topic_id = log.topic_id
-        self.start = start
-        self.stop = stop
+    def __init__(self, split: LiveSplit) -> None:
+        self.split = split
+
+
+def plan_tasks(
+    source: SegmentSource,
+    snapshot: LogSnapshot,
+    windows: Mapping[TopicPartition, OffsetWindow],
+    options: SourceOptions,
+    *,
+    since_ms: int | None = None,
+) -> list[InputPartition]:
+    """The tasks that read the windows, each offset in exactly one, cut by the options ``maxSplitBytes`` and its kin.
+
+    DataLoss by ``failOnDataLoss`` for offsets that neither bucket nor broker has.
+    """
+    limits = SplitLimits(options.max_split_bytes, options.max_records_per_partition, options.min_partitions, since_ms)
+    splits = plan_windows(source, snapshot, windows, query_of(options), limits)
+    return [RemoteTask(split) if isinstance(split, RecordSplit) else LiveTask(split) for split in splits]
 
 
 def read_task(task: InputPartition, options: SourceOptions) -> Iterator[pa.RecordBatch]:
@@ -55,104 +68,24 @@ def read_task(task: InputPartition, options: SourceOptions) -> Iterator[pa.Recor
     spare_modules()
     match task:
         case RemoteTask():
-            return _remote_rows(task, options)
+            return _stored_rows(task.split, options)
         case LiveTask():
-            return _live_rows(task, options)
+            return _live_rows(task.split, options)
         case _:
             # Spark makes up a partition of its own where there are none.
             return iter(())
 
 
-def _remote_rows(task: RemoteTask, options: SourceOptions) -> Iterator[pa.RecordBatch]:
+def _stored_rows(split: RecordSplit, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     shape = RowShape(options.columns)
     settings = ReadSettings(columns=shape.decoder_columns, isolation=options.isolation, on_data_loss="report")
-    where = task.split.partition
-    for records in _records(manager_of(options.store), task.split, settings, options):
-        yield shape.convert(records, where.topic, where.partition)
+    for records in read_record_split(manager_of(options.store), split, query_of(options), settings):
+        yield shape.convert(records, split.partition.topic, split.partition.partition)
 
 
-def _records(
-    manager: RemoteStorageManager, split: RecordSplit, settings: ReadSettings, options: SourceOptions
-) -> Iterator[pa.RecordBatch]:
-    if options.fail_on_data_loss:
-        try:
-            yield from read_split(manager, split, settings)
-        except SegmentNotFound as error:
-            raise DataLoss(_gone(split, error)) from error
-        return
-    for part in split.parts:
-        alone = replace(split, parts=(part,))
-        try:
-            yield from read_split(manager, alone, settings)
-        except SegmentNotFound as error:
-            _log.warning("%s", _gone(alone, error))
-
-
-def _gone(split: RecordSplit, error: SegmentNotFound) -> str:
-    return (
-        f"offsets {split.start_offset} to {split.stop_offset - 1} of {split.partition} were deleted while they were "
-        f"read: {error}"
-    )
-
-
-def _live_rows(task: LiveTask, options: SourceOptions) -> Generator[pa.RecordBatch, None, None]:
+def _live_rows(split: LiveSplit, options: SourceOptions) -> Iterator[pa.RecordBatch]:
     shape = RowShape(options.columns)
-    start = task.start
-    while start < task.stop:
-        try:
-            for records in _live_records(task, start, options, shape):
-                yield shape.convert(records, task.topic, task.partition)
-                start = _behind(records)
-        except DataLoss as error:
-            begins = _live_start(task, start, options, error)
-            # The broker deletes what is in the bucket, so that is where the rows may be now.
-            late = _late_copies(task, start, options)
-            if late is not None:
-                for split in late.splits:
-                    yield from _remote_rows(RemoteTask(split), options)
-                start = late.stop
-            elif options.fail_on_data_loss:
-                raise
-            else:
-                _log.warning("%s", error)
-                start = begins
-        else:
-            return
-
-
-def _live_records(task: LiveTask, start: int, options: SourceOptions, shape: RowShape) -> Iterator[pa.RecordBatch]:
-    from tieredstore.live import read_live  # noqa: PLC0415 - an extra of its own, which a bucket alone does not need
-
-    return read_live(
-        dict(options.kafka or ()), task.topic, task.partition, start, task.stop,
-        isolation=options.isolation,
-        columns=tuple(dict.fromkeys((*shape.decoder_columns, "offset"))),
-        topic_id=task.topic_id,
-        timeout_s=patience_s(options),
-    )  # fmt: skip
-
-
-def _behind(records: Any) -> int:
-    """The offset behind the last record."""
-    last: int = records.column("offset")[-1].as_py()
-    return last + 1
-
-
-def _live_start(task: LiveTask, start: int, options: SourceOptions, error: DataLoss) -> int:
-    """Where the broker begins now, behind ``start``; the error itself if that is not what it says."""
-    where = task.topic, task.partition
-    with live_cluster(options) or nullcontext() as cluster:
-        if cluster is None or cluster.topic(task.topic).topic_id != task.topic_id:
-            raise error
-        begins = cluster.earliest_offsets([where])[where]
-    if begins <= start:
-        raise error
-    return begins
-
-
-def _late_copies(task: LiveTask, start: int, options: SourceOptions) -> SplitPlan | None:
-    partition = TopicIdPartition(task.topic_id, task.topic, task.partition)
-    settings = ReadSettings(columns=("offset",), isolation=options.isolation, on_data_loss="report")
-    return plan_late_copies(
-        manager_of(options.store), partition, start, task.stop, settings, split_bytes=options.max_split_bytes
-    )
+    # The settings of the store are read only where the broker has deleted what the bucket has by now.
+    open_source = partial(manager_of, options.store)
+    for records in read_live_split(split, open_source, query_of(options), columns=shape.decoder_columns):
+        yield shape.convert(records, split.partition.topic, split.partition.partition)

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from tieredstore.catalog import Lineage
-from tieredstore.model import Uuid
-from tieredstore.spark.source.options import TopicPartition
+from tieredstore.catalog.lineage import Lineage
+from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
 
 _ASSUMED_RECORD_BYTES: Final = 1024
 """For a partition that the bucket holds nothing of, so that nothing tells the size of its records."""
+
+OffsetWindow: TypeAlias = tuple[int, int]
+"""The offsets of a partition from the first up to the second, which is out."""
 
 TimeLookup: TypeAlias = Callable[["PartitionLog", int], int | None]
 """Finds the offset of the first record of a time (ms) or later."""
@@ -39,6 +41,11 @@ class PartitionLog:
     def where(self) -> TopicPartition:
         """The topic and the partition."""
         return self.topic, self.partition
+
+    @property
+    def topic_id_partition(self) -> TopicIdPartition:
+        """The same in one life of the topic."""
+        return TopicIdPartition(self.topic_id, self.topic, self.partition)
 
     @property
     def on_broker(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import cast
@@ -10,14 +9,12 @@ from typing import cast
 import pytest
 
 from tests.support.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket
-from tests.support.spark_tasks import as_texts
-from tieredstore.errors import DataLoss, ResourceNotFound
+from tieredstore.errors import DataLoss
 from tieredstore.live import LiveCluster, LiveTopic
-from tieredstore.model import Uuid
-from tieredstore.spark.source.log_snapshot import LogSnapshot
-from tieredstore.spark.source.options import TopicPartition, parse_options
-
-Place = tuple[str, int]
+from tieredstore.model import TopicPartition, Uuid
+from tieredstore.partitions.log_query import LogQuery
+from tieredstore.partitions.log_snapshot import LogSnapshot
+from tieredstore.partitions.selections import Subscribe
 
 
 class Broker:
@@ -29,15 +26,14 @@ class Broker:
     def topics(self) -> tuple[str, ...]:
         return () if self._topic_id is None else ("orders",)
 
-    def topic(self, name: str) -> LiveTopic:
-        if self._topic_id is None:
-            raise ResourceNotFound(name)
-        return LiveTopic(name, self._topic_id, (0,))
+    def describe(self, topics: Iterable[str]) -> dict[str, LiveTopic]:
+        names = set(topics) & set(self.topics())
+        return {} if self._topic_id is None else {name: LiveTopic(name, self._topic_id, (0,)) for name in names}
 
-    def earliest_offsets(self, places: Iterable[Place]) -> Mapping[Place, int]:
+    def earliest_offsets(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
         return dict.fromkeys(places, 5)
 
-    def end_offsets(self, places: Iterable[Place]) -> Mapping[Place, int]:
+    def end_offsets(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
         return dict.fromkeys(places, 50)
 
 
@@ -51,10 +47,12 @@ def bucket(tmp_path: Path) -> Iterator[Bucket]:
 
 
 def taken(bucket: Bucket, on_broker: Uuid | None, named: Uuid | None = None, *, lenient: bool = False) -> LogSnapshot:
-    ids = {} if named is None else {"topicIds": json.dumps({"orders": str(named)})}
-    texts = as_texts({**bucket.options, **ids, "subscribe": "orders", "failOnDataLoss": not lenient})
-    options = parse_options(texts, streaming=False)
-    return LogSnapshot.take(bucket.manager, options, cluster=cast("LiveCluster", Broker(on_broker)))
+    query = LogQuery(
+        Subscribe(("orders",)),
+        on_data_loss="report" if lenient else "fail",
+        topic_ids={} if named is None else {"orders": named},
+    )
+    return LogSnapshot.take(bucket.manager, query, cluster=cast("LiveCluster", Broker(on_broker)))
 
 
 def extent(snapshot: LogSnapshot, where: TopicPartition = ("orders", 0)) -> tuple[Uuid, int, int, int]:
@@ -78,7 +76,7 @@ def test_who_names_the_brokers_id_knows_that_the_bucket_has_another(bucket: Buck
 
 
 def test_who_names_the_buckets_id_does_not_get_the_brokers_topic(bucket: Bucket) -> None:
-    with pytest.raises(DataLoss, match=f"topic orders is {SECOND_ID} on the broker, and topicIds names {FIRST_ID}"):
+    with pytest.raises(DataLoss, match=f"topic orders is {SECOND_ID} on the broker, and topic_ids names {FIRST_ID}"):
         taken(bucket, SECOND_ID, FIRST_ID)
     found = taken(bucket, SECOND_ID, FIRST_ID, lenient=True)
     assert extent(found) == (FIRST_ID, 0, 20, 20)

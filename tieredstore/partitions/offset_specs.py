@@ -1,4 +1,4 @@
-"""What the options select: topics and partitions, and where in their logs reading starts and ends. All frozen."""
+"""Where reading starts or ends, before any log has been looked at. All frozen."""
 
 from __future__ import annotations
 
@@ -6,38 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-TopicPartition: TypeAlias = tuple[str, int]
-"""A topic's name and the number of one of its partitions."""
+from tieredstore.model import TopicPartition
 
 EARLIEST_OFFSET: Final = -2
 """Stands for the earliest offset in :class:`SpecificOffsets`."""
 
 LATEST_OFFSET: Final = -1
 """Stands for the end of the log in :class:`SpecificOffsets`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Subscribe:
-    """All partitions of these topics."""
-
-    topics: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SubscribePattern:
-    """All partitions of the topics whose whole name matches ``pattern``, an expression of Python's ``re``."""
-
-    pattern: str
-
-
-@dataclass(frozen=True, slots=True)
-class Assign:
-    """These partitions, in ascending order."""
-
-    partitions: tuple[TopicPartition, ...]
-
-
-Selection: TypeAlias = Subscribe | SubscribePattern | Assign
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,4 +47,4 @@ class PartitionTimestamps:
 
 
 OffsetSpec: TypeAlias = Earliest | Latest | SpecificOffsets | GlobalTimestamp | PartitionTimestamps
-"""Where reading starts or ends, before any log has been looked at."""
+"""Where reading starts or ends in each of the partitions."""

@@ -1,0 +1,92 @@
+"""What the options ask of the logs, and that errors of the logs name the options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tieredstore.errors import ConfigError, DataLoss, TieredStoreError
+from tieredstore.model import Uuid
+from tieredstore.partitions.log_query import LogQuery
+from tieredstore.partitions.log_snapshot import LogSnapshot
+from tieredstore.partitions.offset_specs import Earliest, GlobalTimestamp, PartitionTimestamps, SpecificOffsets
+from tieredstore.partitions.partition_log import PartitionLog
+from tieredstore.partitions.positions import ending_offsets, starting_offsets
+from tieredstore.partitions.selections import Subscribe
+from tieredstore.spark.source.options import parse_options
+from tieredstore.spark.source.queries import query_of
+
+OPTIONS: Mapping[str, str] = {"subscribe": "t", "storage.backend.class": "filesystem", "storage.root": "/nowhere"}
+
+
+def query(**options: str) -> LogQuery:
+    return query_of(parse_options({**OPTIONS, **options}, streaming=False))
+
+
+def test_the_options_become_a_query() -> None:
+    assert replace(query(), words=LogQuery(Subscribe(())).words) == LogQuery(Subscribe(("t",)))
+    topic_id = Uuid(bytes(range(16)))
+    live = {
+        "kafka.bootstrap.servers": "b:1",
+        "kafka.default.api.timeout.ms": "1500",
+        "isolationLevel": "read_uncommitted",
+    }
+    chosen = query(topicIds=f'{{"t": "{topic_id}"}}', failOnDataLoss="false", **live)
+    assert (chosen.isolation, chosen.on_data_loss, chosen.timeout_s) == ("read_uncommitted", "report", 1.5)
+    assert chosen.topic_ids == {"t": topic_id}
+    assert chosen.client == {"bootstrap.servers": "b:1", "default.api.timeout.ms": "1500"}
+
+
+def snapshot() -> LogSnapshot:
+    logs = [PartitionLog("t", n, Uuid(bytes(16)), None, seam=0, earliest=0, end=5) for n in range(2)]
+    return LogSnapshot({log.where: log for log in logs})
+
+
+BEYOND = SpecificOffsets({("t", 0): 21, ("t", 1): 5})
+
+
+@pytest.mark.parametrize(
+    ("ask", "kind", "words"),
+    [
+        (
+            lambda q: starting_offsets(snapshot(), q, BEYOND),
+            DataLoss,
+            "^the options start t-0 .*set failOnDataLoss to false",
+        ),
+        (
+            lambda q: starting_offsets(snapshot(), q, GlobalTimestamp(1)),
+            ConfigError,
+            "set startingOffsetsByTimestampStrategy to latest",
+        ),
+        (
+            lambda q: starting_offsets(snapshot(), q, SpecificOffsets({("t", 0): 1})),
+            ConfigError,
+            "the option startingOffsets leaves out t-1: name all partitions",
+        ),
+        (
+            lambda q: starting_offsets(snapshot(), q, PartitionTimestamps({("t", 0): 100})),
+            ConfigError,
+            "the option startingOffsetsByTimestamp leaves out t-1: name all partitions",
+        ),
+        (
+            lambda q: ending_offsets(snapshot(), q, SpecificOffsets({("t", 0): 1, ("t", 1): 1, ("u", 7): 1})),
+            ConfigError,
+            "the option endingOffsets names u-7: there is no such partition",
+        ),
+        (
+            lambda q: ending_offsets(snapshot(), q, PartitionTimestamps({("t", 0): 1, ("t", 1): 1, ("u", 7): 1})),
+            ConfigError,
+            "the option endingOffsetsByTimestamp names u-7: there is no such partition",
+        ),
+    ],
+)
+def test_errors_name_the_options(ask: Callable[[LogQuery], Any], kind: type[TieredStoreError], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        ask(query())
+
+
+def test_no_words_are_needed_where_nothing_is_wrong() -> None:
+    assert starting_offsets(snapshot(), query(), Earliest()) == {("t", 0): 0, ("t", 1): 0}

@@ -1,0 +1,146 @@
+"""The broker's part of a window; from the bucket where the broker has deleted records after they were copied."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from tieredstore.catalog.planning import load_catalog
+from tieredstore.errors import ConfigError, DataLoss, ResourceNotFound
+from tieredstore.kafka.records import COLUMNS
+from tieredstore.model import TopicIdPartition
+from tieredstore.partitions.stored_window import StoredWindow
+from tieredstore.records.numbers import int64_values
+from tieredstore.records.settings import ReadSettings
+from tieredstore.records.split_planning import decided_end
+
+if TYPE_CHECKING:
+    from tieredstore.catalog.lineage import Lineage
+    from tieredstore.live import LiveReader
+    from tieredstore.partitions.log_query import LogQuery
+    from tieredstore.remote.source import SegmentSource
+
+_logger: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSplit:
+    """The offsets ``start`` up to ``stop`` (half-open) of a partition, as the broker had them. Small, and picklable."""
+
+    partition: TopicIdPartition
+    start: int
+    stop: int
+
+
+def read_live_split(
+    split: LiveSplit,
+    open_source: Callable[[], SegmentSource],
+    query: LogQuery,
+    *,
+    columns: Sequence[str] = COLUMNS,
+    reader: LiveReader | None = None,
+) -> Generator[pa.RecordBatch, None, None]:
+    """The records of a stretch of the broker's log, in record batches without empty ones.
+
+    What the broker has deleted by now is read from the bucket, which is opened for that only, if it was copied there.
+    Where neither has it that is DataLoss, or by the query's policy a warning and the read goes on where the broker
+    begins. ``reader`` has the clients to read by, one of this read's own if it is None. ConfigError for a query
+    without client properties.
+    """
+    with open_reader(query) if reader is None else nullcontext(reader) as live:
+        yield from _read(split, live, open_source, query, columns)
+
+
+def open_reader(query: LogQuery) -> LiveReader:
+    """The clients to read the query's broker by, which connect when they are first used. Whoever opens them closes
+    them.
+
+    ConfigError for a query without client properties, and if ``tieredstore[kafka]`` is not installed.
+    """
+    if query.client is None:
+        raise ConfigError("the query has no client properties (client), which name the broker to read from")
+    # Needs the extra `kafka`, which a bucket alone does not.
+    from tieredstore.live import LiveReader  # noqa: PLC0415
+
+    return LiveReader(query.client, isolation=query.isolation, timeout_s=query.timeout_s)
+
+
+def _read(
+    split: LiveSplit,
+    live: LiveReader,
+    open_source: Callable[[], SegmentSource],
+    query: LogQuery,
+    columns: Sequence[str],
+) -> Generator[pa.RecordBatch, None, None]:
+    partition, position = split.partition, split.start
+    with_offsets = tuple(dict.fromkeys((*columns, "offset")))
+    while position < split.stop:
+        try:
+            for records in live.read(
+                partition.topic, partition.partition, position, split.stop,
+                columns=with_offsets, topic_id=partition.topic_id,
+            ):  # fmt: skip
+                yield _only(records, columns)
+                position = int64_values(records, "offset")[-1] + 1
+        except DataLoss as error:
+            begins = _live_start(live, partition, position, error)
+            # The broker deletes what is in the bucket, so that is where the records may be now.
+            source = open_source()
+            late = late_copies(source, partition, position, split.stop, query)
+            if late is not None:
+                lineage, end = late
+                yield from StoredWindow(
+                    source, lineage, (position, end), query, ReadSettings(columns=columns)
+                ).batches()
+                position = end
+            elif query.fails_on_loss:
+                raise
+            else:
+                _logger.warning("%s", error)
+                position = begins
+        else:
+            return
+
+
+def _only(records: Any, columns: Sequence[str]) -> pa.RecordBatch:
+    chosen: pa.RecordBatch = records.select(list(columns))
+    return chosen
+
+
+def _live_start(live: LiveReader, partition: TopicIdPartition, position: int, error: DataLoss) -> int:
+    """Where the broker begins now, behind ``position``; the error itself if that is not what it says."""
+    where = partition.topic, partition.partition
+    if live.cluster.topic(partition.topic).topic_id != partition.topic_id:
+        raise error
+    begins = live.cluster.earliest_offsets([where])[where]
+    if begins <= position:
+        raise error
+    return begins
+
+
+def late_copies(
+    source: SegmentSource, partition: TopicIdPartition, start: int, stop: int, query: LogQuery
+) -> tuple[Lineage, int] | None:
+    """What has come into the bucket of the offsets ``start`` up to ``stop`` (half-open), and where that ends.
+
+    It ends before the first hole, and under read_committed before what is not decided. None if the bucket does not
+    have ``start``. Lists the topic.
+    """
+    try:
+        lineage = load_catalog(source, topic=partition.topic).lineage(
+            partition.topic, partition.partition, partition.topic_id
+        )
+    except ResourceNotFound:
+        return None
+    holes = [gap.start for gap in lineage.gaps_between(start, stop)]
+    end = min([stop, lineage.end_offset, *holes])
+    if not lineage.earliest_offset <= start < end:
+        return None
+    if query.isolation == "read_committed":
+        end = decided_end(source, lineage, start, end)
+    return (lineage, end) if end > start else None

@@ -1,0 +1,79 @@
+"""Which offsets there are at one moment: the bucket's, and from where these end the broker's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.catalog.view import Problem, ProblemKind
+from tieredstore.errors import ResourceNotFound
+from tieredstore.model import TopicPartition
+from tieredstore.partitions.log_survey import LogSurvey
+from tieredstore.partitions.partition_log import PartitionLog
+from tieredstore.partitions.selections import Assign, named_topics
+
+if TYPE_CHECKING:
+    from tieredstore.catalog.catalog_file import CatalogFile
+    from tieredstore.live import LiveCluster
+    from tieredstore.partitions.log_query import LogQuery
+    from tieredstore.remote.source import SegmentSource
+
+_UNREADABLE: Final = (ProblemKind.DAMAGED, ProblemKind.UNREADABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class LogSnapshot:
+    """The logs of all partitions that a query selects, as they were when it was taken.
+
+    ``problems`` are sentences to be logged: segments that do not count, and what of bucket and broker does not belong
+    together. ``unreadable`` are segments that are whole and that the settings' keys do not open, or that are damaged.
+    """
+
+    logs: Mapping[TopicPartition, PartitionLog]
+    problems: tuple[str, ...] = ()
+    unreadable: tuple[Problem, ...] = ()
+
+    @classmethod
+    def take(
+        cls,
+        source: SegmentSource,
+        query: LogQuery,
+        *,
+        catalog_file: CatalogFile | None = None,
+        cluster: LiveCluster | None = None,
+    ) -> LogSnapshot:
+        """List the bucket and ask the broker, if the query has one; it is asked by ``cluster`` if that is given.
+
+        Topics are looked up together: the broker is asked as often for many as for one, and a listing of the bucket
+        takes as many pages as the topics have, and a few more. Topics and partitions that neither has are absent.
+        DataLoss by the query's policy where the two do not belong together: the broker has no such topic, has it under
+        an id that the bucket does not know, or its log ends before the bucket's. ConfigError for a topic that was
+        created again where nothing tells which one is meant.
+        """
+        survey = LogSurvey(source, query, query.open_cluster() if cluster is None else cluster)
+        # In this order: what the broker deletes after it is in the bucket is a hole otherwise, and what it gets and
+        # copies into the bucket meanwhile lies behind its end.
+        survey.ask_for_beginnings()
+        catalog = survey.catalog(catalog_file)
+        logs = {log.where: log for log in survey.logs(catalog)}
+        unreadable = tuple(problem for problem in catalog.problems if problem.kind in _UNREADABLE)
+        return cls(logs, (*map(str, catalog.problems), *survey.losses), unreadable)
+
+    def bytes_between(self, where: TopicPartition, start: int, stop: int) -> int:
+        """How many bytes of a partition's log the offsets (half-open) take, about."""
+        return self.logs[where].bytes_between(start, stop)
+
+    def check_selected(self, query: LogQuery) -> None:
+        """ResourceNotFound if a topic or partition that the query names is not there."""
+        selection = query.selection
+        if isinstance(selection, Assign):
+            missing = [
+                f"{topic}-{number}" for topic, number in selection.partitions if (topic, number) not in self.logs
+            ]
+        else:
+            topics = {topic for topic, _ in self.logs}
+            missing = [topic for topic in named_topics(selection) or () if topic not in topics]
+        if missing:
+            searched = "in the bucket" if query.client is None else "in the bucket or on the broker"
+            raise ResourceNotFound(f"there is no {', '.join(missing)} {searched}; check the names and key.prefix")

@@ -1,0 +1,78 @@
+"""Snapshots one after the other, for those that go on: each reads only what is new since the one before."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.catalog.catalog_file import CatalogFile
+from tieredstore.partitions.log_snapshot import LogSnapshot
+
+if TYPE_CHECKING:
+    from tieredstore.live import LiveCluster
+    from tieredstore.partitions.log_query import LogQuery
+    from tieredstore.remote.source import SegmentSource
+
+_logger: Final = logging.getLogger(__name__)
+
+
+class LogSnapshots:
+    """What a query selects, looked up again whenever the last look is older than ``fresh_s``. For one thread.
+
+    What keeps this cheap is in memory: manifests are read once, and the broker's connection stays open. ``clock`` gives
+    seconds that only ever go up. To be closed.
+    """
+
+    def __init__(
+        self,
+        open_source: Callable[[], SegmentSource],
+        query: LogQuery,
+        *,
+        fresh_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        cluster: LiveCluster | None = None,
+    ) -> None:
+        """``cluster`` is somebody else's to close; without it one of the query's is opened on first use."""
+        self.last: LogSnapshot | None = None
+        """The latest that was taken."""
+        self._open_source = open_source
+        self._query = query
+        self._fresh_s = fresh_s
+        self._clock = clock
+        self._taken_at = 0.0
+        self._problems: frozenset[str] = frozenset()
+        self._file = CatalogFile(MemoryObjectStore(), "catalog.arrows")
+        self._cluster = cluster
+        self._own_cluster: LiveCluster | None = None
+
+    def current(self) -> LogSnapshot:
+        """The last one if it is fresh, or a new one."""
+        if self.last is None or self._clock() - self._taken_at >= self._fresh_s:
+            self.last = LogSnapshot.take(
+                self._open_source(), self._query, catalog_file=self._file, cluster=self._cluster or self._live()
+            )
+            self._taken_at = self._clock()
+            self._tell_of_problems(self.last)
+        return self.last
+
+    def close(self) -> None:
+        """Close the connection to the broker, and forget what was seen; the next snapshot opens it again."""
+        self.last = None
+        cluster, self._own_cluster = self._own_cluster, None
+        if cluster is not None:
+            cluster.close()
+
+    def _live(self) -> LiveCluster | None:
+        if self._own_cluster is None:
+            self._own_cluster = self._query.open_cluster()
+        return self._own_cluster
+
+    def _tell_of_problems(self, snapshot: LogSnapshot) -> None:
+        """What is new of its problems: a copy that is under way would be told of every second."""
+        for problem in snapshot.problems:
+            if problem not in self._problems:
+                _logger.warning("%s", problem)
+        self._problems = frozenset(snapshot.problems)

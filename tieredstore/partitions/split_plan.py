@@ -1,0 +1,148 @@
+"""From windows of offsets to splits that many processes read: what is lost, where the bucket ends, how much is one."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from tieredstore.model import TopicPartition
+from tieredstore.partitions.live_window import LiveSplit
+from tieredstore.partitions.losses import losses_between, report_losses
+from tieredstore.partitions.partition_log import OffsetWindow, PartitionLog
+from tieredstore.partitions.stored_window import stored_runs
+from tieredstore.process.parallel import READERS, in_parallel
+from tieredstore.records.report import LostOffsets
+from tieredstore.records.settings import ReadSettings
+from tieredstore.records.split_planning import plan_splits
+from tieredstore.records.splits import RecordSplit
+
+if TYPE_CHECKING:
+    from tieredstore.catalog.lineage import Lineage
+    from tieredstore.partitions.log_query import LogQuery
+    from tieredstore.partitions.log_snapshot import LogSnapshot
+    from tieredstore.remote.source import SegmentSource
+
+_logger: Final = logging.getLogger(__name__)
+
+WindowSplit: TypeAlias = RecordSplit | LiveSplit
+"""What one task reads: of the bucket, or of the broker. Small, and picklable."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitLimits:
+    """How windows are cut: at most so many bytes and offsets each, and so many splits at least; None for no limit.
+
+    ``since_ms`` leaves out of the bucket what holds only earlier records.
+    """
+
+    max_bytes: int
+    max_records: int | None = None
+    min_splits: int | None = None
+    since_ms: int | None = None
+
+
+class _Extent(NamedTuple):
+    """The offsets of a log that are to be read, half-open."""
+
+    log: PartitionLog
+    start: int
+    stop: int
+
+
+class _StoredRun(NamedTuple):
+    """Offsets of a window that segments hold without a gap."""
+
+    lineage: Lineage
+    start: int
+    stop: int
+
+
+def plan_windows(
+    source: SegmentSource,
+    snapshot: LogSnapshot,
+    windows: Mapping[TopicPartition, OffsetWindow],
+    query: LogQuery,
+    limits: SplitLimits,
+) -> list[WindowSplit]:
+    """The splits that read the windows, each offset in exactly one.
+
+    Those of the bucket come first, then the broker's; both are sorted by topic, partition and offset. No split has more
+    than the limits' bytes of a log (where its batches allow it) or offsets, and there are as many as they ask for if
+    there is enough to divide. DataLoss by the query's policy for offsets that neither bucket nor broker has.
+    """
+    extents = [_Extent(snapshot.logs[where], *window) for where, window in sorted(windows.items())]
+    extents = [extent for extent in extents if extent.start < extent.stop]
+    report_losses((loss for extent in extents for loss in losses_between(*extent)), query)
+    runs = [run for extent in extents for run in _stored_runs(extent)]
+    # One run alone has all readers, and many share them: their number is the same.
+    readers = max(1, READERS // max(1, len(runs)))
+    planner = _StoredPlanner(source, query, limits, _split_bytes(extents, limits), readers)
+    with ThreadPoolExecutor(READERS, thread_name_prefix="tieredstore-splits") as pool:
+        planned = list(in_parallel(pool, planner.splits, runs, at_once=2 * READERS))
+    splits: list[WindowSplit] = list(itertools.chain.from_iterable(planned))
+    return splits + list(_live_splits(_live_extents(extents), limits, already=len(splits)))
+
+
+def _stored_runs(extent: _Extent) -> Iterator[_StoredRun]:
+    log = extent.log
+    if log.lineage is not None:
+        for first, last in stored_runs(log.lineage, extent.start, min(extent.stop, log.seam)):
+            yield _StoredRun(log.lineage, first, last)
+
+
+def _live_extents(extents: Iterable[_Extent]) -> list[_Extent]:
+    live = [_Extent(log, max(start, log.seam), min(stop, log.end)) for log, start, stop in extents if log.on_broker]
+    return [extent for extent in live if extent.start < extent.stop]
+
+
+def _split_bytes(extents: Iterable[_Extent], limits: SplitLimits) -> int:
+    if limits.min_splits is None:
+        return limits.max_bytes
+    total = sum(log.bytes_between(start, stop) for log, start, stop in extents)
+    return max(1, min(limits.max_bytes, total // limits.min_splits))
+
+
+class _StoredPlanner:
+    """Cuts runs of segments without a gap into splits."""
+
+    def __init__(
+        self, source: SegmentSource, query: LogQuery, limits: SplitLimits, split_bytes: int, readers: int
+    ) -> None:
+        self._source = source
+        self._query = query
+        self._limits = limits
+        self._split_bytes = split_bytes
+        self._readers = readers
+        self._settings = ReadSettings(columns=("offset",), isolation=query.isolation, on_data_loss="report")
+
+    def splits(self, run: _StoredRun) -> Sequence[RecordSplit]:
+        """The splits of one run; several runs are planned at once."""
+        plan = plan_splits(
+            self._source, run.lineage, run.start, run.stop, self._settings,
+            max_split_bytes=self._split_bytes,
+            max_split_records=self._limits.max_records,
+            since_ms=self._limits.since_ms,
+            readers=self._readers,
+        )  # fmt: skip
+        if plan.undecided is not None and plan.stop < run.stop:
+            # A window ends where all is decided: what decided this was in segments that are missing.
+            _logger.warning("%s", plan.undecided)
+            report_losses([LostOffsets(run.lineage.partition, plan.stop, run.stop)], self._query)
+        return plan.splits
+
+
+def _live_splits(extents: list[_Extent], limits: SplitLimits, already: int) -> Iterator[LiveSplit]:
+    """Cuts the broker's part by offsets, since nothing tells its bytes."""
+    missing = (limits.min_splits or 0) - already
+    total = sum(stop - start for _, start, stop in extents)
+    most = limits.max_records or total
+    if missing > 0:
+        most = min(most, -(-total // missing))
+    for log, start, stop in extents:
+        count = -(-(stop - start) // most)
+        borders = [start + (stop - start) * number // count for number in range(count + 1)]
+        yield from (LiveSplit(log.topic_id_partition, *window) for window in itertools.pairwise(borders))
