@@ -33,6 +33,8 @@ for argument in "$@"; do
     shift
     [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
 done
+# Spark's launcher is a Java program that starts another one: this same script, by this variable.
+export JAVA_HOME={home}
 exec {java} "$@"
 """
 
@@ -181,7 +183,8 @@ def _link(name: str) -> Callable[[Path], None]:
 
 def _write_java(program: Path) -> None:
     target = _BIN / JAVA.command
-    target.write_text(_JAVA_WITHOUT_VECTORS.format(java=shlex.quote(str(program))))
+    words = {"home": shlex.quote(str(_BIN.parent)), "java": shlex.quote(str(program))}
+    target.write_text(_JAVA_WITHOUT_VECTORS.format(**words))
     target.chmod(0o755)
 
 

@@ -1,0 +1,119 @@
+"""The broker's jars: only what has the lock's SHA-256 is taken, wherever it comes from."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import http.server
+import threading
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scripts import jars
+from scripts.jars import Jar, install, read_lock
+from scripts.steps import SetupError
+
+CONTENT = b"the bytes of a jar"
+JAR = Jar("org.example:thing:1.0", hashlib.sha256(CONTENT).hexdigest())
+
+
+class QuietHandler(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user who has nothing yet, and whose network ends at once."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("TIEREDSTORE_MAVEN_REPOSITORY", "http://127.0.0.1:9")
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The root of a Maven repository that is served on this machine."""
+    root = tmp_path / "repository"
+    (root / JAR.path).parent.mkdir(parents=True)
+    handler = functools.partial(QuietHandler, directory=str(root))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        monkeypatch.setenv("TIEREDSTORE_MAVEN_REPOSITORY", f"http://127.0.0.1:{server.server_address[1]}/")
+        yield root
+        server.shutdown()
+        thread.join()
+
+
+def installed(folder: Path) -> bytes:
+    install([JAR], folder, print)
+    return (folder / "thing-1.0.jar").read_bytes()
+
+
+def test_a_jar_is_fetched_once_for_all_clones(repository: Path, tmp_path: Path) -> None:
+    (repository / JAR.path).write_bytes(CONTENT)
+    assert installed(tmp_path / "first") == CONTENT
+    (repository / JAR.path).unlink()
+    assert installed(tmp_path / "second") == CONTENT
+
+
+def test_a_jar_with_another_hash_is_refused_and_not_kept(repository: Path, tmp_path: Path, home: Path) -> None:
+    (repository / JAR.path).write_bytes(b"somebody else's bytes")
+    with pytest.raises(
+        SetupError, match=r"org\.example:thing:1\.0 from http://127.* is refused: its SHA-256 is"
+    ) as refusal:
+        installed(tmp_path / "libs")
+    assert JAR.sha256 in str(refusal.value)
+    assert not (tmp_path / "libs").exists()
+    assert [path for path in home.rglob("*") if path.is_file()] == []
+
+
+def test_a_damaged_jar_of_the_cache_is_fetched_anew(repository: Path, tmp_path: Path, home: Path) -> None:
+    (repository / JAR.path).write_bytes(CONTENT)
+    installed(tmp_path / "first")
+    (cached,) = home.rglob("*.jar")
+    cached.unlink()
+    cached.write_bytes(b"damaged")
+    assert installed(tmp_path / "second") == CONTENT
+
+
+def test_what_maven_has_on_this_machine_is_not_fetched(home: Path, tmp_path: Path) -> None:
+    local = home / ".m2" / "repository" / JAR.path
+    local.parent.mkdir(parents=True)
+    local.write_bytes(CONTENT)
+    assert installed(tmp_path / "libs") == CONTENT
+
+
+def test_a_jar_that_cannot_be_fetched_is_named_with_the_way_out(repository: Path, tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=r"thing-1\.0\.jar cannot be fetched .*404.*TIEREDSTORE_MAVEN_REPOSITORY"):
+        installed(tmp_path / "libs")
+
+
+def test_a_classifier_is_part_of_the_files_name() -> None:
+    jar = Jar("org.example:thing:1.0:linux-x86_64", "")
+    assert jar.path == "org/example/thing/1.0/thing-1.0-linux-x86_64.jar"
+
+
+@pytest.mark.parametrize("line", ["org.example:thing:1.0", "thing " + "a" * 64, "a/../b:c:1 " + "a" * 64])
+def test_a_line_that_is_none_of_a_lock_is_refused(line: str) -> None:
+    with pytest.raises(SetupError, match="no line of a lock"):
+        read_lock(f"# a comment\n{line}\n")
+
+
+def test_the_lock_has_what_the_pom_asks_for() -> None:
+    space = {"": "http://maven.apache.org/POM/4.0.0"}
+    locked = {jar.coordinates for jar in read_lock(jars.LOCK.read_text())}
+    dependencies = ET.parse(jars.POM).iterfind("dependencies/dependency", space)
+    asked = [":".join(child.text or "" for child in dependency) for dependency in dependencies]
+    assert len(asked) == 2
+    assert set(asked) <= locked
+
+
+def test_without_a_word_of_the_users_the_packages_own_repository_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TIEREDSTORE_MAVEN_REPOSITORY")
+    assert jars.repository().startswith("https://")
+    assert not jars.repository().endswith("/")

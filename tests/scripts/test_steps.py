@@ -1,0 +1,52 @@
+"""A set-up tells what it does, and a failure shows why."""
+
+from __future__ import annotations
+
+import pytest
+
+from scripts import steps
+from scripts.environment import PipProgress
+from scripts.steps import SetupError, numbered, run_main
+
+
+def test_a_long_step_tells_what_it_is_at(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(steps, "_LOG_EVERY_S", 0.1)
+    first, second = numbered(("one", "two"))
+    with first:
+        first.run(("/bin/sh", "-c", "echo half; sleep 0.5; echo whole"), str.strip)
+    with second:
+        pass
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "1/2 one"
+    assert "    0 s half" in lines
+    assert lines[-3].startswith("    done in ")
+    assert lines[-3].endswith(": whole")
+    assert lines[-2] == "2/2 two"
+
+
+def test_a_command_that_fails_is_shown_with_the_end_of_its_output(capsys: pytest.CaptureFixture[str]) -> None:
+    (step,) = numbered(("one",))
+    with pytest.raises(SetupError, match="lines above say why: /bin/sh -c"), step:
+        step.run(("/bin/sh", "-c", "echo this is why; exit 3"))
+    shown = capsys.readouterr()
+    assert "this is why" in shown.err
+    assert "done" not in shown.out
+
+
+def test_a_failed_set_up_ends_with_one_sentence() -> None:
+    def fail() -> None:
+        raise SetupError("it is so")
+
+    with pytest.raises(SystemExit, match=r"^tieredstore: it is so$"):
+        run_main(fail)
+
+
+def test_pips_lines_become_a_short_status() -> None:
+    progress = PipProgress()
+    assert progress.describe("Collecting pyspark==4.2.0 (from -r requirements.lock (line 2310))") == "1: pyspark"
+    status = progress.describe("  Downloading https://host/packages/ab/pyspark-4.2.0.tar.gz (455.9 MB)")
+    assert status == "1: downloading pyspark-4.2.0.tar.gz (455.9 MB)"
+    assert progress.describe("     ---- 100%") is None
+    assert progress.describe("Building wheels for collected packages: pyspark") is None
+    assert progress.describe("  Building wheel for pyspark (pyproject.toml): started") == "building pyspark"
+    assert progress.describe("Installing collected packages: a, b") == "unpacking them"
