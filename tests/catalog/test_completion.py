@@ -191,16 +191,10 @@ class Dripping(io.BytesIO):
 LOG = b"".join(build_batch([Record(b"v" * size)], at) for at, size in enumerate([0, 3000, 5, 200_000, 1, 70_000]))
 
 
-@given(st.integers(1, 100_000), st.booleans())
-def test_a_log_is_walked_whatever_pieces_come(most: int, take: bool) -> None:
+@given(st.integers(1, 100_000))
+def test_a_log_is_walked_whatever_pieces_come(most: int) -> None:
     batches = LogBatches(Dripping(LOG, max(most, 500)), 0, len(LOG))
-    expected = list(read_batch_headers(LOG))
-    found = []
-    for header in batches.headers():
-        found.append(header)
-        if take:
-            assert batches.batch(header) == LOG[header.position : header.position + header.size_in_bytes]
-    assert found == expected
+    assert list(batches.headers()) == list(read_batch_headers(LOG))
 
 
 LAST = list(read_batch_headers(LOG))[-1].position

@@ -92,12 +92,12 @@ def test_a_second_planning_does_not_read_the_rulers_index_again(
 def test_only_what_is_new_or_rewritten_is_read(
     store: CountingStore, manager: RemoteStorageManager, file: CatalogFile
 ) -> None:
-    made = [segment.put(store) for segment in run_of(5, EVENTS)]
+    stored = [segment.put(store) for segment in run_of(5, EVENTS)]
     planned(manager, store, file)
     new = MadeSegment(EVENTS, 50, 59).put(store)
-    store.put(made[2].key(), made[2].manifest(max_timestamp_ms=77))
+    store.put(stored[2].key(), stored[2].manifest(max_timestamp_ms=77))
     catalog = planned(manager, store, file)
-    assert sorted(manifests_read(store)) == [made[2].key(), new.key()]
+    assert sorted(manifests_read(store)) == [stored[2].key(), new.key()]
     assert catalog.lineage("events", 0).spans[2].segment.max_timestamp_ms == 77
     planned(manager, store, file)
     assert manifests_read(store) == []
@@ -106,14 +106,14 @@ def test_only_what_is_new_or_rewritten_is_read(
 def test_deleted_segments_leave_the_catalog_and_its_file(
     store: CountingStore, manager: RemoteStorageManager, file: CatalogFile
 ) -> None:
-    made = [segment.put(store) for segment in run_of(4, EVENTS)]
+    stored = [segment.put(store) for segment in run_of(4, EVENTS)]
     planned(manager, store, file)
-    store.delete([made[0].key(suffix) for suffix in Suffix])
-    store.delete([made[3].key(Suffix.LOG)])
+    store.delete([stored[0].key(suffix) for suffix in Suffix])
+    store.delete([stored[3].key(Suffix.LOG)])
     catalog = planned(manager, store, file)
     assert (catalog.lineage("events", 0).earliest_offset, catalog.lineage("events", 0).end_offset) == (10, 30)
     kept = file.load(Origin(store.identity, "")).rows
-    assert list(kept.paths()) == [segment.path for segment in made[1:3]]
+    assert list(kept.paths()) == [segment.path for segment in stored[1:3]]
 
 
 def test_a_planning_of_a_part_keeps_the_rows_of_the_rest(
@@ -154,18 +154,18 @@ def test_a_file_in_a_folder_serves_a_store_elsewhere(
 
 def test_on_a_file_system_size_and_time_tell_a_rewritten_manifest(tmp_path: Path) -> None:
     store = CountingStore(FilesystemObjectStore(tmp_path))
-    made = [segment.put(store) for segment in run_of(3, EVENTS)]
+    stored = [segment.put(store) for segment in run_of(3, EVENTS)]
     with manager_of(store) as manager:
         file = CatalogFile.beside(store, "")
         planned(manager, store, file)
         planned(manager, store, file)
         assert manifests_read(store) == []
-        path = tmp_path / made[1].key()
+        path = tmp_path / stored[1].key()
         written = path.stat().st_mtime_ns
-        path.write_bytes(made[1].manifest(broker_id=2))  # the same size
+        path.write_bytes(stored[1].manifest(broker_id=2))  # the same size
         os.utime(path, ns=(written, written + 1_000_000))
         assert planned(manager, store, file).lineage("events", 0).spans[1].segment.broker_id == 2
-        assert manifests_read(store) == [made[1].key()]
+        assert manifests_read(store) == [stored[1].key()]
 
 
 @pytest.mark.parametrize(
@@ -214,20 +214,20 @@ def test_rows_come_back_as_they_were(count: int, data: st.DataObject) -> None:
     for number in wanted:
         metadata = MadeSegment(EVENTS, number * 10, number * 10 + 9).metadata
         path = MadeSegment(EVENTS, number * 10, number * 10 + 9).path
-        found = cursor.find(path, metadata.remote_log_segment_id, metadata.start_offset)
-        assert found == (rows[number] if number < count else None)
+        row = cursor.find(path, metadata.remote_log_segment_id, metadata.start_offset)
+        assert row == (rows[number] if number < count else None)
 
 
 def test_rows_are_found_across_many_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arrow_rows, "_BATCH_ROWS", 3)
-    made = run_of(20, EVENTS)
-    stored = decode_rows(encoded(*made), ORIGIN)
+    segments = run_of(20, EVENTS)
+    stored = decode_rows(encoded(*segments), ORIGIN)
     assert stored is not None
-    for chosen in (made, made[::7], made[5:6], made[-1:]):
+    for chosen in (segments, segments[::7], segments[5:6], segments[-1:]):
         cursor = stored.cursor()
         for segment in chosen:
-            found = cursor.find(segment.path, segment.metadata.remote_log_segment_id, segment.start)
-            assert found == row_of(segment)
+            row = cursor.find(segment.path, segment.metadata.remote_log_segment_id, segment.start)
+            assert row == row_of(segment)
 
 
 RAW = encoded(*run_of(5, EVENTS))
@@ -329,13 +329,13 @@ def test_a_planner_that_loses_the_race_merges_with_the_winner(there_before: bool
     store = Interrupted(MemoryObjectStore())
     file = CatalogFile.beside(store, "")
     with manager_of(store) as manager:
-        made = [MadeSegment(partition_of(topic), 0, 9).put(store) for topic in ("a", "b", "c")]
+        stored = [MadeSegment(partition_of(topic), 0, 9).put(store) for topic in ("a", "b", "c")]
         if there_before:
             load_catalog(manager, topic="c", file=file)
         store.before.append(lambda: load_catalog(manager, topic="a", file=file))
         load_catalog(manager, topic="b", file=file)
         rows = file.load(Origin(store.identity, "")).rows
-        expected = made if there_before else made[:2]
+        expected = stored if there_before else stored[:2]
         assert list(rows.paths()) == [segment.path for segment in expected]
 
 

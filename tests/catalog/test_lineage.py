@@ -121,15 +121,15 @@ def test_where_the_index_is_not_needed_it_would_change_nothing(copies: list[Copy
 @st.composite
 def any_segments(draw: st.DrawFn) -> list[RemoteLogSegmentMetadata]:
     """Segments that need not come from any history at all, but each is possible by itself."""
-    found: list[RemoteLogSegmentMetadata] = []
+    segments: list[RemoteLogSegmentMetadata] = []
     for number in range(draw(st.integers(1, 6))):
         start = draw(st.integers(0, 30))
         end = start + draw(st.integers(0, 15))
         own = draw(st.lists(st.integers(0, 6), min_size=1, max_size=3, unique=True).map(sorted))
         starts = sorted(draw(st.lists(st.integers(start, end), min_size=len(own) - 1, max_size=len(own) - 1)))
         epochs = tuple(zip(own, [start, *starts], strict=True))
-        found.append(make_segment(start, end, epochs, number=number, copied_ms=draw(st.integers(0, 2))))
-    return found
+        segments.append(make_segment(start, end, epochs, number=number, copied_ms=draw(st.integers(0, 2))))
+    return segments
 
 
 @given(any_segments())
@@ -263,8 +263,8 @@ def test_an_offset_gives_the_span_that_holds_it(offset: int) -> None:
 
 def test_times_leave_out_only_segments_known_to_be_older() -> None:
     def numbers(timestamp: int) -> list[int]:
-        found = tuple(LINEAGE.spans_since(timestamp))
-        return [number for number, _, _ in extents(dataclasses.replace(LINEAGE, spans=found))]
+        spans = tuple(LINEAGE.spans_since(timestamp))
+        return [number for number, _, _ in extents(dataclasses.replace(LINEAGE, spans=spans))]
 
     assert numbers(50) == [1, 2, 3, 4]
     assert numbers(51) == [1, 3, 4]

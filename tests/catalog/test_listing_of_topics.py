@@ -47,7 +47,7 @@ def listed(store: MemoryObjectStore | CountingStore, topics: Iterable[str]) -> l
 
 
 def one_by_one(store: MemoryObjectStore, topics: Iterable[str]) -> list[str]:
-    return sorted(found.main_path for topic in set(topics) for found in list_in_scope(store, PREFIX, Scope(topic)))
+    return sorted(objects.main_path for topic in set(topics) for objects in list_in_scope(store, PREFIX, Scope(topic)))
 
 
 names = st.sets(st.text("ab-.", min_size=1, max_size=4), max_size=12)

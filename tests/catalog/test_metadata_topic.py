@@ -48,9 +48,9 @@ def values_of(case: str) -> list[bytes]:
 
 def told(text: str, name: str) -> str:
     """A field of what Kafka printed of a record."""
-    found = re.search(rf"\b{name}=([^,}}]+)", text)
-    assert found is not None
-    return found[1]
+    match = re.search(rf"\b{name}=([^,}}]+)", text)
+    assert match is not None
+    return match[1]
 
 
 @pytest.mark.parametrize("case", CASES)

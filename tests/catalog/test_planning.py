@@ -41,13 +41,13 @@ def extents(catalog: Catalog, topic: str = "events", partition: int = 0) -> list
 def test_a_golden_store_gives_the_segments_that_the_broker_had(case: str) -> None:
     with RemoteStorageManager(settings_of(case)) as manager:
         catalog = load_catalog(manager)
-    found = segments(case)
-    assert catalog.topics() == (found[0].topic,)
+    originals = segments(case)
+    assert catalog.topics() == (originals[0].topic,)
     assert catalog.problems == ()
     assert catalog.gaps() == ()
-    for partition in {segment.partition for segment in found}:
-        lineage = catalog.lineage(found[0].topic, partition, Uuid.parse(found[0].topic_id))
-        expected = [segment for segment in found if segment.partition == partition]
+    for partition in {segment.partition for segment in originals}:
+        lineage = catalog.lineage(originals[0].topic, partition, Uuid.parse(originals[0].topic_id))
+        expected = [segment for segment in originals if segment.partition == partition]
         assert [(s.start, s.stop - 1) for s in lineage.spans] == [(s.base_offset, s.end_offset) for s in expected]
         assert [s.segment.remote_log_segment_id for s in lineage.spans] == [
             metadata_of(segment).remote_log_segment_id for segment in expected
@@ -59,11 +59,11 @@ def test_a_golden_store_gives_the_segments_that_the_broker_had(case: str) -> Non
 def test_a_planning_takes_one_listing_and_a_request_for_each_manifest(
     store: CountingStore, manager: RemoteStorageManager
 ) -> None:
-    made = [segment.put(store) for segment in run_of(150, EVENTS)]
+    stored = [segment.put(store) for segment in run_of(150, EVENTS)]
     store.reset()
     catalog = load_catalog(manager)
     assert store.requests == {"list": 1, "get": 150}
-    assert sorted(store.keys_of("get")) == sorted(segment.key() for segment in made)
+    assert sorted(store.keys_of("get")) == sorted(segment.key() for segment in stored)
     assert extents(catalog) == [(10 * i, 10 * i + 10) for i in range(150)]
 
 
@@ -85,8 +85,8 @@ def test_only_the_part_that_is_asked_for_is_read(store: CountingStore, manager: 
 def test_a_segment_counts_only_if_its_three_objects_are_there(
     store: CountingStore, manager: RemoteStorageManager
 ) -> None:
-    made = [segment.put(store) for segment in run_of(4, EVENTS)]
-    for segment, suffix in zip(made[1:], Suffix, strict=True):
+    stored = [segment.put(store) for segment in run_of(4, EVENTS)]
+    for segment, suffix in zip(stored[1:], Suffix, strict=True):
         store.delete([segment.key(suffix)])
     catalog = load_catalog(manager)
     assert extents(catalog) == [(0, 10)]
@@ -103,12 +103,12 @@ def test_a_segment_counts_only_if_its_three_objects_are_there(
 def test_a_damaged_manifest_is_a_problem_and_leaves_a_gap(
     damage: bytes, store: CountingStore, manager: RemoteStorageManager
 ) -> None:
-    made = [segment.put(store) for segment in run_of(3, EVENTS)]
-    store.put(made[1].key(), damage)
+    stored = [segment.put(store) for segment in run_of(3, EVENTS)]
+    store.put(stored[1].key(), damage)
     catalog = load_catalog(manager)
     assert [(gap.start, gap.stop) for gap in catalog.gaps()] == [(10, 20)]
     assert [problem.kind for problem in catalog.problems] == [ProblemKind.DAMAGED]
-    assert f"{made[1].path}.rsm-manifest is damaged" in catalog.problems[0].detail
+    assert f"{stored[1].path}.rsm-manifest is damaged" in catalog.problems[0].detail
 
 
 @pytest.mark.parametrize(
@@ -138,16 +138,16 @@ def test_a_manifest_too_long_to_be_one_is_not_fetched(store: CountingStore, mana
 
 
 def test_a_segment_deleted_while_the_listing_is_read_is_left_out(manager: RemoteStorageManager) -> None:
-    made = run_of(3, EVENTS)
+    stored = run_of(3, EVENTS)
 
     class Vanishing(CountingStore):
         def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-            if key == made[1].key():
+            if key == stored[1].key():
                 self.delete([key])
             return super().get(key, start, stop)
 
     vanishing = Vanishing(manager.store)
-    for segment in made:
+    for segment in stored:
         segment.put(vanishing)
     with manager_of(vanishing) as of_vanishing:
         catalog = load_catalog(of_vanishing)

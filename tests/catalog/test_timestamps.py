@@ -19,6 +19,7 @@ from tests.support.small_segments import memory_settings
 from tests.support.stored_golden import settings_of
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import (
+    BatchDecoding,
     Lineage,
     OffsetAndTimestamp,
     load_catalog,
@@ -51,7 +52,7 @@ def times_of(case: str, partition: int) -> list[tuple[int, int]]:
 
 
 def first_from(times: list[tuple[int, int]], timestamp: int) -> OffsetAndTimestamp | None:
-    return next((OffsetAndTimestamp(*found) for found in times if found[1] >= timestamp), None)
+    return next((OffsetAndTimestamp(*record) for record in times if record[1] >= timestamp), None)
 
 
 def log_of(case: str) -> tuple[RemoteStorageManager, Lineage]:
@@ -87,8 +88,8 @@ def test_many_partitions_are_looked_up_at_once() -> None:
         catalog = load_catalog(manager)
         logs = [catalog.lineage("none", partition) for partition in (0, 1)]
         timestamp = times_of("01-none", 1)[1000][1]
-        found = offsets_for_times(manager, [(log, timestamp) for log in logs])
-        assert found == {log.partition: first_from(times_of("01-none", p), timestamp) for p, log in enumerate(logs)}
+        looked_up = offsets_for_times(manager, [(log, timestamp) for log in logs])
+        assert looked_up == {log.partition: first_from(times_of("01-none", p), timestamp) for p, log in enumerate(logs)}
         assert offsets_for_times(manager, []) == {}
 
 
@@ -99,8 +100,8 @@ def test_a_range_of_times_gives_the_offsets_that_a_seek_by_time_would(first: int
     base = min(t for _, t in times_of("06-codec-none-createtime", 0))
 
     def sought(timestamp: int) -> int:
-        found = first_from(times_of("06-codec-none-createtime", 0), timestamp)
-        return lineage.end_offset if found is None else found.offset
+        record = first_from(times_of("06-codec-none-createtime", 0), timestamp)
+        return lineage.end_offset if record is None else record.offset
 
     start, stop = sought(base + first), sought(base + second)
     assert offset_range(manager, lineage, base + first, base + second) == (start, max(start, stop))
@@ -149,7 +150,7 @@ def test_timestamps_in_any_order_and_cut_segments(
         start = data.draw(st.integers(7, 6 + len(times)))
         stop = data.draw(st.integers(start + 1, 7 + len(times)))
         cut = Lineage(lineage.partition, lineage.epochs, lineage.spans_between(start, stop))
-        expected = [found for found in enumerate(times, 7) if start <= found[0] < stop]
+        expected = [record for record in enumerate(times, 7) if start <= record[0] < stop]
         assert offset_for_time(manager, cut, timestamp) == first_from(expected, timestamp)
 
 
@@ -177,6 +178,29 @@ def test_a_damaged_batch_is_an_error(store: CountingStore, manager: RemoteStorag
     store.put(key, bytes(damaged))
     with pytest.raises(BatchCorrupt):
         offset_for_time(manager, trace_lineage([metadata], metadata, None), 7)
+
+
+def test_damage_that_a_read_leaves_out_is_left_out_of_its_look_ups_too(
+    store: CountingStore, manager: RemoteStorageManager, tmp_path: Path
+) -> None:
+    metadata = copied(manager, tmp_path, [5, 6, 7, 8, 9, 10], batch=2)
+    lineage = trace_lineage([metadata], metadata, None)
+    (key,) = [info.key for info in store.list() if info.key.endswith(".log")]
+    damaged = bytearray(store.get(key))
+    damaged[list(read_batch_headers(damaged))[2].position - 1] ^= 1
+    store.put(key, bytes(damaged))
+    with pytest.raises(BatchCorrupt):
+        offset_for_time(manager, lineage, 7)
+    assert offset_for_time(manager, lineage, 7, BatchDecoding(on_corrupt="skip")) == OffsetAndTimestamp(4, 9)
+
+
+def test_a_log_is_read_no_further_than_its_indexes_leave_open(store: CountingStore, tmp_path: Path) -> None:
+    with RemoteStorageManager(memory_settings(1024), store=store) as manager:
+        metadata = copied(manager, tmp_path, [10 * (at // 50) for at in range(1000)], batch=1)
+        lineage = trace_lineage([metadata], metadata, None)
+        store.reset()
+        assert offset_for_time(manager, lineage, 1) == OffsetAndTimestamp(50, 10)
+        assert store.bytes_down < metadata.segment_size_in_bytes // 4
 
 
 def test_without_the_decoder_the_extra_is_named(

@@ -83,7 +83,7 @@ def test_any_window_of_times_gives_the_records_that_a_seek_by_time_would(case: s
     first, last = data.draw(near), data.draw(st.one_of(near, st.just(known[-1] + 1)))
     read = RecordReader(manager, catalog, ReadSettings()).read(topic_of(case), 0, AtTime(first), AtTime(last))
     end = catalog.lineage(topic_of(case), 0).end_offset
-    start, stop = (end if (found := first_at(case, time)) is None else found for time in (first, last))
+    start, stop = (end if (offset := first_at(case, time)) is None else offset for time in (first, last))
     assert (read.start, read.stop) == (start, max(start, stop))
     assert rows_of(read) == [row for row in expected_rows(case, 0) if start <= row["offset"] < stop]
     looked_up = offset_for_time(manager, catalog.lineage(topic_of(case), 0), first)

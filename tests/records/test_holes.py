@@ -91,9 +91,9 @@ def test_borders_and_compacted_offsets_lose_and_repeat_nothing(
         base = 0
         for size in sizes:
             batches = [range(at, min(at + batch, base + size)) for at in range(base, base + size, batch)]
-            kept = [found for number, found in enumerate(batches) if number not in compacted]
-            topic.copy(base, [plain_batch(found, 300) for found in kept], end_offset=base + size - 1)
-            there += [offset for found in kept for offset in found]
+            kept = [offsets for number, offsets in enumerate(batches) if number not in compacted]
+            topic.copy(base, [plain_batch(offsets, 300) for offsets in kept], end_offset=base + size - 1)
+            there += [offset for offsets in kept for offset in offsets]
             base += size
         assert read_offsets(topic, start, stop, ReadSettings()) == [o for o in there if start <= o < stop]
         assert read_offsets(topic, None, None, ReadSettings(isolation="read_committed")) == there

@@ -39,8 +39,8 @@ def test_a_whole_topic_in_splits_is_what_the_java_consumer_read(
 
 
 def largest_batch(case: str, partition: int) -> int:
-    found = [segment.original("log").read_bytes() for segment in segments(case) if segment.partition == partition]
-    return max(header.size_in_bytes for log in found for header in read_batch_headers(log))
+    logs = [segment.original("log").read_bytes() for segment in segments(case) if segment.partition == partition]
+    return max(header.size_in_bytes for log in logs for header in read_batch_headers(log))
 
 
 @pytest.mark.parametrize("case", ["12-smallbatch", "07-txn", "11-single-record", "06-codec-zstd-logappendtime"])

@@ -72,11 +72,11 @@ def test_whatever_an_index_says_the_records_are_right_or_there_is_an_error(
         size = data.draw(st.sampled_from([1, 3000, 9000, 40_000, 1 << 20]))
         records = data.draw(st.one_of(st.none(), st.integers(10, 60)))
         try:
-            found = offsets_in_splits(topic, (start, stop), size, records)
+            offsets = offsets_in_splits(topic, (start, stop), size, records)
         except CorruptData as error:
             assert "events-0" in str(error)  # noqa: PT017 - right records are the other way to pass
         else:
-            assert found == list(range(start, stop))
+            assert offsets == list(range(start, stop))
 
 
 def middle_entry(offset: int = 0, border: int = 0, byte: int = 0) -> Entries:
@@ -213,8 +213,8 @@ def test_a_damaged_batch_fails_or_is_left_out_and_logged(
     lost = range(5 * number, 5 * number + 5)
     skipping = ReadSettings(on_corrupt="skip")
     with caplog.at_level(logging.WARNING):
-        found = offsets_in_splits(topic, (0, 300), 9000, chosen=skipping)
-    assert found == [offset for offset in range(300) if offset not in lost]
+        offsets = offsets_in_splits(topic, (0, 300), 9000, chosen=skipping)
+    assert offsets == [offset for offset in range(300) if offset not in lost]
     assert len(caplog.messages) == 1
 
 
@@ -222,5 +222,5 @@ def test_headers_that_do_not_hold_keep_a_log_whole_where_damage_is_to_be_left_ou
     copy_with_index(topic, BATCHES, [])
     overwrite_log(topic, (1000).to_bytes(4, "big"), BORDERS[30] + 57)  # more records than offsets
     skipping = ReadSettings(on_corrupt="skip")
-    found = offsets_in_splits(topic, (0, 300), 9000, chosen=skipping)
-    assert found == [offset for offset in range(300) if offset not in range(150, 155)]
+    offsets = offsets_in_splits(topic, (0, 300), 9000, chosen=skipping)
+    assert offsets == [offset for offset in range(300) if offset not in range(150, 155)]

@@ -39,15 +39,15 @@ def test_any_interleaving_in_splits_is_read_as_a_consumer_of_the_whole_log_would
         stop = data.draw(st.integers(start, ends[-1]))
         lineage = lineage_of(topic)
         size = data.draw(st.sampled_from([1, 200, 1000, 1 << 20]))
-        found = plan_splits(topic.manager, lineage, start, stop, COMMITTED, max_split_bytes=size)
-        rows = read_plan(topic.manager, found, COMMITTED)
+        split_plan = plan_splits(topic.manager, lineage, start, stop, COMMITTED, max_split_bytes=size)
+        rows = read_plan(topic.manager, split_plan, COMMITTED)
         end = decided_end(topic.manager, lineage, start, stop)
         check_window(topic.manager, lineage, (start, stop), COMMITTED, max_split_bytes=size)
     seen, limit = partition.visible(ends[-1], stop)
     assert [row["offset"] for row in rows] == [offset for offset in seen if offset >= start]
-    assert (found.start, found.stop) == (start, max(start, limit))
-    assert end == found.stop
-    assert (found.undecided is None) == (stop in (limit, start))
+    assert (split_plan.start, split_plan.stop) == (start, max(start, limit))
+    assert end == split_plan.stop
+    assert (split_plan.undecided is None) == (stop in (limit, start))
 
 
 def test_an_undecided_transaction_lowers_the_stop_and_is_logged(

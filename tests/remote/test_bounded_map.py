@@ -173,8 +173,8 @@ def test_threads_never_break_its_sums() -> None:
         for step in range(2000):
             key = (seed * 7919 + step * 31) % 60
             tested.put(key, bytes(key))
-            found = tested.get((key * 3) % 60)
-            assert found is None or len(found) == (key * 3) % 60
+            value = tested.get((key * 3) % 60)
+            assert value is None or len(value) == (key * 3) % 60
             if step % 50 == 0:
                 tested.discard(key)
 

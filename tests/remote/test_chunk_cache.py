@@ -22,8 +22,8 @@ CHUNKS = [replace(KEY, chunk=number) for number in range(8)]
 
 @pytest.fixture(params=["memory", "disk"])
 def kind(request: pytest.FixtureRequest) -> str:
-    found: str = request.param
-    return found
+    kind: str = request.param
+    return kind
 
 
 class Caches:
@@ -274,8 +274,8 @@ def test_where_the_indexes_lie_is_not_in_the_layout() -> None:
 
 def test_the_digest_does_not_change_between_versions() -> None:
     """A cache on disk outlives the process: these are the digests that its entries are found by."""
-    found = {name: base64.b64encode(layout_digest(LAYOUTS[name])).decode() for name in ("plain", "sealed")}
-    assert found == {"plain": "xQ9aD6pFZyK8RbBX4xcymg==", "sealed": "Gesl9UYzAc7DaSh8tpu15g=="}
+    digests = {name: base64.b64encode(layout_digest(LAYOUTS[name])).decode() for name in ("plain", "sealed")}
+    assert digests == {"plain": "xQ9aD6pFZyK8RbBX4xcymg==", "sealed": "Gesl9UYzAc7DaSh8tpu15g=="}
 
 
 def test_stats_are_all_counts() -> None:

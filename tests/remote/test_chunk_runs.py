@@ -43,8 +43,8 @@ def test_a_chunk_larger_than_the_limit_comes_alone() -> None:
 
 def test_what_is_not_missing_parts_requests() -> None:
     missing = {0, 1, 3, 4, 5}
-    found = plan(range(6), size_of=lambda _: 1, max_bytes=100, is_missing=missing.__contains__)
-    assert list(found) == [range(2), range(3, 6)]
+    runs = plan(range(6), size_of=lambda _: 1, max_bytes=100, is_missing=missing.__contains__)
+    assert list(runs) == [range(2), range(3, 6)]
 
 
 @given(SIZES, st.integers(1, 120), st.data())

@@ -27,9 +27,9 @@ HEURISTIC = ZSTD | {"compression.heuristic.enabled": "true"}
 
 @pytest.fixture
 def store() -> Iterator[MemoryObjectStore]:
-    made = MemoryObjectStore()
-    yield made
-    made.close()
+    store = MemoryObjectStore()
+    yield store
+    store.close()
 
 
 def stored_keys(store: MemoryObjectStore) -> list[str]:

@@ -115,8 +115,8 @@ class Damaged:
             self.store.put(key, whole)
 
     def outcome(self) -> str:
-        found = {self._read(kind) for kind in IndexType} | {self._read(None)}
-        return next(kind for kind in (OTHER, ERROR, SAME) if kind in found)
+        outcomes = {self._read(kind) for kind in IndexType} | {self._read(None)}
+        return next(kind for kind in (OTHER, ERROR, SAME) if kind in outcomes)
 
     def _read(self, kind: IndexType | None) -> str:
         try:

@@ -252,8 +252,8 @@ def test_the_sweep_runs_once_an_hour_at_most(tmp_path: Path) -> None:
 
 
 def open_databases(path: Path) -> int:
-    found = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
-    return found.count(str(own_folder(path).resolve() / "cache.db"))
+    open_files = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
+    return open_files.count(str(own_folder(path).resolve() / "cache.db"))
 
 
 def test_threads_share_a_cache_and_leave_no_connection_behind(tmp_path: Path) -> None:

@@ -63,10 +63,10 @@ def test_a_file_that_shrinks_while_it_is_read_is_a_miss(tmp_path: Path, monkeypa
         honest, size = os.fstat, file.stat().st_size
 
         def shrinking(fd: int) -> os.stat_result:
-            found = honest(fd)
-            if found.st_size == size:
+            status = honest(fd)
+            if status.st_size == size:
                 os.truncate(file, size - 1)
-            return found
+            return status
 
         monkeypatch.setattr(os, "fstat", shrinking)
         assert got(cache, KEY, len(CHUNK)) is None

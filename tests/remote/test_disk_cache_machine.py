@@ -56,8 +56,8 @@ class DiskCacheMachine(RuleBasedStateMachine):
     def get(self, key: ChunkKey, who: int, off: int) -> None:
         right = self.last_put.get(key)
         size = 10 if right is None else max(0, len(right) + off)
-        found = got(self.caches[who], key, size)
-        assert found is None or found == right
+        chunk = got(self.caches[who], key, size)
+        assert chunk is None or chunk == right
 
     @rule(name=st.sampled_from("ab"), who=st.integers(0, 1), data=st.binary(max_size=50))
     def put_blob(self, name: str, who: int, data: bytes) -> None:

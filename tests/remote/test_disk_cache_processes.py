@@ -31,10 +31,10 @@ def hammer(path: Path, seed: int) -> CacheStats:
     with opened(path, LIMIT) as cache:
         for _ in range(STEPS):
             key, size = rand.choice(CHUNKS), rand.choice([1000, 20_000])
-            found = got(cache, key, size)
-            if found is None:
+            chunk = got(cache, key, size)
+            if chunk is None:
                 cache.put(key, content(key, size))
-            elif found != content(key, size):
+            elif chunk != content(key, size):
                 raise ValueError(f"{key} is wrong")
         return cache.stats
 
@@ -44,9 +44,9 @@ def test_processes_that_hammer_one_folder_get_right_bytes_and_keep_to_the_limit(
         stats = pool.starmap(hammer, [(tmp_path, seed) for seed in range(3)])
         pool.close()
         pool.join()
-    assert [found.damaged for found in stats] == [0, 0, 0]
-    assert sum(found.hits for found in stats) > STEPS / 4
-    assert sum(found.evictions for found in stats) > 0
+    assert [counted.damaged for counted in stats] == [0, 0, 0]
+    assert sum(counted.hits for counted in stats) > STEPS / 4
+    assert sum(counted.evictions for counted in stats) > 0
     with opened(tmp_path, LIMIT) as cache:
         held = cache.stats
     assert held.bytes <= LIMIT

@@ -132,18 +132,18 @@ class DeletedMeanwhile(MemoryObjectStore):
     """Somebody deletes the segment just after its manifest was read."""
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        found = super().get(key, start, stop)
+        content = super().get(key, start, stop)
         if key.endswith("rsm-manifest"):
             self.delete([info.key for info in self.list()])
-        return found
+        return content
 
 
 def test_a_segment_deleted_while_it_is_read_is_absent_and_not_corrupt(tmp_path: Path) -> None:
     store = DeletedMeanwhile()
     with RemoteStorageManager(memory_settings(), store=store) as manager:
         for read in (
-            lambda found: manager.fetch_log_segment(found, 0).read(),
-            lambda found: manager.fetch_index(found, IndexType.OFFSET),
+            lambda segment: manager.fetch_log_segment(segment, 0).read(),
+            lambda segment: manager.fetch_index(segment, IndexType.OFFSET),
         ):
             metadata = new_metadata(len(LOG))
             manager.copy_log_segment_data(metadata, write_segment(tmp_path, LOG))
@@ -302,8 +302,8 @@ class OneByOne(RemoteStorageManagerBase):
 @given(st.sets(st.sampled_from(list(IndexType))))
 def test_the_default_bulk_fetch_leaves_out_only_what_was_not_recorded(absent: set[IndexType]) -> None:
     manager = OneByOne(absent=tuple(absent))
-    found = {kind: stream.read().decode() for kind, stream in manager.fetch_all_indexes(new_metadata(1)).items()}
-    assert found == {kind: kind.value for kind in IndexType if kind not in absent}
+    indexes = {kind: stream.read().decode() for kind, stream in manager.fetch_all_indexes(new_metadata(1)).items()}
+    assert indexes == {kind: kind.value for kind in IndexType if kind not in absent}
     assert set(manager.fetch_indexes(new_metadata(1), [IndexType.OFFSET])) == {IndexType.OFFSET} - absent
 
 

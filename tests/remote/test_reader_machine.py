@@ -90,24 +90,24 @@ class Readers(RuleBasedStateMachine):
             return
         position = file.tell()
         try:
-            found = file.read(size)
+            content = file.read(size)
         except StoreUnavailable:
             assert file.tell() == position
             return
-        assert found == LOG[position : position + size]
+        assert content == LOG[position : position + size]
 
     @rule(number=st.integers(0, 3))
     def read_by_chunks(self, number: int) -> None:
         if (file := self._file(number)) is None:
             return
-        position, found = file.tell(), b""
+        position, content = file.tell(), b""
         try:
             for piece in file.chunks():
-                found += bytes(piece)
+                content += bytes(piece)
         except StoreUnavailable:
-            assert found == LOG[position : file.tell()]
+            assert content == LOG[position : file.tell()]
             return
-        assert found == LOG[position:]
+        assert content == LOG[position:]
 
     @rule(number=st.integers(0, 3), position=st.integers(0, len(LOG) + 100))
     def seek(self, number: int, position: int) -> None:
@@ -134,12 +134,12 @@ class Readers(RuleBasedStateMachine):
     @rule(which=st.integers(0, 1))
     def read_indexes(self, which: int) -> None:
         try:
-            found = self.managers[which].fetch_all_indexes(self.metadata)
+            indexes = self.managers[which].fetch_all_indexes(self.metadata)
         except StoreUnavailable:
             return
-        assert found[IndexType.OFFSET].read() == b"i" * 16
-        assert found[IndexType.TRANSACTION].read() == b"t" * 34
-        assert found[IndexType.LEADER_EPOCH].read() == b"0\n2\n0 1234\n5 1284\n"
+        assert indexes[IndexType.OFFSET].read() == b"i" * 16
+        assert indexes[IndexType.TRANSACTION].read() == b"t" * 34
+        assert indexes[IndexType.LEADER_EPOCH].read() == b"0\n2\n0 1234\n5 1284\n"
 
     @rule(soon=st.sets(st.integers(1, 6), max_size=3))
     def fail_soon(self, soon: set[int]) -> None:
@@ -148,9 +148,9 @@ class Readers(RuleBasedStateMachine):
     @rule(which=st.integers(0, 1 << 16), place=st.integers(0, 1 << 16), bit=st.integers(0, 7))
     def damage_a_cache_file(self, which: int, place: int, bit: int) -> None:
         # Values only: a damaged database is the subject of the cache's own tests.
-        found = sorted(path for path in self.folder.glob("**/*.val") if path.stat().st_size)
-        if found:
-            path = found[which % len(found)]
+        files = sorted(path for path in self.folder.glob("**/*.val") if path.stat().st_size)
+        if files:
+            path = files[which % len(files)]
             content = bytearray(path.read_bytes())
             content[place % len(content)] ^= 1 << bit
             path.write_bytes(content)

@@ -66,9 +66,9 @@ def check_reads(manager: RemoteStorageManager, metadata: RemoteLogSegmentMetadat
 
 def stored_metadata(manager: RemoteStorageManager) -> list[RemoteLogSegmentMetadata]:
     """What the catalog finds, by its listing and the manifests."""
-    found = list(list_segments(manager.store, manager.layout.prefix))
-    assert [objects.missing for objects in found] == [()] * len(found)
-    return [load_segment(manager.store, objects).metadata for objects in found]
+    listed = list(list_segments(manager.store, manager.layout.prefix))
+    assert [objects.missing for objects in listed] == [()] * len(listed)
+    return [load_segment(manager.store, objects).metadata for objects in listed]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -78,20 +78,23 @@ def test_segments_go_up_are_listed_come_back_and_are_deleted(case: str, store: O
         for segment in originals:
             manager.copy_log_segment_data(metadata_of(segment), files_of(segment))
         listed = stored_metadata(manager)
-        assert {found.remote_log_segment_id for found in listed} == {
+        assert {metadata.remote_log_segment_id for metadata in listed} == {
             metadata_of(segment).remote_log_segment_id for segment in originals
         }
-        by_id = {found.remote_log_segment_id: found for found in listed}
+        by_id = {metadata.remote_log_segment_id: metadata for metadata in listed}
         for segment in originals:
-            found = by_id[metadata_of(segment).remote_log_segment_id]
-            assert (found.start_offset, found.end_offset) == (segment.base_offset, segment.end_offset)
-            check_reads(manager, found, segment)
+            metadata = by_id[metadata_of(segment).remote_log_segment_id]
+            assert (metadata.start_offset, metadata.end_offset) == (
+                segment.base_offset,
+                segment.end_offset,
+            )
+            check_reads(manager, metadata, segment)
         gone, kept = metadata_of(originals[0]), [metadata_of(segment) for segment in originals[1:]]
         manager.delete_log_segment_data(gone)
         manager.delete_log_segment_data(gone)
         with pytest.raises(ResourceNotFound):
             manager.fetch_log_segment(gone, 0).read()
-        assert {found.remote_log_segment_id for found in stored_metadata(manager)} == {
+        assert {metadata.remote_log_segment_id for metadata in stored_metadata(manager)} == {
             metadata.remote_log_segment_id for metadata in kept
         }
         for metadata in kept:

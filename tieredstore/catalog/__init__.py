@@ -6,6 +6,7 @@ from tieredstore.catalog.listing import SegmentObjects, list_segments
 from tieredstore.catalog.planning import catalog_of_metadata_topic, load_catalog
 from tieredstore.catalog.stored import StoredSegment, load_segment, load_segments
 from tieredstore.catalog.timestamps import (
+    BatchDecoding,
     OffsetAndTimestamp,
     offset_for_time,
     offset_range,
@@ -14,6 +15,7 @@ from tieredstore.catalog.timestamps import (
 from tieredstore.catalog.view import Catalog, Incarnation, PartitionSegments, Problem, ProblemKind
 
 __all__ = [
+    "BatchDecoding",
     "Catalog",
     "CatalogFile",
     "Cut",

@@ -176,8 +176,8 @@ def _columns(rows: Iterable[SegmentRow]) -> _Values:
     return columns
 
 
-def _pairs(found: list[tuple[int, int]] | None) -> LeaderEpochs | None:
-    return None if found is None else tuple(found)
+def _pairs(epochs: list[tuple[int, int]] | None) -> LeaderEpochs | None:
+    return None if epochs is None else tuple(epochs)
 
 
 def _ascends(epochs: LeaderEpochs) -> bool:

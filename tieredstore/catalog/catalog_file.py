@@ -12,7 +12,7 @@ from tieredstore.catalog.arrow_rows import Origin, StoredRows, decode_rows
 from tieredstore.catalog.rows import SegmentRow
 from tieredstore.errors import ObjectNotFound, PreconditionFailed
 
-_log: Final = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 _KEY: Final = "!tieredstore/catalog.arrows"
 _MAX_SIZE: Final = 2**30  # over four million segments; an object of more bytes is not fetched
@@ -45,7 +45,7 @@ class CatalogFile:
             return LoadedRows(StoredRows(), None)
         rows = decode_rows(raw, origin)
         if rows is None:
-            _log.warning(
+            _logger.warning(
                 "the catalog file %s is damaged, or not of this version or store: it is made anew", _name(self.key)
             )
         return LoadedRows(rows or StoredRows(), info.etag)
@@ -56,9 +56,9 @@ class CatalogFile:
         Conditional on the file being the one that was loaded: if another planner was faster, its file is loaded and
         merged with. After some lost races this gives up, as the rows can be read again.
         """
-        found = list(rows)
+        fresh = list(rows)
         for _ in range(_ATTEMPTS):
-            body = loaded.rows.merged(found, gone, origin)
+            body = loaded.rows.merged(fresh, gone, origin)
             try:
                 if loaded.etag is None:
                     self.store.put(self.key, body, if_absent=True)
@@ -68,7 +68,7 @@ class CatalogFile:
                 loaded = self.load(origin)
             else:
                 return True
-        _log.warning("the catalog file %s was replaced again and again: it is left as it is", _name(self.key))
+        _logger.warning("the catalog file %s was replaced again and again: it is left as it is", _name(self.key))
         return False
 
 

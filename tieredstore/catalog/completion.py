@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog.lineage import check_segment
 from tieredstore.catalog.log_batches import opened_log
-from tieredstore.catalog.stored import StoredSegment
 from tieredstore.errors import SegmentCorrupt
 from tieredstore.kafka.checkpoints import LeaderEpochs, parse_leader_epochs, segment_leader_epochs
 from tieredstore.kafka.indexes import read_offset_index, read_time_index
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata
 
 if TYPE_CHECKING:
+    from tieredstore.catalog.stored import StoredSegment
     from tieredstore.remote.source import SegmentSource
 
 _NEEDED: Final = (IndexType.OFFSET, IndexType.TIMESTAMP, IndexType.LEADER_EPOCH)

@@ -50,7 +50,10 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """The offsets ``start`` up to ``stop`` (half-open) of ``partition`` are in no segment, and later ones are."""
+    """The offsets ``start`` up to ``stop`` (half-open) of ``partition`` are in no segment, and later ones are.
+
+    Within a lineage it lies between two spans; for a read it may be what lay before the log's beginning.
+    """
 
     partition: TopicIdPartition
     start: int
@@ -92,9 +95,9 @@ class Lineage:
 
     def span_at(self, offset: int) -> Span:
         """The span that holds ``offset``; SegmentNotFound in a gap and outside of the log."""
-        found = self._upto(offset)
-        if found and offset < self.spans[found - 1].stop:
-            return self.spans[found - 1]
+        begun = self._upto(offset)
+        if begun and offset < self.spans[begun - 1].stop:
+            return self.spans[begun - 1]
         raise SegmentNotFound(
             f"offset {offset} of {self.partition} is in no segment; there are {self.earliest_offset} to "
             f"{self.end_offset - 1}{' with gaps' if self.gaps else ''}"

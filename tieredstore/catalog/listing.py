@@ -28,13 +28,13 @@ class SegmentObjects:
 
     def find(self, suffix: Suffix) -> ObjectInfo | None:
         """The object with this suffix, if it is there."""
-        return next((info for found, info in self.objects if found is suffix), None)
+        return next((info for own, info in self.objects if own is suffix), None)
 
     @property
     def missing(self) -> tuple[Suffix, ...]:
         """The suffixes of the objects that are not there: () for a whole segment."""
-        found = {suffix for suffix, _ in self.objects}
-        return () if len(found) == len(_SUFFIXES) else tuple(suffix for suffix in Suffix if suffix not in found)
+        present = {suffix for suffix, _ in self.objects}
+        return () if len(present) == len(_SUFFIXES) else tuple(suffix for suffix in Suffix if suffix not in present)
 
     @property
     def stored_size(self) -> int:
@@ -89,9 +89,9 @@ def list_segments(
 def list_in_scope(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[SegmentObjects]:
     """:func:`list_segments` of one scope."""
     partitions: dict[TopicIdPartition, TopicIdPartition] = {}
-    ours = (found for found in _ours(prefix, _listed(store, prefix, scope)) if scope.holds(found[0]))
+    ours = (entry for entry in _ours(prefix, _listed(store, prefix, scope)) if scope.holds(entry[0]))
     # The three keys of a segment differ in their suffixes only, so that a sorted listing has them side by side.
-    for path, group in itertools.groupby(ours, key=lambda found: found[0].main_path):
+    for path, group in itertools.groupby(ours, key=lambda entry: entry[0].main_path):
         objects = list(group)
         key = objects[0][0]
         # One value for all segments of a partition: there may be a hundred thousand.

@@ -45,24 +45,18 @@ class LogBatches:
 
     def headers(self) -> Iterator[BatchHeader]:
         """The headers of the batches; BatchCorrupt for what is none, see ``walk_batch_headers``."""
-        return walk_batch_headers(self._window, self._size, self._begin)
+        return walk_batch_headers(self._view, self._size, self._begin)
 
-    def batch(self, header: BatchHeader) -> bytes:
-        """All of the batch whose header ``headers`` gave last."""
-        self._reach(header.position, header.size_in_bytes)
-        at = header.position - self._start
-        return self._piece[at : at + header.size_in_bytes]
-
-    def _window(self, position: int) -> memoryview:
+    def _view(self, position: int) -> memoryview:
         self._reach(position, min(HEADER_SIZE, self._size - position))
         return memoryview(self._piece)[position - self._start :]
 
-    def _reach(self, position: int, wanted: int) -> None:
-        """Have ``wanted`` bytes from ``position`` in the piece, which only moves forward."""
-        while position + wanted > self._start + len(self._piece):
+    def _reach(self, position: int, size: int) -> None:
+        """Have ``size`` bytes from ``position`` in the piece, which only moves forward."""
+        while position + size > self._start + len(self._piece):
             kept = self._piece[max(position - self._start, 0) :]
             end = self._start + len(self._piece)
-            more = self._stream.read(max(_PIECE_SIZE, wanted - len(kept)) if position <= end else _PIECE_SIZE)
+            more = self._stream.read(max(_PIECE_SIZE, size - len(kept)) if position <= end else _PIECE_SIZE)
             if not more:
                 raise BatchCorrupt(f"the log ended at byte {end} and should have {self._size}")
             self._start, self._piece = end - len(kept), kept + more

@@ -242,7 +242,7 @@ def _epoch(reader: _Reader) -> tuple[int, int]:
 
 
 def _txn_index_empty(fields: dict[int, bytes]) -> bool:
-    found = fields.get(0, b"\0")
-    if len(found) != 1:
-        raise CorruptData(f"a record of the metadata topic has a txnIdxEmpty of {len(found)} bytes")
-    return found != b"\0"
+    flag = fields.get(0, b"\0")
+    if len(flag) != 1:
+        raise CorruptData(f"a record of the metadata topic has a txnIdxEmpty of {len(flag)} bytes")
+    return flag != b"\0"

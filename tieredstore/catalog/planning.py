@@ -26,7 +26,7 @@ from tieredstore.process.parallel import READERS, in_parallel
 if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
 
-_log: Final = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 _AHEAD: Final = 4  # results that may wait for each reader
 
@@ -55,13 +55,13 @@ def load_catalog(
     origin = Origin(source.store.identity, source.layout.prefix)
     loaded = None if file is None else file.load(origin)
     with ThreadPoolExecutor(readers, thread_name_prefix="tieredstore-catalog") as pool:
-        found = _survey(source, scope, loaded, pool, readers)
-        traced = _trace(source, found, pool, readers)
+        survey = _survey(source, scope, loaded, pool, readers)
+        traced = _trace(source, survey, pool, readers)
     if file is not None and loaded is not None and update_file:
-        gone = {path for path in loaded.rows.paths() if path not in found.rows and _in_scope(path, scope)}
-        if found.changed or gone:
-            _save(file, loaded, origin, found, gone)
-    return catalog_of(traced, found.problems)
+        gone = {path for path in loaded.rows.paths() if path not in survey.rows and _in_scope(path, scope)}
+        if survey.changed or gone:
+            _save(file, loaded, origin, survey, gone)
+    return catalog_of(traced, survey.problems)
 
 
 def catalog_of_metadata_topic(
@@ -92,29 +92,31 @@ class _Survey:
 
 
 def _survey(source: SegmentSource, scope: Scope, loaded: LoadedRows | None, pool: Executor, readers: int) -> _Survey:
-    found = _Survey()
+    survey = _Survey()
     cursor = None if loaded is None else loaded.rows.cursor()
-    unknown = _unknown(source, scope, cursor, found)
+    unknown = _unknown(source, scope, cursor, survey)
     # The listing goes on while manifests are under way.
     for read in in_parallel(pool, lambda objects: _read(source, objects), unknown, at_once=_AHEAD * readers):
         if isinstance(read, SegmentRow):
-            found.rows[read.path] = read
-            found.changed = True
+            survey.rows[read.path] = read
+            survey.changed = True
         elif read is not None:
-            found.problems.append(read)
-    return found
+            survey.problems.append(read)
+    return survey
 
 
-def _unknown(source: SegmentSource, scope: Scope, cursor: RowCursor | None, found: _Survey) -> Iterator[SegmentObjects]:
-    """The whole segments whose manifests have to be read; the rest of the listing goes into ``found``."""
+def _unknown(
+    source: SegmentSource, scope: Scope, cursor: RowCursor | None, survey: _Survey
+) -> Iterator[SegmentObjects]:
+    """The whole segments whose manifests have to be read; the rest of the listing goes into ``survey``."""
     for objects in list_in_scope(source.store, source.layout.prefix, scope):
         manifest = objects.find(Suffix.MANIFEST)
         if manifest is None or objects.missing:
-            found.problems.append(_incomplete(objects))
+            survey.problems.append(_incomplete(objects))
             continue
         row = cursor.find(objects.main_path, objects.segment_id, objects.start_offset) if cursor is not None else None
         if row is not None and row.stamp.matches(Stamp.of(manifest)):
-            found.rows[row.path] = row
+            survey.rows[row.path] = row
         else:
             yield objects
 
@@ -136,17 +138,17 @@ def _incomplete(objects: SegmentObjects) -> Problem:
     return Problem(ProblemKind.INCOMPLETE, objects.segment_id, objects.start_offset, f"it has no {missing}")
 
 
-def _trace(source: SegmentSource, found: _Survey, pool: Executor, readers: int) -> list[TracedPartition]:
-    """The lineages of what was found; a leader-epoch index that was read for that joins its segment's row."""
-    rows = found.rows.values()
+def _trace(source: SegmentSource, survey: _Survey, pool: Executor, readers: int) -> list[TracedPartition]:
+    """The lineages of what the survey has; a leader-epoch index that was read for that joins its segment's row."""
+    rows = survey.rows.values()
     known = {row.metadata.remote_log_segment_id: row.history for row in rows if row.history is not None}
     segments = (row.metadata for row in rows)
     traced = trace_partitions(source, segments, known, pool, at_once=_AHEAD * readers)
     read = {partition.ruler.remote_log_segment_id: partition.history for partition in traced if partition.history}
     for row in list(rows) if read.keys() - known.keys() else ():
         if (history := read.get(row.metadata.remote_log_segment_id)) is not None:
-            found.rows[row.path] = dataclasses.replace(row, history=history)
-            found.changed = True
+            survey.rows[row.path] = dataclasses.replace(row, history=history)
+            survey.changed = True
     return traced
 
 
@@ -157,8 +159,8 @@ def _in_scope(path: str, scope: Scope) -> bool:
     return key is None or scope.holds(key)
 
 
-def _save(file: CatalogFile, loaded: LoadedRows, origin: Origin, found: _Survey, gone: set[str]) -> None:
+def _save(file: CatalogFile, loaded: LoadedRows, origin: Origin, survey: _Survey, gone: set[str]) -> None:
     try:
-        file.save(loaded, origin, found.rows.values(), gone)
+        file.save(loaded, origin, survey.rows.values(), gone)
     except StoreError as error:
-        _log.warning("the catalog file could not be brought up to date: %s", error)
+        _logger.warning("the catalog file could not be brought up to date: %s", error)

@@ -1,4 +1,8 @@
-"""Offsets by time, as Kafka looks them up: through the time index, then the offset index, then the batches."""
+"""Offsets by time, as Kafka looks them up: through the time index, then the offset index, then the batches.
+
+No more of a log is read than its indexes leave open: from the batch that a time index entry leads to, up to the next
+entry, which says that the record lies before it.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,23 @@ import importlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tieredstore.catalog.lineage import Lineage, Span
-from tieredstore.catalog.log_batches import LogBatches, opened_log
-from tieredstore.errors import ConfigError
+from tieredstore.catalog.log_batches import opened_log
+from tieredstore.catalog.log_extents import LogExtent, extent_for_time
+from tieredstore.errors import BatchCorrupt, ConfigError
 from tieredstore.kafka.batches import BatchHeader, TimestampType
-from tieredstore.kafka.indexes import read_offset_index, read_time_index
-from tieredstore.model import IndexType, TopicIdPartition
+from tieredstore.model import TopicIdPartition
 from tieredstore.process.parallel import READERS, in_parallel
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tieredstore.kafka.records import RecordDecoder
     from tieredstore.remote.source import SegmentSource
 
-_INDEXES: Final = (IndexType.OFFSET, IndexType.TIMESTAMP)
+_MIB: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,16 +37,31 @@ class OffsetAndTimestamp:
     timestamp_ms: int
 
 
-def offset_for_time(source: SegmentSource, lineage: Lineage, timestamp_ms: int) -> OffsetAndTimestamp | None:
+@dataclass(frozen=True, slots=True)
+class BatchDecoding:
+    """How the batches of a look-up are decoded: as those of a read are, whose ``ReadSettings`` say the same."""
+
+    check_crc: bool = True
+    on_corrupt: Literal["fail", "skip"] = "fail"
+    piece_bytes: int = 4 * _MIB
+    max_batch_bytes: int = 256 * _MIB
+
+
+_CHECKED: Final = BatchDecoding()
+
+
+def offset_for_time(
+    source: SegmentSource, lineage: Lineage, timestamp_ms: int, decoding: BatchDecoding = _CHECKED
+) -> OffsetAndTimestamp | None:
     """The first record, by offset, whose timestamp is ``timestamp_ms`` or later; None if there is none.
 
     As Kafka's ``offsetsForTimes``: timestamps need not ascend, and the end marker of a transaction counts. Two
-    requests for the manifest and the indexes of a segment that may hold it, then those of its chunks from there on;
-    segments whose greatest timestamp is earlier are passed over. Needs ``tieredstore[arrow]`` where a batch has to be
-    decoded: ConfigError without.
+    requests for the manifest and the indexes of a segment that may hold it, then those for the few batches that these
+    leave open; segments whose greatest timestamp is earlier are passed over. Without ``tieredstore[arrow]`` batches
+    are not decoded, nor their CRCs checked: ConfigError where the headers do not settle it.
     """
-    found = (_search(source, span, timestamp_ms) for span in lineage.spans_since(timestamp_ms))
-    return next((record for record in found if record is not None), None)
+    firsts = (_search(source, span, timestamp_ms, decoding) for span in lineage.spans_since(timestamp_ms))
+    return next((record for record in firsts if record is not None), None)
 
 
 def offsets_for_times(
@@ -63,36 +85,63 @@ def offset_range(source: SegmentSource, lineage: Lineage, start_ms: int | None, 
     bounds = [lineage.earliest_offset, lineage.end_offset]
     for at, time in enumerate((start_ms, stop_ms)):
         if time is not None:
-            found = offset_for_time(source, lineage, time)
-            bounds[at] = lineage.end_offset if found is None else found.offset
+            record = offset_for_time(source, lineage, time)
+            bounds[at] = lineage.end_offset if record is None else record.offset
     return bounds[0], max(bounds)  # times need not ascend with offsets
 
 
-def _search(source: SegmentSource, span: Span, timestamp_ms: int) -> OffsetAndTimestamp | None:
-    segment = span.segment
-    indexes = {kind: stream.read() for kind, stream in source.fetch_indexes(segment, _INDEXES).items()}
-    times = read_time_index(indexes[IndexType.TIMESTAMP], segment.start_offset)
-    offsets = read_offset_index(indexes[IndexType.OFFSET], segment.start_offset)
-    start = max(span.start, times.offset_for_timestamp(timestamp_ms))
-    with opened_log(source, segment, offsets.position_for_offset(start)) as batches:
+def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: BatchDecoding) -> OffsetAndTimestamp | None:
+    """The first such record of one span."""
+    extent = extent_for_time(source, span, timestamp_ms)
+    decoder = _decoder(decoding)
+    if decoder is None:
+        return _search_headers(source, extent, span, timestamp_ms)
+    start = extent.byte_range.start
+    with extent.opened(source, decoding.piece_bytes) as pieces:
+        batches = decoder.decode(pieces, start_offset=span.start, stop_offset=span.stop, position=start)
+        try:
+            record = next(_records_since(batches, timestamp_ms), None)
+        except BatchCorrupt as error:
+            raise BatchCorrupt(f"{span.segment}: {error}") from error
+    # The decoder shows no end markers, but the headers of all batches up to the record are there.
+    markers = [
+        OffsetAndTimestamp(header.base_offset, header.max_timestamp)
+        for header in decoder.take_headers()
+        if header.is_control and header.max_timestamp >= timestamp_ms and span.start <= header.base_offset < span.stop
+    ]
+    records = markers if record is None else [*markers, record]
+    return min(records, key=lambda candidate: candidate.offset, default=None)
+
+
+def _records_since(batches: Iterator[pa.RecordBatch], timestamp_ms: int) -> Iterator[OffsetAndTimestamp]:
+    for batch in batches:
+        columns: Any = batch
+        # Typed views of the buffers: no object is made for the records that are passed over.
+        offsets, timestamps = (
+            memoryview(column.buffers()[1]).cast("q")[column.offset : column.offset + len(column)]
+            for column in (columns.column("offset"), columns.column("timestamp"))
+        )
+        for row, timestamp in enumerate(timestamps):
+            if timestamp >= timestamp_ms:
+                yield OffsetAndTimestamp(offsets[row], timestamp)
+
+
+def _search_headers(
+    source: SegmentSource, extent: LogExtent, span: Span, timestamp_ms: int
+) -> OffsetAndTimestamp | None:
+    """The same without a decoder, where the headers of the batches tell."""
+    with opened_log(source, span.segment, extent.byte_range.start) as batches:
         for header in batches.headers():
-            if header.max_timestamp >= timestamp_ms and header.last_offset >= span.start:
-                found = _first_in(batches, header, span, timestamp_ms)
-                if found is not None:
-                    return found
-            if header.last_offset >= span.stop - 1:
+            if header.position == extent.byte_range.start:
+                extent.check_first(header.base_offset)
+            if header.position >= extent.byte_range.stop:
                 break
-    return None
-
-
-def _first_in(batches: LogBatches, header: BatchHeader, span: Span, timestamp_ms: int) -> OffsetAndTimestamp | None:
-    """The first such record of one batch; only where the header does not settle it is the batch decoded."""
-    first = _by_header(header, timestamp_ms)
-    if first is not None and span.start <= first.offset < span.stop:
-        return first
-    for offset, timestamp in _record_times(batches.batch(header)):
-        if timestamp >= timestamp_ms and span.start <= offset < span.stop:
-            return OffsetAndTimestamp(offset, timestamp)
+            if header.max_timestamp < timestamp_ms or header.last_offset < span.start:
+                continue
+            first = _by_header(header, timestamp_ms)
+            if first is None or not span.start <= first.offset < span.stop:
+                raise ConfigError("looking offsets up by time needs pyarrow: install tieredstore[arrow]")
+            return first
     return None
 
 
@@ -107,15 +156,17 @@ def _by_header(header: BatchHeader, timestamp_ms: int) -> OffsetAndTimestamp | N
     return None
 
 
-def _record_times(batch: bytes) -> Iterator[tuple[int, int]]:
-    """Offset and timestamp of each record of one whole batch; BatchCorrupt if it is damaged."""
-    for records in _decoder().decode([batch]):
-        yield from zip(records.column(0).to_pylist(), records.column(1).to_pylist(), strict=True)
-
-
-def _decoder() -> Any:
+def _decoder(decoding: BatchDecoding) -> RecordDecoder | None:
+    """None where pyarrow is not installed: a catalog does without it."""
     try:
         records = importlib.import_module("tieredstore.kafka.records")
-    except ModuleNotFoundError as error:
-        raise ConfigError("looking offsets up by time needs pyarrow: install tieredstore[arrow]") from error
-    return records.RecordDecoder(("offset", "timestamp"))
+    except ModuleNotFoundError:
+        return None
+    decoder: RecordDecoder = records.RecordDecoder(
+        ("offset", "timestamp"),
+        check_crc=decoding.check_crc,
+        on_corrupt=decoding.on_corrupt,
+        keep_headers=True,
+        max_batch_bytes=decoding.max_batch_bytes,
+    )
+    return decoder

@@ -44,7 +44,7 @@ def trace_partitions(
     grouped: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = defaultdict(list)
     for segment in segments:
         grouped[segment.topic_id_partition].append(segment)
-    jobs = in_parallel(pool, lambda found: _trace(source, found, known), grouped.values(), at_once=at_once)
+    jobs = in_parallel(pool, lambda group: _trace(source, group, known), grouped.values(), at_once=at_once)
     return list(jobs)
 
 

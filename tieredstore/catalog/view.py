@@ -88,13 +88,13 @@ class Catalog:
     @classmethod
     def of(cls, segments: Mapping[TopicIdPartition, PartitionSegments], problems: Iterable[Problem] = ()) -> Catalog:
         """The catalog of these partitions."""
-        found: defaultdict[str, defaultdict[Uuid, dict[int, PartitionSegments]]]
-        found = defaultdict(lambda: defaultdict(dict))
+        by_topic: defaultdict[str, defaultdict[Uuid, dict[int, PartitionSegments]]]
+        by_topic = defaultdict(lambda: defaultdict(dict))
         for where, partition in segments.items():
-            found[where.topic][where.topic_id][where.partition] = partition
+            by_topic[where.topic][where.topic_id][where.partition] = partition
         lives = {
             topic: sorted((_incarnation(topic, *life) for life in by_id.items()), key=_last_copied)
-            for topic, by_id in found.items()
+            for topic, by_id in by_topic.items()
         }
         return cls(segments, {topic: tuple(lives[topic]) for topic in sorted(lives)}, tuple(problems))
 
@@ -115,12 +115,12 @@ class Catalog:
         that does not settle it, ConfigError names them all: choose by ``topic_id``.
         """
         lives = self.incarnations(topic)
-        wanted = [life for life in lives if topic_id in (None, life.topic_id)]
+        candidates = [life for life in lives if topic_id in (None, life.topic_id)]
         named = ", ".join(str(life.topic_id) for life in lives)
-        if not wanted:
+        if not candidates:
             raise ResourceNotFound(f"no segment of topic {topic} with the id {topic_id} was found; there is {named}")
-        last = wanted[-1]
-        if not all(last.follows(life) for life in wanted[:-1]):
+        last = candidates[-1]
+        if not all(last.follows(life) for life in candidates[:-1]):
             raise ConfigError(f"topic {topic} was created more than once; choose one of the topic ids {named}")
         return last
 
@@ -134,16 +134,16 @@ class Catalog:
         ResourceNotFound if it has no segment; what kept its lineage from being traced is raised as it is.
         """
         life = self.incarnation(topic, topic_id)
-        found = self.segments.get(TopicIdPartition(life.topic_id, topic, partition))
-        if found is None:
+        held = self.segments.get(TopicIdPartition(life.topic_id, topic, partition))
+        if held is None:
             raise ResourceNotFound(f"partition {partition} of topic {topic} ({life.topic_id}) has no segment")
-        if isinstance(found.lineage, TieredStoreError):
-            raise found.lineage.with_traceback(None)
-        return found.lineage
+        if isinstance(held.lineage, TieredStoreError):
+            raise held.lineage.with_traceback(None)
+        return held.lineage
 
     def gaps(self) -> tuple[Gap, ...]:
         """What is missing inside of all partitions' logs."""
-        logs = (found.lineage for _, found in sorted(self.segments.items()))
+        logs = (held.lineage for _, held in sorted(self.segments.items()))
         return tuple(gap for log in logs if isinstance(log, Lineage) for gap in log.gaps)
 
     def problems_of(self, where: TopicIdPartition) -> tuple[Problem, ...]:
@@ -152,8 +152,8 @@ class Catalog:
 
 
 def _incarnation(topic: str, topic_id: Uuid, partitions: Mapping[int, PartitionSegments]) -> Incarnation:
-    first = min(found.first_copied_ms for found in partitions.values())
-    last = max(found.last_copied_ms for found in partitions.values())
+    first = min(held.first_copied_ms for held in partitions.values())
+    last = max(held.last_copied_ms for held in partitions.values())
     return Incarnation(topic, topic_id, tuple(sorted(partitions)), first, last if first >= 0 else -1)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tieredstore.records.partition import PartitionRead
-from tieredstore.records.reader import AtTime, Place, RecordReader, read_records
 from tieredstore.records.report import LostOffsets, ReadReport, SkippedInSegment, Undecided
 from tieredstore.records.settings import Isolation, OnDataLoss, ReadSettings
 from tieredstore.records.split_planning import SplitPlan, decided_end, plan_splits
 from tieredstore.records.splits import RecordSplit, SplitPart, read_split
+from tieredstore.records.topic_records import AtTime, Place, RecordReader, read_records
 
 __all__ = [
     "AtTime",

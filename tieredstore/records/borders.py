@@ -29,7 +29,7 @@ class Border:
     high: int
 
 
-Stretch: TypeAlias = tuple[Border, Border]
+Section: TypeAlias = tuple[Border, Border]
 """What lies between two borders of one log."""
 
 
@@ -56,12 +56,12 @@ class IndexBorders:
         return len(self._index) - self._skipped + 2
 
     def __getitem__(self, index: int, /) -> Border:
-        place = index if index >= 0 else len(self) + index
-        if place == 0:
+        number = index if index >= 0 else len(self) + index
+        if number == 0:
             return self._first
-        if place == len(self) - 1:
+        if number == len(self) - 1:
             return self._last
-        entry = place - 1 + self._skipped
+        entry = number - 1 + self._skipped
         before = self._index[entry - 1].offset if entry else self._first.low
         return Border(self._index[entry].position, before + 1, self._index[entry].offset)
 
@@ -76,14 +76,14 @@ def end_of(segment: RemoteLogSegmentMetadata) -> Border:
     return Border(segment.segment_size_in_bytes, segment.start_offset, segment.end_offset + 1)
 
 
-def around(borders: Borders, start: int, stop: int) -> Stretch:
+def around(borders: Borders, start: int, stop: int) -> Section:
     """The two borders closest to each other that hold all records with offsets from ``start`` up to ``stop``."""
     first = bisect_right(borders, start, lo=1, key=lambda border: border.high) - 1
     last = bisect_left(borders, stop, lo=first + 1, hi=len(borders) - 1, key=lambda border: border.low)
     return borders[first], borders[last]
 
 
-def oversized(borders: Borders, begin: Border, end: Border, max_bytes: int) -> Iterator[Stretch]:
+def oversized(borders: Borders, begin: Border, end: Border, max_bytes: int) -> Iterator[Section]:
     """The neighbours among the borders from ``begin`` to ``end`` that lie further than ``max_bytes`` apart."""
     at = begin
     while at.position < end.position:
@@ -94,12 +94,12 @@ def oversized(borders: Borders, begin: Border, end: Border, max_bytes: int) -> I
         at = following
 
 
-def cut(borders: Borders, begin: Border, end: Border, max_bytes: int) -> Iterator[Stretch]:
+def cut(borders: Borders, begin: Border, end: Border, max_bytes: int) -> Iterator[Section]:
     """Pieces from ``begin`` to ``end`` of near-equal sizes, each of ``max_bytes`` at most wherever borders allow it."""
     at = begin
     while (left := end.position - at.position) > max_bytes:
-        wanted = at.position + -(-left // -(-left // max_bytes))
-        following = _nearest(borders, at.position, wanted, at.position + max_bytes)
+        even = at.position + -(-left // -(-left // max_bytes))
+        following = _nearest(borders, at.position, even, at.position + max_bytes)
         if following.position >= end.position:
             break
         yield at, following
@@ -108,18 +108,18 @@ def cut(borders: Borders, begin: Border, end: Border, max_bytes: int) -> Iterato
         yield at, end
 
 
-def _nearest(borders: Borders, position: int, wanted: int, limit: int) -> Border:
-    """The first border at ``wanted`` or behind, or else the last one before, or behind ``limit`` if there is none."""
-    after = _first_after(borders, wanted - 1)
+def _nearest(borders: Borders, position: int, even: int, limit: int) -> Border:
+    """The first border at ``even`` or behind, or else the last one before, or behind ``limit`` if there is none."""
+    after = _first_after(borders, even - 1)
     if after.position <= limit:
         return after
-    before = _last_upto(borders, wanted)
+    before = _last_upto(borders, even)
     return before if before.position > position else after
 
 
 def _first_after(borders: Borders, position: int) -> Border:
-    found = bisect_right(borders, position, key=lambda border: border.position)
-    return borders[min(found, len(borders) - 1)]
+    after = bisect_right(borders, position, key=lambda border: border.position)
+    return borders[min(after, len(borders) - 1)]
 
 
 def _last_upto(borders: Borders, position: int) -> Border:

@@ -18,7 +18,7 @@ from tieredstore.records.stretch import Stretch
 if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
 
-_log: Final = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 _SHOWN: Final = 5
 
 
@@ -83,7 +83,7 @@ def checked_losses(lineage: Lineage, start: int, stop: int, settings: ReadSettin
     if lost and settings.on_data_loss == "fail":
         raise DataLoss(_sentence(lost, lineage))
     for extent in lost:
-        _log.warning("%s", extent)
+        _logger.warning("%s", extent)
     return lost
 
 
@@ -91,8 +91,7 @@ def lost_offsets(lineage: Lineage, start: int, stop: int) -> Iterator[LostOffset
     """What of the offsets is in no segment, though later ones are in one: before the log's beginning, and in gaps."""
     if start < min(stop, lineage.earliest_offset):
         yield LostOffsets(lineage.partition, start, min(stop, lineage.earliest_offset))
-    for gap in lineage.gaps_between(start, stop):
-        yield LostOffsets(gap.partition, gap.start, gap.stop)
+    yield from lineage.gaps_between(start, stop)
 
 
 def _sentence(lost: tuple[LostOffsets, ...], lineage: Lineage) -> str:

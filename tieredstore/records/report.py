@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
 
 from tieredstore.catalog.lineage import Gap
-from tieredstore.kafka.records import SkippedBatch
-from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition
 
+if TYPE_CHECKING:
+    from tieredstore.kafka.records import SkippedBatch
+    from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition
 
-class LostOffsets(Gap):
-    """The offsets ``start`` up to ``stop`` (half-open) of ``partition`` were asked for, and no segment holds them."""
-
-    __slots__ = ()
+LostOffsets: TypeAlias = Gap
+"""Offsets that were asked for and that no segment holds: a gap, or what lay before the log's beginning."""
 
 
 @dataclass(frozen=True, slots=True)

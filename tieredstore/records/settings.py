@@ -8,6 +8,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 import pyarrow as pa
 
+from tieredstore.catalog.timestamps import BatchDecoding
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.records import COLUMNS, RecordDecoder
 
@@ -51,6 +52,11 @@ class ReadSettings:
     def schema(self) -> pa.Schema:
         """The schema of the columns asked for."""
         return self.decoder().schema
+
+    @property
+    def decoding(self) -> BatchDecoding:
+        """What of these concerns a look-up by time."""
+        return BatchDecoding(self.check_crc, self.on_corrupt, self.piece_bytes, self.max_batch_bytes)
 
     def decoder(self, *more_columns: str) -> RecordDecoder:
         """A decoder of the columns asked for, and of ``more_columns`` behind them where these are not asked for."""

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog.lineage import Lineage, Span
+from tieredstore.catalog.log_extents import offset_since
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.kafka.records.pieces import OnCorrupt
@@ -17,7 +18,6 @@ from tieredstore.model import TopicIdPartition
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.records.borders import around, cut, end_of, start_of
 from tieredstore.records.partition import checked_losses, stretches
-from tieredstore.records.parts import offset_since
 from tieredstore.records.report import LostOffsets, Undecided
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.splits import RecordSplit, SplitPart
@@ -27,7 +27,7 @@ from tieredstore.records.transactions import Transactions, aborted_in
 if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
 
-_log: Final = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 _MAX_SPLITS: Final = 1_000_000
 _LEAST_BATCH: Final = 64
 """Bytes: about the least that a batch with a record has."""
@@ -76,13 +76,13 @@ def plan_splits(
     lost = checked_losses(lineage, start, stop, settings)
     undecided = _first_undecided(source, lineage, start, stop) if settings.isolation == "read_committed" else None
     if undecided is not None:
-        _log.warning("%s", undecided)
+        _logger.warning("%s", undecided)
     end = _end(lineage, start, stop, undecided)
     bounds = _Bounds(max_split_bytes, max_split_records, since_ms, settings.on_corrupt)
     with ThreadPoolExecutor(readers, thread_name_prefix="tieredstore-splits") as pool:
         spans = bounds.checked(lineage.spans_between(start, end))
         job = partial(_parts, source, bounds)
-        parts = [part for found in in_parallel(pool, job, spans, at_once=2 * readers) for part in found]
+        parts = [part for of_span in in_parallel(pool, job, spans, at_once=2 * readers) for part in of_span]
         if settings.isolation == "read_committed" and parts:
             parts = _with_aborted(source, lineage, start, end, parts, pool)
     return SplitPlan(lineage.partition, start, end, tuple(_packed(lineage.partition, parts, bounds)), lost, undecided)
@@ -108,15 +108,15 @@ class _Bounds:
 
     def checked(self, spans: Sequence[Span]) -> Iterable[Span]:
         """The spans that may have records to give; ConfigError if splits of them would be too many."""
-        wanted = [span for span in spans if span.segment.segment_size_in_bytes and not self._is_earlier(span)]
-        splits = sum(self.windows(span) for span in wanted)
-        splits += sum(span.segment.segment_size_in_bytes // max(self.size, _LEAST_BATCH) for span in wanted)
+        spans_read = [span for span in spans if span.segment.segment_size_in_bytes and not self._is_earlier(span)]
+        splits = sum(self.windows(span) for span in spans_read)
+        splits += sum(span.segment.segment_size_in_bytes // max(self.size, _LEAST_BATCH) for span in spans_read)
         if splits > _MAX_SPLITS:
             raise ConfigError(
                 f"splits of at most {self.size} bytes and {self.records or 'any number of'} records would be more than "
                 f"{_MAX_SPLITS}: allow more bytes or records, or read fewer offsets"
             )
-        return wanted
+        return spans_read
 
     def windows(self, span: Span) -> int:
         """How many windows of offsets the span is read by."""
@@ -163,10 +163,10 @@ def _parts(source: SegmentSource, bounds: _Bounds, span: Span) -> list[SplitPart
         start = max(start, offset_since(source, segment, bounds.since_ms))
         if start >= span.stop:
             return []
-    wanted = Span(segment, start, span.stop)
-    if bounds.take_whole(wanted):
+    rest = Span(segment, start, span.stop)
+    if bounds.take_whole(rest):
         return [SplitPart(segment, start_of(segment), end_of(segment), start, span.stop)]
-    return list(_cut_parts(source, bounds, wanted))
+    return list(_cut_parts(source, bounds, rest))
 
 
 def _cut_parts(source: SegmentSource, bounds: _Bounds, span: Span) -> Iterator[SplitPart]:
@@ -188,15 +188,15 @@ def _with_aborted(
     pool: ThreadPoolExecutor,
 ) -> list[SplitPart]:
     """The parts with the aborted transactions whose records they must not give."""
-    told: list[SplitPart] = []
+    decided: list[SplitPart] = []
     for spans in stretches(lineage, start, stop):
         transactions = Transactions(source, spans, _looked_up(source, spans, parts, pool))
-        for place, span in enumerate(spans):
-            while len(told) < len(parts) and parts[len(told)].start_offset < span.stop:
-                part = parts[len(told)]
-                aborted = transactions.aborted(place, part.start_offset, part.stop_offset)
-                told.append(replace(part, aborted=tuple(aborted)))
-    return told
+        for number, span in enumerate(spans):
+            while len(decided) < len(parts) and parts[len(decided)].start_offset < span.stop:
+                part = parts[len(decided)]
+                aborted = transactions.aborted(number, part.start_offset, part.stop_offset)
+                decided.append(replace(part, aborted=tuple(aborted)))
+    return decided
 
 
 def _looked_up(
@@ -205,8 +205,8 @@ def _looked_up(
     """The transaction indexes of the spans that are read, several asked for at once."""
     first, last = parts[0].start_offset, parts[-1].stop_offset
     read = [span for span in spans if span.start < last and span.stop > first]
-    found = in_parallel(pool, partial(aborted_in, source), read, at_once=2 * READERS)
-    return dict(zip(read, found, strict=True))
+    aborted = in_parallel(pool, partial(aborted_in, source), read, at_once=2 * READERS)
+    return dict(zip(read, aborted, strict=True))
 
 
 def _packed(partition: TopicIdPartition, parts: Iterable[SplitPart], bounds: _Bounds) -> Iterator[RecordSplit]:

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
+from tieredstore.catalog.log_extents import LogExtent
 from tieredstore.errors import BatchCorrupt, IndexesCorrupt
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.kafka.records import RecordDecoder
 from tieredstore.model import ByteRange, RemoteLogSegmentMetadata, TopicIdPartition
 from tieredstore.records.borders import Border
-from tieredstore.records.parts import LogPart
 from tieredstore.records.report import SkippedInSegment
 from tieredstore.records.settings import ReadSettings
 
 if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
 
-_log: Final = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def _read_part(
     settings: ReadSettings,
 ) -> Iterator[pa.RecordBatch]:
     decoder = settings.decoder()
-    log = LogPart(part.segment, part.extent, part.begin.high, part.begin.low)
+    log = LogExtent(part.segment, part.extent, part.begin.high, part.begin.low)
     with log.opened(source, settings.piece_bytes, lambda: _to_read_ahead(following)) as pieces:
         records = decoder.decode(
             pieces,
@@ -117,7 +117,7 @@ def _read_part(
         except BatchCorrupt as error:
             raise BatchCorrupt(f"{part.segment}: {error}") from error
     for batch in decoder.skipped:
-        _log.warning("%s", SkippedInSegment(part.segment, batch))
+        _logger.warning("%s", SkippedInSegment(part.segment, batch))
     _check_end(decoder, part)
 
 

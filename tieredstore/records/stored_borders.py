@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog.lineage import Span
+from tieredstore.catalog.log_extents import offset_index_of
 from tieredstore.errors import BatchCorrupt, IndexesCorrupt
 from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, walk_batch_headers
 from tieredstore.kafka.records.pieces import OnCorrupt
 from tieredstore.model import RemoteLogSegmentMetadata
-from tieredstore.records.borders import Border, Borders, IndexBorders, Stretch, around, oversized
-from tieredstore.records.parts import offset_index_of
+from tieredstore.records.borders import Border, Borders, IndexBorders, Section, around, oversized
 
 if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
@@ -36,28 +36,28 @@ def load_borders(
     BatchCorrupt for headers that are none, unless damage is to be left out: there the log is not cut then.
     """
     borders = IndexBorders(span.segment, offset_index_of(source, span.segment))
-    found: dict[int, Border] = {}
+    walked: dict[int, Border] = {}
     for run in _runs(oversized(borders, *around(borders, span.start, span.stop), max_bytes)):
         for border in _walked(source, span.segment, run, min(_SPACING, max_bytes // 4), on_corrupt):
-            # Two stretches that meet both tell something of the border between them.
-            known = found.get(border.position, border)
+            # Two sections that meet both tell something of the border between them.
+            known = walked.get(border.position, border)
             low, high = max(known.low, border.low), min(known.high, border.high)
-            found[border.position] = Border(border.position, low, high)
-    if not found:
+            walked[border.position] = Border(border.position, low, high)
+    if not walked:
         return borders
-    of_index = (borders[place] for place in range(len(borders)))
-    found = {border.position: border for border in of_index} | found
-    return [found[position] for position in sorted(found)]
+    of_index = (borders[number] for number in range(len(borders)))
+    every = {border.position: border for border in of_index} | walked
+    return [every[position] for position in sorted(every)]
 
 
-def _runs(stretches: Iterable[Stretch]) -> Iterator[list[Stretch]]:
-    """The stretches, those that meet together: each chunk is asked for once."""
-    run: list[Stretch] = []
-    for stretch in stretches:
-        if run and run[-1][1] != stretch[0]:
+def _runs(sections: Iterable[Section]) -> Iterator[list[Section]]:
+    """The sections, those that meet together: each chunk is asked for once."""
+    run: list[Section] = []
+    for section in sections:
+        if run and run[-1][1] != section[0]:
             yield run
             run = []
-        run.append(stretch)
+        run.append(section)
     if run:
         yield run
 
@@ -65,29 +65,29 @@ def _runs(stretches: Iterable[Stretch]) -> Iterator[list[Stretch]]:
 def _walked(
     source: SegmentSource,
     segment: RemoteLogSegmentMetadata,
-    run: Sequence[Stretch],
+    run: Sequence[Section],
     spacing: int,
     on_corrupt: OnCorrupt,
 ) -> list[Border]:
-    """The borders of stretches that meet, their ends included, with the offsets that the batches have."""
-    found: list[Border] = []
+    """The borders of sections that meet, their ends included, with the offsets that the batches have."""
+    borders: list[Border] = []
     start, stop = run[0][0].position, run[-1][1].position
     try:
         with source.fetch_log_segment(segment, start, stop - 1) as stream:
             window = _Headers(stream, start).window
             for begin, end in run:
                 headers = walk_batch_headers(window, end.position, begin.position)
-                found += _between(segment, headers, (begin, end), spacing)
+                borders += _between(segment, headers, (begin, end), spacing)
     except BatchCorrupt as error:
         if on_corrupt == "fail":
             raise BatchCorrupt(f"{segment}: {error}") from error
-    return found
+    return borders
 
 
 def _between(
-    segment: RemoteLogSegmentMetadata, headers: Iterator[BatchHeader], stretch: Stretch, spacing: int
+    segment: RemoteLogSegmentMetadata, headers: Iterator[BatchHeader], section: Section, spacing: int
 ) -> Iterator[Border]:
-    begin, end = stretch
+    begin, end = section
     next_offset, kept = begin.low, begin.position
     for header in headers:
         if header.position == begin.position:

@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from tieredstore.catalog.lineage import Span
+from tieredstore.catalog.log_extents import LogExtent, extent_of_span
 from tieredstore.errors import BatchCorrupt, IndexesCorrupt
 from tieredstore.kafka.records import RecordDecoder
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.records.numbers import int64_values, leading
-from tieredstore.records.parts import LogPart, part_of_span
 from tieredstore.records.report import ReadReport, SkippedInSegment
 from tieredstore.records.settings import ReadSettings
+from tieredstore.records.transaction_watch import TransactionWatch
 from tieredstore.records.transactions import Transactions
-from tieredstore.records.watching import TransactionWatch
 
 if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
 
-_log: Final = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 
 class Stretch:
@@ -56,60 +56,60 @@ class Stretch:
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """The records. ``report`` is kept up to date; it has ``undecided`` where the read ended early."""
-        first = self._wanted(0)
+        first = self._read_of(0)
         if self._committed and first is not None and first.start > 0 and self._transactions.reach_over(first.start):
             self._settle()
-        for place in range(len(self._spans)):
-            wanted = self._wanted(place)
-            if wanted is None:
+        for number in range(len(self._spans)):
+            span = self._read_of(number)
+            if span is None:
                 return
-            yield from self._read_span(place, wanted)
-            self._report.next_offset = min(wanted.stop, self._stop)
+            yield from self._read_span(number, span)
+            self._report.next_offset = min(span.stop, self._stop)
 
-    def _wanted(self, place: int) -> Span | None:
+    def _read_of(self, number: int) -> Span | None:
         """What is to be read of a span, if anything."""
-        if place >= len(self._spans):
+        if number >= len(self._spans):
             return None
-        span = self._spans[place]
+        span = self._spans[number]
         start, stop = max(span.start, self._start), min(span.stop, self._stop)
         return Span(span.segment, start, stop) if start < stop else None
 
-    def _read_span(self, place: int, wanted: Span) -> Iterator[pa.RecordBatch]:
-        part = part_of_span(self._source, wanted)
-        aborted = self._transactions.aborted(place, wanted.start, wanted.stop) if self._committed else ()
-        watch = TransactionWatch(wanted.stop) if self._watching else None
+    def _read_span(self, number: int, span: Span) -> Iterator[pa.RecordBatch]:
+        extent = extent_of_span(self._source, span)
+        aborted = self._transactions.aborted(number, span.start, span.stop) if self._committed else ()
+        watch = TransactionWatch(span.stop) if self._watching else None
         decoder = self._settings.decoder(*([] if watch is None else ["offset"]))
-        to_its_end = wanted.stop > wanted.segment.end_offset
-        with part.opened(self._source, self._settings.piece_bytes, lambda: self._following(place)) as pieces:
+        to_its_end = span.stop > span.segment.end_offset
+        with extent.opened(self._source, self._settings.piece_bytes, lambda: self._following(number)) as pieces:
             decoded = decoder.decode(
                 pieces if watch is None else watch.watch(pieces),
-                start_offset=wanted.start,
+                start_offset=span.start,
                 # A log that is read to its last byte leaves nothing on its way that was read ahead.
-                stop_offset=None if to_its_end else wanted.stop,
-                end_offset=wanted.segment.end_offset + 1,
+                stop_offset=None if to_its_end else span.stop,
+                end_offset=span.segment.end_offset + 1,
                 aborted=aborted,
-                position=part.extent.start,
+                position=extent.byte_range.start,
             )
-            for records in _of_segment(decoded, wanted.segment):
+            for records in _of_segment(decoded, span.segment):
                 kept = records if watch is None else self._before_undecided(records, watch)
                 if kept.num_rows:
                     yield kept
                 if kept.num_rows < records.num_rows:
                     break
             else:
-                _check_end(decoder, part, wanted)
-        self._note_skipped(decoder, wanted.segment)
+                _check_end(decoder, extent, span)
+        self._note_skipped(decoder, span.segment)
 
-    def _following(self, place: int) -> RemoteLogSegmentMetadata | None:
+    def _following(self, number: int) -> RemoteLogSegmentMetadata | None:
         """The segment to read ahead into: only one that will be read from its first byte to its last."""
-        wanted = self._wanted(place + 1)
-        if wanted is None or wanted.start > wanted.segment.start_offset or wanted.stop <= wanted.segment.end_offset:
+        span = self._read_of(number + 1)
+        if span is None or span.start > span.segment.start_offset or span.stop <= span.segment.end_offset:
             return None
-        return wanted.segment
+        return span.segment
 
     def _before_undecided(self, records: pa.RecordBatch, watch: TransactionWatch) -> pa.RecordBatch:
         """The records without those from the first undecided transaction on; the read is shortened to that."""
-        if self._watching and watch.found:
+        if self._watching and watch.has_seen_one:
             self._settle()
         count = bisect_left(int64_values(records, "offset"), self._stop)
         return leading(records, self._settings.schema, count)
@@ -121,12 +121,12 @@ class Stretch:
         if undecided is not None:
             self._stop = max(undecided.first_offset, self._start)
             self._report.undecided = undecided
-            _log.warning("%s", undecided)
+            _logger.warning("%s", undecided)
 
     def _note_skipped(self, decoder: RecordDecoder, segment: RemoteLogSegmentMetadata) -> None:
         for batch in decoder.skipped:
             self._report.skipped.append(SkippedInSegment(segment, batch))
-            _log.warning("%s", self._report.skipped[-1])
+            _logger.warning("%s", self._report.skipped[-1])
 
 
 def _of_segment(decoded: Iterator[pa.RecordBatch], segment: RemoteLogSegmentMetadata) -> Iterator[pa.RecordBatch]:
@@ -137,11 +137,11 @@ def _of_segment(decoded: Iterator[pa.RecordBatch], segment: RemoteLogSegmentMeta
         raise BatchCorrupt(f"{segment}: {error}") from error
 
 
-def _check_end(decoder: RecordDecoder, part: LogPart, wanted: Span) -> None:
-    """A part that the offset index made too short lacks records, and nothing that comes later would tell."""
-    ends_early = part.extent.stop < wanted.segment.segment_size_in_bytes
-    if ends_early and decoder.next_offset < wanted.stop and not decoder.skipped:
+def _check_end(decoder: RecordDecoder, extent: LogExtent, span: Span) -> None:
+    """An extent that the offset index made too short lacks records, and nothing that comes later would tell."""
+    ends_early = extent.byte_range.stop < span.segment.segment_size_in_bytes
+    if ends_early and decoder.next_offset < span.stop and not decoder.skipped:
         raise IndexesCorrupt(
-            f"the offset index of {wanted.segment} leads to byte {part.extent.stop} for offset {wanted.stop}, and the "
-            f"record batches before it end at offset {decoder.next_offset - 1}"
+            f"the offset index of {span.segment} leads to byte {extent.byte_range.stop} for offset {span.stop}, and "
+            f"the record batches before it end at offset {decoder.next_offset - 1}"
         )

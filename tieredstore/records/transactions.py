@@ -38,13 +38,13 @@ class Transactions:
         self._stable = -1
         self._aborted: list[AbortedTransaction] = []
 
-    def aborted(self, place: int, start: int, stop: int) -> Sequence[AbortedTransaction]:
-        """The aborted transactions that touch the offsets ``start`` up to ``stop`` (half-open) of span ``place``.
+    def aborted(self, number: int, start: int, stop: int) -> Sequence[AbortedTransaction]:
+        """The aborted transactions that touch the offsets ``start`` up to ``stop`` (half-open) of span ``number``.
 
-        Calls go up in ``place`` and ``start``. Two requests for each segment that has a transaction index, from the
+        Calls go up in ``number`` and ``start``. Two requests for each segment that has a transaction index, from the
         span's on until the last stable offset passes ``stop``; none for the others.
         """
-        while self._looked_into < len(self._spans) and (self._looked_into <= place or self._stable < stop):
+        while self._looked_into < len(self._spans) and (self._looked_into <= number or self._stable < stop):
             self._look_into(self._spans[self._looked_into])
             self._looked_into += 1
         self._aborted = [entry for entry in self._aborted if entry.last_offset >= start]
@@ -83,12 +83,12 @@ class Transactions:
         except BatchCorrupt as error:
             raise IndexesCorrupt(f"{span.segment}: {error}") from error
         opened = ((state.current_txn_first_offset, state.producer_id) for state in producers)
-        return [found for found in opened if found[0] >= 0]
+        return [(first, producer) for first, producer in opened if first >= 0]
 
     def _look_into(self, span: Span) -> None:
-        found = self._known[span] if span in self._known else aborted_in(self._source, span)
-        self._aborted += found
-        self._stable = max([self._stable, *(entry.last_stable_offset for entry in found)])
+        entries = self._known[span] if span in self._known else aborted_in(self._source, span)
+        self._aborted += entries
+        self._stable = max([self._stable, *(entry.last_stable_offset for entry in entries)])
 
 
 def aborted_in(source: SegmentSource, span: Span) -> Sequence[AbortedTransaction]:

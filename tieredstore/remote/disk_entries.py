@@ -22,7 +22,7 @@ from tieredstore.remote.disk_library import Timeout
 from tieredstore.remote.disk_rows import DATABASE, Row, Rows, identity_of
 from tieredstore.remote.disk_seal import seal, unseal, unseal_into
 
-_LOG: Final = logging.getLogger("tieredstore.remote.disk_cache")
+_logger: Final = logging.getLogger(__name__)
 
 _TROUBLE: Final = (OSError, sqlite3.Error, Timeout)
 _DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
@@ -215,7 +215,7 @@ class DiskEntries:
     def _say_once(self, kind: str, words: str) -> None:
         if kind not in self._said:
             self._said.add(kind)
-            _LOG.warning("the disk cache in %s: %s (not said again)", self._folder, words)
+            _logger.warning("the disk cache in %s: %s (not said again)", self._folder, words)
 
 
 def _is_damage(error: Exception) -> bool:

@@ -1,4 +1,4 @@
-"""The bytes of a range, in order, as a file: a bounded window of chunks is always on its way."""
+"""The bytes of a range, in order, as a file: a bounded number of chunks is always on its way."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ class SegmentStream(io.RawIOBase):
             first.load.finish_one(None if first.direct else head, self._buffers)
 
     def _keep_what_follows(self) -> None:
-        """After a seek: forward within the window what was loaded is still good."""
+        """After a seek: forward within what is scheduled, what was loaded is still good."""
         chunk = self._position // self._segment.index.original_chunk_size
         if not self._scheduled or not self._scheduled[0].chunk <= chunk <= self._scheduled[-1].chunk:
             self._forget()

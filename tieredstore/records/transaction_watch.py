@@ -16,12 +16,12 @@ _TRANSACTIONAL: Final = 16
 class TransactionWatch:
     """Looks through the pieces of a log, from a batch border on, on their way to the decoder.
 
-    ``found`` is True once a batch of a transaction was seen that begins before offset ``stop``, and where the bytes
-    are no batches: who relies on it must not miss one.
+    ``has_seen_one`` is True once a batch of a transaction was seen that begins before offset ``stop``, and where the
+    bytes are no batches: who relies on it must not miss one.
     """
 
     def __init__(self, stop: int) -> None:
-        self.found = False
+        self.has_seen_one = False
         self._stop = stop
         self._head = bytearray()
         self._to_skip = 0
@@ -34,7 +34,7 @@ class TransactionWatch:
 
     def _look(self, piece: memoryview) -> None:
         at = 0
-        while not self.found:
+        while not self.has_seen_one:
             passed = min(self._to_skip, len(piece) - at)
             self._to_skip -= passed
             at += passed
@@ -50,7 +50,7 @@ class TransactionWatch:
         size = first_batch_size(self._head)
         transactional = self._head[16] == 2 and bool(self._head[22] & _TRANSACTIONAL)
         if size is None or (transactional and int.from_bytes(self._head[:8], "big", signed=True) < self._stop):
-            self.found = True
+            self.has_seen_one = True
             return
         self._to_skip = size - _ATTRIBUTES_END
         self._head.clear()

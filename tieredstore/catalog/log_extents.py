@@ -1,4 +1,4 @@
-"""From offsets and times to bytes: the part of a segment's log that holds them, by the segment's indexes."""
+"""From offsets and times to bytes: the extent of a segment's log that holds them, by the segment's indexes."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _BASE_OFFSET_SIZE: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class LogPart:
+class LogExtent:
     """Bytes of a segment's log, both ends batch borders.
 
     The first batch begins at ``first_offset`` or before, but not before ``least_offset``.
     """
 
     segment: RemoteLogSegmentMetadata
-    extent: ByteRange
+    byte_range: ByteRange
     first_offset: int
     least_offset: int = 0
 
     @property
     def is_whole(self) -> bool:
         """Whether it is the whole log."""
-        return len(self.extent) == self.segment.segment_size_in_bytes
+        return len(self.byte_range) == self.segment.segment_size_in_bytes
 
     @contextmanager
     def opened(
@@ -43,13 +43,13 @@ class LogPart:
     ) -> Generator[Iterator[memoryview]]:
         """The bytes in pieces of ``piece_bytes`` at most; each is valid until the next is asked for.
 
-        A request for the manifest, and those for the chunks that are reached or read ahead, none beyond the part. For
+        A request for the manifest, and those for the chunks that are reached or read ahead, none beyond the extent. For
         ``next_segment`` see ``fetch_log_segment``.
         """
-        if not len(self.extent):
+        if not len(self.byte_range):
             yield iter(())
             return
-        first, last = self.extent.start, self.extent.stop - 1
+        first, last = self.byte_range.start, self.byte_range.stop - 1
         with source.fetch_log_segment(self.segment, first, last, next_segment=next_segment) as stream:
             yield self._pieces(stream, piece_bytes)
 
@@ -59,34 +59,37 @@ class LogPart:
             if len(head) < _BASE_OFFSET_SIZE:
                 head += chunk[: _BASE_OFFSET_SIZE - len(head)]
                 if len(head) == _BASE_OFFSET_SIZE:
-                    self._check_first(int.from_bytes(head, "big", signed=True))
+                    self.check_first(int.from_bytes(head, "big", signed=True))
             for start in range(0, len(chunk), piece_bytes):
                 yield chunk[start : start + piece_bytes]
 
-    def _check_first(self, base_offset: int) -> None:
-        """A log that is read from too far on lacks records, and nothing that comes later would tell."""
+    def check_first(self, base_offset: int) -> None:
+        """IndexesCorrupt unless the first batch is one that may stand there.
+
+        A log that is read from too far on lacks records, and nothing that comes later would tell.
+        """
         if base_offset < self.segment.start_offset:
-            raise BatchCorrupt(f"the record batch at byte {self.extent.start} begins at offset {base_offset}")
-        if self.extent.start and not self.least_offset <= base_offset <= self.first_offset:
+            raise BatchCorrupt(f"the record batch at byte {self.byte_range.start} begins at offset {base_offset}")
+        if self.byte_range.start and not self.least_offset <= base_offset <= self.first_offset:
             raise IndexesCorrupt(
-                f"the offset index of {self.segment} leads to byte {self.extent.start} for offset {self.first_offset}, "
-                f"and the record batch there begins at offset {base_offset}"
+                f"the offset index of {self.segment} leads to byte {self.byte_range.start} for offset "
+                f"{self.first_offset}, and the record batch there begins at offset {base_offset}"
             )
 
 
-def part_of_span(source: SegmentSource, span: Span) -> LogPart:
-    """The part that holds all records of the span, and few more: index entries lie about 4 KiB apart.
+def extent_of_span(source: SegmentSource, span: Span) -> LogExtent:
+    """The extent that holds all records of the span, and few more: index entries lie about 4 KiB apart.
 
     Two requests at most, none for a whole segment. IndexesCorrupt if the offset index does not fit the log.
     """
     segment = span.segment
     if span.start <= segment.start_offset and span.stop > segment.end_offset:
-        return LogPart(segment, ByteRange(0, segment.segment_size_in_bytes), span.start)
-    return _part(source, segment, span.start, span.stop)
+        return LogExtent(segment, ByteRange(0, segment.segment_size_in_bytes), span.start)
+    return _extent(source, segment, span.start, span.stop)
 
 
-def part_for_time(source: SegmentSource, span: Span, timestamp_ms: int) -> LogPart:
-    """The part that holds the span's first record of ``timestamp_ms`` or later, if there is one.
+def extent_for_time(source: SegmentSource, span: Span, timestamp_ms: int) -> LogExtent:
+    """The extent that holds the span's first record of ``timestamp_ms`` or later, if there is one.
 
     A time index entry says that a record of its timestamp lies at its offset or before, and none of a later one. Two
     requests at most; IndexesCorrupt for an index that does not hold together.
@@ -96,7 +99,7 @@ def part_for_time(source: SegmentSource, span: Span, timestamp_ms: int) -> LogPa
     later = bisect_left(times, timestamp_ms, key=lambda entry: entry.timestamp)
     if later < len(times) and times[later].offset >= span.start:
         stop = min(stop, times[later].offset + 1)
-    return _part(source, span.segment, start, max(start + 1, stop))
+    return _extent(source, span.segment, start, max(start + 1, stop))
 
 
 def offset_since(source: SegmentSource, segment: RemoteLogSegmentMetadata, timestamp_ms: int) -> int:
@@ -113,13 +116,13 @@ def offset_since(source: SegmentSource, segment: RemoteLogSegmentMetadata, times
     return times[earlier - 1].offset + 1
 
 
-def _part(source: SegmentSource, segment: RemoteLogSegmentMetadata, start: int, stop: int) -> LogPart:
+def _extent(source: SegmentSource, segment: RemoteLogSegmentMetadata, start: int, stop: int) -> LogExtent:
     index, size = offset_index_of(source, segment), segment.segment_size_in_bytes
     # An entry has the last offset of what was appended together at its position, so that the first entry at `stop` or
     # later may still begin before it; the next one does not.
     following = bisect_left(index, stop, key=lambda entry: entry.offset) + 1
     end = index[following].position if following < len(index) else size
-    return LogPart(segment, ByteRange(min(index.position_for_offset(start), size), end), start)
+    return LogExtent(segment, ByteRange(min(index.position_for_offset(start), size), end), start)
 
 
 def offset_index_of(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> OffsetIndex:
