@@ -1,0 +1,185 @@
+"""The endpoint amid slow, wrong and many clients; what is alive and what is ready."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterable, Iterator
+
+import pytest
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.registry import Collector
+
+from tieredstore.process import endpoint as endpoint_module
+from tieredstore.process.endpoint import Endpoint
+from tieredstore.process.health import Health
+
+
+@pytest.fixture
+def health() -> Health:
+    return Health()
+
+
+@pytest.fixture
+def endpoint(health: Health, monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
+    monkeypatch.setattr(endpoint_module, "_REQUEST_S", 1.0)
+    served = Endpoint("127.0.0.1", 0, health)
+    yield served
+    served.close()
+    served.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("tieredstore-endpoint")]
+
+
+def answer(endpoint: Endpoint, request: bytes) -> bytes:
+    """All that comes until the connection is closed."""
+    with socket.create_connection((endpoint.host, endpoint.port), timeout=20) as client:
+        client.sendall(request)
+        received = b""
+        while more := client.recv(65536):
+            received += more
+        return received
+
+
+def get(endpoint: Endpoint, path: str) -> tuple[int, bytes]:
+    head, _, body = answer(endpoint, f"GET {path} HTTP/1.1\r\nHost: it\r\n\r\n".encode()).partition(b"\r\n\r\n")
+    return int(head.split()[1]), body
+
+
+def test_other_paths_and_methods_are_refused(endpoint: Endpoint) -> None:
+    assert get(endpoint, "/")[0] == 404
+    assert get(endpoint, "/metrics/../etc/passwd")[0] == 404
+    assert get(endpoint, "/readyz?verbose")[0] == 200
+    assert answer(endpoint, b"POST /readyz HTTP/1.1\r\n\r\n").split()[1] == b"501"
+    assert b"400 Bad request syntax" not in answer(endpoint, b"GET /readyz HTTP/1.0\r\n\r\n")
+    assert b"Error code: 400" in answer(endpoint, b"nonsense\r\n\r\n")
+
+
+def test_a_head_has_the_same_status_and_no_body(endpoint: Endpoint, health: Health) -> None:
+    health.fails("store", "it does not answer")
+    head, _, body = answer(endpoint, b"HEAD /readyz HTTP/1.0\r\n\r\n").partition(b"\r\n\r\n")
+    assert head.split()[1] == b"503"
+    assert body == b""
+
+
+def test_a_request_in_pieces_is_answered(endpoint: Endpoint) -> None:
+    with socket.create_connection((endpoint.host, endpoint.port), timeout=20) as client:
+        for piece in (b"GET /hea", b"lthz HTTP/1.0\r", b"\nA: b\r\n", b"\r\n"):
+            client.sendall(piece)
+            time.sleep(0.02)
+        assert client.recv(100).startswith(b"HTTP/1.0 200")
+
+
+def test_clients_that_say_nothing_or_too_much_are_dropped_and_others_answered(endpoint: Endpoint) -> None:
+    started = time.monotonic()
+    silent = [socket.create_connection((endpoint.host, endpoint.port), timeout=20) for _ in range(12)]
+    try:
+        # More slow clients than threads: each has its second, and then the next ones come.
+        assert get(endpoint, "/healthz")[0] == 200
+        assert time.monotonic() - started < 15
+        assert [client.recv(1) for client in silent] == [b""] * 12
+    finally:
+        for client in silent:
+            client.close()
+    with contextlib.suppress(ConnectionError):
+        assert answer(endpoint, b"GET /healthz HTTP/1.0\r\nA: " + bytes(1 << 20)) == b""
+    assert get(endpoint, "/healthz")[0] == 200
+
+
+def test_a_client_that_trickles_has_no_more_time_than_others(endpoint: Endpoint) -> None:
+    with socket.create_connection((endpoint.host, endpoint.port), timeout=20) as client:
+        started = time.monotonic()
+        with contextlib.suppress(OSError):
+            while time.monotonic() - started < 15:
+                client.sendall(b"G")
+                time.sleep(0.05)
+        assert time.monotonic() - started < 10
+
+
+def test_more_connections_than_may_wait_are_closed_at_once_and_it_goes_on(endpoint: Endpoint) -> None:
+    crowd = [socket.create_connection((endpoint.host, endpoint.port), timeout=20) for _ in range(60)]
+    # Three are being answered, sixteen wait, and what is beyond that was not kept waiting.
+    closed = [client for client in crowd[30:] if client.recv(1) == b""]
+    assert len(closed) == 30
+    for client in crowd:
+        client.close()
+    until = time.monotonic() + 20
+    while not answer(endpoint, b"GET /healthz HTTP/1.0\r\n\r\n"):
+        assert time.monotonic() < until
+
+
+def test_the_end_cuts_off_who_is_being_answered(health: Health) -> None:
+    served = Endpoint("127.0.0.1", 0, health)
+    with socket.create_connection((served.host, served.port), timeout=20) as client:
+        client.sendall(b"GET /hea")
+        time.sleep(0.3)
+        started = time.monotonic()
+        served.close()
+        assert time.monotonic() - started < 2
+        assert client.recv(1) == b""
+
+
+def test_a_metric_that_cannot_be_collected_is_an_error_of_that_page_alone(health: Health) -> None:
+    class Broken(Collector):
+        def describe(self) -> Iterable[Metric]:
+            return ()
+
+        def collect(self) -> Iterable[Metric]:
+            raise ValueError("the database password is 1234")
+
+    registry = CollectorRegistry()
+    registry.register(Broken())
+    served = Endpoint("127.0.0.1", 0, health, registry)
+    try:
+        status, body = get(served, "/metrics")
+        assert status == 500
+        assert b"1234" not in body
+        assert get(served, "/readyz")[0] == 200
+    finally:
+        served.close()
+
+
+def test_all_addresses_of_the_next_protocol_can_be_listened_on(health: Health) -> None:
+    try:
+        served = Endpoint("::1", 0, health)
+    except Exception as error:  # noqa: BLE001  a machine without IPv6
+        pytest.skip(str(error))
+    try:
+        assert get(served, "/healthz")[0] == 200
+    finally:
+        served.close()
+
+
+def test_who_owes_a_sign_of_life_is_named() -> None:
+    now = [100.0]
+    health = Health(monotonic=lambda: now[0])
+    health.beat("ship", within_s=30)
+    health.beat("watch", within_s=60)
+    now[0] += 31
+    assert health.silent() == {"ship": "no sign of life for 31 s, and 30 s were promised"}
+    health.beat("ship", within_s=30)
+    assert health.silent() == {}
+    now[0] += 61
+    health.rest("ship")
+    assert set(health.silent()) == {"watch"}
+
+
+def test_a_condition_that_nobody_named_is_a_mistake(health: Health) -> None:
+    with pytest.raises(KeyError, match="stroe"):
+        health.holds("stroe")
+    health.fails("partition 3", "another process leads it")
+    assert health.reasons() == {"partition 3": "another process leads it"}
+    health.holds("partition 3")
+    assert health.reasons() == {}
+
+
+def test_health_is_told_in_json(health: Health, endpoint: Endpoint) -> None:
+    health.beat("ship", within_s=-1)
+    health.fails("store", 'it says "no"\n')
+    status, body = get(endpoint, "/healthz")
+    assert status == 503
+    assert json.loads(body)["alive"] is False
+    status, body = get(endpoint, "/readyz")
+    assert (status, json.loads(body)) == (503, {"ready": False, "reasons": {"store": 'it says "no"\n'}})

@@ -1,0 +1,226 @@
+"""``/metrics``, ``/healthz`` and ``/readyz`` of a process by HTTP: few threads, and no request takes them for long."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import queue
+import socket
+import socketserver
+import sys
+import threading
+from collections.abc import Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from tieredstore.errors import ConfigError
+from tieredstore.metrics import REGISTRY
+from tieredstore.process.deadline import Deadline
+from tieredstore.process.forks import begin_again_after_fork, is_inherited, leave_to_parent
+from tieredstore.process.health import Health
+
+_logger: Final = logging.getLogger(__name__)
+
+_THREADS: Final = 3
+_WAITING: Final = 16
+"""Connections that wait for a thread; one more is closed at once."""
+
+_REQUEST_S: Final = 5.0
+"""How long a request may take to come, and an answer to go: whoever is slower holds one of few threads."""
+
+_MAX_HEAD: Final = 16 << 10
+_POLL_S: Final = 0.1
+_CLOSE_S: Final = 2.0
+
+
+class Endpoint:
+    """Answers GET and HEAD, from construction until ``close``; a forked child does neither.
+
+    ``/metrics`` is ``registry`` for Prometheus. ``/healthz`` is 200, or 503 when the process should be started anew.
+    ``/readyz`` is 200, or 503 while it should get no work. Both have a JSON object with the sentences.
+    """
+
+    def __init__(self, host: str, port: int, health: Health, registry: CollectorRegistry = REGISTRY) -> None:
+        """Port 0 is any free one, see ``port``; ConfigError if nothing can listen there."""
+        if not 0 <= port < 1 << 16:
+            raise ConfigError(f"there is no port {port}: choose one from 1 to 65535, or 0 for any that is free")
+        try:
+            self._server = _Server(host, port, health, registry)
+        except OSError as error:
+            reason = error.strerror or error
+            raise ConfigError(
+                f"nothing can listen on {host}:{port} for /metrics and /readyz: {reason}; choose another address or "
+                "port"
+            ) from error
+        self.host = host
+        self.port: int = self._server.socket.getsockname()[1]
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_POLL_S,), name="tieredstore-endpoint", daemon=True
+        )
+        leave_to_parent(self)
+        begin_again_after_fork(self)
+        self._thread.start()
+
+    def begin_again(self) -> None:
+        """In a forked child: give up the port, which the parent could not have again while a child has it."""
+        self._server.socket.close()
+
+    def close(self) -> None:
+        """Answer no more, and give the port up; what is being answered is cut off. Idempotent."""
+        if not is_inherited(self) and self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+            self._server.end()
+
+
+class _Server(socketserver.TCPServer):
+    """A thread of its own accepts; a few others answer, one connection each at a time."""
+
+    allow_reuse_address = True
+    request_queue_size = 32
+
+    def __init__(self, host: str, port: int, health: Health, registry: CollectorRegistry) -> None:
+        self.health = health
+        self.registry = registry
+        self._waiting: queue.Queue[tuple[socket.socket, Any] | None] = queue.Queue(_WAITING)
+        self._open: set[socket.socket] = set()
+        addresses = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = addresses[0]
+        self.address_family = family
+        super().__init__(address[:2], _Handler)  # type: ignore[arg-type]
+        self._threads = [
+            threading.Thread(target=self._answer_all, name=f"tieredstore-endpoint-{number}", daemon=True)
+            for number in range(_THREADS)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """On the accepting thread: hand the connection on, or close it if too many wait."""
+        self._open.add(request)
+        try:
+            self._waiting.put_nowait((request, client_address))
+        except queue.Full:
+            self.shutdown_request(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        """The end of a connection."""
+        self._open.discard(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  the base class's signature
+        """A client that went away, mostly; never a line on stderr for each."""
+        _logger.debug("a request to %s failed: %r", self.server_address, sys.exception())
+
+    def end(self) -> None:
+        """Once nothing is accepted any more: cut off who is being answered, and wait for the threads a moment."""
+        self.server_close()
+        deadline = Deadline.after(_CLOSE_S)
+        with contextlib.suppress(queue.Empty):
+            while waiting := self._waiting.get_nowait():
+                self.shutdown_request(waiting[0])
+        for connection in list(self._open):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for _ in self._threads:
+            self._waiting.put(None)
+        for thread in self._threads:
+            thread.join(max(0.0, deadline.remaining_s()))
+
+    def _answer_all(self) -> None:
+        while (connection := self._waiting.get()) is not None:
+            request, client_address = connection
+            try:
+                self.finish_request(request, client_address)
+            except Exception:  # noqa: BLE001  a thread answers on, whatever one client does
+                self.handle_error(request, client_address)
+            finally:
+                self.shutdown_request(request)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One request. It is read as a whole before anything is made of it, and written as a whole, by deadlines."""
+
+    server_version = "tieredstore"
+    sys_version = ""
+
+    def setup(self) -> None:
+        """Read the request's head."""
+        self.connection = self.request
+        self.rfile = io.BytesIO(_head_of(self.connection))
+        self._response = io.BytesIO()
+        self.wfile = self._response
+
+    def finish(self) -> None:
+        """Send the answer."""
+        self.connection.settimeout(_REQUEST_S)  # of all of it
+        self.connection.sendall(self._response.getvalue())
+
+    def do_GET(self) -> None:
+        """One of the three pages."""
+        try:
+            self._answer_page()
+        except Exception:
+            _logger.exception("%s cannot be answered", self.path)
+            self.send_error(HTTPStatus.INTERNAL_SERVER_ERROR, explain="The log of the process says why.")
+
+    def do_HEAD(self) -> None:
+        """The same without the page itself."""
+        self.do_GET()
+
+    def _answer_page(self) -> None:
+        server = self.server
+        assert isinstance(server, _Server)
+        match self.path.partition("?")[0]:
+            case "/metrics":
+                encode, content_type = choose_encoder(self.headers.get("Accept", ""))
+                self._answer(HTTPStatus.OK, encode(server.registry), content_type)
+            case "/healthz":
+                self._tell("alive", server.health.silent())
+            case "/readyz":
+                self._tell("ready", server.health.reasons())
+            case _:
+                self.send_error(HTTPStatus.NOT_FOUND, explain="There are /metrics, /healthz and /readyz.")
+
+    def _tell(self, state: str, reasons: Mapping[str, str]) -> None:
+        status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
+        answer = json.dumps({state: not reasons, "reasons": reasons}, indent=2) + "\n"
+        self._answer(status, answer.encode(), "application/json")
+
+    def _answer(self, status: HTTPStatus, content: bytes, content_type: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Requests are asked every few seconds: for debugging only."""
+        _logger.debug(format, *args)
+
+
+def _head_of(connection: socket.socket) -> bytes:
+    """The first lines of a request up to the empty one; nothing if they do not come in time or are too many."""
+    deadline = Deadline.after(_REQUEST_S)
+    head = bytearray()
+    while b"\r\n\r\n" not in head and b"\n\n" not in head:
+        remaining_s = deadline.remaining_s()
+        if remaining_s <= 0 or len(head) > _MAX_HEAD:
+            return b""
+        connection.settimeout(remaining_s)
+        try:
+            received = connection.recv(_MAX_HEAD)
+        except OSError:
+            return b""
+        if not received:
+            return b""
+        head += received
+    return bytes(head)
