@@ -9,6 +9,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Generic, TypeVar
 
 from tieredstore.errors import StoreUnavailable
+from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.remote.bounded_map import BoundedMap
 
 Value = TypeVar("Value")
@@ -25,6 +26,11 @@ class CachedLoads(Generic[Value]):
         self._pool = pool
         self._timeout_s = timeout_ms / 1000
         self._what = what
+        self.begin_again()
+        begin_again_after_fork(self)
+
+    def begin_again(self) -> None:
+        """In a forked child: no load runs here, since those of the parent would never end."""
         self._lock = threading.RLock()
         self._running: dict[str, Future[Value]] = {}
 

@@ -10,6 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import CorruptData, ObjectNotFound, RangeNotSatisfiable, SegmentCorrupt
+from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.remote.buffers import Destination, Original, StreamBuffers
 from tieredstore.remote.chunk_cache import ChunkCache, ChunkKey
 from tieredstore.remote.chunk_loads import Arrived, Job, Load, OpenSegment, Scheduled
@@ -48,6 +49,11 @@ class ChunkLoader:
         self.cache = cache
         self.coalesce_max_bytes = coalesce_max_bytes
         self.counters = counters
+        self.begin_again()
+        begin_again_after_fork(self)
+
+    def begin_again(self) -> None:
+        """In a forked child: no load runs here, since those of the parent would never end."""
         self._lock = threading.Lock()
         self._running: dict[ChunkKey, Load] = {}
         # Without a lock: a stream may be closed by the garbage collector, wherever this thread is just then.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass
+
+from tieredstore.process.thread_pool import ThreadPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +23,7 @@ class Pools:
         """Pools of so many threads at most; 0 means as many as there are processors. Threads start when needed."""
         sizes = {"transform": transform, "fetch": fetch, "lookup": lookup}
         return cls(
-            **{
-                name: ThreadPoolExecutor(size or os.cpu_count() or 1, thread_name_prefix=f"tieredstore-{name}")
-                for name, size in sizes.items()
-            }
+            **{name: ThreadPool(size or os.cpu_count() or 1, f"tieredstore-{name}") for name, size in sizes.items()}
         )
 
     def shutdown(self) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from tieredstore.errors import InvalidRange, SegmentCorrupt, TieredStoreError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import ByteRange, RemoteLogSegmentId, RemoteLogSegmentMetadata
+from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.remote.chunk_cache import layout_digest
 from tieredstore.remote.chunk_loads import OpenSegment
 from tieredstore.remote.source import NextSegment
@@ -37,6 +38,11 @@ class SegmentLogs:
         self._loader = loader
         self._options = options
         self._pools = pools
+        self.begin_again()
+        begin_again_after_fork(self)
+
+    def begin_again(self) -> None:
+        """In a forked child: nothing is prepared, since what the parent prepares never ends here."""
         # Reentrant: the garbage collector may close a stream, which drops what it prepared, within this very lock.
         self._lock = threading.RLock()
         self._prepared: OrderedDict[RemoteLogSegmentId, _Prepared] = OrderedDict()

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from tieredstore.model import ByteRange
-from tieredstore.remote.buffers import Destination, Original
+from tieredstore.process.forks import begin_again_after_fork
+from tieredstore.remote.buffers import Destination, Original, StreamBuffers
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -66,6 +67,14 @@ class SegmentStream(io.RawIOBase):
         self._scheduled: deque[Scheduled] = deque()
         self._head: Original | None = None
         self._sequential = True
+        begin_again_after_fork(self)
+
+    def begin_again(self) -> None:
+        """In a forked child: the same position, and nothing on its way; what the parent loads never comes here."""
+        self._scheduled = deque()
+        self._head = None
+        self._buffers = StreamBuffers(reuse=self._loader.cache is None)
+        self.continuation = None
 
     def readable(self) -> bool:
         """True."""

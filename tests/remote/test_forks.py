@@ -1,0 +1,84 @@
+"""A manager and its streams in a forked child: they go on with threads of its own, whatever the parent was loading."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.fresh_python import run_fresh
+
+
+@pytest.mark.parametrize("cache", ["", "memory"])
+def test_a_child_forked_amid_loads_reads_on_and_reads_anew_and_so_does_its_parent(cache: str, tmp_path: Path) -> None:
+    run_fresh(
+        """
+        import os, signal, sys, threading, time, warnings
+        from pathlib import Path
+        from tests.support.small_segments import MODES, memory_settings, new_metadata, write_segment
+        from tieredstore.backends.memory import MemoryObjectStore
+        from tieredstore.model import IndexType
+        from tieredstore.remote import RemoteStorageManager
+
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, from Python 3.12 on
+        parent, holds, go_on, held = os.getpid(), threading.Event(), threading.Event(), threading.Semaphore(0)
+
+        class Held(MemoryObjectStore):
+            def wait(self):
+                if holds.is_set() and os.getpid() == parent:
+                    held.release()
+                    assert go_on.wait(60)
+            def get_into(self, key, start, buffer):
+                self.wait()
+                super().get_into(key, start, buffer)
+            def get(self, key, start=0, stop=None):
+                self.wait()
+                return super().get(key, start, stop)
+
+        log = os.urandom(20_000)
+        chosen = {"fetch.chunk.cache.class": "memory", "fetch.chunk.cache.size": "-1"} if sys.argv[2] else {}
+        fetch = {"fetch.chunk.cache.prefetch.max.size": "4000", "fetch.coalesce.max.bytes": "1000"}
+        settings = memory_settings(1000, mode=MODES["zstd+enc"], fetch=fetch, cache=chosen)
+        metadata, other, third = new_metadata(len(log)), new_metadata(len(log)), new_metadata(len(log))
+        with RemoteStorageManager(settings, store=Held()) as manager:
+            data = write_segment(Path(sys.argv[1]), log)
+            for segment in (metadata, other, third):
+                manager.copy_log_segment_data(segment, data)
+            stream = manager.fetch_log_segment(metadata, 0, next_segment=lambda: third)
+            assert stream.read(1500) == log[:1500]
+            time.sleep(0.3)  # what is on its way comes
+            holds.set()
+            read = []
+            jobs = [
+                lambda: read.append(stream.read()),
+                lambda: read.append(manager.open(other).read()),
+                lambda: read.append(manager.fetch_index(third, IndexType.OFFSET).read()),
+            ]
+            threads = [threading.Thread(target=job) for job in jobs]
+            for thread in threads:
+                thread.start()
+            for _ in threads:
+                assert held.acquire(timeout=30)
+            child = os.fork()
+            if not child:
+                signal.alarm(40)
+                stream.seek(1500)
+                assert stream.read(3000) == log[1500:4500]
+                stream.close()
+                for segment in (other, third, metadata):
+                    assert manager.open(segment).read() == log
+                assert manager.fetch_index(third, IndexType.OFFSET).read() == data.offset_index.read_bytes()
+                manager.copy_log_segment_data(new_metadata(len(log)), data)
+                manager.close()
+                os._exit(0)
+            ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            go_on.set()
+            for thread in threads:
+                thread.join()
+            assert ended == 0, ended
+            assert sorted(map(len, read)) == sorted([len(log) - 1500, len(log), len(data.offset_index.read_bytes())])
+            assert stream.read(1) == b""
+        """,
+        tmp_path,
+        cache,
+    )
