@@ -165,6 +165,21 @@ def test_a_second_signal_ends_it_though_nobody_reads_its_log_and_a_thread_holds_
         assert run.code() == 143
 
 
+def test_a_log_that_nobody_can_write_to_holds_up_neither_the_drain_nor_its_end() -> None:
+    with running("""
+        handler = logging.getLogger().handlers[0]
+        def stuck(stop):
+            with handler.lock:
+                say("working")
+                time.sleep(60)
+        sys.exit(Service("tester", {"stuck": stuck, "loop": loop}, drain_s=0.5).run())
+    """) as run:
+        run.line("working", 2)
+        run.send(signal.SIGTERM)
+        assert run.code() == 75
+        assert "drained" in run.lines
+
+
 def test_a_thread_that_does_not_come_back_in_time_is_named_and_the_end_is_75() -> None:
     with running("""
         def stuck(stop):
@@ -439,6 +454,27 @@ def test_within_a_larger_process_a_thread_s_error_is_raised_at_the_end_of_the_bl
     with pytest.raises(StoreUnavailable, match="not now"), Service("within", {"failing": failing, "idle": idle}) as it:
         assert it.join() == ()
     assert threads() == set()
+
+
+def test_within_a_larger_process_work_that_ends_by_itself_is_not_waited_for_longer() -> None:
+    with Service("within", {"quick": lambda stop: None}) as service:
+        assert service.join() == ()
+        assert not service.stopping.is_asked
+    assert threads() == set()
+
+
+def test_threads_that_go_on_are_named_when_the_time_is_up() -> None:
+    go_on = threading.Event()
+
+    def slow(stop: Stop) -> None:
+        go_on.wait(60)
+
+    with Service("within", {"slow": slow}, drain_s=0.1) as service:
+        assert service.join(0.05) == ("slow",)
+        service.stop()
+        assert service.join() == ("slow",)
+        go_on.set()
+        assert service.join(20) == ()
 
 
 def test_an_address_that_cannot_be_listened_on_begins_no_thread() -> None:

@@ -11,6 +11,7 @@ import socket
 import socketserver
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
@@ -100,6 +101,14 @@ class _Server(socketserver.TCPServer):
         ]
         for thread in self._threads:
             thread.start()
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """The next connection. Where the process has no descriptor left for it, a pause: it stays in the queue."""
+        try:
+            return super().get_request()
+        except OSError:
+            time.sleep(_POLL_S)
+            raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """On the accepting thread: hand the connection on, or close it if too many wait."""

@@ -11,8 +11,9 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import FrameType, TracebackType
-from typing import Any, Final, NoReturn, Self
+from typing import Any, Final, Self
 
 from tieredstore.errors import StoreUnavailable, TieredStoreError
 from tieredstore.process.deadline import Deadline
@@ -28,6 +29,7 @@ _LOST: Final = StoreUnavailable.exit_code
 """Try again later: a new process may do better than one with a thread that does not come back."""
 
 _LAST_WORDS_S: Final = 1.0
+_POLL_S: Final = 0.2
 _LONGEST_POLL_S: Final = 3600.0
 
 Work = Callable[[Stop], None]
@@ -94,7 +96,8 @@ class Service:
                 self._fail("start", error)
             self._supervise(signals)
             if missing := self._still_running():
-                _end_process(self._exit_code() or _LOST, lambda: self._say_missing(missing))
+                _say(partial(self._say_missing, missing))
+                os._exit(self._exit_code() or _LOST)
             self.join(_LAST_WORDS_S)
         return self._exit_code()
 
@@ -113,15 +116,16 @@ class Service:
         self._bell.ring()
 
     def join(self, timeout_s: float | None = None) -> tuple[str, ...]:
-        """Wait for the end of all threads, without a time-out for a stop and its drain; the names of those that go on.
+        """Wait for the end of all threads; the names of those that go on. Without a time-out until a stop has drained.
 
         The endpoint answers until all have ended, that the service is not ready.
         """
         if timeout_s is None:
-            while not self.stopping.wait(_LONGEST_POLL_S):
+            while self._running and not self.stopping.wait(_POLL_S):
                 pass
-        deadline = self.stopping.deadline if timeout_s is None else Deadline.after(timeout_s)
-        assert deadline is not None
+        # Without a stop none is running any more, and what is left of them ends at once.
+        deadline = self.stopping.deadline if timeout_s is None else None
+        deadline = deadline or Deadline.after(_LAST_WORDS_S if timeout_s is None else timeout_s)
         for thread in list(self._threads):
             thread.join(max(0.0, deadline.remaining_s()))
         missing = self._still_running()
@@ -191,11 +195,8 @@ class Service:
                 return
             self._bell.wait(_LONGEST_POLL_S if deadline is None else deadline.remaining_s())
             if (signum := signals.take_ending()) is not None:
-                _logger.info(
-                    "%s: %s: stopping, for %g s at most; a second one ends it at once",
-                    self.name, signum.name, self.stopping.drain_s,
-                )  # fmt: skip
                 self.stop()
+                _say(partial(self._say_stopping, signum))
             if signals.take_reload() and not self.stopping.is_asked:
                 self._begin_reload()
 
@@ -206,7 +207,12 @@ class Service:
                 self._reload_again = True
                 return
             self._is_reloading = True
-        self._begin("reload", self._reload_all)
+        try:
+            self._begin("reload", self._reload_all)
+        except RuntimeError as error:  # the system has no thread for it now; a later signal may find one
+            with self._lock:
+                self._is_reloading = False
+            _say(partial(_logger.error, "%s: not reloaded: %s", self.name, error))
 
     def _reload_all(self, stop: Stop) -> None:
         assert self._reload is not None
@@ -231,6 +237,12 @@ class Service:
         if self.failure is None:
             return 0
         return self.failure.exit_code if isinstance(self.failure, TieredStoreError) else 1
+
+    def _say_stopping(self, signum: signal.Signals) -> None:
+        _logger.info(
+            "%s: %s: stopping, for %g s at most; a second one ends it at once",
+            self.name, signum.name, self.stopping.drain_s,
+        )  # fmt: skip
 
     def _say_missing(self, missing: tuple[str, ...]) -> None:
         _logger.error(
@@ -343,9 +355,9 @@ class _Signals:
             signal.signal(signum, signal.SIG_DFL if before is None else before)
 
 
-def _end_process(code: int, last_words: Callable[[], None]) -> NoReturn:
-    """End it without waiting for any thread; the words are said if that takes no lock that a lost thread holds."""
-    talker = threading.Thread(target=last_words, daemon=True)
-    talker.start()
-    talker.join(_LAST_WORDS_S)
-    os._exit(code)
+def _say(words: Callable[[], None]) -> None:
+    """Log something if that does not take long: nobody may read the log, or a lost thread may hold its lock."""
+    talker = threading.Thread(target=words, daemon=True)
+    with contextlib.suppress(RuntimeError):  # no thread for it
+        talker.start()
+        talker.join(_LAST_WORDS_S)
