@@ -105,7 +105,7 @@ def test_one_that_cannot_begin_again_is_told_of_and_does_not_keep_the_others_fro
 
 
 def test_what_is_left_to_the_parent_is_never_destroyed_in_a_child_or_in_a_child_of_it() -> None:
-    told = run_forks("""
+    printed = run_forks("""
         from tieredstore.process.forks import is_inherited, leave_to_parent
 
         class Connection:
@@ -129,11 +129,11 @@ def test_what_is_left_to_the_parent_is_never_destroyed_in_a_child_or_in_a_child_
         assert not is_inherited(connection)
         del connection
     """)
-    assert told == "destroyed by the parent\n"
+    assert printed == "destroyed by the parent\n"
 
 
 def test_a_client_of_the_parent_is_neither_closed_nor_destroyed_by_a_child() -> None:
-    told = run_forks("""
+    printed = run_forks("""
         from tieredstore.process.per_process import PerProcess
 
         class Client:
@@ -154,7 +154,7 @@ def test_a_client_of_the_parent_is_neither_closed_nor_destroyed_by_a_child() -> 
         assert forked_while_held(clients._lock, act) == 1
         clients.close()
     """)
-    assert told == "closed by the parent\ndestroyed by the parent\n"
+    assert printed == "closed by the parent\ndestroyed by the parent\n"
 
 
 def test_a_client_of_librdkafka_is_left_alone_at_the_end_of_a_child() -> None:
@@ -223,7 +223,7 @@ def test_pages_of_the_parent_are_not_kept_by_a_child() -> None:
 
 def test_a_worker_of_spark_has_managers_of_its_own_and_closes_none_of_its_parent_s() -> None:
     pytest.importorskip("pyspark")
-    told = run_forks("""
+    printed = run_forks("""
         from dataclasses import dataclass
         from tieredstore.spark.source import managers
 
@@ -252,4 +252,4 @@ def test_a_worker_of_spark_has_managers_of_its_own_and_closes_none_of_its_parent
         for number in range(1, 5):
             managers.manager_of(Source(number))
     """)
-    assert told.splitlines() == ["0 closed by a child", "1 closed by a child", "0 closed by the parent"]
+    assert printed.splitlines() == ["0 closed by a child", "1 closed by a child", "0 closed by the parent"]

@@ -11,14 +11,14 @@ import pytest
 
 from tieredstore.process.per_process import PerProcess
 
-made: list[int] = []
+created: list[int] = []
 closed: list[int] = []
 
 
 def make() -> int:
-    made.append(len(made))
+    created.append(len(created))
     time.sleep(0.01)
-    return made[-1]
+    return created[-1]
 
 
 def close(client: int) -> None:
@@ -26,22 +26,22 @@ def close(client: int) -> None:
 
 
 def fresh() -> PerProcess[int]:
-    made.clear()
+    created.clear()
     closed.clear()
     return PerProcess(make, close)
 
 
 def test_threads_share_the_one_client() -> None:
     clients = fresh()
-    assert made == []
-    found: list[int] = []
-    threads = [threading.Thread(target=lambda: found.append(clients.get())) for _ in range(8)]
+    assert created == []
+    seen: list[int] = []
+    threads = [threading.Thread(target=lambda: seen.append(clients.get())) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [0] * 8
-    assert made == [0]
+    assert seen == [0] * 8
+    assert created == [0]
 
 
 def test_a_closed_client_is_followed_by_another() -> None:

@@ -63,12 +63,12 @@ class Running:
     def line(self, expression: str, times: int = 1) -> str:
         """The first line that matches, as soon as there are so many."""
 
-        def found() -> list[str]:
+        def matching() -> list[str]:
             return [line for line in self.lines if re.search(expression, line)]
 
         with self.came:
-            assert self.came.wait_for(lambda: len(found()) >= times, 30), self.lines
-        return found()[0]
+            assert self.came.wait_for(lambda: len(matching()) >= times, 30), self.lines
+        return matching()[0]
 
     def port(self) -> int:
         return int(self.line(r"http://[^ ]*/readyz").split(":")[3].split("/")[0])
@@ -489,18 +489,18 @@ def test_an_address_that_cannot_be_listened_on_begins_no_thread() -> None:
 
 
 def test_a_service_is_run_on_the_main_thread_only() -> None:
-    told: list[str] = []
+    messages: list[str] = []
 
     def run() -> None:
         try:
             Service("within", {"idle": idle}).run()
         except RuntimeError as error:
-            told.append(str(error))
+            messages.append(str(error))
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    assert told == ["signals reach the main thread only: run a service there, or use it in a with block"]
+    assert messages == ["signals reach the main thread only: run a service there, or use it in a with block"]
 
 
 def test_drain_times_that_cannot_be_are_refused() -> None:
