@@ -176,7 +176,7 @@ def test_a_client_of_librdkafka_is_left_alone_at_the_end_of_a_child() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "lock", "used"),
+    ("construction", "lock", "used"),
     [
         ("backends.memory.MemoryObjectStore('name')", "held._space.lock", "held.put('key', b'') is None"),
         ("backends.memory.MemoryObjectStore('name')", "backends.memory._spaces_lock", "bool(type(held)('other'))"),
@@ -190,7 +190,7 @@ def test_a_client_of_librdkafka_is_left_alone_at_the_end_of_a_child() -> None:
     ],
 )  # fmt: skip
 def test_a_lock_that_another_thread_holds_does_not_hang_the_child(
-    made: str, lock: str, used: str, tmp_path: Path
+    construction: str, lock: str, used: str, tmp_path: Path
 ) -> None:
     run_forks(
         f"""
@@ -201,7 +201,7 @@ def test_a_lock_that_another_thread_holds_does_not_hang_the_child(
         import tieredstore.remote.bounded_map, tieredstore.remote.chunk_cache, tieredstore.remote.statistics
 
         Path(sys.argv[1]).write_text("x")
-        held = {made}
+        held = {construction}
         assert forked_while_held({lock}, lambda: int({used})) == 1
     """,
         tmp_path / "file",

@@ -154,8 +154,8 @@ def test_a_policy_that_cannot_be_kept_is_refused(wrong: dict[str, float]) -> Non
 
 
 def test_a_policy_is_picklable() -> None:
-    made = RetryPolicy(attempts=7, timeout_s=3)
-    assert pickle.loads(pickle.dumps(made)) == made
+    patient = RetryPolicy(attempts=7, timeout_s=3)
+    assert pickle.loads(pickle.dumps(patient)) == patient
 
 
 def test_each_try_has_a_deadline_of_its_own_and_none_outlives_the_call() -> None:
