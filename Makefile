@@ -6,7 +6,7 @@ STORE ?= filesystem
 PYTEST_ARGS ?=
 PIN := uv pip compile --universal --generate-hashes --no-header --no-annotate --python-version 3.11
 
-.PHONY: help demo test toolchain servers check types layers unit asan bench docs lock clean
+.PHONY: help demo test toolchain servers check types mypy pyright layers static unit soak asan bench docs lock clean
 
 help: ## say what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -20,14 +20,24 @@ demo: $(VENV)/installed ## real Kafka segments into a store (STORE=filesystem or
 	@$(BIN)/python -m scripts.toolchain demo
 	$(BIN)/python examples/demo.py --store $(STORE)
 
-test: toolchain check types layers unit ## everything CI runs
+# Coverage of product code by branch; it must not fall under the floor in pyproject.toml.
+test: static $(VENV)/servers/installed ## everything CI runs
+	$(BIN)/python -m pytest --numprocesses 2 --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
+
+# The type checkers take a core each.
+static: toolchain
+	@$(MAKE) --no-print-directory --jobs 2 pyright mypy check layers
 
 check: $(VENV)/installed ## lint and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: toolchain ## mypy and pyright, both strict
+types: mypy pyright ## mypy and pyright, both strict
+
+mypy: toolchain
 	$(BIN)/mypy
+
+pyright: toolchain
 	$(BIN)/pyright
 
 layers: $(VENV)/installed ## imports go down only
@@ -42,8 +52,11 @@ $(VENV)/servers/installed: $(VENV)/installed scripts/servers.py scripts/jars.py 
 
 servers: $(VENV)/servers/installed ## the servers that the tests start
 
-unit: toolchain $(VENV)/servers/installed ## the tests, with the object-store servers that they start
-	$(BIN)/python -m pytest --numprocesses 2 $(PYTEST_ARGS)
+unit: $(VENV)/installed ## the tests that need no server, no Spark and no process of their own: two minutes
+	$(BIN)/python -m pytest --numprocesses 2 -m "not (server or broker or spark or slow or soak)" $(PYTEST_ARGS)
+
+soak: toolchain $(VENV)/servers/installed ## what make test has no time for: docs/testing.md
+	TIEREDSTORE_SOAK=1 $(BIN)/python -m pytest --numprocesses 2 -m "soak or hypothesis" $(PYTEST_ARGS)
 
 asan: $(VENV)/installed ## damaged batches against a kernel built with AddressSanitizer
 	tests/asan/run $(BIN)/python 10000
@@ -60,4 +73,4 @@ lock: ## pin the versions that CI tests (needs uv, and Maven for the broker's ja
 	$(BIN)/python -m scripts.jars
 
 clean: ## forget the virtual environment and everything made
-	rm -rf $(VENV) demo-out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) demo-out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*

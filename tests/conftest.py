@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from hypothesis import settings
 
+from tests.support.examples import SOAK
+
 pytest_plugins = [
     "tests.support.marks",
     "tests.support.golden_catalogs",
@@ -14,4 +16,5 @@ pytest_plugins = [
 
 # A busy machine is no failure; pytest's own time-out ends a test that hangs.
 settings.register_profile("tieredstore", deadline=None)
-settings.load_profile("tieredstore")
+settings.register_profile("soak", deadline=None, max_examples=1000)
+settings.load_profile("soak" if SOAK else "tieredstore")

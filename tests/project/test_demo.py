@@ -19,7 +19,7 @@ QUERIED = [("none", 0, "01-none"), ("none", 1, "01-none"), ("smallbatch", 0, "12
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("store", ["filesystem", "s3"])
+@pytest.mark.parametrize("store", ["filesystem", pytest.param("s3", marks=pytest.mark.soak)])
 def test_the_demo_brings_every_segment_back_identical_and_queries_them(store: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "examples/demo.py", "--store", store, str(tmp_path / "out")],

@@ -1,6 +1,7 @@
 """What a test needs, told by the fixtures that it asks for: marks to choose tests by, and the worker it runs on.
 
-A test that starts processes of its own, or a server past the fixtures, is marked by hand.
+A test that starts processes of its own, or a server past the fixtures, is marked by hand; so is one of `make soak`,
+which runs only where the expression of ``-m`` names soak.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(mark)
             if item.get_closest_marker("spark") is not None:
                 item.add_marker(pytest.mark.xdist_group("spark"))
+    if "soak" not in config.option.markexpr:
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("soak") is not None])
+        items[:] = [item for item in items if item.get_closest_marker("soak") is None]
     if hasattr(config, "workerinput"):
         items.sort(key=_turn)
 

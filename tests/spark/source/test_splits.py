@@ -22,13 +22,27 @@ from tieredstore.config import settings_from
 from tieredstore.model import Uuid
 from tieredstore.records import ReadSettings, read_split
 from tieredstore.remote import RemoteStorageManager
+from tieredstore.spark.source.options import DEFAULT_SPLIT_BYTES
 from tieredstore.testing.segments import PARTITION, build_segment
 
 pytestmark = pytest.mark.slow
 MIB = 1 << 20
 CHUNK = 4 * MIB
-SPLIT = 64 * MIB
 
+
+@dataclass(frozen=True)
+class Scale:
+    """How large a segment is, and into splits of which size it is cut."""
+
+    size: int
+    split: int
+
+
+# The bounds of fetches and memory are the same: a quarter of the segment is cut into splits of a quarter.
+SCALES = [
+    pytest.param(Scale(256 * MIB, 16 * MIB), id="256m"),
+    pytest.param(Scale(1024 * MIB, 64 * MIB), id="1g", marks=pytest.mark.soak),
+]
 # Prints its peak of memory after the imports, after half of the tasks and after all.
 CHILD = """
 import json, resource, sys
@@ -56,13 +70,14 @@ class Stored:
     records: int
     size: int
     stored_size: int
+    split: int
 
 
-def stored(folder: Path, size: int, *, empty_index: bool = False) -> Stored:
+def stored(folder: Path, scale: Scale, *, empty_index: bool = False) -> Stored:
     """A segment of JSON records, in chunks of 4 MiB, compressed and encrypted."""
     (folder / "bucket").mkdir(parents=True)
     options = {"storage.backend.class": "filesystem", "storage.root": str(folder / "bucket"), **ZSTD, **ENC}
-    segment = build_segment(folder / "logs", size)
+    segment = build_segment(folder / "logs", scale.size)
     if empty_index:
         segment.files.offset_index.write_bytes(b"")
     metadata = segment.to_metadata(Uuid.random())
@@ -75,26 +90,27 @@ def stored(folder: Path, size: int, *, empty_index: bool = False) -> Stored:
         metadata.end_offset + 1,
         metadata.segment_size_in_bytes,
         log.stat().st_size,
+        scale.split,
     )
 
 
-@pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
-    """1 GiB; about 2.2 million records."""
-    made = stored(tmp_path_factory.mktemp("large"), 1024 * MIB)
+@pytest.fixture(scope="module", params=SCALES)
+def large(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
+    """A GiB has about 2.2 million records."""
+    made = stored(tmp_path_factory.mktemp("large"), request.param)
     yield made
     for path in Path(made.options["storage.root"]).rglob("*.log"):
         path.unlink()
 
 
 def test_every_task_fetches_its_split_and_two_chunks_at_most(large: Stored) -> None:
-    tasks = splits_of(reader_of(large.options | {"maxSplitBytes": "64m"}))
+    tasks = splits_of(reader_of(large.options | {"maxSplitBytes": str(large.split)}))
     assert len(tasks) >= 16
     assert sum(task.split.size_in_bytes for task in tasks) == large.size
     ratio = large.stored_size / large.size
     records = 0
     for task in tasks:
-        assert task.split.size_in_bytes <= SPLIT
+        assert task.split.size_in_bytes <= large.split
         with RemoteStorageManager(settings_from(_settings(large))) as manager:
             columns = ReadSettings(columns=("offset",))
             records += sum(batch.num_rows for batch in read_split(manager, task.split, columns))
@@ -120,7 +136,7 @@ class Peak:
 
 
 def peak_of(bucket: Stored) -> Peak:
-    options = json.dumps(bucket.options | {"maxSplitBytes": str(SPLIT), "includeHeaders": "true"})
+    options = json.dumps(bucket.options | {"maxSplitBytes": str(bucket.split), "includeHeaders": "true"})
     # The shell stands between: a child is charged its parent's peak.
     command = shlex.join([sys.executable, "-c", CHILD, options])
     done = subprocess.run(
@@ -134,21 +150,22 @@ def peak_of(bucket: Stored) -> Peak:
     assert done.returncode == 0, done.stderr
     records, tasks, *peaks = json.loads(done.stdout)
     assert records == bucket.records
-    assert tasks >= bucket.size // SPLIT
+    assert tasks >= bucket.size // bucket.split
     return Peak(*peaks)
 
 
 def test_a_process_that_reads_task_after_task_needs_no_more_memory_for_more_of_them(
     large: Stored, tmp_path: Path
 ) -> None:
-    of_one, of_all = peak_of(stored(tmp_path, SPLIT)), peak_of(large)
+    of_one, of_all = peak_of(stored(tmp_path, Scale(large.split, large.split))), peak_of(large)
     assert of_all.after_all <= 300 * MIB
     assert of_all.after_all - of_one.after_all <= 56 * MIB  # what is under way at once varies
     assert of_all.after_all - of_all.after_half <= 24 * MIB
 
 
 def test_sparks_workers_share_a_segment_and_stay_small(spark: SparkSession, large: Stored) -> None:
-    df = read(spark, large.options)
+    by_default = large.split == DEFAULT_SPLIT_BYTES
+    df = read(spark, large.options if by_default else large.options | {"maxSplitBytes": str(large.split)})
     assert df.rdd.getNumPartitions() >= 16
     (row,) = df.selectExpr("count(*) n", "sum(length(value)) bytes", "max(offset) last").collect()
     assert (row["n"], row["last"]) == (large.records, large.records - 1)
@@ -168,7 +185,7 @@ def peaks_of_workers() -> Iterator[int]:
 
 
 def test_a_segment_without_index_entries_is_cut_at_the_headers_of_batches(tmp_path: Path) -> None:
-    bucket = stored(tmp_path, 24 * MIB, empty_index=True)
+    bucket = stored(tmp_path, Scale(24 * MIB, 3 * MIB), empty_index=True)
     reader = reader_of(bucket.options | {"maxSplitBytes": "3m", "columns": "offset"})
     tasks = splits_of(reader)
     assert len(tasks) >= 8

@@ -1,4 +1,7 @@
-"""kill -9 of a streaming job at random moments, again and again: each offset is in the sink exactly once."""
+"""kill -9 of a streaming job at random moments, again and again: each offset is in the sink exactly once.
+
+`make test` kills the job that reads bucket and broker (test_live_producing).
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ from pyspark.sql import SparkSession
 from tests.support.spark_stream_runs import run_killed, started
 from tests.support.spark_stream_topics import Bucket, values
 
-KILLS = 2
+KILLS = 4
 WRITTEN = 20
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_a_job_that_is_killed_again_and_again_reads_each_offset_once(spark: SparkSession, tmp_path: Path) -> None:
     bucket, seed = Bucket(tmp_path), random.randrange(10**6)
