@@ -61,13 +61,13 @@ class MadeSegment:
 
     def manifest(self, **changes: object) -> bytes:
         entry = IndexEntry(0, 0)
-        found = SegmentManifest(
+        segment_manifest = SegmentManifest(
             FixedChunkIndex(1024, 1000, 1024, 1000),
             SegmentIndexes(entry, entry, entry, IndexEntry(0, len(self.index)), None),
             compression=False,
             metadata=dataclasses.replace(self.metadata, **changes),  # type: ignore[arg-type]  # field names
         )
-        return found.to_bytes()
+        return segment_manifest.to_bytes()
 
     def put(self, store: ObjectStore, prefix: str = "") -> MadeSegment:
         store.put(self.key(Suffix.LOG, prefix), b"l" * 1000)

@@ -58,7 +58,7 @@ def sweep(work: Path, log_dir: Path) -> None:
             again = tieredstore("copy", "-c", settings, log_dir, "--json")
             objects = stored_files(folder)
             third = tieredstore("copy", "-c", settings, log_dir, "--json")
-            found = {
+            stored = {
                 "moment": moment,
                 "number": number,
                 "died": died,
@@ -69,7 +69,7 @@ def sweep(work: Path, log_dir: Path) -> None:
                 "segments": tieredstore("ls", "-c", settings, "--json").json,
                 "equal": equal(settings, log_dir),
             }
-            sys.stdout.write(json.dumps(found) + "\n")
+            sys.stdout.write(json.dumps(stored) + "\n")
             shutil.rmtree(folder)
 
 

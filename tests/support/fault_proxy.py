@@ -248,10 +248,10 @@ class _Handler(BaseHTTPRequestHandler):
             yield self._exactly(int(self.headers.get("Content-Length", "0")))
 
     def _exactly(self, size: int) -> bytes:
-        found = self.rfile.read(size)
-        if len(found) < size:
+        data = self.rfile.read(size)
+        if len(data) < size:
             raise _CutError
-        return found
+        return data
 
     def _reset(self) -> None:
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

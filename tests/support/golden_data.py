@@ -51,8 +51,8 @@ class GoldenSegment:
 @cache
 def case_info(case: str) -> dict[str, Any]:
     """What ``case.json`` says."""
-    found: dict[str, Any] = json.loads((GOLDEN / case / "case.json").read_text())
-    return found
+    case_file: dict[str, Any] = json.loads((GOLDEN / case / "case.json").read_text())
+    return case_file
 
 
 def case_path(case: str) -> Path:
@@ -64,12 +64,12 @@ def segments(case: str) -> list[GoldenSegment]:
     """The segments of one case, by partition and offset."""
     info = case_info(case)
     manifests = [key.removesuffix(".rsm-manifest") for key in info["objects"] if key.endswith(".rsm-manifest")]
-    found: list[GoldenSegment] = []
+    originals: list[GoldenSegment] = []
     for partition in info["partitions"]:
         for segment in partition["segments"]:
             place = f"{info['topic']}-{info['topic_id']}/{partition['partition']}/{segment['base_offset']:020}-"
             (main_path,) = [path for path in manifests if path[:-22].endswith(place)]
-            found.append(
+            originals.append(
                 GoldenSegment(
                     case,
                     info["topic"],
@@ -81,7 +81,7 @@ def segments(case: str) -> list[GoldenSegment]:
                     main_path,
                 )
             )
-    return found
+    return originals
 
 
 ALL_SEGMENTS = [segment for case in CASES for segment in segments(case)]
@@ -90,8 +90,8 @@ ALL_SEGMENTS = [segment for case in CASES for segment in segments(case)]
 def settings_text(case: str) -> dict[str, str]:
     """The plugin's settings of one case, paths made absolute."""
     lines = (GOLDEN / case / "rsm.properties").read_text().splitlines()
-    found = dict(line.split("=", 1) for line in lines)
+    properties = dict(line.split("=", 1) for line in lines)
     return {
         name: str(GOLDEN / case / value) if name == "storage.root" or name.endswith(".key.file") else value
-        for name, value in found.items()
+        for name, value in properties.items()
     }

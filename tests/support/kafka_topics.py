@@ -168,8 +168,8 @@ async def _consumed(server: KafkaServer, place: Any, start: int, stop: int, isol
         consumer.seek(place, start)
         async with asyncio.timeout(TIMEOUT_S):
             while await consumer.position(place) < stop:
-                found: Mapping[Any, Sequence[Any]] = await consumer.getmany(timeout_ms=200)
-                rows += [_row(record) for record in found.get(place, ())]
+                fetched: Mapping[Any, Sequence[Any]] = await consumer.getmany(timeout_ms=200)
+                rows += [_row(record) for record in fetched.get(place, ())]
     return [row for row in rows if row["offset"] < stop]
 
 

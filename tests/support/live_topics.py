@@ -38,7 +38,7 @@ class TieredTopic:
 
     def tier(self, *, but_last: int = 0) -> int:
         """Copy the closed segments that were not, but for some of the last; one more than the last offset copied."""
-        described = [describe(found) for found in discover(self.server.log_dir, topics=[self.topic]).segments]
+        described = [describe(log_file) for log_file in discover(self.server.log_dir, topics=[self.topic]).segments]
         closed = sorted((s for s in described if not s.active), key=lambda s: (s.partition, s.base_offset))
         for segment in closed[: len(closed) - but_last]:
             place = segment.partition, segment.base_offset

@@ -107,10 +107,10 @@ class PartitionHistory:
 
 def _epochs(entries: Sequence[Entry], start: int) -> LeaderEpochs:
     """A leader-epoch checkpoint of these records; epochs without a record are left out, as Kafka does."""
-    found: list[tuple[int, int]] = []
+    extents: list[tuple[int, int]] = []
     for epoch, group in groupby(enumerate(entries, start), key=lambda item: item[1].epoch):
-        found.append((epoch, next(group)[0]))
-    return tuple(found)
+        extents.append((epoch, next(group)[0]))
+    return tuple(extents)
 
 
 _steps = st.one_of(

@@ -105,13 +105,13 @@ def rows(log: bytes | Sequence[bytes], **more: Any) -> list[Row]:
 
 
 def rows_of(batches: Any) -> list[Row]:
-    found: list[Row] = []
+    decoded: list[Row] = []
     for batch in batches:
         assert isinstance(batch, pa.RecordBatch)
         assert batch.num_rows
         batch.validate(full=True)
-        found += batch.to_pylist()
-    return found
+        decoded += batch.to_pylist()
+    return decoded
 
 
 def random_records(source: random.Random, count: int, *, headers: bool = True) -> list[Record]:
@@ -132,15 +132,15 @@ def random_records(source: random.Random, count: int, *, headers: bool = True) -
 
 def random_log(source: random.Random, batches: int) -> list[bytes]:
     """Batches of all kinds that follow each other, with holes between the offsets."""
-    found, offset = [], source.randrange(1000)
+    log, offset = [], source.randrange(1000)
     for _ in range(batches):
         producer = Producer(source.randrange(3), 0, 0, transactional=source.random() < 0.3)
         if source.random() < 0.1:
-            found.append(build_end_marker(offset, producer, commit=True))
+            log.append(build_end_marker(offset, producer, commit=True))
             offset += 1
             continue
         records = random_records(source, source.choice((1, 2, 7, 30)))
-        found.append(
+        log.append(
             compressed_batch(
                 records,
                 offset,
@@ -151,4 +151,4 @@ def random_log(source: random.Random, batches: int) -> list[bytes]:
             )
         )
         offset += len(records) + source.choice((0, 0, 5))
-    return found
+    return log

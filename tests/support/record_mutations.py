@@ -48,27 +48,27 @@ def check(mutation: Mutation, source: random.Random) -> bool:
     piece = source.choice((7, 64, 1 << 20))
     pieces = [mutation.damaged[at : at + piece] for at in range(0, len(mutation.damaged), piece)]
     try:
-        found = rows_of(decoder.decode(pieces, start_offset=source.choice((0, 3))))
+        decoded = rows_of(decoder.decode(pieces, start_offset=source.choice((0, 3))))
     except BatchCorrupt:
         return False
-    assert all(0 <= one["offset"] < two["offset"] for one, two in pairwise(found))
-    return bool(found)
+    assert all(0 <= one["offset"] < two["offset"] for one, two in pairwise(decoded))
+    return bool(decoded)
 
 
-def contents(found: list[Row]) -> list[tuple[object, ...]]:
+def contents(decoded: list[Row]) -> list[tuple[object, ...]]:
     """What the CRC vouches for: neither offset nor leader epoch is under it."""
-    return [(row["key"], row["value"], row["headers"], row["timestamp"], row["timestampType"]) for row in found]
+    return [(row["key"], row["value"], row["headers"], row["timestamp"], row["timestampType"]) for row in decoded]
 
 
 def _originals(source: random.Random) -> list[bytes]:
-    found: list[bytes] = []
+    batches: list[bytes] = []
     for codec in CODECS:
-        found += [compressed_batch(random_records(source, size), source.randrange(100), codec) for size in (1, 4, 20)]
+        batches += [compressed_batch(random_records(source, size), source.randrange(100), codec) for size in (1, 4, 20)]
     for magic in (0, 1):
         inner = b"".join(message(magic, i, source.randbytes(20), b"key", 1_000 + i) for i in range(5))
-        found += [message_set(magic, 4, inner, codec, 2_000) for codec in CODECS[1:]]
-        found.append(inner)
-    return found
+        batches += [message_set(magic, 4, inner, codec, 2_000) for codec in CODECS[1:]]
+        batches.append(inner)
+    return batches
 
 
 def _damage(source: random.Random, batch: bytearray) -> bytearray:

@@ -127,13 +127,13 @@ class _Handler(socketserver.StreamRequestHandler):
         there.join()
 
     def _exactly(self, size: int) -> bytes:
-        found = b""
-        while len(found) < size:
-            more = self.rfile.read(size - len(found))
+        data = b""
+        while len(data) < size:
+            more = self.rfile.read(size - len(data))
             if not more:
                 raise EOFError
-            found += more
-        return found
+            data += more
+        return data
 
 
 def _pump(source: socket.socket, sink: socket.socket) -> None:

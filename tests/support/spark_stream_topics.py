@@ -108,8 +108,8 @@ class Clock:
 
 def over_the_wire(offset: Json) -> Json:
     """As Spark hands an offset back."""
-    found: Json = json.loads(json.dumps(offset))
-    return found
+    json_offset: Json = json.loads(json.dumps(offset))
+    return json_offset
 
 
 class Query:

@@ -59,9 +59,9 @@ def files_of(segment: GoldenSegment) -> LogSegmentData:
 
 def original_indexes(segment: GoldenSegment) -> dict[IndexType, bytes]:
     """The bytes of every index that the segment has."""
-    found = {IndexType.LEADER_EPOCH: leader_epochs_of(segment)}
+    indexes = {IndexType.LEADER_EPOCH: leader_epochs_of(segment)}
     for kind, suffix in INDEX_FILES.items():
         path = segment.snapshot_path if kind is IndexType.PRODUCER_SNAPSHOT else segment.original(suffix)
         if path.exists():
-            found[kind] = path.read_bytes()
-    return found
+            indexes[kind] = path.read_bytes()
+    return indexes

@@ -76,8 +76,8 @@ class Partition:
         """What is seen below ``stop`` by one who knows the log up to ``end``, and where that read ends."""
         limit = min(stop, end)
         for offset, first in self.first_of.items():
-            told = offset in self.outcome and self.outcome[offset][1] < end
-            if offset < end and not told:
+            is_decided = offset in self.outcome and self.outcome[offset][1] < end
+            if offset < end and not is_decided:
                 limit = min(limit, first)
         seen = [offset for offset, (committed, _) in self.outcome.items() if committed and offset < limit]
         return sorted(seen), limit

@@ -134,15 +134,15 @@ def test_bodies_of_many_blocks_come_back(compression: CompressionType) -> None:
 def consumed(segment: GoldenSegment) -> dict[int, Record]:
     """The records that a Java consumer read, by offset."""
     with gzip.open(case_path(segment.case) / f"records-{segment.partition}.jsonl.gz", "rt") as lines:
-        return {found["offset"]: as_record(found) for found in map(json.loads, lines)}
+        return {row["offset"]: as_record(row) for row in map(json.loads, lines)}
 
 
-def as_record(found: dict[str, Any]) -> Record:
+def as_record(row: dict[str, Any]) -> Record:
     def data(text: str | None) -> bytes | None:
         return None if text is None else base64.b64decode(text)
 
-    headers = tuple(((data(name) or b"").decode(), data(value)) for name, value in found["headers"])
-    return Record(data(found["value"]), data(found["key"]), found["timestamp"], headers)
+    headers = tuple(((data(name) or b"").decode(), data(value)) for name, value in row["headers"])
+    return Record(data(row["value"]), data(row["key"]), row["timestamp"], headers)
 
 
 @pytest.mark.parametrize(
@@ -159,13 +159,13 @@ def test_built_batches_are_the_brokers_byte_for_byte(segment: GoldenSegment) -> 
             producer = Producer(
                 header.producer_id, header.producer_epoch, header.base_sequence, header.is_transactional
             )
-            made = build_batch(
+            batch = build_batch(
                 [records[offset] for offset in offsets],
                 header.base_offset,
                 producer=producer,
                 leader_epoch=header.partition_leader_epoch,
             )
-            assert made == wanted
+            assert batch == wanted
             compared += 1
     assert compared > 0
 
@@ -178,14 +178,14 @@ def test_end_markers_are_the_brokers_byte_for_byte(segment: GoldenSegment) -> No
     for header in markers:
         wanted = log[header.position : header.position + header.size_in_bytes]
         _, marker = Cursor(wanted[61:]).record(header.base_timestamp)
-        made = build_end_marker(
+        end_marker = build_end_marker(
             header.base_offset,
             Producer(header.producer_id, header.producer_epoch),
             commit=marker.key == b"\0\0\0\1",
             timestamp_ms=header.max_timestamp,
             coordinator_epoch=int.from_bytes((marker.value or b"")[2:], "big"),
         )
-        assert made == wanted
+        assert end_marker == wanted
 
 
 @pytest.mark.parametrize("segment", UNINTERRUPTED, ids=str)
@@ -259,7 +259,7 @@ def test_the_smallest_segment_has_one_batch(tmp_path: Path) -> None:
 def test_segments_of_one_partition_follow_each_other(tmp_path: Path) -> None:
     first = build_segment(tmp_path, 50_000)
     second = build_segment(tmp_path, 50_000, base_offset=first.end_offset + 1, seed=1)
-    assert [describe(found) for found in discover(tmp_path).segments] == [first, second]
+    assert [describe(segment) for segment in discover(tmp_path).segments] == [first, second]
 
 
 def test_a_written_segment_has_the_transaction_index_and_producers_it_was_given(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from tieredstore.backends.registry import settings_at
 from tieredstore.backends.wrappers.stack import open_wrapped
 from tieredstore.config import Settings, load_settings
 from tieredstore.errors import ConfigError
-from tieredstore.remote import RemoteStorageManager
 from tieredstore.remote.layout import KeyLayout
+from tieredstore.remote.manager import RemoteStorageManager
 
 
 @dataclass(frozen=True, slots=True)

