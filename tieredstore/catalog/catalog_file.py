@@ -64,6 +64,7 @@ class CatalogFile:
                     self.store.put(self.key, body, if_absent=True)
                 else:
                     self.store.replace(self.key, body, loaded.etag)
+            # Somebody else was faster. Their rows are as good as ours: both are merged, and it is tried again.
             except PreconditionFailed:
                 loaded = self.load(origin)
             else:

@@ -28,6 +28,7 @@ def described(source: SegmentSource, stored: StoredSegment) -> RemoteLogSegmentM
     if stored.manifest.metadata is None:
         metadata = _completed(source, metadata)
     if metadata.txn_idx_empty is None:
+        # The manifest tells it for nothing, which saves each read_committed a request for an empty index.
         entry = stored.manifest.segment_indexes.transaction
         metadata = dataclasses.replace(metadata, txn_idx_empty=entry is None or entry.size == 0)
     check_segment(metadata)
@@ -50,6 +51,7 @@ def _completed(source: SegmentSource, known: RemoteLogSegmentMetadata) -> Remote
     offsets = read_offset_index(indexes[IndexType.OFFSET], known.start_offset)
     times = read_time_index(indexes[IndexType.TIMESTAMP], known.start_offset)
     end_offset, max_timestamp = -1, times[-1].timestamp if len(times) else -1
+    # The last entry leads near the end: only a log with an empty index is walked as a whole.
     with opened_log(source, known, offsets[-1].position if len(offsets) else 0) as batches:
         for header in batches.headers():
             end_offset, max_timestamp = header.last_offset, max(max_timestamp, header.max_timestamp)

@@ -170,6 +170,7 @@ def trace_lineage(
     epochs = _epochs_of(ruler) if history is None else history
     reigns = _reigns(epochs)
     kept = {segment: _kept(segment, reigns) for segment in segments}
+    # All of the ruler is of its own epochs; an index that says otherwise cannot be its own.
     if kept.get(ruler) != [(ruler.start_offset, ruler.end_offset + 1)]:
         raise IndexesCorrupt(f"the leader-epoch index of {ruler} does not hold the epochs that its metadata names")
     spans = tuple(_cover(kept))
@@ -185,6 +186,7 @@ def trace_lineage(
 
 def _epochs_of(segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
     """The segment's epochs without those that have no record in it; the first one begins with the segment."""
+    # Segments from before Kafka had leader epochs name none: they count as older than all that do.
     named = segment.segment_leader_epochs or ((NO_EPOCH, segment.start_offset),)
     clamped = tuple((epoch, max(start, segment.start_offset)) for epoch, start in named)
     following = (*(start for _, start in clamped[1:]), _END)
@@ -227,6 +229,7 @@ def _cuts(segment: RemoteLogSegmentMetadata, pieces: Sequence[_Extent]) -> Itera
 def _cover(kept: Mapping[RemoteLogSegmentMetadata, Sequence[_Extent]]) -> Iterator[Span]:
     """One segment for each offset: go on in the one that covers the next offset and reaches furthest."""
     pieces = [(start, stop, segment) for segment, extents in kept.items() for start, stop in extents]
+    # From the end, so that the next piece is popped off the list in constant time.
     pieces.sort(key=lambda piece: piece[0], reverse=True)
     position = 0
     while pieces:

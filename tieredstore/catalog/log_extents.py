@@ -109,6 +109,7 @@ def offset_since(source: SegmentSource, segment: RemoteLogSegmentMetadata, times
     """
     times = time_index_of(source, segment)
     earlier = bisect_left(times, timestamp_ms, key=lambda entry: entry.timestamp)
+    # No entry proves any record to be too early.
     if not earlier:
         return segment.start_offset
     if times[-1].offset > segment.end_offset:

@@ -58,7 +58,9 @@ def load_catalog(
         survey = _survey(source, scope, loaded, pool, readers)
         traced = _trace(source, survey, pool, readers)
     if file is not None and loaded is not None and update_file:
+        # Only within the scope: of other partitions this listing knows nothing.
         gone = {path for path in loaded.rows.paths() if path not in survey.rows and _in_scope(path, scope)}
+        # A planning that learned nothing writes nothing: readers of a bucket may lack the right to.
         if survey.changed or gone:
             _save(file, loaded, origin, survey, gone)
     return catalog_of(traced, survey.problems)
@@ -111,6 +113,7 @@ def _unknown(
     """The whole segments whose manifests have to be read; the rest of the listing goes into ``survey``."""
     for objects in list_in_scope(source.store, source.layout.prefix, scope):
         manifest = objects.find(Suffix.MANIFEST)
+        # Without its manifest a segment was never committed; without the rest it cannot be read.
         if manifest is None or objects.missing:
             survey.problems.append(_incomplete(objects))
             continue
@@ -126,6 +129,7 @@ def _read(source: SegmentSource, objects: SegmentObjects) -> SegmentRow | Proble
     try:
         stored = load_segment(source.store, objects)
         return SegmentRow(objects.main_path, Stamp.of(stored.manifest_object), described(source, stored))
+    # Retention deletes all the time; what went between listing and reading is not damage.
     except SegmentNotFound:
         return None
     except (CorruptData, UnknownKey) as error:

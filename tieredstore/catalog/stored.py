@@ -55,6 +55,7 @@ def load_segment(store: ObjectStore, objects: SegmentObjects) -> StoredSegment:
     info = _manifest_of(objects)
     # The path without the prefix, which may have to stay out of messages.
     name = f"{objects.main_path}.{Suffix.MANIFEST.value}"
+    # The listing has the size: what cannot be a manifest costs no request.
     if info.size > MAX_MANIFEST_SIZE:
         raise ManifestCorrupt(f"{name} is damaged: it has {info.size} bytes, more than any manifest")
     try:

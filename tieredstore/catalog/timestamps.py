@@ -92,6 +92,7 @@ def offset_range(source: SegmentSource, lineage: Lineage, start_ms: int | None, 
 
 def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: BatchDecoding) -> OffsetAndTimestamp | None:
     """The first such record of one span."""
+    # The time index first: it bounds what is read, however long the segment is.
     extent = extent_for_time(source, span, timestamp_ms)
     decoder = _decoder(decoding)
     if decoder is None:

@@ -63,8 +63,10 @@ def _trace(
     history = None
     try:
         if needs_history(ruler, segments):
+            # The index never changes under its id, so that the catalog file may keep it.
             history = known.get(ruler.remote_log_segment_id) or read_history(source, ruler)
         lineage = trace_lineage(segments, ruler, history)
+    # Trouble with one partition is told where it is asked for; the others are as good as before.
     except (CorruptData, UnknownKey, IndexNotRecorded, SegmentNotFound) as error:
         return TracedPartition(ruler, None, PartitionSegments.of(segments, _explained(ruler, error)))
     return TracedPartition(ruler, history, PartitionSegments.of(segments, lineage))

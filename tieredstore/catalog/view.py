@@ -120,6 +120,7 @@ class Catalog:
         if not candidates:
             raise ResourceNotFound(f"no segment of topic {topic} with the id {topic_id} was found; there is {named}")
         last = candidates[-1]
+        # A guess would serve records of a topic that was deleted: where times overlap the user decides.
         if not all(last.follows(life) for life in candidates[:-1]):
             raise ConfigError(f"topic {topic} was created more than once; choose one of the topic ids {named}")
         return last

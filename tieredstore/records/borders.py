@@ -79,6 +79,7 @@ def end_of(segment: RemoteLogSegmentMetadata) -> Border:
 def around(borders: Borders, start: int, stop: int) -> Section:
     """The two borders closest to each other that hold all records with offsets from ``start`` up to ``stop``."""
     first = bisect_right(borders, start, lo=1, key=lambda border: border.high) - 1
+    # The borders behind the first one only: a window within one batch still needs two.
     last = bisect_left(borders, stop, lo=first + 1, hi=len(borders) - 1, key=lambda border: border.low)
     return borders[first], borders[last]
 
@@ -88,6 +89,7 @@ def oversized(borders: Borders, begin: Border, end: Border, max_bytes: int) -> I
     at = begin
     while at.position < end.position:
         following = _last_upto(borders, at.position + max_bytes)
+        # No border lies within reach, so that the next one is further away than max_bytes.
         if following.position <= at.position:
             following = _first_after(borders, at.position)
             yield at, following
@@ -97,6 +99,7 @@ def oversized(borders: Borders, begin: Border, end: Border, max_bytes: int) -> I
 def cut(borders: Borders, begin: Border, end: Border, max_bytes: int) -> Iterator[Section]:
     """Pieces from ``begin`` to ``end`` of near-equal sizes, each of ``max_bytes`` at most wherever borders allow it."""
     at = begin
+    # Even pieces, not full ones and a small rest: tasks should take about the same time.
     while (left := end.position - at.position) > max_bytes:
         even = at.position + -(-left // -(-left // max_bytes))
         following = _nearest(borders, at.position, even, at.position + max_bytes)

@@ -71,6 +71,7 @@ def stretches(lineage: Lineage, start: int, stop: int) -> Iterator[list[Span]]:
     for span in lineage.spans:
         if span.stop <= start:
             continue
+        # A gap parts two runs: transactions that are open there stay without outcome for what is before it.
         if not runs or runs[-1][-1].stop < span.start:
             runs.append([])
         runs[-1].append(span)
@@ -89,6 +90,7 @@ def checked_losses(lineage: Lineage, start: int, stop: int, settings: ReadSettin
 
 def lost_offsets(lineage: Lineage, start: int, stop: int) -> Iterator[LostOffsets]:
     """What of the offsets is in no segment, though later ones are in one: before the log's beginning, and in gaps."""
+    # Retention took these, or they were never copied: a consumer would be out of range here.
     if start < min(stop, lineage.earliest_offset):
         yield LostOffsets(lineage.partition, start, min(stop, lineage.earliest_offset))
     yield from lineage.gaps_between(start, stop)

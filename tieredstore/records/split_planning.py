@@ -190,6 +190,7 @@ def _with_aborted(
     """The parts with the aborted transactions whose records they must not give."""
     decided: list[SplitPart] = []
     for spans in stretches(lineage, start, stop):
+        # Asked for together beforehand: one by one, each index would wait for the one before it.
         transactions = Transactions(source, spans, _looked_up(source, spans, parts, pool))
         for number, span in enumerate(spans):
             while len(decided) < len(parts) and parts[len(decided)].start_offset < span.stop:
@@ -214,6 +215,7 @@ def _packed(partition: TopicIdPartition, parts: Iterable[SplitPart], bounds: _Bo
     size = 0
     for part in parts:
         size += len(part.extent)
+        # A part alone is a split however large it is: it could not be cut any further.
         if taken and not bounds.hold(size, part.stop_offset - taken[0].start_offset):
             yield RecordSplit(partition, tuple(taken))
             taken, size = [], len(part.extent)

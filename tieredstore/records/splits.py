@@ -82,6 +82,7 @@ def read_split(source: SegmentSource, split: RecordSplit, settings: ReadSettings
     what a record batch itself tells, IndexesCorrupt where the log does not have at the part's ends what the plan knows
     of them. A damaged batch that is left out is logged.
     """
+    # Each part is told the next one, whose segment is read ahead before this one has ended.
     followers = (*split.parts[1:], None)
     for part, following in zip(split.parts, followers, strict=True):
         yield from _read_part(source, part, following, settings)

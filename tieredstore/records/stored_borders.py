@@ -43,6 +43,7 @@ def load_borders(
             known = walked.get(border.position, border)
             low, high = max(known.low, border.low), min(known.high, border.high)
             walked[border.position] = Border(border.position, low, high)
+    # The usual case: the index stays as it is, and no border is made before it is asked for.
     if not walked:
         return borders
     of_index = (borders[number] for number in range(len(borders)))
@@ -123,6 +124,7 @@ class _Headers:
         end = self._start + len(self._piece)
         if position + HEADER_SIZE > end:
             kept = self._piece[position - self._start :]
+            # Seeking lets whole chunks between two headers go unread.
             if position > end:
                 self._stream.seek(position - self._begin)
             self._start, self._piece = position, kept + self._stream.read(_PIECE_SIZE)

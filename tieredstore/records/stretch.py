@@ -57,6 +57,7 @@ class Stretch:
     def read(self) -> Iterator[pa.RecordBatch]:
         """The records. ``report`` is kept up to date; it has ``undecided`` where the read ended early."""
         first = self._read_of(0)
+        # At offset 0 no transaction can reach over the beginning: most reads of whole topics ask for no snapshot.
         if self._committed and first is not None and first.start > 0 and self._transactions.reach_over(first.start):
             self._settle()
         for number in range(len(self._spans)):
@@ -79,6 +80,7 @@ class Stretch:
         aborted = self._transactions.aborted(number, span.start, span.stop) if self._committed else ()
         watch = TransactionWatch(span.stop) if self._watching else None
         decoder = self._settings.decoder(*([] if watch is None else ["offset"]))
+        # A span that ends before its segment does is cut by another copy or by the window.
         to_its_end = span.stop > span.segment.end_offset
         with extent.opened(self._source, self._settings.piece_bytes, lambda: self._following(number)) as pieces:
             decoded = decoder.decode(
@@ -111,6 +113,7 @@ class Stretch:
         """The records without those from the first undecided transaction on; the read is shortened to that."""
         if self._watching and watch.has_seen_one:
             self._settle()
+        # Settling has moved the stop; what was decoded before that is cut to it.
         count = bisect_left(int64_values(records, "offset"), self._stop)
         return leading(records, self._settings.schema, count)
 
@@ -119,6 +122,7 @@ class Stretch:
         self._watching = False
         undecided = self._transactions.first_undecided(self._stop)
         if undecided is not None:
+            # One that began before this read shortens it to nothing, not to less.
             self._stop = max(undecided.first_offset, self._start)
             self._report.undecided = undecided
             _logger.warning("%s", undecided)
@@ -139,6 +143,7 @@ def _of_segment(decoded: Iterator[pa.RecordBatch], segment: RemoteLogSegmentMeta
 
 def _check_end(decoder: RecordDecoder, extent: LogExtent, span: Span) -> None:
     """An extent that the offset index made too short lacks records, and nothing that comes later would tell."""
+    # A damaged batch that is left out may have been the last one: its end is not known then.
     ends_early = extent.byte_range.stop < span.segment.segment_size_in_bytes
     if ends_early and decoder.next_offset < span.stop and not decoder.skipped:
         raise IndexesCorrupt(

@@ -76,6 +76,7 @@ class RecordReader:
             raise ConfigError(f"there are no offsets from {start} up to {stop}: the window ends before it begins")
         first = lineage.earliest_offset if start is None else self._offset(lineage, start)
         last = lineage.end_offset if stop is None else self._offset(lineage, stop)
+        # Times need not ascend with offsets: the later one may come to lie before the earlier.
         return first, max(first, last)
 
     def _offset(self, lineage: Lineage, place: Place) -> int:

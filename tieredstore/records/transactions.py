@@ -47,6 +47,7 @@ class Transactions:
         while self._looked_into < len(self._spans) and (self._looked_into <= number or self._stable < stop):
             self._look_into(self._spans[self._looked_into])
             self._looked_into += 1
+        # Calls only go forward, so that what ended before is of no use to a later one.
         self._aborted = [entry for entry in self._aborted if entry.last_offset >= start]
         return [entry for entry in self._aborted if entry.first_offset < stop]
 
@@ -67,6 +68,7 @@ class Transactions:
         Two requests, for the producer snapshot of the last segment; none if an index has told already that all of
         them are decided.
         """
+        # The last stable offset lies behind the read: all of its transactions were decided by then.
         if self._stable >= stop:
             return None
         last = self._spans[-1]
@@ -96,6 +98,7 @@ def aborted_in(source: SegmentSource, span: Span) -> Sequence[AbortedTransaction
 
     Two requests; none for a segment that is known to have no transaction index. IndexesCorrupt for a damaged one.
     """
+    # None means that nobody said so; then the index is asked for.
     if span.segment.txn_idx_empty:
         return ()
     try:

@@ -61,6 +61,7 @@ class CachedLoads(Generic[Value]):
                 future: Future[Value] = Future()
                 future.set_result(cached)
                 return future
+            # On a thread of the pool, so that a caller who stops waiting leaves it to the others.
             future = self._pool.submit(self._run, key, load)
             if not future.done():  # an executor may run the task before submit returns
                 self._running[key] = future

@@ -83,6 +83,7 @@ class ChunkLoader:
 
         With a ``destination`` (which a cache leaves aside: it shares what it loads) chunks inside it come there.
         """
+        # Without a cache nothing is shared: the load is this reader's own, and its memory is used again.
         if self.cache is None:
             run = greedy_run(first, limit, size_of=segment.index.original_size, max_bytes=max_bytes)
             job = Job(segment, run, buffers, destination)
@@ -191,6 +192,7 @@ class ChunkLoader:
         try:
             self._read_stored(segment, start, stored)
         except RangeNotSatisfiable as error:
+            # Of a run that reaches past the object's end the first chunks may still be there.
             if len(run) > 1:
                 return self._fetch_one_by_one(job)
             raise self._manifests.why_missing(segment.metadata, segment.log_key, error, SegmentCorrupt) from error

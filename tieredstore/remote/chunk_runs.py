@@ -17,6 +17,7 @@ def greedy_run(
 
     Whole chunks in order, as many as their original sizes fit ``max_bytes``, and always ``first`` itself.
     """
+    # The first chunk comes whatever its size: a limit below one chunk must not stop reading.
     total, stop = size_of(first), first + 1
     while stop < limit and (total := total + size_of(stop)) <= max_bytes and is_missing(stop):
         stop += 1

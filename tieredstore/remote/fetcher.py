@@ -59,6 +59,7 @@ class Fetcher:
             coalesce_max_bytes=settings.coalesce_max_bytes,
             counters=counters,
         )
+        # The setting is the chunk cache's: without one a read waits as long as the store does.
         timeout_s = None if settings.chunk_cache is None else settings.chunk_cache.get_timeout_ms / 1000
         options = ReadOptions(settings.read_ahead_bytes, timeout_s)
         return cls(manifests, indexes, SegmentLogs(layout, manifests, loader, options, pools=pools), counters, cache)

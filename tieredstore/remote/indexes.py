@@ -73,6 +73,7 @@ class Indexes:
         opened = self._manifests.get(metadata)
         entries = dict(opened.manifest.segment_indexes.recorded())
         recorded = [kind for kind in types if kind in entries]
+        # Empty indexes have no bytes to ask the store for, encrypted segments included.
         if not any(entries[kind].size for kind in recorded):
             return {kind: io.BytesIO() for kind in recorded}
         key = self._layout.data_key(metadata, Suffix.INDEXES)
@@ -95,6 +96,7 @@ class Indexes:
         indexes = self._from_blob(blob_key, metadata, opened)
         if indexes is None:
             stored = self._fetch(key, metadata, opened.manifest)
+            # All of the segment's indexes lie in one object: one request brings them, and they are kept as one.
             indexes = _opened(stored, opened, metadata)
             if self._blobs is not None:
                 self._blobs.put(blob_key, stored if self._keep_stored else b"".join(indexes.values()))

@@ -22,6 +22,7 @@ class KeyLayout:
 
     def data_key(self, metadata: RemoteLogSegmentMetadata, suffix: Suffix) -> str:
         """The key where ``.log`` or ``.indexes`` are read: custom metadata, where it is recorded, goes first."""
+        # A prefix that was changed since applies to new segments only: what was recorded leads to the old ones.
         recorded = CustomMetadata.from_bytes(metadata.custom_metadata or b"")
         prefix = self.prefix if recorded.object_prefix is None else recorded.object_prefix
         path = recorded.object_key or main_path(metadata.remote_log_segment_id, metadata.start_offset)

@@ -148,6 +148,7 @@ class RemoteStorageManager(RemoteStorageManagerBase):
 
         As in the plugin, the keys are those of the current prefix; custom metadata is not looked at.
         """
+        # First, so that memory does not keep a segment visible that is going.
         self._fetcher.forget(metadata)
         with metrics.SEGMENT_DELETE_ERRORS.count_exceptions():
             started = perf_counter()

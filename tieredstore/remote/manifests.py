@@ -77,6 +77,7 @@ class Manifests:
         corrupt: type[CorruptData],
     ) -> CorruptData | SegmentNotFound:
         """Why an object that a manifest points to is missing or short: corruption, unless a delete went by."""
+        # A cached manifest may be one of a segment that is deleted by now.
         self.forget(metadata)
         try:
             self._store.head(self._layout.key(metadata, Suffix.MANIFEST))
@@ -92,6 +93,7 @@ class Manifests:
             manifest = read_manifest(self._store, key, shown)
         except ObjectNotFound as error:
             raise SegmentNotFound(f"{metadata} is not in the store: {shown} does not exist") from error
+        # Unwrapped once for all reads of the segment: RSA takes longer than decrypting a chunk.
         return OpenManifest(manifest, self._open(manifest))
 
     def _open(self, manifest: SegmentManifest) -> SegmentCipher | UnknownKey | ManifestCorrupt | None:

@@ -89,6 +89,7 @@ class SegmentLogs:
             prepared = self._prepared.pop(metadata.remote_log_segment_id, None)
         if prepared is None:
             return None
+        # What was prepared begins at the first byte; another range has to be planned anew.
         if byte_range is not None and byte_range != ByteRange(0, metadata.segment_size_in_bytes):
             prepared.drop()
             return None
@@ -130,6 +131,7 @@ class _Prepared:
         """The stream; None if it could not be opened: who opens it now is told why."""
         try:
             return self._opening.result()
+        # The caller opens the segment itself then, and meets the error where it can be handled.
         except TieredStoreError:
             return None
 

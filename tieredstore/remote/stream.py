@@ -127,6 +127,7 @@ class SegmentStream(io.RawIOBase):
                 self._schedule(len(target) - filled, destination)
                 filled += self._take(target[filled:])
         except BaseException:
+            # Nothing was consumed: the same read may be tried again.
             self._position = start
             self._forget()
             raise
@@ -160,6 +161,7 @@ class SegmentStream(io.RawIOBase):
         if not self.closed:
             idle = not self._scheduled
             self._forget()
+            # Memory that a load may still write into is left to that load.
             if idle:
                 self._loader.give_buffers(self._buffers)
             if self.continuation is not None and self.remaining:
@@ -181,6 +183,7 @@ class SegmentStream(io.RawIOBase):
         most = self._loader.coalesce_max_bytes
         ahead = self._options.read_ahead_bytes if self._sequential else 0
         horizon = self._position + max(min(needed, most), ahead)
+        # After a seek: what is asked for and no more, since the next read may be anywhere.
         if not ahead:
             self._start_loads(horizon, self._position + needed, most, destination)
             return

@@ -95,11 +95,14 @@ class SegmentWriter:
         """
         with _opened(data.log_segment) as log:
             compress = self._decide(metadata, log)
+            # A key of its own for each copy: two objects never share a key and an IV.
             data_key = None if self._options.key_ring is None else DataKey.generate(self._random_bytes)
+            # Asked before the long upload of the log; the conditional puts decide in the end.
             self._refuse_existing(metadata)
             with _Attempt(self._store, self._layout, metadata) as attempt:
                 upload = _Upload(self._options, metadata, compress, data_key, self._random_bytes)
                 chunks = upload.chunks(log, self._pool)
+                # In this order: what the manifest points to is there whole before the manifest is.
                 attempt.put(Suffix.LOG, _counted(chunks, metadata, on_progress))
                 blobs, entries = upload.indexes(data)
                 attempt.put(Suffix.INDEXES, b"".join(blobs))
