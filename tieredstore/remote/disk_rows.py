@@ -178,21 +178,21 @@ class Rows(Cache):
 
     def _connect(self) -> sqlite3.Connection:
         # other threads close it: all of them at the end, and those of ended threads here
-        connection = sqlite3.connect(self._path, timeout=_LOCK_TIMEOUT, isolation_level=None, check_same_thread=False)
+        opened = sqlite3.connect(self._path, timeout=_LOCK_TIMEOUT, isolation_level=None, check_same_thread=False)
         with self._lock:
             ended = [self._connections.pop(thread) for thread in list(self._connections) if not thread.is_alive()]
-            self._connections[threading.current_thread()] = connection
+            self._connections[threading.current_thread()] = opened
         for connection in ended:
             connection.close()
         if self._is_shut:  # meanwhile, so that nobody else would close it
-            connection.close()
+            opened.close()
         try:
             for pragma in _PRAGMAS:
-                connection.execute(pragma)
+                opened.execute(pragma)
         except BaseException:
-            connection.close()
+            opened.close()
             raise
-        return connection
+        return opened
 
     def _is_too_old(self, used: float, now: float) -> bool:
         return self._retention is not None and now - used >= self._retention
