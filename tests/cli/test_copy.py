@@ -21,10 +21,10 @@ from tests.support.cli_process import (
     tieredstore,
     write_settings,
 )
-from tieredstore.cli import copying
 from tieredstore.format.custom_metadata import CustomMetadata
 from tieredstore.kafka.logdir import FoundSegment, LogSegment, describe
 from tieredstore.model import Uuid
+from tieredstore.ops import shipping
 
 SINGLE = "single-0"
 
@@ -280,7 +280,7 @@ def test_a_segment_that_the_broker_deletes_meanwhile_fails_alone(
             found.path("log").unlink()
         return segment
 
-    monkeypatch.setattr(copying, "describe", describe_and_lose)
+    monkeypatch.setattr(shipping, "describe", describe_and_lose)
     done = tieredstore("copy", "-c", settings, log_dir / SINGLE, "--json")
     assert (done.code, statuses(done)) == (2, ["copied", "failed", "copied"])
     assert "00000000000000000001.log is missing" in done.stderr

@@ -7,10 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli_process import ORIGINALS, stored_files, tieredstore, write_settings
-from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog import list_segments
-from tieredstore.cli.deleting import delete_objects
-from tieredstore.testing.faults import FaultyStore
 
 
 @pytest.fixture
@@ -52,17 +48,3 @@ def test_what_is_left_of_a_segment_goes_only_by_its_id(left: list[str], settings
     assert done.code == 0
     assert len(stored_files(tmp_path)) == 6
     assert all(not path.name.startswith(f"{1:020}") for path in stored_files(tmp_path))
-
-
-def test_the_manifest_goes_first_wherever_the_store_fails(settings: Path, tmp_path: Path) -> None:
-    keys = [str(path.relative_to(tmp_path / "store")) for path in stored_files(tmp_path)][:3]
-    for number in range(2):
-        inner = MemoryObjectStore()
-        for key in keys:
-            inner.put(key, b"x")
-        store = FaultyStore(inner, number)
-        (found,) = list_segments(inner)
-        with pytest.raises(Exception, match="told to fail"):
-            delete_objects(store, found)
-        left = [info.key for info in inner.list()]
-        assert left == (keys if number == 0 else [key for key in keys if not key.endswith("manifest")])

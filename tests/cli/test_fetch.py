@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.cli_process import TXN, command, environment, stored_files, tieredstore, write_settings
-from tieredstore.cli.fetching import parse_range, read_sizes, slice_of
+from tieredstore.cli.fetch import parse_range
 from tieredstore.errors import ConfigError
-from tieredstore.model import ByteRange
+from tieredstore.ops.log_ranges import range_of_slice
 
 LOG = (TXN / "00000000000000000605.log").read_bytes()
 BOUND = st.none() | st.integers(-60, 60) | st.integers()
@@ -36,7 +36,7 @@ def written(bound: int | None) -> str:
 @given(start=BOUND, stop=BOUND, size=st.integers(0, 50))
 def test_a_range_takes_what_a_python_slice_takes(start: int | None, stop: int | None, size: int) -> None:
     data = bytes(range(size))
-    inside = slice_of(parse_range(f"{written(start)}:{written(stop)}"), size)
+    inside = range_of_slice(parse_range(f"{written(start)}:{written(stop)}"), size)
     assert data[inside.start : inside.stop] == data[start:stop]
 
 
@@ -44,21 +44,6 @@ def test_a_range_takes_what_a_python_slice_takes(start: int | None, stop: int | 
 def test_what_is_not_a_range_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="is not a range"):
         parse_range(text)
-
-
-@given(start=st.integers(0, 2000), size=st.integers(0, 2000), chunk=st.integers(1, 300))
-def test_reads_tile_the_range_and_end_at_chunk_borders(start: int, size: int, chunk: int) -> None:
-    sizes = list(read_sizes(ByteRange(start, start + size), chunk))
-    assert sum(sizes) == size
-    assert all(0 < one <= 8 * chunk for one in sizes)
-    ends = [start + sum(sizes[: n + 1]) for n in range(len(sizes))]
-    assert all(end % chunk == 0 for end in ends[:-1])
-
-
-def test_reads_of_large_chunks_are_bounded() -> None:
-    assert max(read_sizes(ByteRange(0, 1 << 31), 4 << 20)) == 32 << 20
-    assert max(read_sizes(ByteRange(0, 1 << 31), 60 << 20)) == 60 << 20
-    assert max(read_sizes(ByteRange(0, 1 << 31), 1 << 30)) == 1 << 30
 
 
 @pytest.mark.parametrize(

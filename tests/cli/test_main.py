@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli_process import ORIGINALS, spawn, tieredstore, write_settings
-from tieredstore.cli import listing
+from tieredstore.cli import ls
 from tieredstore.cli.main import main
 
 COMMANDS = ["copy", "ls", "inspect", "fetch", "index", "cat", "offsets", "dump", "delete", "keys generate", "version"]
@@ -108,7 +108,7 @@ def test_a_bug_shows_its_traceback_and_no_values(tmp_path: Path, monkeypatch: py
     def broken(*_arguments: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(listing, "load_listing", broken)
+    monkeypatch.setattr(ls, "load_listing", broken)
     with pytest.raises(ZeroDivisionError):
         main(["ls", "-c", str(write_settings(tmp_path))])
 

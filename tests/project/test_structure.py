@@ -48,7 +48,6 @@ LOGGERS_STILL_TO_SPELL = {
     "tieredstore.backends.s3.client",
     "tieredstore.backends.s3.credentials",
     "tieredstore.backends.s3.upload",
-    "tieredstore.cli.committed",
     "tieredstore.live.clients",
 }
 """Modules that spell their logger otherwise. Only ever shortened."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tieredstore.backends.base import ObjectInfo, ObjectStore
-from tieredstore.format.keys import ObjectKey, Suffix, listing_prefix, parse_key
+from tieredstore.format.keys import ObjectKey, Suffix, listing_prefix, padded_offset, parse_key
 from tieredstore.model import RemoteLogSegmentId, TopicIdPartition, Uuid
 
 _PAGE: Final = 1000
@@ -50,6 +50,7 @@ class Scope:
     topic_id: Uuid | None = None
     partition: int | None = None
     topics: frozenset[str] | None = None
+    first_offset: int | None = None
 
     def listing_prefix(self, prefix: str) -> str:
         """The longest text that starts all keys in scope; some others may start with it too."""
@@ -60,6 +61,16 @@ class Scope:
             return prefix + "".join(letter for letter, _ in same)
         return listing_prefix(prefix, self.topic, self.topic_id, self.partition)
 
+    def start_after(self, prefix: str) -> str | None:
+        """A text that comes right before the keys of ``first_offset``: what lies before it is not even listed.
+
+        Only within one partition are keys in the order of offsets. Those whose offsets a JVM wrote in other digits
+        than ASCII's come after all others.
+        """
+        if self.first_offset is None or self.topic is None or self.topic_id is None or self.partition is None:
+            return None
+        return f"{self.listing_prefix(prefix)}{padded_offset(self.first_offset)}"
+
     def holds(self, key: ObjectKey) -> bool:
         """Whether the object is in scope."""
         where = key.segment_id.topic_id_partition
@@ -68,6 +79,7 @@ class Scope:
             and (self.topics is None or where.topic in self.topics)
             and (self.topic_id is None or where.topic_id == self.topic_id)
             and (self.partition is None or where.partition == self.partition)
+            and (self.first_offset is None or key.start_offset >= self.first_offset)
         )
 
 
@@ -78,12 +90,14 @@ def list_segments(
     topic: str | None = None,
     topic_id: Uuid | None = None,
     partition: int | None = None,
+    first_offset: int | None = None,
 ) -> Iterator[SegmentObjects]:
     """The segments under ``key.prefix``, in key order, incomplete ones too; objects that are not ours are passed over.
 
-    One listing, consumed page by page.
+    One listing, consumed page by page. With ``first_offset`` come segments that begin there or later; of one partition
+    (all three of its parts given) the earlier ones cost no requests.
     """
-    return list_in_scope(store, prefix, Scope(topic, topic_id, partition))
+    return list_in_scope(store, prefix, Scope(topic, topic_id, partition, first_offset=first_offset))
 
 
 def list_in_scope(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[SegmentObjects]:
@@ -108,7 +122,8 @@ def _listed(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[ObjectInf
     begins anew behind it, so that a few topics of a large store cost no more than a listing each.
     """
     if not scope.topics:
-        return iter(()) if scope.topics is not None else store.list(scope.listing_prefix(prefix))
+        start_after = scope.start_after(prefix)
+        return iter(()) if scope.topics is not None else store.list(scope.listing_prefix(prefix), start_after)
     return _listed_with_jumps(store, scope.listing_prefix(prefix), [listing_prefix(prefix, t) for t in scope.topics])
 
 

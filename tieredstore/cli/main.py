@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 import typer
 
-from tieredstore.cli import copying, deleting, dumping, fetching, inspecting, keys, listing, records
+from tieredstore.cli import copy, delete, dump, fetch, inspect, keys, ls, records
 from tieredstore.cli.output import complain
 from tieredstore.errors import TieredStoreError
 
@@ -86,15 +86,15 @@ def options(
         logger.setLevel(logging.INFO)
 
 
-app.command()(copying.copy)
-app.command()(listing.ls)
-app.command()(inspecting.inspect)
-app.command()(fetching.fetch)
-app.command()(fetching.index)
+app.command()(copy.copy)
+app.command()(ls.ls)
+app.command()(inspect.inspect)
+app.command()(fetch.fetch)
+app.command()(fetch.index)
 app.command()(records.cat)
 app.command()(records.offsets)
-app.command()(dumping.dump)
-app.command()(deleting.delete)
+app.command()(dump.dump)
+app.command()(delete.delete)
 app.add_typer(keys.app, name="keys")
 
 

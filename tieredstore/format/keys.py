@@ -60,7 +60,12 @@ def main_path(segment_id: RemoteLogSegmentId, start_offset: int) -> str:
         raise ConfigError(f"partition {where.partition} of {where.topic} is outside of 0..{MAX_INT32}")
     if not 0 <= start_offset <= MAX_INT64:
         raise ConfigError(f"start offset {start_offset} of {where} is outside of 0..{MAX_INT64}")
-    return f"{where.topic}-{where.topic_id}/{where.partition}/{start_offset:020d}-{segment_id.id}"
+    return f"{where.topic}-{where.topic_id}/{where.partition}/{padded_offset(start_offset)}-{segment_id.id}"
+
+
+def padded_offset(start_offset: int) -> str:
+    """The offset as keys have it: of equal width, so that they sort by it."""
+    return f"{start_offset:0{_OFFSET_DIGITS}d}"
 
 
 def object_key(prefix: str, main_path: str, suffix: Suffix) -> str:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated
 
 import typer
 
-from tieredstore.catalog import SegmentObjects, StoredSegment, list_segments, load_segments
+from tieredstore.catalog import StoredSegment, list_segments
 from tieredstore.cli.arguments import Json, SettingsPath, StoreUrl, TopicId
-from tieredstore.cli.opened import OpenedStore, opened
+from tieredstore.cli.opened import opened
 from tieredstore.cli.output import (
     JsonValue,
     complain,
@@ -23,45 +21,9 @@ from tieredstore.cli.output import (
     print_table,
     ratio_of,
 )
-from tieredstore.errors import ManifestCorrupt, SegmentNotFound
-from tieredstore.format.keys import Suffix
+from tieredstore.errors import ManifestCorrupt
 from tieredstore.model import TopicIdPartition, Uuid, human_bytes
-
-_READERS: Final = 16  # manifests are small: a listing waits for round trips, not for bytes
-
-Loaded: TypeAlias = StoredSegment | ManifestCorrupt | None
-"""A segment, the damage of its manifest, or None where there is no manifest."""
-
-
-@dataclass(frozen=True, slots=True)
-class ListedSegment:
-    """One segment of a listing, with what its manifest says, if it has one."""
-
-    objects: SegmentObjects
-    loaded: Loaded
-
-    @property
-    def where(self) -> TopicIdPartition:
-        """The partition it is of."""
-        return self.objects.segment_id.topic_id_partition
-
-    @property
-    def whole(self) -> StoredSegment | None:
-        """The segment if nothing of it is missing or damaged."""
-        return self.loaded if isinstance(self.loaded, StoredSegment) and not self.objects.missing else None
-
-    @property
-    def max_timestamp_ms(self) -> int | None:
-        """The greatest timestamp of its batches, where it is known."""
-        known = isinstance(self.loaded, StoredSegment) and self.loaded.metadata.max_timestamp_ms >= 0
-        return self.loaded.metadata.max_timestamp_ms if known and isinstance(self.loaded, StoredSegment) else None
-
-    @property
-    def fault(self) -> str:
-        """What keeps it from being read, for a person."""
-        if isinstance(self.loaded, ManifestCorrupt):
-            return str(self.loaded)
-        return "no " + ", no ".join(f".{suffix.value}" for suffix in self.objects.missing)
+from tieredstore.ops.listing import ListedSegment, SegmentTotals, load_listing
 
 
 def ls(
@@ -81,11 +43,11 @@ def ls(
 
     Example: tieredstore ls -c store.properties orders 0
     """
-    wanted_id = None if topic_id is None else Uuid.parse(topic_id)
-    with opened(settings, store) as place:
-        found = list_segments(place.store, place.layout.prefix, topic=topic, topic_id=wanted_id, partition=partition)
+    incarnation = None if topic_id is None else Uuid.parse(topic_id)
+    with opened(settings, store) as bucket:
+        objects = list_segments(bucket.store, bucket.prefix, topic=topic, topic_id=incarnation, partition=partition)
         damage: list[ManifestCorrupt] = []
-        listed = _noting(damage, load_listing(place, found))
+        listed = _noting(damage, load_listing(bucket.store, objects))
         if as_json:
             sys.stdout.writelines(json_array(segment_row(segment) for segment in listed))
         elif partition is None:
@@ -96,26 +58,11 @@ def ls(
         raise typer.Exit(ManifestCorrupt.exit_code)
 
 
-def load_listing(place: OpenedStore, found: Iterable[SegmentObjects]) -> Iterator[ListedSegment]:
-    """The segments in the order of (topic, topic id, partition, base offset, segment id), their manifests read.
-
-    The listing is held, manifests are not. A segment that is deleted meanwhile is left out.
-    """
-    ordered = sorted(found, key=_order)
-    with_manifest = [segment for segment in ordered if segment.find(Suffix.MANIFEST) is not None]
-    with ThreadPoolExecutor(_READERS, thread_name_prefix="tieredstore-ls") as pool:
-        loaded = load_segments(place.store, with_manifest, pool)
-        for segment in ordered:
-            manifest = next(loaded) if segment.find(Suffix.MANIFEST) is not None else None
-            if not isinstance(manifest, SegmentNotFound):
-                yield ListedSegment(segment, manifest)
-
-
 def segment_row(segment: ListedSegment) -> dict[str, JsonValue]:
     """One segment for scripts; what is not known is null."""
     objects, loaded = segment.objects, segment.loaded
     row: dict[str, JsonValue] = {
-        **partition_row(segment.where),
+        **partition_row(segment.partition),
         "base_offset": objects.start_offset,
         "end_offset": None,
         "segment_id": str(objects.segment_id.id),
@@ -135,9 +82,9 @@ def segment_row(segment: ListedSegment) -> dict[str, JsonValue]:
     return {**row, **_manifest_row(loaded)} if isinstance(loaded, StoredSegment) else row
 
 
-def partition_row(where: TopicIdPartition) -> dict[str, JsonValue]:
+def partition_row(partition: TopicIdPartition) -> dict[str, JsonValue]:
     """Which partition, for scripts."""
-    return {"topic": where.topic, "topic_id": str(where.topic_id), "partition": where.partition}
+    return {"topic": partition.topic, "topic_id": str(partition.topic_id), "partition": partition.partition}
 
 
 def leader_epoch_rows(epochs: Iterable[tuple[int, int]]) -> list[JsonValue]:
@@ -158,11 +105,6 @@ def _manifest_row(loaded: StoredSegment) -> dict[str, JsonValue]:
     }
 
 
-def _order(objects: SegmentObjects) -> tuple[str, str, int, int, str]:
-    where = objects.segment_id.topic_id_partition
-    return where.topic, str(where.topic_id), where.partition, objects.start_offset, str(objects.segment_id.id)
-
-
 def _noting(damage: list[ManifestCorrupt], listed: Iterable[ListedSegment]) -> Iterator[ListedSegment]:
     """``listed``, with the damaged manifests gathered on the way."""
     for segment in listed:
@@ -173,37 +115,38 @@ def _noting(damage: list[ManifestCorrupt], listed: Iterable[ListedSegment]) -> I
 
 def _print_partitions(listed: Iterable[ListedSegment]) -> None:
     rows: list[list[str]] = []
-    total = _Totals()
-    for where, group in itertools.groupby(listed, key=lambda segment: segment.where):
-        totals = _Totals()
+    total = SegmentTotals()
+    for partition, group in itertools.groupby(listed, key=lambda segment: segment.partition):
+        totals = SegmentTotals()
         for segment in group:
             if segment.whole is None:
                 _report(segment)
             else:
-                totals.add(segment, segment.whole)
-                total.add(segment, segment.whole)
-        rows.append([where.topic, str(where.topic_id), str(where.partition), *totals.cells()])
+                totals.add(segment.whole)
+                total.add(segment.whole)
+        rows.append([partition.topic, str(partition.topic_id), str(partition.partition), *_cells(totals)])
     if not rows:
         complain("no segments found")
         return
-    rows.append(["total", "", "", *total.cells(offsets=False)])
+    segments, _, *sums = _cells(total)  # offsets of several partitions have no span
+    rows.append(["total", "", "", segments, "", *sums])
     columns = ("TOPIC", "TOPIC ID", ">PARTITION", ">SEGMENTS", "OFFSETS", ">SIZE", ">STORED", ">RATIO", "LAST RECORDS")
     print_table(columns, rows, total=True)
 
 
 def _print_segments(listed: Iterable[ListedSegment]) -> None:
     rows: list[list[str]] = []
-    total = _Totals()
+    total = SegmentTotals()
     for segment in listed:
         if segment.whole is None:
             _report(segment)
             continue
-        total.add(segment, segment.whole)
+        total.add(segment.whole)
         rows.append(_segment_cells(segment, segment.whole))
     if not rows:
         complain("no segments found")
         return
-    _, _, size, stored, ratio, _ = total.cells(offsets=False)
+    _, _, size, stored, ratio, _ = _cells(total)
     rows.append(["total", "", size, stored, ratio, "", "", "", ""])
     columns = (">OFFSET", ">END", ">SIZE", ">STORED", ">RATIO", "FORM", "LAST RECORD", "TOPIC ID", "SEGMENT ID")
     print_table(columns, rows, total=True)
@@ -219,7 +162,7 @@ def _segment_cells(segment: ListedSegment, whole: StoredSegment) -> list[str]:
         human_ratio(metadata.segment_size_in_bytes, stored),
         _form(whole),
         iso_utc(segment.max_timestamp_ms) or "?",
-        str(segment.where.topic_id),
+        str(segment.partition.topic_id),
         str(segment.objects.segment_id.id),
     ]
 
@@ -232,36 +175,23 @@ def _form(whole: StoredSegment) -> str:
 
 
 def _report(segment: ListedSegment) -> None:
-    where, objects = segment.where, segment.objects
-    complain(
-        f"segment {objects.segment_id.id} of {where} at offset {objects.start_offset} cannot be read: {segment.fault}"
-    )
+    objects = segment.objects
+    if isinstance(segment.loaded, ManifestCorrupt):
+        fault = str(segment.loaded)
+    else:
+        fault = "no " + ", no ".join(f".{suffix.value}" for suffix in objects.missing)
+    name = f"segment {objects.segment_id.id} of {segment.partition} at offset {objects.start_offset}"
+    complain(f"{name} cannot be read: {fault}")
 
 
-class _Totals:
-    """Sums over segments."""
-
-    def __init__(self) -> None:
-        self._segments = self._size = self._stored = 0
-        self._offsets: list[int] = []
-        self._timestamps: list[int] = []
-
-    def add(self, segment: ListedSegment, whole: StoredSegment) -> None:
-        self._segments += 1
-        self._size += whole.metadata.segment_size_in_bytes
-        self._stored += segment.objects.stored_size
-        self._offsets += [whole.metadata.start_offset, max(whole.metadata.start_offset, whole.metadata.end_offset)]
-        if segment.max_timestamp_ms is not None:
-            self._timestamps.append(segment.max_timestamp_ms)
-
-    def cells(self, *, offsets: bool = True) -> list[str]:
-        """Segments, offsets, original and stored size, ratio, and the time span of the segments' last records."""
-        span = [iso_utc(bound(self._timestamps)) or "?" for bound in (min, max)] if self._timestamps else ["?"]
-        return [
-            str(self._segments),
-            f"{min(self._offsets)} … {max(self._offsets)}" if offsets and self._offsets else "",
-            human_bytes(self._size),
-            human_bytes(self._stored),
-            human_ratio(self._size, self._stored),
-            " … ".join(dict.fromkeys(span)),
-        ]
+def _cells(totals: SegmentTotals) -> list[str]:
+    """Segments, offsets, original and stored size, ratio, and the time span of the segments' last records."""
+    span = ["?"] if totals.timestamps is None else [iso_utc(bound) or "?" for bound in totals.timestamps]
+    return [
+        str(totals.segments),
+        "" if totals.offsets is None else " … ".join(map(str, totals.offsets)),
+        human_bytes(totals.size),
+        human_bytes(totals.stored_size),
+        human_ratio(totals.size, totals.stored_size),
+        " … ".join(dict.fromkeys(span)),
+    ]

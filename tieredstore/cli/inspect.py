@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from tieredstore.catalog import StoredSegment
-from tieredstore.cli.address import Address, resolve
+from tieredstore.cli.addresses import parse_address, segment_at
 from tieredstore.cli.arguments import BaseOffset, Json, Partition, SegmentId, SettingsPath, StoreUrl, Topic, TopicId
-from tieredstore.cli.listing import leader_epoch_rows, partition_row
+from tieredstore.cli.ls import leader_epoch_rows, partition_row
 from tieredstore.cli.opened import opened
 from tieredstore.cli.output import (
     JsonValue,
@@ -26,9 +26,9 @@ from tieredstore.cli.output import (
 )
 from tieredstore.errors import CorruptData
 from tieredstore.format.chunk_index import ChunkIndex, FixedChunkIndex
-from tieredstore.format.keys import Suffix
 from tieredstore.model import RemoteLogSegmentMetadata, human_bytes
-from tieredstore.remote.layout import KeyLayout
+from tieredstore.ops.bucket import Bucket
+from tieredstore.ops.inspection import InspectedObject, StoredChunkSizes, inspect_objects
 
 
 def inspect(
@@ -49,9 +49,9 @@ def inspect(
 
     Example: tieredstore inspect -c store.properties orders 0 0 --chunks
     """
-    address = Address.parse(topic, partition, base_offset, topic_id, segment_id)
-    with opened(settings, store) as place:
-        view = SegmentView(resolve(place, address), place.layout)
+    address = parse_address(topic, partition, base_offset, topic_id, segment_id)
+    with opened(settings, store) as bucket:
+        view = SegmentView(segment_at(bucket, address), bucket)
     if as_json:
         print_json(view.as_json(chunks=chunks))
     else:
@@ -67,7 +67,7 @@ class SegmentView:
     """One segment, for a person and for scripts."""
 
     segment: StoredSegment
-    layout: KeyLayout
+    bucket: Bucket
 
     @property
     def chunk_index(self) -> ChunkIndex:
@@ -77,12 +77,16 @@ class SegmentView:
     @property
     def damage(self) -> list[str]:
         """What does not fit together, one sentence each."""
-        return [sentence for suffix in Suffix if (sentence := self._damage_of(suffix))]
+        return [self._damage(obj) for obj in self._objects if obj.damage is not None]
+
+    @property
+    def _objects(self) -> tuple[InspectedObject, ...]:
+        return inspect_objects(self.segment)
 
     def as_json(self, *, chunks: bool) -> JsonValue:
         """All of it, snake_case; what is not known is null."""
         objects = self.segment.objects
-        found: dict[str, JsonValue] = {
+        row: dict[str, JsonValue] = {
             **partition_row(objects.segment_id.topic_id_partition),
             "base_offset": objects.start_offset,
             "segment_id": str(objects.segment_id.id),
@@ -91,10 +95,10 @@ class SegmentView:
             "ratio": ratio_of(self.chunk_index.original_file_size, objects.stored_size),
             "manifest": self._manifest(),
             "metadata": _metadata(self.segment.manifest.metadata),
-            "objects": [self._object(suffix) for suffix in Suffix],
+            "objects": [self._object_row(obj) for obj in self._objects],
             "damage": list(self.damage),
         }
-        return {**found, "chunks": list(self._chunks())} if chunks else found
+        return {**row, "chunks": list(self._chunks())} if chunks else row
 
     def print(self, *, chunks: bool) -> None:
         """All of it, as tables."""
@@ -110,14 +114,14 @@ class SegmentView:
         print_table(columns, (["-" if cell is None else str(cell) for cell in row.values()] for row in rows))
 
     def _object_rows(self) -> Iterator[Mapping[str, JsonValue]]:
-        for row in map(self._object, Suffix):
+        for row in map(self._object_row, self._objects):
             key = row["key"] or f"(no .{row['suffix']})"
             yield {"key": key, "size": row["size"], "expected_size": row["expected_size"]}
 
     def _lines(self) -> Iterator[tuple[str, str]]:
         objects, wrapped = self.segment.objects, self.segment.manifest.encryption
-        where, size = objects.segment_id.topic_id_partition, self.chunk_index.original_file_size
-        yield "topic", f"{where.topic} ({where.topic_id}), partition {where.partition}"
+        partition, size = objects.segment_id.topic_id_partition, self.chunk_index.original_file_size
+        yield "topic", f"{partition.topic} ({partition.topic_id}), partition {partition.partition}"
         yield "segment id", str(objects.segment_id.id)
         yield from self._metadata_lines()
         yield "size", f"{size} bytes ({human_bytes(size)})"
@@ -139,11 +143,14 @@ class SegmentView:
         yield "aborted transactions", {None: "unknown", True: "none", False: "some"}[metadata.txn_idx_empty]
 
     def _chunk_line(self) -> str:
-        found = self._chunk_map()
-        count = f"{found['count']} of {found['original_chunk_size']} bytes ({found['type']})"
-        if found["min"] == found["max"]:
-            return count if found["max"] is None else f"{count}, stored as {found['max']} bytes"
-        return f"{count}, stored as {found['min']} to {found['max']} bytes, {found['avg']} on average"
+        chunk_map = self._chunk_map()
+        count = f"{chunk_map['count']} of {chunk_map['original_chunk_size']} bytes ({chunk_map['type']})"
+        sizes = StoredChunkSizes.of(self.chunk_index)
+        if sizes is None:
+            return count
+        if sizes.smallest == sizes.largest:
+            return f"{count}, stored as {sizes.largest} bytes"
+        return f"{count}, stored as {sizes.smallest} to {sizes.largest} bytes, {sizes.average} on average"
 
     def _manifest(self) -> JsonValue:
         manifest = self.segment.manifest
@@ -160,25 +167,25 @@ class SegmentView:
 
     def _chunk_map(self) -> dict[str, JsonValue]:
         index = self.chunk_index
-        smallest, largest = _stored_extremes(index)
+        sizes = StoredChunkSizes.of(index)
         return {
             "type": "fixed" if isinstance(index, FixedChunkIndex) else "variable",
             "original_chunk_size": index.original_chunk_size,
             "original_file_size": index.original_file_size,
             "stored_size": index.stored_size,
             "count": index.chunk_count,
-            "min": smallest,
-            "avg": index.stored_size // index.chunk_count if index.chunk_count else None,
-            "max": largest,
+            "min": None if sizes is None else sizes.smallest,
+            "avg": None if sizes is None else sizes.average,
+            "max": None if sizes is None else sizes.largest,
         }
 
     def _chunks(self) -> Iterator[dict[str, JsonValue]]:
         for chunk, (before, after) in enumerate(itertools.pairwise(self.chunk_index.positions())):
-            place = self.chunk_index.original_range(chunk)
+            original = self.chunk_index.original_range(chunk)
             yield {
                 "chunk": chunk,
-                "position": place.start,
-                "size": len(place),
+                "position": original.start,
+                "size": len(original),
                 "stored_position": before,
                 "stored_size": after - before,
             }
@@ -187,39 +194,21 @@ class SegmentView:
         for kind, entry in self.segment.manifest.segment_indexes.recorded():
             yield {"type": kind.value, "position": entry.position, "stored_size": entry.size}
 
-    def _object(self, suffix: Suffix) -> dict[str, JsonValue]:
-        info = self.segment.objects.find(suffix)
+    def _object_row(self, obj: InspectedObject) -> dict[str, JsonValue]:
+        info = obj.info
         return {
-            "suffix": suffix.value,
-            "key": None if info is None else self.layout.shown(info.key),
+            "suffix": obj.suffix.value,
+            "key": None if info is None else self.bucket.shown(info.key),
             "size": None if info is None else info.size,
-            "expected_size": self._expected_size(suffix),
+            "expected_size": obj.expected_size,
             "modified_ms": None if info is None else info.modified_ms,
         }
 
-    def _expected_size(self, suffix: Suffix) -> int | None:
-        manifest = self.segment.manifest
-        sizes = {Suffix.LOG: manifest.chunk_index.stored_size, Suffix.INDEXES: manifest.segment_indexes.total_size}
-        return sizes.get(suffix)
-
-    def _damage_of(self, suffix: Suffix) -> str | None:
-        info, expected = self.segment.objects.find(suffix), self._expected_size(suffix)
-        if info is None:
-            return f"damage: the .{suffix.value} object is missing under a valid manifest"
-        if expected is None or info.size == expected:
-            return None
-        return f"damage: {self.layout.shown(info.key)} has {info.size} bytes where its manifest says {expected}"
-
-
-def _stored_extremes(index: ChunkIndex) -> tuple[int | None, int | None]:
-    """The sizes of the smallest and the largest stored chunk."""
-    if not index.chunk_count:
-        return None, None
-    if isinstance(index, FixedChunkIndex):
-        last = index.final_transformed_chunk_size
-        return last, max(last, index.transformed_chunk_size) if index.chunk_count > 1 else last
-    sizes = [after - before for before, after in itertools.pairwise(index.positions())]
-    return min(sizes), max(sizes)
+    def _damage(self, obj: InspectedObject) -> str:
+        if obj.info is None:
+            return f"damage: the .{obj.suffix.value} object is missing under a valid manifest"
+        name, size = self.bucket.shown(obj.info.key), obj.info.size
+        return f"damage: {name} has {size} bytes where its manifest says {obj.expected_size}"
 
 
 def _metadata(recorded: RemoteLogSegmentMetadata | None) -> JsonValue:
@@ -240,5 +229,5 @@ def _metadata(recorded: RemoteLogSegmentMetadata | None) -> JsonValue:
 
 
 def _time(timestamp_ms: int) -> str:
-    found = iso_utc(timestamp_ms)
-    return "unknown" if found is None else f"{found} ({timestamp_ms} ms)"
+    text = iso_utc(timestamp_ms)
+    return "unknown" if text is None else f"{text} ({timestamp_ms} ms)"

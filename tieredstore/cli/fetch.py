@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterator
 from typing import Annotated, BinaryIO, Final
 
 import typer
 
 from tieredstore.catalog import StoredSegment
-from tieredstore.cli.address import Address, resolve
+from tieredstore.cli.addresses import parse_address, segment_at
 from tieredstore.cli.arguments import (
     BaseOffset,
     Json,
@@ -22,15 +22,15 @@ from tieredstore.cli.arguments import (
     TopicId,
 )
 from tieredstore.cli.decoded_indexes import decoded_rows
-from tieredstore.cli.opened import OpenedStore, opened
+from tieredstore.cli.opened import opened
 from tieredstore.cli.output import json_array, output_to, table_of_rows, write_all
 from tieredstore.cli.progress import progress
 from tieredstore.errors import ConfigError
 from tieredstore.model import ByteRange, IndexType
+from tieredstore.ops.bucket import Bucket
+from tieredstore.ops.log_ranges import range_of_slice, read_range
 
 _RANGE: Final = re.compile(r"([+-]?\d{1,40})?:([+-]?\d{1,40})?", re.ASCII)
-_CHUNKS_AT_ONCE: Final = 8
-_BUFFER_SIZE: Final = 64 << 20
 
 
 def fetch(
@@ -52,13 +52,13 @@ def fetch(
 
     Example: tieredstore fetch -c store.properties orders 0 0 --range=-1000: -o tail.log
     """
-    wanted = parse_range(byte_range)
-    address = Address.parse(topic, partition, base_offset, topic_id, segment_id)
-    with opened(settings, store) as place:
-        segment = resolve(place, address)
-        inside = slice_of(wanted, segment.metadata.segment_size_in_bytes)
+    bounds = parse_range(byte_range)
+    address = parse_address(topic, partition, base_offset, topic_id, segment_id)
+    with opened(settings, store) as bucket:
+        segment = segment_at(bucket, address)
+        inside = range_of_slice(bounds, segment.metadata.segment_size_in_bytes)
         with output_to(output) as file:
-            _fetch_range(place, segment, inside, file)
+            _fetch_range(bucket, segment, inside, file)
 
 
 def index(
@@ -84,10 +84,10 @@ def index(
     """
     if raw and as_json:
         raise ConfigError("--raw and --json exclude each other")
-    address = Address.parse(topic, partition, base_offset, topic_id, segment_id)
-    with opened(settings, store) as place:
-        segment = resolve(place, address)
-        with place.manager() as manager, manager.fetch_index(segment.metadata, kind) as stream:
+    address = parse_address(topic, partition, base_offset, topic_id, segment_id)
+    with opened(settings, store) as bucket:
+        segment = segment_at(bucket, address)
+        with bucket.manager() as manager, manager.fetch_index(segment.metadata, kind) as stream:
             content = stream.read()
     data = content if raw else _shown(kind, content, base_offset, as_json=as_json)
     with output_to(output) as file:
@@ -104,39 +104,17 @@ def parse_range(text: str) -> slice:
     return slice(*(None if bound is None else int(bound) for bound in match.groups()))
 
 
-def slice_of(wanted: slice, size: int) -> ByteRange:
-    """The bytes that ``wanted`` takes of ``size``; where Python's slice is empty so is the range."""
-    start, stop, _ = wanted.indices(size)
-    return ByteRange(start, max(start, stop))
-
-
-def read_sizes(inside: ByteRange, chunk_size: int) -> Iterator[int]:
-    """How many bytes each read takes: up to a chunk's border, several whole chunks at once, but never the last of all.
-
-    Whole chunks are decoded in parallel, and none twice; what is in memory is bounded by one chunk or 64 MiB.
-    """
-    step = chunk_size * max(1, min(_CHUNKS_AT_ONCE, _BUFFER_SIZE // chunk_size))
-    position = inside.start
-    while position < inside.stop:
-        stop = min(inside.stop, position - position % chunk_size + step)
-        yield stop - position
-        position = stop
-
-
-def _fetch_range(place: OpenedStore, segment: StoredSegment, inside: ByteRange, file: BinaryIO) -> None:
-    sizes = list(read_sizes(inside, segment.manifest.chunk_index.original_chunk_size))
-    if not sizes:
-        return
-    buffer = memoryview(bytearray(max(sizes)))
+def _fetch_range(bucket: Bucket, segment: StoredSegment, inside: ByteRange, file: BinaryIO) -> None:
+    if not len(inside):
+        return  # without a key file being read
     with (
-        place.manager() as manager,
-        manager.fetch_log_segment(segment.metadata, inside.start, inside.stop - 1) as stream,
+        bucket.manager() as manager,
         progress("fetch", len(inside)) as bar,
+        contextlib.closing(read_range(manager, segment, inside)) as pieces,
     ):
-        for size in sizes:
-            stream.readinto(buffer[:size])
-            write_all(file, buffer[:size])
-            bar.advance(size)
+        for piece in pieces:
+            write_all(file, piece)
+            bar.advance(len(piece))
 
 
 def _shown(kind: IndexType, content: bytes, base_offset: int, *, as_json: bool) -> bytes:

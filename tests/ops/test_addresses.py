@@ -1,0 +1,133 @@
+"""Topic, partition and base offset: one segment, none, or several."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from tests.support.catalog_stores import OTHER_ID, MadeSegment, partition_of, run_of
+from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.errors import CorruptData
+from tieredstore.format.keys import Suffix
+from tieredstore.model import Uuid
+from tieredstore.ops.addresses import AmbiguousSegment, SegmentAbsent, SegmentAddress, find_objects, find_segment
+from tieredstore.testing.doubles import CountingStore
+
+PREFIX = "a/"
+EVENTS = partition_of()
+
+
+@pytest.fixture
+def store() -> ObjectStore:
+    """Three segments of ten offsets."""
+    store = MemoryObjectStore()
+    for segment in run_of(3, EVENTS):
+        segment.put(store, PREFIX)
+    return store
+
+
+def test_an_address_costs_one_listing_and_one_request(store: ObjectStore) -> None:
+    counted = CountingStore(store)
+    stored = find_segment(counted, PREFIX, SegmentAddress("events", 0, 10))
+    assert (stored.metadata.start_offset, stored.metadata.end_offset) == (10, 19)
+    assert dict(counted.requests) == {"list": 1, "get": 1}
+    counted.reset()
+    assert find_objects(counted, PREFIX, SegmentAddress("events", 0, 10)) == stored.objects
+    assert dict(counted.requests) == {"list": 1}
+
+
+def test_what_is_near_is_told_of_an_address_without_a_segment(store: ObjectStore) -> None:
+    with pytest.raises(SegmentAbsent) as caught:
+        find_segment(store, PREFIX, SegmentAddress("events", 0, 15))
+    assert (caught.value.near, caught.value.others, caught.value.leftovers) == ((0, 10, 20), (), False)
+    assert str(caught.value) == "there is no segment events 0 15; segments near it begin at 0, 10, 20"
+
+
+def test_near_are_two_below_and_two_above() -> None:
+    store = MemoryObjectStore()
+    for segment in run_of(9, EVENTS):
+        segment.put(store)
+    with pytest.raises(SegmentAbsent) as caught:
+        find_segment(store, "", SegmentAddress("events", 0, 45))
+    assert caught.value.near == (30, 40, 50, 60)
+
+
+def test_a_partition_that_is_not_there_has_nothing_near(store: ObjectStore) -> None:
+    with pytest.raises(SegmentAbsent, match="the store holds none of events 1") as caught:
+        find_segment(store, PREFIX, SegmentAddress("events", 1, 0))
+    assert caught.value.near == ()
+
+
+def test_another_segment_id_is_told_which_there_is(store: ObjectStore) -> None:
+    with pytest.raises(SegmentAbsent, match="at this offset there is") as caught:
+        find_segment(store, PREFIX, SegmentAddress("events", 0, 0, segment_id=Uuid(bytes(range(16)))))
+    assert caught.value.others == (run_of(1, EVENTS)[0].metadata.remote_log_segment_id.id,)
+
+
+def test_leftovers_are_met_by_their_segment_id_alone(store: ObjectStore) -> None:
+    segment = run_of(2, EVENTS)[1]
+    store.delete([segment.key(prefix=PREFIX)])
+    with pytest.raises(SegmentAbsent, match="left objects there") as caught:
+        find_objects(store, PREFIX, SegmentAddress("events", 0, 10))
+    assert caught.value.leftovers
+    named = SegmentAddress("events", 0, 10, segment_id=segment.metadata.remote_log_segment_id.id)
+    assert find_objects(store, PREFIX, named).missing == (Suffix.MANIFEST,)
+    with pytest.raises(SegmentAbsent):
+        find_segment(store, PREFIX, named)
+
+
+def test_several_are_told_with_what_chooses_among_them(store: ObjectStore) -> None:
+    again = MadeSegment(EVENTS, 10, 24, number=1).put(store, PREFIX)
+    anew = MadeSegment(partition_of(topic_id=OTHER_ID), 10, 19, number=2).put(store, PREFIX)
+    store.put(anew.key(prefix=PREFIX), b"{}")
+    address = SegmentAddress("events", 0, 10)
+    for find in (find_segment, find_objects):
+        with pytest.raises(AmbiguousSegment, match="events 0 10 names 3 segments; choose one by") as caught:
+            find(store, PREFIX, address)
+        assert caught.value.count == 3
+        assert [candidate.metadata and candidate.metadata.end_offset for candidate in caught.value.candidates] == [
+            19,
+            24,
+            None,
+        ]
+    chosen = SegmentAddress("events", 0, 10, segment_id=again.metadata.remote_log_segment_id.id)
+    assert find_segment(store, PREFIX, chosen).metadata.end_offset == 24
+    chosen = SegmentAddress("events", 0, 10, topic_id=OTHER_ID)
+    assert find_objects(store, PREFIX, chosen).segment_id == anew.metadata.remote_log_segment_id
+
+
+def test_of_very_many_only_some_are_asked_for() -> None:
+    store = CountingStore(MemoryObjectStore())
+    for number in range(50):
+        MadeSegment(EVENTS, 0, 9, number=number).put(store.inner)
+    with pytest.raises(AmbiguousSegment) as caught:
+        find_segment(store, "", SegmentAddress("events", 0, 0))
+    assert (caught.value.count, len(caught.value.candidates)) == (50, 20)
+    assert store.requests["get"] == 20
+
+
+@pytest.mark.parametrize("suffix", [Suffix.LOG, Suffix.INDEXES])
+def test_a_whole_one_goes_before_one_that_lost_an_object(store: ObjectStore, suffix: Suffix) -> None:
+    again = MadeSegment(EVENTS, 10, 24, number=1).put(store, PREFIX)
+    store.delete([again.key(suffix, PREFIX)])
+    assert find_segment(store, PREFIX, SegmentAddress("events", 0, 10)).metadata.end_offset == 19
+    store.delete([run_of(2, EVENTS)[1].key(suffix, PREFIX) for suffix in Suffix])
+    damaged = find_segment(store, PREFIX, SegmentAddress("events", 0, 10))
+    assert damaged.objects.missing == (suffix,)
+
+
+def test_a_damaged_manifest_is_damage_and_not_absence(store: ObjectStore) -> None:
+    store.put(run_of(1, EVENTS)[0].key(prefix=PREFIX), b"{}")
+    with pytest.raises(CorruptData):
+        find_segment(store, PREFIX, SegmentAddress("events", 0, 0))
+
+
+def test_the_errors_survive_a_pickle(store: ObjectStore) -> None:
+    MadeSegment(EVENTS, 10, 24, number=1).put(store, PREFIX)
+    for offset, kind in ((10, AmbiguousSegment), (15, SegmentAbsent)):
+        with pytest.raises(kind) as caught:
+            find_segment(store, PREFIX, SegmentAddress("events", 0, offset))
+        copy = pickle.loads(pickle.dumps(caught.value))
+        assert (type(copy), str(copy), vars(copy)) == (kind, str(caught.value), vars(caught.value))

@@ -1,0 +1,52 @@
+"""A bucket is opened without keys, and closed with its store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.small_segments import ENC
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.config import settings_from
+from tieredstore.errors import ConfigError
+from tieredstore.ops import bucket as bucket_module
+from tieredstore.ops.bucket import Bucket, open_bucket
+
+LOST_KEYS = {name: text if "file" not in name else "/nowhere" for name, text in ENC.items()}
+
+
+def test_only_the_manager_reads_the_key_files(tmp_path: Path) -> None:
+    settings = settings_from(
+        {"storage.backend.class": "filesystem", "storage.root": str(tmp_path), "chunk.size": "100", **LOST_KEYS}
+    )
+    with open_bucket(settings) as bucket:
+        assert list(bucket.store.list()) == []
+        with pytest.raises(ConfigError, match="/nowhere"):
+            bucket.manager()
+
+
+@pytest.mark.parametrize(("masked", "shown"), [("false", "secret/t/0/x.log"), ("true", "<prefix>/t/0/x.log")])
+def test_keys_are_shown_as_the_settings_say(masked: str, shown: str) -> None:
+    texts = {"storage.backend.class": "memory", "chunk.size": "100"}
+    settings = settings_from({**texts, "key.prefix": "secret/", "key.prefix.mask": masked})
+    bucket = Bucket(settings, MemoryObjectStore())
+    assert bucket.prefix == "secret/"
+    assert bucket.shown("secret/t/0/x.log") == shown
+
+
+def test_the_store_outlives_its_managers_and_ends_with_the_bucket(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+
+    class Noted(MemoryObjectStore):
+        def close(self) -> None:
+            closed.append("store")
+
+    monkeypatch.setattr(bucket_module, "open_wrapped", lambda _: Noted())
+    settings = settings_from({"storage.backend.class": "memory", "chunk.size": "100"})
+    with open_bucket(settings) as bucket:
+        for _ in range(2):
+            with bucket.manager() as manager:
+                assert manager.store is bucket.store
+        assert closed == []
+    assert closed == ["store"]

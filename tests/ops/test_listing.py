@@ -1,0 +1,96 @@
+"""Listings with manifests: the order, what is missing or damaged, sums."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.catalog_stores import OTHER_ID, MadeSegment, partition_of, run_of
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.catalog import list_segments
+from tieredstore.errors import ManifestCorrupt, StoreUnavailable
+from tieredstore.format.keys import Suffix
+from tieredstore.ops.listing import ListedSegment, SegmentTotals, load_listing
+from tieredstore.testing.faults import FaultyStore
+
+EVENTS = partition_of()
+
+
+def listing(store: MemoryObjectStore | FaultyStore) -> list[ListedSegment]:
+    return list(load_listing(store, list_segments(store)))
+
+
+def test_segments_are_ordered_by_number_and_not_by_text() -> None:
+    store = MemoryObjectStore()
+    partitions = [partition_of("a", 10), partition_of("a", 9), partition_of("a-b"), partition_of("a", 9, OTHER_ID)]
+    for partition in partitions:
+        for segment in run_of(2, partition):
+            segment.put(store)
+    order = [
+        (
+            listed.partition.topic,
+            str(listed.partition.topic_id),
+            listed.partition.partition,
+            listed.objects.start_offset,
+        )
+        for listed in listing(store)
+    ]
+    assert len(order) == 8
+    assert order == sorted(order)
+
+
+@pytest.mark.parametrize("suffix", list(Suffix))
+def test_a_segment_that_lacks_an_object_is_listed_and_not_whole(suffix: Suffix) -> None:
+    store = MemoryObjectStore()
+    first, second = run_of(2, EVENTS)
+    first.put(store)
+    second.put(store)
+    store.delete([first.key(suffix)])
+    lacking, whole = listing(store)
+    assert (lacking.whole, lacking.objects.missing) == (None, (suffix,))
+    assert (lacking.loaded is None, lacking.max_timestamp_ms) == (
+        (True, None) if suffix is Suffix.MANIFEST else (False, 9)
+    )
+    assert whole.whole is whole.loaded
+
+
+def test_a_damaged_manifest_stands_in_the_segments_place() -> None:
+    store = MemoryObjectStore()
+    (segment,) = run_of(1, EVENTS)
+    segment.put(store)
+    store.put(segment.key(), b"{}")
+    (listed,) = listing(store)
+    assert isinstance(listed.loaded, ManifestCorrupt)
+    assert (listed.whole, listed.max_timestamp_ms) == (None, None)
+
+
+def test_a_segment_that_is_deleted_meanwhile_is_left_out() -> None:
+    store = MemoryObjectStore()
+    first, second = run_of(2, EVENTS)
+    first.put(store)
+    second.put(store)
+    objects = list(list_segments(store))
+    store.delete([first.key()])
+    assert [listed.objects.start_offset for listed in load_listing(store, objects)] == [10]
+
+
+def test_a_store_that_fails_ends_the_listing() -> None:
+    store = FaultyStore(MemoryObjectStore(), lambda operation: operation.name == "get")
+    for segment in run_of(3, EVENTS):
+        segment.put(store)
+    with pytest.raises(StoreUnavailable):
+        listing(store)
+
+
+def test_sums_over_segments() -> None:
+    store = MemoryObjectStore()
+    segments = [segment.put(store) for segment in run_of(3, EVENTS)]
+    unknown = MadeSegment(EVENTS, 30, 39).put(store)
+    store.put(unknown.key(), unknown.manifest(max_timestamp_ms=-1, end_offset=-1))
+    totals = SegmentTotals()
+    assert (totals.offsets, totals.timestamps) == (None, None)
+    for listed in listing(store):
+        assert listed.whole is not None
+        totals.add(listed.whole)
+    assert (totals.segments, totals.size, totals.offsets, totals.timestamps) == (4, 4000, (0, 30), (9, 29))
+    assert totals.stored_size == sum(info.size for info in store.list())
+    assert len(segments) == 3

@@ -1,0 +1,47 @@
+"""What an operator works on: a store with the segments under one prefix, and the settings that name it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.wrappers.stack import open_wrapped
+from tieredstore.config import Settings
+from tieredstore.format.keys import displayed_key
+
+if TYPE_CHECKING:
+    from tieredstore.remote import RemoteStorageManager
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """An open store and its settings. No key file was read: only :meth:`manager` needs them."""
+
+    settings: Settings
+    store: ObjectStore
+
+    @property
+    def prefix(self) -> str:
+        """What all keys of segments begin with."""
+        return self.settings.key_prefix
+
+    def shown(self, key: str) -> str:
+        """The key as messages show it."""
+        return displayed_key(key, self.prefix, self.settings.key_prefix_mask)
+
+    def manager(self) -> RemoteStorageManager:
+        """What copies and fetches, over the same store; close it. Reads the key files."""
+        # With it come cryptography and compression, which a listing or a deletion does without.
+        from tieredstore.remote import RemoteStorageManager  # noqa: PLC0415
+
+        return RemoteStorageManager(self.settings, store=self.store)
+
+
+@contextlib.contextmanager
+def open_bucket(settings: Settings) -> Generator[Bucket]:
+    """The store of the settings, closed again at the end."""
+    with contextlib.closing(open_wrapped(settings)) as store:
+        yield Bucket(settings, store)

@@ -1,0 +1,54 @@
+"""Ranges of a stored log, read in pieces that decode each chunk once."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.catalog.stored import StoredSegment
+from tieredstore.model import ByteRange
+
+if TYPE_CHECKING:
+    from tieredstore.remote import SegmentSource
+
+_CHUNKS_AT_ONCE: Final = 8
+_BUFFER_SIZE: Final = 64 << 20
+
+
+def range_of_slice(bounds: slice, size: int) -> ByteRange:
+    """The bytes that ``bounds`` takes of ``size``; where Python's slice is empty so is the range."""
+    start, stop, _ = bounds.indices(size)
+    return ByteRange(start, max(start, stop))
+
+
+def read_sizes(inside: ByteRange, chunk_size: int) -> Iterator[int]:
+    """How many bytes each read takes: up to a chunk's border, several whole chunks at once, but never the last of all.
+
+    Whole chunks are decoded in parallel, and none twice; what is in memory is bounded by one chunk or 64 MiB.
+    """
+    step = _step(chunk_size)
+    position = inside.start
+    while position < inside.stop:
+        stop = min(inside.stop, position - position % chunk_size + step)
+        yield stop - position
+        position = stop
+
+
+def read_range(source: SegmentSource, segment: StoredSegment, inside: ByteRange) -> Generator[memoryview]:
+    """The bytes ``inside`` of the segment's log; each piece is valid until the next one is asked for.
+
+    Close the generator if it is left early.
+    """
+    if not inside:
+        return
+    chunk_size = segment.manifest.chunk_index.original_chunk_size
+    buffer = memoryview(bytearray(min(len(inside), _step(chunk_size))))
+    with contextlib.closing(source.fetch_log_segment(segment.metadata, inside.start, inside.stop - 1)) as stream:
+        for size in read_sizes(inside, chunk_size):
+            stream.readinto(buffer[:size])
+            yield buffer[:size]
+
+
+def _step(chunk_size: int) -> int:
+    return chunk_size * max(1, min(_CHUNKS_AT_ONCE, _BUFFER_SIZE // chunk_size))
