@@ -94,6 +94,7 @@ def test_inspect_finds_no_damage_in_what_the_plugin_wrote(segment: GoldenSegment
     assert tieredstore("inspect", "-c", plugin_settings(segment), *address(segment), "--chunks").code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["none", "zstd+enc"])
 @pytest.mark.parametrize("case", CASES)
 def test_a_copy_of_the_originals_comes_back_equal(case: str, mode: str, tmp_path: Path) -> None:

@@ -251,6 +251,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_first_session_runs_and_fetches_what_was_copied(session: Path) -> None:
     assert (session / "tail.log").read_bytes() == (session / "orders-0.log").read_bytes()[-1000:]
     assert load_settings(session / "store.properties").encryption is not None

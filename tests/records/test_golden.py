@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.golden_catalogs import opened
 from tests.support.golden_data import CASES, segments
 from tests.support.golden_records import Row, expected_rows, partitions_of, rows_of
@@ -45,7 +46,7 @@ def test_pieces_of_any_size_give_the_same_records(case: str, sizes: tuple[int, i
 
 
 @pytest.mark.parametrize("case", CASES)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(data=st.data())
 def test_any_window_of_offsets_gives_its_records(case: str, data: st.DataObject) -> None:
     manager, catalog = opened(case)
@@ -74,7 +75,7 @@ def first_at(case: str, timestamp: int) -> int | None:
 
 
 @pytest.mark.parametrize("case", CASES)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=examples(12), deadline=None)
 @given(data=st.data())
 def test_any_window_of_times_gives_the_records_that_a_seek_by_time_would(case: str, data: st.DataObject) -> None:
     manager, catalog = opened(case)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.golden_catalogs import opened
 from tests.support.golden_data import CASES, segments
 from tests.support.golden_records import expected_rows, partitions_of
@@ -57,7 +58,7 @@ def test_splits_of_a_byte_are_the_batches(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=examples(10), deadline=None)
 @given(data=st.data())
 def test_any_window_in_splits_of_any_size_is_what_one_read_gives(case: str, data: st.DataObject) -> None:
     manager, catalog = opened(case)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.split_reads import broker_index, copy_with_index, lineage_of, read_of
 from tests.support.stored_records import StoredTopic, plain_batch
 from tieredstore.errors import BatchCorrupt, CorruptData, IndexesCorrupt
@@ -60,7 +61,7 @@ def wrong_entries(draw: st.DrawFn) -> Entries:
     return list(in_order) if draw(st.booleans()) else kept
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(data=st.data())
 def test_whatever_an_index_says_the_records_are_right_or_there_is_an_error(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

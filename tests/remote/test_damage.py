@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.support.examples import examples
 from tests.support.golden_data import ALL_SEGMENTS, GoldenSegment, segments
 from tests.support.paths import REPOSITORY
 from tests.support.stored_golden import manifest_of, metadata_of, original_indexes, settings_of
@@ -134,6 +135,7 @@ def damaged() -> dict[str, Damaged]:
     return {"plain": Damaged(PLAIN), "zstd": Damaged(ZSTD), "encrypted": Damaged(ENC)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["plain", "zstd", "encrypted"])
 @pytest.mark.parametrize("row", DAMAGE, ids=lambda row: row.place)
 def test_each_place_of_a_manifest_leads_to_what_the_table_says(
@@ -150,23 +152,25 @@ def test_each_place_of_a_manifest_leads_to_what_the_table_says(
     assert {damaged[kind].flip("rsm-manifest", bit) for bit in sample} == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("segment", [ENC, FIXED_ENC, ZSTD_CHUNKS], ids=str)
 def test_a_manifest_of_an_encrypted_segment_never_leads_to_other_bytes(segment: GoldenSegment) -> None:
     target = Damaged(segment)
     bits = range(8 * segment.stored("rsm-manifest").stat().st_size)
-    assert {target.flip("rsm-manifest", bit) for bit in random.Random(1).sample(bits, 600)} == {ERROR, SAME}
+    assert {target.flip("rsm-manifest", bit) for bit in random.Random(1).sample(bits, examples(600))} == {ERROR, SAME}
 
 
 ENCRYPTED = [segment for segment in ALL_SEGMENTS if manifest_of(segment).encryption is not None]
 UNENCRYPTED = [segment for segment in ALL_SEGMENTS if manifest_of(segment).encryption is None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["log", "indexes"])
 @pytest.mark.parametrize("segment", ENCRYPTED, ids=str)
 def test_every_flipped_bit_of_encrypted_data_is_an_error(segment: GoldenSegment, suffix: str) -> None:
     target = Damaged(segment)
     bits = range(8 * segment.stored(suffix).stat().st_size)
-    for bit in [0, len(bits) - 1, *random.Random(2).sample(bits, 25)]:
+    for bit in [0, len(bits) - 1, *random.Random(2).sample(bits, examples(25))]:
         assert target.flip(suffix, bit) == ERROR
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tests.support.disk_cache_access import CHUNKS, change_table, got, let_pass, own_folder, value_files
+from tests.support.examples import examples
 from tieredstore.remote.chunk_cache import ChunkKey
 from tieredstore.remote.disk_cache import DiskChunkCache
 
@@ -137,4 +138,4 @@ class DiskCacheMachine(RuleBasedStateMachine):
 
 
 TestDiskCacheMachine = DiskCacheMachine.TestCase
-TestDiskCacheMachine.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestDiskCacheMachine.settings = settings(max_examples=examples(40), stateful_step_count=30, deadline=None)

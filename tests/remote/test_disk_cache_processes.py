@@ -11,12 +11,15 @@ import time
 from multiprocessing import get_context
 from pathlib import Path
 
+import pytest
+
 from tests.support.disk_cache_access import CHUNKS, KEY, got, opened, value_files
 from tests.support.fresh_python import run_fresh
 from tests.support.paths import REPOSITORY
 from tieredstore.remote.chunk_cache import CacheStats, ChunkCache, ChunkKey
 from tieredstore.remote.disk_seal import HEADER_SIZE
 
+pytestmark = pytest.mark.slow
 LIMIT = 150_000
 STEPS = 400
 

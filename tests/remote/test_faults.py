@@ -96,6 +96,7 @@ def test_a_copy_that_fails_anywhere_leaves_nothing(
         assert manager.fetch_log_segment(metadata, 0).read() == LOG
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("second", list(itertools.product(range(1, 8), MOMENTS)))
 @pytest.mark.parametrize("first", FAILURES)
 def test_a_clean_up_that_fails_too_never_shows_half_a_segment(

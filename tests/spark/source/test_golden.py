@@ -66,6 +66,7 @@ def test_spark_reads_what_a_consumer_read(spark: SparkSession, level: str) -> No
         assert of_case(rows, case) == golden_rows(case, level), case
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("size", ["1", "1000", "20k", "1g"])
 def test_splits_of_any_size_give_the_same_rows(case: str, size: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.examples import examples
 from tests.support.golden_data import case_info, settings_text
 from tests.support.golden_records import expected_rows, partitions_of
 from tests.support.spark_stream_topics import FIRST_ID, Bucket, Clock, Query
@@ -43,7 +44,7 @@ def test_batches_of_golden_transactions_make_up_what_a_consumer_reads(case: str,
 
 
 @given(plans, st.sampled_from(ISOLATIONS), st.integers(1, 9), st.booleans())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @example([[("send", 1, 2)], [("plain", 2, 1)], [("commit", 1, 1)]], "read_committed", 9, False)
 @example([[("send", 1, 2), ("plain", 2, 2)], [("abort", 1, 1), ("plain", 2, 1)]], "read_committed", 1, True)
 def test_each_record_is_read_once_when_its_transaction_is_decided(
