@@ -27,6 +27,23 @@ class ObjectInfo:
     modified_ms: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class AbandonedWrite:
+    """What a write left that began and did not end: bytes that take room, and that no listing shows.
+
+    ``key`` is that of the object that was being written; a store that does not know it tells the place instead.
+    ``size`` in bytes, None where the store does not tell. ``started_ms`` is the store's own time of the write's
+    beginning, or of its last bytes, in ms since the epoch; None where it does not tell. ``id`` is the store's name for
+    it. What is not ``removable`` nobody can take away: the store drops it in its own time.
+    """
+
+    key: str
+    size: int | None
+    started_ms: int | None
+    id: str
+    removable: bool = True
+
+
 class ObjectStore(ABC):
     """A flat map from keys to bytes, whole objects written at once.
 
@@ -101,6 +118,18 @@ class ObjectStore(ABC):
 
         ``PreconditionFailed`` if it has another one or is gone; of several racing replacers exactly one wins.
         """
+
+    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:  # noqa: ARG002  most stores have none
+        """What killed writers left under keys that start with ``prefix``, in no order.
+
+        A store that cannot tell a killed writer from one at work yields both: who discards takes only what is older
+        than any write can last. Here nothing: right for stores where nothing stays, or where it cannot be listed.
+        """
+        return iter(())
+
+    def discard(self, write: AbandonedWrite) -> bool:  # noqa: ARG002  as above
+        """Take away what ``write`` left. False if that is gone, if its writer is at work, or if it is not removable."""
+        return False
 
     def close(self) -> None:  # noqa: B027  most stores hold nothing that needs closing
         """Give connections and handles back. A closed store may be used again: it opens anew."""

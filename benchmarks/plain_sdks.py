@@ -164,7 +164,7 @@ def gcs(chunk_size: int = PART) -> Generator[Contest, None, None]:
     """
     with start_fake_gcs() as server:
         bucket = server.make_bucket()
-        options = GcsOptions(bucket, Anonymous(), server.endpoint_url, chunk_size=chunk_size)
+        options = GcsOptions(bucket, Anonymous(), server.endpoint_url, part_size=chunk_size)
         with closing(GcsObjectStore(options)) as store, _gcs_client(server.endpoint_url) as client:
             put, get = ours(store)
             plain = client.bucket(bucket)

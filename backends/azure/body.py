@@ -5,24 +5,23 @@ The SDK's own way reads into memory of its own, several times over, and asks aga
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from azure.core.pipeline import PipelineResponse
 from azure.storage.blob import BlobClient
 
-from tieredstore.backends.http.body import RawBody, answered_size, is_whole
+from tieredstore.backends.azure.upload import md5_text
+from tieredstore.backends.http.body import HttpAnswer
+from tieredstore.backends.http.ranges import answered_size, is_whole
 from tieredstore.errors import StoreError, StoreUnavailable
 
 Result = TypeVar("Result")
 
 
-def download(
-    blob: BlobClient, what: str, start: int, stop: int | None, take: Callable[[RawBody, int, Mapping[str, str]], Result]
-) -> Result:
-    """What ``take`` makes of the body of an answer for ``start:stop``, given its size and headers."""
+def download(blob: BlobClient, what: str, start: int, stop: int | None, take: Callable[[HttpAnswer], Result]) -> Result:
+    """What ``take`` makes of the answer for ``start:stop``."""
     taken: list[Result] = []
 
     def read(response: PipelineResponse[Any, Any]) -> None:
@@ -32,7 +31,8 @@ def download(
             return
         headers = cast("Mapping[str, str]", answer.headers)
         try:
-            taken.append(take(answer.internal_response.raw, answered_size(what, start, stop, headers), headers))
+            size = answered_size(what, start, stop, headers)
+            taken.append(take(HttpAnswer(size, answer.internal_response.raw, what, partial(_check_md5, what, headers))))
         except BaseException:
             answer.internal_response.close()
             raise
@@ -48,10 +48,10 @@ def download(
     return taken[-1]
 
 
-def check_md5(what: str, headers: Mapping[str, str], data: bytes | memoryview) -> None:
+def _check_md5(what: str, headers: Mapping[str, str], data: bytes | memoryview) -> None:
     """StoreUnavailable if ``data`` is a whole blob, but not what the service's MD5 is of; it has none of many blobs."""
-    told = headers.get("x-ms-blob-content-md5") or headers.get("Content-MD5")
-    if told is None or not is_whole(headers):
+    expected = headers.get("x-ms-blob-content-md5") or headers.get("Content-MD5")
+    if expected is None or not is_whole(headers):
         return
-    if base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode() != told:
+    if md5_text(data) != expected:
         raise StoreUnavailable(f"{what}: the blob was damaged on its way from the store")

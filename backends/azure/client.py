@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import requests
-from azure.core.credentials import AzureNamedKeyCredential, AzureSasCredential, TokenCredential
 from azure.core.pipeline import transport as untyped_transport
 from azure.storage.blob import BlobClient, ContainerClient
 
+from tieredstore.backends.azure.credentials import Transport, described, sdk_credential
 from tieredstore.backends.azure.errors import translated
-from tieredstore.backends.azure.options import (
-    AccountKey,
-    AzureOptions,
-    ConnectionString,
-    Identity,
-    SasToken,
-)
+from tieredstore.backends.azure.options import AzureOptions, ConnectionString
 from tieredstore.backends.http.session import (
     BoundedAdapter,
     HttpLimits,
@@ -28,18 +22,10 @@ from tieredstore.backends.http.session import (
 )
 from tieredstore.errors import ConfigError
 
-logger = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 _ANY_SIZE: Final = 1 << 50
 """The SDK cuts downloads over a size of its own into several requests, one after the other; never ours."""
-
-
-class Transport(Protocol):
-    """``azure.core.pipeline.transport.RequestsTransport``: what sends the SDK's requests."""
-
-    def close(self) -> None:
-        """Close its session."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,45 +61,32 @@ def open_client(options: AzureOptions) -> AzureClient:
     login = _transport(BoundedAdapter(limits), options)
     with translated(f"opening the container {options.container}"):
         container = _container(options, transport, login)
-    logger.info("%s: requests are made with %s", container_url(options), described(options.identity))
+    _logger.info("%s: requests are made with %s", container_url(options), described(options.credentials))
     return AzureClient(container, (transport, login))
-
-
-def described(identity: Identity) -> str:
-    """Whose requests they are, without any secret."""
-    match identity:
-        case ConnectionString():
-            return "the connection string of the settings"
-        case AccountKey(account=account):
-            return f"the shared key of the account {account}"
-        case SasToken():
-            return "the shared access signature of the settings"
-        case _:
-            return "Azure's default credentials; azure.identity logs which of them has a token"
 
 
 def _transport(adapter: BoundedAdapter, options: AzureOptions) -> Transport:
     session = configured(requests.Session(), adapter, options.proxy)
     # The SDK passes this on with every request, and would overrule the session's.
-    made: Any = untyped_transport
-    transport: Transport = made.RequestsTransport(
+    module: Any = untyped_transport
+    transport: Transport = module.RequestsTransport(
         session=session, connection_verify=certificates() if options.proxy else True
     )
     return transport
 
 
 def _container(options: AzureOptions, transport: Transport, login: Transport) -> ContainerClient:
-    if isinstance(options.identity, ConnectionString):
+    if isinstance(options.credentials, ConnectionString):
         return _of_connection_string(options, transport)
     try:
-        credential = _credential(options.identity, login)
+        credential = sdk_credential(options.credentials, login)
         return ContainerClient(options.account_url or "", options.container, credential, **_client_options(transport))
     except ValueError as error:
         raise ConfigError(f"the account's URL or credentials cannot be used: {error}") from error
 
 
 def _of_connection_string(options: AzureOptions, transport: Transport | None) -> ContainerClient:
-    text = options.identity.text if isinstance(options.identity, ConnectionString) else ""
+    text = options.credentials.text if isinstance(options.credentials, ConnectionString) else ""
     try:
         return ContainerClient.from_connection_string(text, options.container, **_client_options(transport))
     except (ValueError, KeyError):
@@ -129,14 +102,3 @@ def _client_options(transport: Transport | None) -> dict[str, Any]:
         "max_single_get_size": _ANY_SIZE,
         "max_single_put_size": _ANY_SIZE,
     }
-
-
-def _credential(identity: Identity, login: Transport) -> AzureNamedKeyCredential | AzureSasCredential | TokenCredential:
-    if isinstance(identity, AccountKey):
-        return AzureNamedKeyCredential(identity.account, identity.key)
-    if isinstance(identity, SasToken):
-        return AzureSasCredential(identity.token.lstrip("?"))
-    # Not needed, and slow to import, where there is a key or a token.
-    from azure.identity import DefaultAzureCredential  # noqa: PLC0415
-
-    return DefaultAzureCredential(transport=login)

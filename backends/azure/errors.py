@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 
 from azure.core import exceptions as azure
 
+from tieredstore.backends.cloud.errors import BY_STATUS, PartsGone
 from tieredstore.backends.http.session import connection_failure, without_queries
 from tieredstore.errors import (
     AccessDenied,
@@ -15,15 +16,9 @@ from tieredstore.errors import (
     PreconditionFailed,
     RangeNotSatisfiable,
     StoreError,
-    StoreThrottled,
     StoreUnavailable,
     TieredStoreError,
 )
-
-
-class BlocksGone(StoreError):
-    """A block list names blocks that the service does not hold: another write to the blob discarded them."""
-
 
 # By the service's error code first: several of them share a status.
 _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
@@ -34,7 +29,7 @@ _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
     "BlobAlreadyExists": PreconditionFailed,
     "ConditionNotMet": PreconditionFailed,
     "InvalidRange": RangeNotSatisfiable,
-    "InvalidBlockList": BlocksGone,
+    "InvalidBlockList": PartsGone,
     # Of status 400, but passing: damaged or cut short on the way.
     "Md5Mismatch": StoreUnavailable,
     "IncompleteBody": StoreUnavailable,
@@ -43,19 +38,6 @@ _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
     "InsufficientAccountPermissions": AccessDenied,
     # Of status 412, but nothing that the caller asked for: the blob is leased.
     "LeaseIdMissing": AccessDenied,
-}
-_BY_STATUS: Final[dict[int, type[TieredStoreError]]] = {
-    401: AccessDenied,
-    403: AccessDenied,
-    404: ObjectNotFound,
-    408: StoreUnavailable,
-    412: PreconditionFailed,
-    416: RangeNotSatisfiable,
-    429: StoreThrottled,
-    500: StoreUnavailable,
-    502: StoreUnavailable,
-    503: StoreThrottled,
-    504: StoreUnavailable,
 }
 _NO_CONTAINER: Final = frozenset({"ContainerNotFound", "ContainerBeingDeleted", "ContainerDisabled"})
 
@@ -84,9 +66,9 @@ def answer_error(what: str, status: int, code: str, message: str) -> TieredStore
             f"{what}: the container does not exist, or is being deleted; create it, or correct "
             "storage.azure.container.name"
         )
-    found = _BY_CODE.get(code) or _BY_STATUS.get(status, StoreError)
-    told = " ".join(part for part in (code, f"({message})" if message else "") if part)
-    return found(f"{what}: the store answered with status {status}{f', {told}' if told else ''}")
+    error_class = _BY_CODE.get(code) or BY_STATUS.get(status, StoreError)
+    reason = " ".join(part for part in (code, f"({message})" if message else "") if part)
+    return error_class(f"{what}: the store answered with status {status}{f', {reason}' if reason else ''}")
 
 
 def _responded(what: str, error: azure.HttpResponseError) -> TieredStoreError:

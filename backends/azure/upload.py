@@ -4,164 +4,104 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import logging
-import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar, cast
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, cast
 
 from azure.core import MatchConditions
-from azure.storage.blob import BlobBlock, BlobClient, BlobProperties
+from azure.storage.blob import BlobBlock
 
 from tieredstore.backends.azure.client import AzureClient
-from tieredstore.backends.azure.errors import BlocksGone, translated
+from tieredstore.backends.azure.options import AzureOptions
 from tieredstore.backends.cloud.parts import Part, PartCutter, send_parts
-from tieredstore.backends.http.session import within
-from tieredstore.errors import ObjectNotFound, PreconditionFailed, StoreUnavailable
-from tieredstore.process.deadline import Deadline
-from tieredstore.process.retry import Attempt, RetryPolicy
-
-logger = logging.getLogger(__name__)
+from tieredstore.backends.cloud.upload import Condition, Stored, Upload
+from tieredstore.errors import PreconditionFailed
 
 WRITE_MARK: Final = "tieredstore_write"
-"""The metadata that holds the mark of the write that made a blob."""
-
-Result = TypeVar("Result")
+"""As that of the other clouds; here the names of metadata are identifiers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
-    """One ``put`` or ``replace``: of which blob, under which condition (arguments of the SDK), and until when.
+class AzureUpload(Upload[AzureClient, AzureOptions]):
+    """One write to Azure Blob Storage.
 
-    ``mark`` is put into the blob's metadata: so a write whose answer was lost knows its blob from another's. A blob
-    that bears no mark at all, as on a server that drops metadata, counts as this write's if its content is.
+    After any failure there is no blob, or the old one; the service drops blocks that no list named after a week.
     """
 
-    client: AzureClient
-    key: str
-    what: str
-    condition: Mapping[str, Any]
-    retry: RetryPolicy
-    deadline: Deadline
-    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    # Any write that ends discards the blocks of all others that are under way to the same blob.
+    parts_gone: ClassVar[str] = "another write to it ended during this one"
 
-    @property
-    def blob(self) -> BlobClient:
-        """The SDK's handle of the blob."""
-        return self.client.blob(self.key)
-
-    def call(self, operation: Callable[[Attempt], Result]) -> Result:
-        """One step of the write, tried again after passing failures."""
-
-        def attempt(attempt: Attempt) -> Result:
-            with within(attempt.deadline), translated(self.what):
-                return operation(attempt)
-
-        return self.retry.call("write", attempt, deadline=self.deadline)
-
-    def finish(self, operation: Callable[[], Mapping[str, Any]], is_content: Callable[[BlobProperties], bool]) -> str:
-        """The etag that the last step of a write makes.
-
-        Where it is refused and was tried before, the earlier answer may be what was lost: then the blob is looked at.
-        ``is_content`` tells whether a blob holds what the write sends.
-        """
-
-        def attempt(attempt: Attempt) -> str:
-            try:
-                with translated(self.what):
-                    return plain_etag(operation()["etag"])
-            except (PreconditionFailed, ObjectNotFound, BlocksGone) as refusal:
-                etag = self._etag_if_ours(is_content) if attempt.number > 1 else None
-                if etag is None:
-                    raise
-                logger.info("%s: was written by a try whose answer was lost (%s)", self.what, refusal)
-                return etag
-
-        return self.call(attempt)
-
-    def _etag_if_ours(self, is_content: Callable[[BlobProperties], bool]) -> str | None:
+    def write_whole(self, data: memoryview) -> str:
+        """By one request; then, if only blocks of a failed upload stand in the way, as a list of one block."""
         try:
-            with translated(self.what):
-                found = self.blob.get_blob_properties()
-        except ObjectNotFound:
-            return None
-        mark = cast("Mapping[str, str]", found.metadata or {}).get(WRITE_MARK)
-        ours = mark == self.mark or (mark is None and is_content(found))
-        return plain_etag(found.etag or "") if ours else None
+            return self._by_one_request(bytes(data))
+        except PreconditionFailed:
+            # Such blocks count as a blob, but not for a list of blocks.
+            if not self.condition.is_absent or self.exists():
+                raise
+        return self._commit([] if not data else [self._stage(Part(0, data, is_last=True))])
 
+    def write_parts(self, cutter: PartCutter, first: Part) -> str:
+        """Block by block, several at a time."""
+        return self._commit(send_parts(cutter, self._stage, self.options.upload_parallelism, first=first))
 
-IF_ABSENT: Final[Mapping[str, Any]] = {"match_condition": MatchConditions.IfMissing}
-"""The condition that there is no such blob."""
+    def stored(self, client: AzureClient) -> Stored:
+        """By a HEAD."""
+        properties = client.blob(self.key).get_blob_properties()
+        mark = cast("Mapping[str, str]", properties.metadata or {}).get(WRITE_MARK)
+        digest = base64.b64encode(bytes(properties.content_settings.content_md5 or b"")).decode()
+        return Stored(plain_etag(properties.etag or ""), properties.size or 0, digest, mark)
 
+    def _by_one_request(self, whole: bytes) -> str:
+        def send(client: AzureClient) -> Stored:
+            answer = client.blob(self.key).upload_blob(
+                whole,
+                length=len(whole),
+                overwrite=True,
+                validate_content=self.options.send_md5,
+                metadata={WRITE_MARK: self.mark},
+                **_condition(self.condition),
+            )
+            return Stored(plain_etag(answer["etag"]))
 
-def if_unchanged(etag: str) -> Mapping[str, Any]:
-    """The condition that the blob still has this etag."""
-    return {"match_condition": MatchConditions.IfNotModified, "etag": f'"{etag}"'}
+        return self.finish(send, lambda _, stored: (stored.size, stored.digest) == (len(whole), md5_text(whole))).etag
 
-
-def plain_etag(told: str) -> str:
-    """An etag without its quotes: answers have them, listings have not."""
-    return told.strip('"')
-
-
-def write_whole(write: Write, data: memoryview, *, with_md5: bool) -> str:
-    """Write a blob by one request; its etag. ``with_md5``: the service checks one before it takes the blob."""
-    whole = bytes(data)
-
-    def send() -> Mapping[str, Any]:
-        return write.blob.upload_blob(
-            whole,
-            length=len(whole),
-            overwrite=True,
-            validate_content=with_md5,
-            metadata={WRITE_MARK: write.mark},
-            **write.condition,
-        )
-
-    def is_content(found: BlobProperties) -> bool:
-        return found.size == len(whole) and bytes(found.content_settings.content_md5 or b"") == _md5(whole)
-
-    return write.finish(send, is_content)
-
-
-def write_blocks(write: Write, cutter: PartCutter, first: Part, parallelism: int, *, with_md5: bool) -> str:
-    """Write a blob block by block, several at a time; its etag. ``with_md5``: the service checks one of each block.
-
-    After any failure there is no blob, or the old one; the service drops the blocks that no list named after a week.
-    """
-    blob = write.blob
-
-    def stage(part: Part) -> BlobBlock | None:
-        if not part.data:
-            return None  # an empty blob is an empty list
+    def _stage(self, part: Part) -> BlobBlock:
         # As long as all others of the blob, and unlike those of any other write.
-        name = f"{write.mark}{part.number:08}"
-        headers = _md5_header(part.data) if with_md5 else {}
+        name = f"{self.mark}{part.number:08}"
+        # What the SDK would send, but it computes it from bytes only.
+        headers = {"Content-MD5": md5_text(part.data)} if self.options.send_md5 else {}
         data: Any = part.data
-        write.call(lambda _: blob.stage_block(name, data, length=len(part.data), headers=headers))
+        self.step(lambda client: client.blob(self.key).stage_block(name, data, length=len(part.data), headers=headers))
         return BlobBlock(name)
 
-    blocks = [block for block in send_parts(cutter, stage, parallelism, first=first) if block is not None]
+    def _commit(self, blocks: list[BlobBlock]) -> str:
+        def send(client: AzureClient) -> Stored:
+            answer = client.blob(self.key).commit_block_list(
+                blocks, metadata={WRITE_MARK: self.mark}, **_condition(self.condition)
+            )
+            return Stored(plain_etag(str(answer["etag"])))
 
-    def commit() -> Mapping[str, Any]:
-        return blob.commit_block_list(blocks, metadata={WRITE_MARK: write.mark}, **write.condition)
+        def is_content(client: AzureClient, _: Stored) -> bool:
+            # The names of our blocks hold the mark.
+            committed = client.blob(self.key).get_block_list("committed")[0]
+            return [block.id for block in committed] == [block.id for block in blocks]
 
-    def is_content(_: BlobProperties) -> bool:
-        # The names of our blocks hold the mark.
-        committed = blob.get_block_list("committed")[0]
-        return [block.id for block in committed] == [block.id for block in blocks]
-
-    try:
-        return write.finish(commit, is_content)
-    except BlocksGone as error:
-        # Any write that ends discards the blocks of all others that are under way to the same blob.
-        raise StoreUnavailable(f"{write.what}: another write to it ended during this one") from error
+        return self.finish(send, is_content).etag
 
 
-def _md5_header(data: memoryview) -> dict[str, str]:
-    """What the SDK would send, but it computes it from bytes only."""
-    return {"Content-MD5": base64.b64encode(_md5(data)).decode()}
+def plain_etag(etag: str) -> str:
+    """An etag without its quotes: answers have them, listings have not."""
+    return etag.strip('"')
 
 
-def _md5(data: bytes | memoryview) -> bytes:
-    return hashlib.md5(data, usedforsecurity=False).digest()
+def md5_text(data: bytes | memoryview) -> str:
+    """The MD5 of ``data`` as Azure writes it, in base64."""
+    return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
+
+
+def _condition(condition: Condition) -> dict[str, Any]:
+    """The condition as arguments of the SDK."""
+    if condition.is_absent:
+        return {"match_condition": MatchConditions.IfMissing}
+    if condition.etag is None:
+        return {}
+    return {"match_condition": MatchConditions.IfNotModified, "etag": f'"{condition.etag}"'}

@@ -16,7 +16,7 @@ from tieredstore.backends.filesystem.folders import DRAFT_MARK, Folder, Place
 class Draft:
     """An unfinished file, in the folder where it will stand. A context manager: at its end what is not published goes.
 
-    Its descriptor holds a lock for as long as the writer lives: so :func:`remove_abandoned` tells a draft in the
+    Its descriptor holds a lock for as long as the writer lives: so :func:`abandoned_drafts` tells a draft in the
     making from one whose writer was killed. The methods raise OSError; who calls them translates.
     """
 
@@ -90,26 +90,38 @@ class Draft:
             self.folder.prune()
 
 
-def remove_abandoned(folder: Folder) -> int:
-    """Remove the drafts in ``folder`` whose writers are dead; returns how many. OSError as it comes."""
+def abandoned_drafts(folder: Folder) -> dict[bytes, os.stat_result]:
+    """The drafts in ``folder`` whose writers are dead, by their names. OSError as it comes."""
     with os.scandir(folder.descriptor) as entries:
-        drafts = [name for entry in entries if (name := os.fsencode(entry.name)).startswith(DRAFT_MARK)]
-    if not drafts:
-        return 0
+        names = [name for entry in entries if (name := os.fsencode(entry.name)).startswith(DRAFT_MARK)]
+    if not names:
+        return {}
+    # A draft is made and locked under the folder's lock: none is seen between the two.
     with folder.locked():
-        return sum(_removed_if_abandoned(folder, name) for name in drafts)
+        return {name: status for name in names if (status := _if_abandoned(folder, name)) is not None}
 
 
-def _removed_if_abandoned(folder: Folder, name: bytes) -> bool:
+def remove_abandoned(folder: Folder, name: bytes) -> bool:
+    """Remove one draft if its writer is dead; False if it lives, or the draft is gone. OSError as it comes."""
+    with folder.locked():
+        if _if_abandoned(folder, name) is None:
+            return False
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=folder.descriptor)
+            return True
+    return False
+
+
+def _if_abandoned(folder: Folder, name: bytes) -> os.stat_result | None:
+    """The draft's status, if nobody holds its lock; the caller holds the folder's."""
     try:
         descriptor = folder.open_file(name)
     except FileNotFoundError:
-        return False
+        return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.unlink(name, dir_fd=folder.descriptor)
-    except (BlockingIOError, FileNotFoundError):
-        return False
+        return os.fstat(descriptor)
+    except BlockingIOError:
+        return None
     finally:
         os.close(descriptor)
-    return True

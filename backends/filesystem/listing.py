@@ -13,7 +13,7 @@ from tieredstore.backends.filesystem.errors import OsErrors
 from tieredstore.backends.filesystem.folders import Folder, is_component
 from tieredstore.errors import ObjectNotFound
 
-_log: Final = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 _PAGE: Final = 1000
 """How many files are looked at each time a folder is opened."""
@@ -106,7 +106,7 @@ def _name_of(entry: os.DirEntry[str], path: str) -> str | None:
     if not is_component(raw):
         return None
     if entry.is_symlink():
-        _log.warning("%s%s is a symbolic link: it is not followed, so what it leads to is not listed", path, name)
+        _logger.warning("%s%s is a symbolic link: it is not followed, so what it leads to is not listed", path, name)
         return None
     if entry.is_dir(follow_symlinks=False):
         return name + "/"

@@ -14,13 +14,13 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
+from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore
 from tieredstore.backends.contract.bodies import byte_view, open_body
 from tieredstore.backends.contract.deletions import raise_failures
 from tieredstore.backends.contract.ranges import is_empty_request, resolved_range
-from tieredstore.backends.filesystem.drafts import Draft, remove_abandoned
+from tieredstore.backends.filesystem.drafts import Draft, abandoned_drafts, remove_abandoned
 from tieredstore.backends.filesystem.errors import OsErrors
-from tieredstore.backends.filesystem.folders import Folder, Place
+from tieredstore.backends.filesystem.folders import DRAFT_MARK, Folder, Place, is_component
 from tieredstore.backends.filesystem.listing import Listing
 from tieredstore.errors import (
     ConfigError,
@@ -157,25 +157,46 @@ class FilesystemObjectStore(ObjectStore):
                 draft.publish()
             return hashlib.sha256(view).hexdigest()
 
-    def remove_abandoned_writes(self) -> int:
-        """Remove the hidden files of writers that were killed while writing; returns how many.
+    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
+        """The hidden files of killed writers; those of living ones, in whatever process, are locked and passed over.
 
-        Safe at any time: the files of living writers, in whatever process, are locked, and left alone.
+        The key is the hidden file's own path: whose draft it is stands nowhere. The time is that of its last bytes.
         """
-        removed = 0
-        # Bottom-up and by names only: each folder is opened again by its own path, links not followed.
-        for path, _, _ in os.walk(os.fsencode(self._root), topdown=False):
-            names = tuple(os.path.relpath(path, os.fsencode(self._root)).split(b"/"))
-            with OsErrors(self._root, os.fsdecode(path), writing=True), suppress(FileNotFoundError):
-                removed += self._without_abandoned(() if names == (b".",) else names)
-        return removed
+        root = os.fsencode(self._root)
+        # By names only: each folder is opened again by its own path, links not followed.
+        for path, names, _ in os.walk(root):
+            relative = os.path.relpath(path, root)
+            folders = () if relative == b"." else tuple(relative.split(b"/"))
+            below = "".join(f"{os.fsdecode(name)}/" for name in folders)
+            names[:] = [name for name in names if _may_hold(f"{below}{os.fsdecode(name)}/", prefix)]
+            # Without the whole of its key, a draft belongs to each prefix that ends in its folder.
+            if below.startswith(prefix) or "/" not in prefix[len(below) :]:
+                yield from self._abandoned_in(folders, below)
 
-    def _without_abandoned(self, folders: tuple[bytes, ...]) -> int:
-        with Folder(self._root, folders) as folder:
-            removed = remove_abandoned(folder)
-            if removed:
+    def _abandoned_in(self, folders: tuple[bytes, ...], below: str) -> Iterator[AbandonedWrite]:
+        drafts: dict[bytes, os.stat_result] = {}
+        with (
+            OsErrors(self._root, below, writing=True),
+            suppress(FileNotFoundError),
+            Folder(self._root, folders) as folder,
+        ):
+            drafts = abandoned_drafts(folder)
+        for name, status in drafts.items():
+            path = below + os.fsdecode(name)
+            yield AbandonedWrite(path, status.st_size, status.st_mtime_ns // 1_000_000, path)
+
+    def discard(self, write: AbandonedWrite) -> bool:
+        """Remove the hidden file, and folders that stand empty without it; safe at any time."""
+        *folders, name = os.fsencode(write.id).split(b"/")
+        if not name.startswith(DRAFT_MARK) or not all(map(is_component, folders)):
+            raise InvalidKey(f"{write.id!r} is not the name of an abandoned write of {self.identity}")
+        with OsErrors(self._root, write.id, writing=True), suppress(FileNotFoundError):
+            with Folder(self._root, tuple(folders)) as folder:
+                if not remove_abandoned(folder, name):
+                    return False
                 folder.prune()
-            return removed
+            return True
+        return False
 
     def _writing(self, key: str) -> OsErrors:
         return OsErrors(self._root, key, writing=True)
@@ -210,6 +231,11 @@ class FilesystemObjectStore(ObjectStore):
                 yield descriptor, os.fstat(descriptor).st_size
             finally:
                 os.close(descriptor)
+
+
+def _may_hold(folder: str, prefix: str) -> bool:
+    """Whether keys that start with ``prefix`` may lie in ``folder`` (which ends in a slash) or below it."""
+    return folder.startswith(prefix) or prefix.startswith(folder)
 
 
 def _delete_batch(root: str, keys: Sequence[str]) -> list[TieredStoreError]:

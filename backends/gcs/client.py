@@ -20,9 +20,6 @@ from tieredstore.backends.gcs.options import GcsOptions
 from tieredstore.backends.http.session import BoundedAdapter, HttpLimits, StoreAdapter, configured
 
 CONTENT_TYPE: Final = "application/octet-stream"
-PAGE: Final = 1000
-"""Objects of one page of a listing: the most that the service gives."""
-
 _LISTED: Final = "items(name,size,generation,updated),nextPageToken"
 
 # The SDK has no types: these are the parts of it that are used. Its retries are off everywhere, ours are around it;
@@ -109,15 +106,15 @@ class GcsClient:
     def _path(self) -> str:
         return f"b/{quote(self.bucket_name, safe='')}/o"
 
-    def session_url(self, told: str) -> str:
+    def session_url(self, url: str) -> str:
         """The URL of an upload session as the server told it, but at the endpoint that was set, where one was."""
         if not self.is_custom_endpoint:
-            return told
+            return url
         ours = urlsplit(self.endpoint)
-        return urlsplit(told)._replace(scheme=ours.scheme, netloc=ours.netloc).geturl()
+        return urlsplit(url)._replace(scheme=ours.scheme, netloc=ours.netloc).geturl()
 
     def page(
-        self, *, prefix: str, start: str | None, token: str | None, size: int = PAGE
+        self, *, prefix: str, start: str | None, token: str | None, size: int
     ) -> tuple[Sequence[ObjectInfo], str | None]:
         """One page of a listing from ``start`` on, and the token of the next one."""
         pages = self._client.list_blobs(
@@ -129,8 +126,7 @@ class GcsClient:
             fields=_LISTED,
             retry=None,
         )
-        found = [info_of(blob) for blob in next(pages.pages, iter(()))]
-        return found, pages.next_page_token
+        return [info_of(blob) for blob in next(pages.pages, iter(()))], pages.next_page_token
 
     def close(self) -> None:
         """Close all connections."""
@@ -166,7 +162,7 @@ def open_client(options: GcsOptions) -> GcsClient:
 def _sdk_client(options: GcsOptions, credentials: object, session: requests.Session) -> _Client:
     make: Any = partial(importlib.import_module("google.cloud.storage").Client, "<none>")
     endpoint = {"api_endpoint": options.endpoint_url.rstrip("/")} if options.endpoint_url else None
-    made = make(credentials=credentials, _http=session, client_options=endpoint)
+    client = make(credentials=credentials, _http=session, client_options=endpoint)
     # Otherwise the first call starts a thread that asks for the bucket's location, for traces that nobody collects.
-    made._bucket_metadata_cache = None
-    return cast("_Client", made)
+    client._bucket_metadata_cache = None
+    return cast("_Client", client)

@@ -14,7 +14,7 @@ from tieredstore.backends.cloud.watched_file import WatchedFile
 from tieredstore.backends.gcs.options import Anonymous, CredentialsFile, CredentialsJson, GcsOptions
 from tieredstore.errors import ConfigError
 
-logger = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 SCOPES: Final = ("https://www.googleapis.com/auth/devstorage.read_write",)
 """What tokens are asked for: to read, write and delete objects."""
@@ -28,21 +28,23 @@ def chosen_credentials(options: GcsOptions, request: object) -> Credentials:
     ``request`` is Google's transport for requests that look for credentials. ConfigError for a text or file that holds
     none; what the SDK raises where its own search finds none.
     """
-    identity = options.identity
-    if isinstance(identity, Anonymous):
-        logger.info("%s: requests are made without an identity (storage.gcs.credentials.default=false)", options.url)
+    chosen = options.credentials
+    if isinstance(chosen, Anonymous):
+        _logger.info("%s: requests are made without an identity (storage.gcs.credentials.default=false)", options.url)
         return _anonymous()
-    if isinstance(identity, CredentialsJson):
-        found = parse_credentials(identity.text.encode())
-        logger.info("%s: requests are made with the credentials of the settings: %s", options.url, described(found))
-        return found
-    if isinstance(identity, CredentialsFile):
-        file = WatchedFile(identity.path, parse_credentials, interval_s=identity.reread_s)
-        logger.info("%s: requests are made with the credentials in %s", options.url, identity.path)
+    if isinstance(chosen, CredentialsJson):
+        credentials = parse_credentials(chosen.text.encode())
+        _logger.info(
+            "%s: requests are made with the credentials of the settings: %s", options.url, described(credentials)
+        )
+        return credentials
+    if isinstance(chosen, CredentialsFile):
+        file = WatchedFile(chosen.path, parse_credentials, interval_s=chosen.reread_s)
+        _logger.info("%s: requests are made with the credentials in %s", options.url, chosen.path)
         return WatchedCredentials(file)
-    found = _application_default(request)
-    logger.info("%s: requests are made with application default credentials: %s", options.url, described(found))
-    return found
+    credentials = _application_default(request)
+    _logger.info("%s: requests are made with application default credentials: %s", options.url, described(credentials))
+    return credentials
 
 
 def described(credentials: Credentials) -> str:
@@ -58,12 +60,12 @@ def parse_credentials(raw: bytes) -> Credentials:
     ConfigError, which quotes nothing of the text, for anything else.
     """
     try:
-        found: object = json.loads(raw)
+        content: object = json.loads(raw)
     except ValueError as error:
         raise ConfigError("the Google credentials are not JSON") from error
-    if not isinstance(found, dict):
+    if not isinstance(content, dict):
         raise ConfigError("the Google credentials are not a JSON object")
-    info = cast("dict[str, object]", found)
+    info = cast("dict[str, object]", content)
     kind = info.get("type")
     if kind is None and isinstance(info.get("access_token"), str):
         return _of_token(info)
@@ -72,11 +74,11 @@ def parse_credentials(raw: bytes) -> Credentials:
         known = ", ".join(_KINDS)
         raise ConfigError(f"the Google credentials have no type that is known here ({known}), nor an access_token")
     try:
-        made = make(info)
+        credentials = make(info)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         # The SDK's own sentence may quote the text: it says which field, and so does its class for who debugs.
         raise ConfigError(f"the Google credentials of type {kind} are incomplete or malformed") from error
-    return cast("Credentials", made)
+    return cast("Credentials", credentials)
 
 
 def _of_token(info: Mapping[str, object]) -> Credentials:
@@ -143,8 +145,8 @@ def _anonymous() -> Credentials:
 
 
 def _application_default(request: object) -> Credentials:
-    found, _ = _module("google.auth").default(scopes=SCOPES, request=request)
-    return cast("Credentials", found)
+    credentials, _ = _module("google.auth").default(scopes=SCOPES, request=request)
+    return cast("Credentials", credentials)
 
 
 def _module(name: str) -> Any:

@@ -12,41 +12,22 @@ import urllib3.exceptions
 from google.api_core import exceptions as api
 from google.auth import exceptions as auth
 
+from tieredstore.backends.cloud.errors import BY_STATUS, MaybeNoBucket, no_bucket
 from tieredstore.backends.http.session import connection_failure, without_queries
 from tieredstore.errors import (
     AccessDenied,
     ObjectNotFound,
-    PreconditionFailed,
-    RangeNotSatisfiable,
     StoreError,
-    StoreThrottled,
     StoreUnavailable,
     TieredStoreError,
 )
 
-_BY_STATUS: Final[dict[int, type[TieredStoreError]]] = {
-    401: AccessDenied,
-    403: AccessDenied,
-    404: ObjectNotFound,
-    408: StoreUnavailable,
-    # Of an upload session only, as 404.
-    410: ObjectNotFound,
-    412: PreconditionFailed,
-    416: RangeNotSatisfiable,
-    429: StoreThrottled,
-    500: StoreUnavailable,
-    502: StoreUnavailable,
-    503: StoreThrottled,
-    504: StoreUnavailable,
-}
+# Of an upload session only, 410 says the same as 404.
+_BY_STATUS: Final = BY_STATUS | {410: ObjectNotFound}
 # Of status 403, but passing.
 _THROTTLED: Final = frozenset({"rateLimitExceeded", "userRateLimitExceeded"})
 _NO_BUCKET: Final = "bucket does not exist"
 _NO_OBJECT: Final = "No such object"
-
-
-class MaybeNoBucket(ObjectNotFound):
-    """Answered to an object's request in words that do not tell whether the object is absent, or its bucket."""
 
 
 @contextmanager
@@ -73,22 +54,17 @@ def raise_for(response: requests.Response) -> None:
         raise cast("Exception", untyped.from_http_response(response))
 
 
-def no_bucket(what: str) -> StoreError:
-    """The error for a bucket that is not there."""
-    return StoreError(f"{what}: the bucket does not exist; create it, or correct storage.gcs.bucket.name")
-
-
 def _answered(what: str, error: api.GoogleAPICallError) -> TieredStoreError:
     status = int(error.code or 0)
     message = _message(error)
     if status == 404 and _NO_BUCKET in message:
-        return no_bucket(what)
-    found = _BY_STATUS.get(status, StoreError)
+        return no_bucket(what, "storage.gcs.bucket.name")
+    error_class = _BY_STATUS.get(status, StoreError)
     if status == 404 and _NO_OBJECT not in message:
-        found = MaybeNoBucket
+        error_class = MaybeNoBucket
     if status == 403 and _THROTTLED & _reasons(error):
-        found = StoreUnavailable
-    return found(f"{what}: the store answered with status {status}{f' ({message})' if message else ''}")
+        error_class = StoreUnavailable
+    return error_class(f"{what}: the store answered with status {status}{f' ({message})' if message else ''}")
 
 
 def _message(error: api.GoogleAPICallError) -> str:
@@ -101,8 +77,8 @@ def _message(error: api.GoogleAPICallError) -> str:
 
 
 def _reasons(error: api.GoogleAPICallError) -> set[object]:
-    told = cast("Sequence[object]", cast("Any", error).errors)
-    return {cast("Mapping[str, object]", one).get("reason") for one in told if isinstance(one, Mapping)}
+    details = cast("Sequence[object]", cast("Any", error).errors)
+    return {cast("Mapping[str, object]", detail).get("reason") for detail in details if isinstance(detail, Mapping)}
 
 
 def _unauthenticated(what: str, error: auth.GoogleAuthError) -> TieredStoreError:

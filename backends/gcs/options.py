@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from tieredstore.backends.http.proxies import SocksProxy
+from tieredstore.backends.cloud.options import CloudOptions, shared_options
 from tieredstore.errors import ConfigError
-from tieredstore.process.deadline import CALL_TIMEOUT_S, seconds
 
 if TYPE_CHECKING:
     from tieredstore.config import GcsSettings, Settings
@@ -43,40 +42,27 @@ class CredentialsFile:
     reread_s: float = 10.0
 
 
-Identity = Anonymous | ApplicationDefault | CredentialsJson | CredentialsFile
+Credentials = Anonymous | ApplicationDefault | CredentialsJson | CredentialsFile
 
 
 @dataclass(frozen=True, slots=True)
-class GcsOptions:
-    """The connection to one bucket.
+class GcsOptions(CloudOptions):
+    """The connection to one bucket; see ``CloudOptions`` for bounds and time-outs.
 
-    ``concurrency`` is how many requests the store's users run at once: the size of the connection pool. A ``put`` of
-    a stream holds at most two chunks in memory. Of the time-outs ``call_timeout_s`` bounds one request with all its
-    retries, ``attempt_timeout_s`` one try of it (no limit of its own if None), ``upload_timeout_s`` a whole ``put``;
-    ``connect_timeout_s`` and ``read_timeout_s`` bound each wait for the network.
+    A ``put`` of a stream holds at most two parts (chunks of a resumable upload) in memory.
     """
 
     bucket: str
-    identity: Identity = ApplicationDefault()
+    credentials: Credentials = ApplicationDefault()
     endpoint_url: str | None = None
-    chunk_size: int = 26214400
-    concurrency: int = 16
     delete_parallelism: int = 8
-    attempts: int = 5
-    call_timeout_s: float = CALL_TIMEOUT_S
-    attempt_timeout_s: float | None = None
-    upload_timeout_s: float = 7200.0
-    connect_timeout_s: float = 10.0
-    read_timeout_s: float = 30.0
-    proxy: SocksProxy | None = None
 
     def __post_init__(self) -> None:
         if not self.bucket:
             raise ConfigError("the bucket's name is empty")
-        if self.chunk_size < CHUNK_UNIT or self.chunk_size % CHUNK_UNIT:
-            raise ConfigError(f"an upload chunk of {self.chunk_size} bytes is not a multiple of {CHUNK_UNIT}")
-        if self.concurrency < 1 or self.delete_parallelism < 1:
-            raise ConfigError("concurrency and delete_parallelism must be at least 1")
+        if self.part_size < CHUNK_UNIT or self.part_size % CHUNK_UNIT:
+            raise ConfigError(f"an upload chunk of {self.part_size} bytes is not a multiple of {CHUNK_UNIT}")
+        self.check_at_least_one("concurrency", "delete_parallelism")
         if self.endpoint_url is not None and "@" in urlsplit(self.endpoint_url).netloc:
             raise ConfigError("the endpoint's URL must not hold credentials; set them by themselves")
 
@@ -95,17 +81,14 @@ class GcsOptions:
         gcs = settings.gcs
         return cls(
             bucket=gcs.bucket_name,
-            identity=_identity(gcs),
+            credentials=_credentials(gcs),
             endpoint_url=gcs.endpoint_url,
-            chunk_size=gcs.resumable_chunk_size,
-            concurrency=settings.requests_at_once,
-            call_timeout_s=seconds(gcs.api_call_timeout_ms) or CALL_TIMEOUT_S,
-            attempt_timeout_s=seconds(gcs.api_call_attempt_timeout_ms),
-            proxy=SocksProxy.from_settings(settings.proxy),
+            part_size=gcs.resumable_chunk_size,
+            **shared_options(settings, gcs),
         )
 
 
-def _identity(gcs: GcsSettings) -> Identity:
+def _credentials(gcs: GcsSettings) -> Credentials:
     if gcs.credentials_json is not None:
         return CredentialsJson(gcs.credentials_json.get_secret_value())
     if gcs.credentials_path is not None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from io import BytesIO
-from typing import Final, Protocol
+from typing import Protocol
 
 import urllib3.exceptions
 
-from tieredstore.backends.http.session import PIECE_BYTES, check_deadline, connection_failure
-from tieredstore.errors import RangeNotSatisfiable, StoreError, StoreUnavailable
-
-# Azurite answers requests for ranges of an empty object, which have no answer, with 0 to -1.
-_CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,19})-(\d{1,19}|-1)/(\d{1,19})")
-_LENGTH: Final = re.compile(r"\d{1,19}")
+from tieredstore.backends.http.deadlines import PIECE_BYTES, check_deadline
+from tieredstore.backends.http.session import connection_failure
+from tieredstore.errors import StoreUnavailable
 
 
 class RawBody(Protocol):
@@ -29,53 +26,25 @@ class RawBody(Protocol):
         ...
 
 
-def range_header(start: int, stop: int | None) -> dict[str, str]:
-    """The request header for ``start:stop``; none for a whole object, since an empty one has no range."""
-    if start == 0 and stop is None:
-        return {}
-    return {"Range": f"bytes={start}-{'' if stop is None else stop - 1}"}
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """An answer of which only the headers were read; ``check`` gets the whole body, and raises if it is damaged."""
 
+    size: int
+    raw: RawBody
+    what: str
+    check: Callable[[bytes | memoryview], None]
 
-def answered_size(what: str, start: int, stop: int | None, headers: Mapping[str, str]) -> int:
-    """How many bytes the body has, if the answer is to a request for ``start:stop``.
+    def read(self) -> bytes:
+        """The body."""
+        data = read_bytes(self.raw, self.size, self.what)
+        self.check(data)
+        return data
 
-    RangeNotSatisfiable for an object that ends before the range does: servers then send the bytes that there are.
-    """
-    first, end = _answered_range(what, headers)
-    if first != start:
-        raise StoreError(f"{what}: bytes from {start} were asked for, but the store sent bytes from {first}")
-    if end < _least_end(start, stop):
-        asked = f"{start}:{'' if stop is None else stop}"
-        raise RangeNotSatisfiable(f"{what}: bytes {asked} were asked for, but the object has {end} bytes")
-    if stop is not None and end > stop:
-        raise StoreError(f"{what}: bytes {start}:{stop} were asked for, but the store sent bytes {first}:{end}")
-    return end - start
-
-
-def _least_end(start: int, stop: int | None) -> int:
-    """Where the object must end at least: to the end, a byte must be left, but for the whole of an empty object."""
-    if stop is not None:
-        return stop
-    return start + 1 if start else 0
-
-
-def is_whole(headers: Mapping[str, str]) -> bool:
-    """Whether the answer holds all of the object, so that the object's checksum is the body's."""
-    found = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", ""))
-    return found is None or (int(found[1]) == 0 and int(found[2]) + 1 == int(found[3]))
-
-
-def _answered_range(what: str, headers: Mapping[str, str]) -> tuple[int, int]:
-    told = headers.get("Content-Range")
-    length = headers.get("Content-Length", "")
-    if _LENGTH.fullmatch(length) is None:
-        raise StoreError(f"{what}: the store did not say how long its answer is")
-    if told is None:
-        return 0, int(length)
-    found = _CONTENT_RANGE.fullmatch(told)
-    if found is None or int(found[2]) + 1 - int(found[1]) != int(length):
-        raise StoreError(f"{what}: the store sent {length} bytes with a Content-Range of {told[:80]!r}")
-    return int(found[1]), int(found[2]) + 1
+    def fill(self, buffer: memoryview) -> None:
+        """The body, which is as long as ``buffer``, into it."""
+        read_into(self.raw, buffer, self.what)
+        self.check(buffer)
 
 
 def read_into(raw: RawBody, buffer: memoryview, what: str) -> None:

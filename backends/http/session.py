@@ -8,9 +8,7 @@ from __future__ import annotations
 import os
 import re
 import ssl
-from collections.abc import Generator, Iterable
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
@@ -19,38 +17,16 @@ from requests.adapters import HTTPAdapter
 
 from tieredstore.backends.base import Buffer
 from tieredstore.backends.contract.bodies import byte_view
+from tieredstore.backends.http.deadlines import PIECE_BYTES, check_deadline, current_deadline
 from tieredstore.backends.http.proxies import SocksProxy
 from tieredstore.errors import StoreError, StoreUnavailable
-from tieredstore.process.deadline import Deadline
-
-PIECE_BYTES: Final = 256 * 1024
-"""Bodies go out and come in by pieces of this size: a time-out and the deadline hold for each of them."""
 
 _METADATA_HOSTS: Final = ("169.254.169.254", "metadata.google.internal")
 """Where a machine asks for its own identity: through a proxy, the answer would be the proxy's identity."""
 
 _QUERY: Final = re.compile(r"\?[^\s'\")]+")
 
-_deadline: ContextVar[Deadline | None] = ContextVar("tieredstore_http_deadline", default=None)
-
 AnySession = TypeVar("AnySession", bound=requests.Session)
-
-
-@contextmanager
-def within(deadline: Deadline) -> Generator[None]:
-    """Requests of this thread, in the block, end by ``deadline``: in StoreUnavailable if need be."""
-    token = _deadline.set(deadline)
-    try:
-        yield
-    finally:
-        _deadline.reset(token)
-
-
-def check_deadline(what: str) -> None:
-    """StoreUnavailable if the deadline of the block (see ``within``) has passed."""
-    deadline = _deadline.get()
-    if deadline is not None:
-        deadline.check(what)
 
 
 def without_queries(text: object) -> str:
@@ -72,7 +48,7 @@ class HttpLimits:
 
     def timeouts_s(self) -> tuple[float, float]:
         """Connect and read time-out of the next request: no longer than the deadline is away."""
-        deadline = _deadline.get()
+        deadline = current_deadline()
         if deadline is None:
             return self.connect_timeout_s, self.read_timeout_s
         deadline.check("the request")
@@ -124,9 +100,9 @@ class StoreAdapter(BoundedAdapter):
         try:
             return super().send(request, *args, **options)
         except requests.RequestException as error:
-            told = connection_failure(error)
+            failure = connection_failure(error)
         # Not raised from the library's error: a traceback would show its URL, and with it a signature.
-        raise told from None
+        raise failure from None
 
 
 def connection_failure(error: Exception) -> StoreError:
@@ -143,7 +119,7 @@ def _root(error: BaseException) -> BaseException:
     seen = {id(error)}
     while True:
         inner = [getattr(error, "reason", None), *error.args, error.__cause__]
-        following = next((one for one in inner if isinstance(one, BaseException) and id(one) not in seen), None)
+        following = next((cause for cause in inner if isinstance(cause, BaseException) and id(cause) not in seen), None)
         if following is None:
             return error
         error = following

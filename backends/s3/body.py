@@ -3,89 +3,62 @@
 from __future__ import annotations
 
 import http.client
-import re
-from collections.abc import Mapping
+from dataclasses import dataclass
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from tieredstore.errors import RangeNotSatisfiable, StoreError, StoreUnavailable
-from tieredstore.model import ByteRange
-from tieredstore.process.deadline import Deadline
+from tieredstore.backends.http.deadlines import PIECE_BYTES, check_deadline
+from tieredstore.errors import StoreError, StoreUnavailable
 
 if TYPE_CHECKING:
     from botocore.response import StreamingBody
 
-PIECE: Final = 1 << 18
-"""Bytes that are read at once where the caller gave no buffer."""
 
-_LENGTH: Final = re.compile(r"\d{1,19}")
-_CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)")
+@dataclass(frozen=True, slots=True)
+class S3Answer:
+    """An answer of which only the headers were read."""
 
+    size: int
+    body: StreamingBody
+    what: str
 
-def check_range(key: str, asked: ByteRange | int, headers: Mapping[str, str]) -> int:
-    """How many bytes the body must have, if the answer is what was asked: a range, or everything from a position.
+    def read(self) -> bytes:
+        """The body; StoreUnavailable if it ends before, or at the deadline."""
+        # It grows as bytes come: a length that a server only claims sizes no buffer. The piece between stays in the
+        # processor's cache, and the result is handed out without another copy.
+        wire = _wire(self.body)
+        kept = BytesIO()
+        piece = memoryview(bytearray(min(self.size, PIECE_BYTES)))
+        while left := self.size - kept.tell():
+            kept.write(piece[: self._some(wire, piece[:left], kept.tell())])
+        self._finish()
+        return kept.getvalue()
 
-    RangeNotSatisfiable for an object that ends before the range does: S3 answers with the bytes that it has.
-    """
-    start = asked if isinstance(asked, int) else asked.start
-    stop = None if isinstance(asked, int) else asked.stop
-    first, end = _answered_range(headers)
-    if first != start:
-        raise StoreError(f"{key!r}: bytes from {start} were asked for, but the store sent bytes from {first}")
-    # Without a stop a byte must be left, but for the whole of an empty object.
-    if end < (min(start, 1) + start if stop is None else stop):
-        asked_for = f"{start}:{'' if stop is None else stop}"
-        raise RangeNotSatisfiable(f"bytes {asked_for} of {key!r} were asked for, but the object has {end} bytes")
-    if stop is not None and end > stop:
-        raise StoreError(f"{key!r}: bytes {start}:{stop} were asked for, but the store sent bytes {first}:{end}")
-    return end - start
+    def fill(self, buffer: memoryview) -> None:
+        """The body, into all of ``buffer``; no other copy is made unless checksums are checked."""
+        wire = _wire(self.body)
+        filled = 0
+        while filled < len(buffer):
+            filled += self._some(wire, buffer[filled:], filled)
+        self._finish()
 
+    def _some(self, wire: http.client.HTTPResponse | None, buffer: memoryview, before: int) -> int:
+        """How many bytes one read put into ``buffer``."""
+        body: Any = self.body
+        count: int = body.readinto(buffer) if wire is None else _read_once(wire, buffer)
+        if count == 0:
+            raise StoreUnavailable(f"{self.what}: the answer ended after {before} of {self.size} bytes")
+        check_deadline(self.what)
+        return count
 
-def _answered_range(headers: Mapping[str, str]) -> tuple[int, int]:
-    """Start and stop of what the answer holds; without a Content-Range it is the whole object."""
-    told = headers.get("content-range")
-    length = headers.get("content-length", "")
-    if _LENGTH.fullmatch(length) is None:
-        raise StoreError("the store did not say how long its answer is")
-    if told is None:
-        return 0, int(length)
-    found = _CONTENT_RANGE.fullmatch(told)
-    if found is None or int(found[2]) + 1 - int(found[1]) != int(length):
-        raise StoreError(f"the store sent {length} bytes with a Content-Range of {told[:80]!r}")
-    return int(found[1]), int(found[2]) + 1
-
-
-def fill(body: StreamingBody, buffer: memoryview, deadline: Deadline, what: str) -> None:
-    """Fill all of ``buffer``; StoreUnavailable if the body ends before, or at the deadline."""
-    wire = _wire(body)
-    filled = 0
-    while filled < len(buffer):
-        filled += _some(body, wire, buffer[filled:], f"{what}: the answer ended after {filled} of {len(buffer)} bytes")
-        deadline.check(what)
-
-
-def read(body: StreamingBody, size: int, deadline: Deadline, what: str) -> bytes:
-    """The body's ``size`` bytes; StoreUnavailable as ``fill``."""
-    wire = _wire(body)
-    # It grows as bytes come: a length that a server only claims sizes no buffer. The piece between stays in the
-    # processor's cache, and the result is handed out without another copy.
-    kept = BytesIO()
-    piece = memoryview(bytearray(min(size, PIECE)))
-    while left := size - kept.tell():
-        count = _some(body, wire, piece[:left], f"{what}: the answer ended after {kept.tell()} of {size} bytes")
-        kept.write(piece[:count])
-        deadline.check(what)
-    return kept.getvalue()
-
-
-def finish(body: StreamingBody) -> None:
-    """Give the connection back for another request, once all of the body was read."""
-    # Past the end the SDK verifies the checksum, if it was told to.
-    if _wire(body) is None and body.read():
-        raise StoreError("the store sent more bytes than it said")
-    release = getattr(getattr(body, "_raw_stream", None), "release_conn", None)
-    if release is not None:
-        release()
+    def _finish(self) -> None:
+        """Give the connection back for another request, once all of the body was read."""
+        # Past the end the SDK verifies the checksum, if it was told to.
+        if _wire(self.body) is None and self.body.read():
+            raise StoreError("the store sent more bytes than it said")
+        release = getattr(getattr(self.body, "_raw_stream", None), "release_conn", None)
+        if release is not None:
+            release()
 
 
 def _wire(body: StreamingBody) -> http.client.HTTPResponse | None:
@@ -95,18 +68,10 @@ def _wire(body: StreamingBody) -> http.client.HTTPResponse | None:
     """
     if type(body).__name__ != "StreamingBody":
         return None
-    found: object = getattr(getattr(body, "_raw_stream", None), "_fp", None)
-    if isinstance(found, http.client.HTTPResponse) and not found.chunked and found.length is not None:
-        return found
+    response: object = getattr(getattr(body, "_raw_stream", None), "_fp", None)
+    if isinstance(response, http.client.HTTPResponse) and not response.chunked and response.length is not None:
+        return response
     return None
-
-
-def _some(body: Any, wire: http.client.HTTPResponse | None, buffer: memoryview, ended: str) -> int:
-    """How many bytes one read put into ``buffer``; StoreUnavailable, saying ``ended``, if there are none."""
-    count: int = body.readinto(buffer) if wire is None else _read_once(wire, buffer)
-    if count == 0:
-        raise StoreUnavailable(ended)
-    return count
 
 
 def _read_once(wire: http.client.HTTPResponse, rest: memoryview) -> int:

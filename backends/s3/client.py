@@ -20,7 +20,7 @@ from tieredstore.backends.s3.options import Compatibility, S3Options
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
-logger = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 _ADDRESSING: Final = {None: "auto", True: "path", False: "virtual"}
 
@@ -40,9 +40,9 @@ class _Chosen(CredentialProvider):
         return self._credentials
 
 
-def make_client(options: S3Options) -> S3Client:
+def open_client(options: S3Options) -> S3Client:
     """A new client; AccessDenied or ConfigError if its credentials cannot be had."""
-    with translated(f"opening {options.identity}"):
+    with translated(f"opening {options.url}"):
         session = botocore.session.get_session()
         credentials = chosen_credentials(options, session)
         session.register_component("credential_provider", CredentialResolver([_Chosen(credentials)]))
@@ -53,7 +53,7 @@ def make_client(options: S3Options) -> S3Client:
             "s3", endpoint_url=options.endpoint_url, verify=verify, config=client_config(options)
         )
     if not options.certificate_check:
-        logger.warning("%s: the server's certificate is not checked", options.identity)
+        _logger.warning("%s: the server's certificate is not checked", options.url)
     if options.legacy_md5:
         client.meta.events.register("before-call.s3.DeleteObjects", _md5_instead)
     if options.proxy is not None:

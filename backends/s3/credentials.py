@@ -17,7 +17,7 @@ from tieredstore.errors import AccessDenied, ConfigError
 if TYPE_CHECKING:
     from botocore.session import Session
 
-logger = logging.getLogger(__name__)
+_logger: Final = logging.getLogger(__name__)
 
 _NAMES: Final = ("aws.access.key.id", "aws.secret.access.key", "aws.session.token")
 _PREFIXES: Final = ("", "rsm.config.storage.", "storage.")
@@ -30,10 +30,10 @@ def parse_credentials(raw: bytes) -> AccessKeys:
     value, if one of the first two is missing.
     """
     try:
-        found = javaproperties.loads(raw.decode("latin-1"))
+        properties = javaproperties.loads(raw.decode("latin-1"))
     except ValueError as error:
         raise ConfigError("it is not a properties file") from error
-    key_id, secret, token = (_value(found, name) for name in _NAMES)
+    key_id, secret, token = (_value(properties, name) for name in _NAMES)
     if not key_id or not secret:
         raise ConfigError(f"it must have both {_NAMES[0]} and {_NAMES[1]}")
     return AccessKeys(key_id, secret, token or None)
@@ -62,22 +62,22 @@ def chosen_credentials(options: S3Options, session: Session) -> Credentials:
 
     AccessDenied if the SDK's chain finds none: requests are never sent unsigned.
     """
-    given = options.credentials
-    if isinstance(given, AccessKeys):
-        logger.info("%s: requests are signed with the access key of the settings", options.identity)
-        return Credentials(given.key_id, given.secret, given.token, method="tieredstore-static")
-    if isinstance(given, Path):
-        logger.info("%s: requests are signed with the access key in %s", options.identity, given)
-        return FileCredentials(WatchedFile(given, parse_credentials, interval_s=options.credentials_reread_s))
+    chosen = options.credentials
+    if isinstance(chosen, AccessKeys):
+        _logger.info("%s: requests are signed with the access key of the settings", options.url)
+        return Credentials(chosen.key_id, chosen.secret, chosen.token, method="tieredstore-static")
+    if isinstance(chosen, Path):
+        _logger.info("%s: requests are signed with the access key in %s", options.url, chosen)
+        return FileCredentials(WatchedFile(chosen, parse_credentials, interval_s=options.credentials_reread_s))
     return _of_chain(options, session)
 
 
 def _of_chain(options: S3Options, session: Session) -> Credentials:
-    found = session.get_credentials()
-    if found is None:
+    credentials = session.get_credentials()
+    if credentials is None:
         raise AccessDenied(
-            f"no credentials for {options.identity}: the AWS SDK's chain (environment, profile, container, instance) "
+            f"no credentials for {options.url}: the AWS SDK's chain (environment, profile, container, instance) "
             "found none; set storage.aws.access.key.id and .secret.access.key, or storage.aws.credentials.file"
         )
-    logger.info("%s: requests are signed with credentials of the AWS SDK's chain: %s", options.identity, found.method)
-    return found
+    _logger.info("%s: requests are signed with credentials of the AWS SDK's chain: %s", options.url, credentials.method)
+    return credentials

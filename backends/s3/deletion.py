@@ -3,83 +3,60 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from tieredstore.backends.cloud.deletion import delete_singly
+from tieredstore.backends.cloud.upload import Call
 from tieredstore.backends.contract.keys import checked_key
 from tieredstore.backends.s3.errors import NotSupported, error_of
-from tieredstore.errors import InvalidKey, ObjectNotFound, TieredStoreError
+from tieredstore.backends.s3.options import S3Options
+from tieredstore.errors import InvalidKey, TieredStoreError
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
-BATCH: Final = 1000
-"""S3's own limit."""
-
 # XML 1.0 cannot say these, not even escaped, and a parser may change the others: such keys go by URL.
 _NOT_FOR_XML: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ufffe\uffff]")
 
-Call = Callable[[str, Callable[["S3Client"], Any]], Any]
-
 
 class Deletion:
-    """Deletes keys of ``bucket``, and collects what failed. ``call`` runs a request with the store's retries."""
+    """One ``delete``: it knows whether the server has turned out to have no bulk delete. ``call`` is the store's."""
 
-    def __init__(self, bucket: str, call: Call, parallelism: int) -> None:
-        self._bucket = bucket
+    def __init__(self, options: S3Options, identity: str, call: Call[S3Client]) -> None:
+        self._options = options
+        self._identity = identity
         self._call = call
-        self._parallelism = parallelism
         self._has_bulk = True
 
-    def failures(self, keys: Iterable[str]) -> Iterator[TieredStoreError]:
-        """Delete all keys; an error for each one that still stands."""
-        rest = iter(keys)
-        while batch := list(islice(rest, BATCH)):
-            wrong, right = _sorted_out(batch)
-            yield from wrong
-            yield from self._delete(right)
-
-    def _delete(self, keys: Sequence[str]) -> Iterator[TieredStoreError]:
+    def failures(self, keys: Sequence[str]) -> Sequence[TieredStoreError]:
+        """Delete a batch; an error for each key that still stands."""
         by_url = [key for key in keys if not self._has_bulk or _NOT_FOR_XML.search(key)]
-        singly = set(by_url)
-        in_bulk = [key for key in keys if key not in singly]
+        in_bulk = [key for key in keys if key not in set(by_url)] if by_url else keys
+        failures: list[TieredStoreError] = []
         if in_bulk:
             try:
-                yield from self._bulk(in_bulk)
+                failures += self._bulk(in_bulk)
             except NotSupported:
                 self._has_bulk = False
                 by_url = list(keys)
             except TieredStoreError as error:
                 # The request as a whole failed, so each of its objects did.
-                yield from (error for _ in in_bulk)
-        yield from self._one_by_one(by_url)
+                failures += [error] * len(in_bulk)
+        return [*failures, *delete_singly(by_url, self._delete, self._options.upload_parallelism)]
 
     def _bulk(self, keys: Sequence[str]) -> list[TieredStoreError]:
-        what: Any = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
-        answer = self._call(
-            f"deleting {len(keys)} objects",
-            lambda client: client.delete_objects(Bucket=self._bucket, Delete=what),
+        named: Any = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+        answer: Any = self._call(
+            "delete",
+            f"{len(keys)} objects of {self._identity}",
+            lambda client: client.delete_objects(Bucket=self._options.bucket, Delete=named),
         )
         return [_error_of_entry(entry) for entry in answer.get("Errors", ()) if entry.get("Code") != "NoSuchKey"]
 
-    def _one_by_one(self, keys: Sequence[str]) -> Iterator[TieredStoreError]:
-        if not keys:
-            return
-        with ThreadPoolExecutor(min(self._parallelism, len(keys)), thread_name_prefix="tieredstore-delete") as pool:
-            for failure in pool.map(self._single, keys):
-                if failure is not None:
-                    yield failure
-
-    def _single(self, key: str) -> TieredStoreError | None:
-        try:
-            self._call(f"deleting {key!r}", lambda client: client.delete_object(Bucket=self._bucket, Key=key))
-        except ObjectNotFound:
-            return None
-        except TieredStoreError as error:
-            return error
-        return None
+    def _delete(self, key: str) -> object:
+        what = f"{key!r} of {self._identity}"
+        return self._call("delete", what, lambda client: client.delete_object(Bucket=self._options.bucket, Key=key))
 
 
 def _error_of_entry(entry: dict[str, Any]) -> TieredStoreError:
@@ -87,26 +64,11 @@ def _error_of_entry(entry: dict[str, Any]) -> TieredStoreError:
     return error_of(f"deleting {entry.get('Key')!r}", entry.get("Code", "?"), entry.get("Message", ""), 0)
 
 
-def _sorted_out(keys: Sequence[str]) -> tuple[list[TieredStoreError], list[str]]:
-    wrong: list[TieredStoreError] = []
-    # A key twice in one request is an error on some servers.
-    right: dict[str, None] = {}
-    for key in keys:
-        try:
-            checked_s3_key(key)
-        except InvalidKey as error:
-            wrong.append(error)
-        else:
-            right[key] = None
-    return wrong, list(right)
-
-
-def checked_s3_key(key: str) -> str:
-    """``key``, if it can be named by a URL; InvalidKey for one with a component ``.`` or ``..``, or a NUL.
+def check_key(key: str) -> None:
+    """InvalidKey for what a URL cannot name: a key with a component ``.`` or ``..``, or a NUL.
 
     HTTP clients and servers resolve such components, and would reach another object.
     """
     checked_key(key)
     if "\0" in key or any(part in {".", ".."} for part in key.split("/")):
         raise InvalidKey(f"the key {key!r} has a component . or .., or a NUL: S3 cannot be asked for it reliably")
-    return key

@@ -11,6 +11,7 @@ import urllib3.exceptions
 from botocore import exceptions as aws
 from botocore.parsers import ResponseParserError
 
+from tieredstore.backends.cloud.errors import BY_STATUS, MaybeNoBucket, PartsGone, no_bucket
 from tieredstore.errors import (
     AccessDenied,
     InvalidKey,
@@ -24,10 +25,6 @@ from tieredstore.errors import (
 )
 
 
-class UploadGone(StoreError):
-    """The multipart upload does not exist (any more): completed, aborted, or never begun."""
-
-
 class NotSupported(StoreError):
     """The server does not know what it was asked: a bulk delete, or a condition."""
 
@@ -36,7 +33,7 @@ class NotSupported(StoreError):
 _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
     "NoSuchKey": ObjectNotFound,
     "NoSuchBucket": StoreError,
-    "NoSuchUpload": UploadGone,
+    "NoSuchUpload": PartsGone,
     "InvalidRange": RangeNotSatisfiable,
     "PreconditionFailed": PreconditionFailed,
     # Another conditional write to the key was under way.
@@ -67,22 +64,11 @@ _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
     "MethodNotAllowed": NotSupported,
     "XMinioStorageFull": StoreError,
 }
-_BY_STATUS: Final[dict[int, type[TieredStoreError]]] = {
-    401: AccessDenied,
-    403: AccessDenied,
-    404: ObjectNotFound,
+_BY_STATUS: Final = BY_STATUS | {
     405: NotSupported,
-    408: StoreUnavailable,
     409: StoreUnavailable,
-    412: PreconditionFailed,
-    416: RangeNotSatisfiable,
     425: StoreUnavailable,
-    429: StoreThrottled,
-    500: StoreUnavailable,
     501: NotSupported,
-    502: StoreUnavailable,
-    503: StoreThrottled,
-    504: StoreUnavailable,
 }
 _THROTTLED: Final = frozenset(
     {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests"}
@@ -120,12 +106,13 @@ def class_for(code: str, status: int) -> type[TieredStoreError]:
 
 def error_of(what: str, code: str, message: str, status: int) -> TieredStoreError:
     """The error for an answer of S3 to ``what``, which names the operation and its object."""
-    found = class_for(code, status)
     if code == "NoSuchBucket":
-        return StoreError(f"{what}: the bucket does not exist; create it, or correct the bucket's name")
-    told = message.strip().rstrip(".") if message and message != code else ""
+        return no_bucket(what, "the bucket's name")
+    # The answer to a HEAD has no body, and so no code.
+    error_class = MaybeNoBucket if code == "404" else class_for(code, status)
+    sentence = message.strip().rstrip(".") if message and message != code else ""
     with_status = f", status {status}" if status else ""
-    return found(f"{what}: the store answered {code}{f' ({told})' if told else ''}{with_status}")
+    return error_class(f"{what}: the store answered {code}{f' ({sentence})' if sentence else ''}{with_status}")
 
 
 @contextmanager
@@ -144,9 +131,9 @@ def translated(what: str) -> Generator[None, None, None]:
 
 
 def _answered(what: str, error: aws.ClientError) -> TieredStoreError:
-    told = error.response.get("Error", {})
+    answer = error.response.get("Error", {})
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    return error_of(what, told.get("Code", str(status)), told.get("Message", ""), status)
+    return error_of(what, answer.get("Code", str(status)), answer.get("Message", ""), status)
 
 
 def _not_answered(what: str, error: Exception) -> TieredStoreError:

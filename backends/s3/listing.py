@@ -7,11 +7,12 @@ Their folders are asked for one by one and put in order here.
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from tieredstore.backends.base import ObjectInfo
+from tieredstore.backends.base import AbandonedWrite, ObjectInfo
+from tieredstore.backends.s3.errors import translated
+from tieredstore.backends.s3.options import ListingOrder, S3Options
 from tieredstore.errors import InvalidKey, StoreError
 
 if TYPE_CHECKING:
@@ -20,54 +21,53 @@ if TYPE_CHECKING:
 _LISTS_BY_FOLDER: Final = ("seaweedfs",)
 """What the ``Server`` header of such servers starts with."""
 
+Item = TypeVar("Item")
+Token = TypeVar("Token")
+
 _NO_ETAG: Final = frozenset({None, "", '""'})
 
-Call = Callable[[str, Callable[["S3Client"], Any]], Any]
 
+class Pages(Protocol):
+    """``CloudStore.pages``."""
 
-class ListingOrder(enum.Enum):
-    """In which order a server lists. ``AUTO``: by folder if the server's name is known for it, by key otherwise."""
-
-    AUTO = "auto"
-    BY_KEY = "by-key"
-    BY_FOLDER = "by-folder"
+    def __call__(
+        self, what: str, page: Callable[[S3Client, Token | None], tuple[Iterable[Item], Token | None]]
+    ) -> Iterator[Item]:
+        """The items of all pages, lazily."""
+        ...
 
 
 class Listing:
-    """One listing of a bucket; lazy, page by page. ``call`` runs a request with the store's retries."""
+    """One listing of a bucket; lazy, page by page. ``pages`` is the store's."""
 
-    def __init__(self, bucket: str, call: Call, order: ListingOrder) -> None:
-        self._bucket = bucket
-        self._call = call
-        self._order = order
+    def __init__(self, options: S3Options, pages: Pages) -> None:
+        self._bucket = options.bucket
+        self._page_size = options.page_size
+        self._order = options.listing_order
+        self._ask = pages
 
-    def objects(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
-        """The objects whose key starts with ``prefix`` and is greater than ``start_after``, by their UTF-8 bytes."""
-        after = b"" if start_after is None else start_after.encode()
+    def objects(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
+        """The objects below ``prefix`` after ``start_after``, by their UTF-8 bytes; servers may give others too."""
         if self._order is ListingOrder.BY_FOLDER:
-            found = self._by_folder(prefix, after)
-        else:
-            found = self._by_key(prefix, start_after or "", after)
-        # Some servers look at neither as S3 does.
-        return (info for info in found if info.key.startswith(prefix) and info.key.encode() > after)
+            return self._by_folder(prefix, start_after)
+        return self._by_key(prefix, start_after)
 
-    def _by_key(self, prefix: str, start_after: str, after: bytes) -> Iterator[ObjectInfo]:
-        last = b""
+    def _by_key(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
+        last = ""
         for page in self._pages(prefix, start_after=start_after):
             if self._order is ListingOrder.AUTO and _is_by_folder(page):
-                yield from self._by_folder(prefix, after)
+                yield from self._by_folder(prefix, start_after)
                 return
             for info in _objects(page):
-                key = info.key.encode()
-                if key <= last:
+                if info.key <= last:
                     raise StoreError(
-                        f"the store lists {info.key!r} after {last.decode()!r}, which is not the order of S3; if it "
+                        f"the store lists {info.key!r} after {last!r}, which is not the order of S3; if it "
                         "lists one folder after the other, say so by the option listing_order"
                     )
-                last = key
+                last = info.key
                 yield info
 
-    def _by_folder(self, prefix: str, after: bytes) -> Iterator[ObjectInfo]:
+    def _by_folder(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
         """Holds the names of one folder, and of those that lead there, in memory."""
         levels = [iter(self._folder(prefix))]
         while levels:
@@ -76,35 +76,37 @@ class Listing:
                 levels.pop()
             elif isinstance(entry, ObjectInfo):
                 yield entry
-            elif entry.encode() > after or after.startswith(entry.encode()):
+            elif entry > start_after or start_after.startswith(entry):
                 levels.append(iter(self._folder(entry)))
 
     def _folder(self, prefix: str) -> list[ObjectInfo | str]:
         """The objects and the folders (as text that ends in ``/``) of one level, sorted."""
-        found: list[ObjectInfo | str] = []
+        entries: list[ObjectInfo | str] = []
         for page in self._pages(prefix, delimiter="/"):
             # A folder that is empty now lists itself, without an etag.
-            found += [info for info in _objects(page) if not (info.key.endswith("/") and info.etag in _NO_ETAG)]
-            found += [entry["Prefix"] for entry in page.get("CommonPrefixes", ())]
-        return sorted(found, key=lambda entry: (entry if isinstance(entry, str) else entry.key).encode())
+            entries += [info for info in _objects(page) if not (info.key.endswith("/") and info.etag in _NO_ETAG)]
+            entries += [entry["Prefix"] for entry in page.get("CommonPrefixes", ())]
+        # Text compares by code points, and so in the order of its UTF-8 bytes.
+        return sorted(entries, key=lambda entry: entry if isinstance(entry, str) else entry.key)
 
     def _pages(self, prefix: str, *, start_after: str = "", delimiter: str = "") -> Iterator[dict[str, Any]]:
-        asked: dict[str, Any] = {"Bucket": self._bucket, "Prefix": prefix}
-        if start_after:
-            asked["StartAfter"] = start_after
+        asked: dict[str, Any] = {"Bucket": self._bucket, "Prefix": prefix, "MaxKeys": self._page_size}
         if delimiter:
             asked["Delimiter"] = delimiter
-        while True:
+        first: dict[str, Any] = {"StartAfter": start_after} if start_after else {}
+
+        def page(client: S3Client, token: str | None) -> tuple[list[dict[str, Any]], str | None]:
+            at: dict[str, Any] = first if token is None else {"ContinuationToken": token}
             try:
-                page: dict[str, Any] = self._call(f"listing {prefix!r}", lambda client: client.list_objects_v2(**asked))
+                with translated(what):
+                    answer: Any = client.list_objects_v2(**asked, **at)
             except InvalidKey:
                 # The server cannot hold a key that starts so, and says so.
-                return
-            yield page
-            if not page.get("IsTruncated") or "NextContinuationToken" not in page:
-                return
-            asked.pop("StartAfter", None)
-            asked["ContinuationToken"] = page["NextContinuationToken"]
+                return [], None
+            return [answer], answer.get("NextContinuationToken") if answer.get("IsTruncated") else None
+
+        what = f"the keys of {self._bucket} that start with {prefix!r}"
+        return self._ask(what, page)
 
 
 def _is_by_folder(page: dict[str, Any]) -> bool:
@@ -116,8 +118,23 @@ def _objects(page: dict[str, Any]) -> list[ObjectInfo]:
     return [object_info(entry["Key"], entry["Size"], entry) for entry in page.get("Contents", ())]
 
 
-def object_info(key: str, size: int, found: Any) -> ObjectInfo:
+def object_info(key: str, size: int, metadata: Any) -> ObjectInfo:
     """What an answer tells of an object, whether a listing's entry or a HEAD."""
-    modified = found.get("LastModified")
+    modified = metadata.get("LastModified")
     # Whole seconds: HEAD knows no more, and a listing must not differ from it.
-    return ObjectInfo(key, size, found.get("ETag"), None if modified is None else int(modified.timestamp()) * 1000)
+    return ObjectInfo(key, size, metadata.get("ETag"), None if modified is None else int(modified.timestamp()) * 1000)
+
+
+def abandoned_page(
+    client: S3Client, bucket: str, prefix: str, markers: tuple[str, str] | None
+) -> tuple[list[AbandonedWrite], tuple[str, str] | None]:
+    """One page of unfinished uploads, and the markers of the next one."""
+    at: Any = {} if markers is None else {"KeyMarker": markers[0], "UploadIdMarker": markers[1]}
+    answer: Any = client.list_multipart_uploads(Bucket=bucket, Prefix=prefix, **at)
+    writes = [
+        AbandonedWrite(entry["Key"], None, int(entry["Initiated"].timestamp() * 1000), entry["UploadId"])
+        for entry in answer.get("Uploads", ())
+    ]
+    if not answer.get("IsTruncated"):
+        return writes, None
+    return writes, (answer.get("NextKeyMarker", ""), answer.get("NextUploadIdMarker", ""))

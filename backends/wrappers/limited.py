@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
+from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore
 from tieredstore.backends.contract.bodies import open_body
 from tieredstore.backends.wrappers.rate_limit import TokenBucket, limited
 
@@ -94,6 +94,14 @@ class LimitedStore(ObjectStore):
         """Waits before the request."""
         self._take(self._up, memoryview(body).nbytes)
         return self.inner.replace(key, body, etag)
+
+    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
+        """Not limited."""
+        return self.inner.abandoned_writes(prefix)
+
+    def discard(self, write: AbandonedWrite) -> bool:
+        """Not limited."""
+        return self.inner.discard(write)
 
     def close(self) -> None:
         """Close the store within."""

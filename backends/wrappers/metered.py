@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import partial
 from time import perf_counter
+from typing import TypeVar
 
 from tieredstore import metrics
-from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
+from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore
 from tieredstore.backends.contract.bodies import open_body
+
+Listed = TypeVar("Listed")
 
 
 class MeteredStore(ObjectStore):
@@ -91,13 +95,16 @@ class MeteredStore(ObjectStore):
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         """One call, begun when its first object is asked for; the time between its objects is not the store's."""
+        return self._listed(partial(self.inner.list, prefix, start_after))
+
+    def _listed(self, begin: Callable[[], Iterator[Listed]]) -> Iterator[Listed]:
         with metrics.store_call(self._kind, "list") as call:
-            for info in self.inner.list(prefix, start_after):
-                given = perf_counter()
+            for listed in begin():
+                passed_on = perf_counter()
                 try:
-                    yield info
+                    yield listed
                 finally:
-                    call.elsewhere_s += perf_counter() - given
+                    call.elsewhere_s += perf_counter() - passed_on
 
     def delete(self, keys: Iterable[str]) -> None:
         """One call; its keys count as deleted if it succeeds, present or not."""
@@ -121,9 +128,18 @@ class MeteredStore(ObjectStore):
     def replace(self, key: str, body: Buffer, etag: str) -> str:
         """One object up."""
         with metrics.store_call(self._kind, "replace"):
-            made = self.inner.replace(key, body, etag)
+            new_etag = self.inner.replace(key, body, etag)
         metrics.count_objects(self._kind, "up", 1, memoryview(body).nbytes)
-        return made
+        return new_etag
+
+    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
+        """A ``list``, as of objects."""
+        return self._listed(partial(self.inner.abandoned_writes, prefix))
+
+    def discard(self, write: AbandonedWrite) -> bool:
+        """A ``delete``; no object counts as deleted."""
+        with metrics.store_call(self._kind, "delete"):
+            return self.inner.discard(write)
 
     def close(self) -> None:
         """Close the store within."""

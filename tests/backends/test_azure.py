@@ -17,8 +17,9 @@ from tests.support.clouds import AZURE_KEYS, LARGE, PART, make_azure, make_conta
 from tests.support.fault_proxy import Answer, FaultProxy, LoseAnswer
 from tests.support.servers.azurite_server import AzureServer
 from tieredstore.backends.azure.errors import answer_error
+from tieredstore.backends.azure.listing import in_key_order
 from tieredstore.backends.azure.options import AccountKey, AzureOptions, SasToken
-from tieredstore.backends.azure.store import AzureObjectStore, in_key_order
+from tieredstore.backends.azure.store import AzureObjectStore
 from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.config import settings_from
 from tieredstore.errors import (
@@ -45,10 +46,12 @@ def sas_of(server: AzureServer, container: str, permission: str = "racwdl") -> s
 
 
 class TestAzureObjectStore(ObjectStoreTests):
+    listed_objects = 250
+
     @pytest.fixture
     def store(self, azurite: AzureServer) -> Iterator[ObjectStore]:
         key = AccountKey(azurite.account_name, azurite.account_key)
-        options = AzureOptions(make_container(azurite), key, azurite.endpoint_url, page_size=1000)
+        options = AzureOptions(make_container(azurite), key, azurite.endpoint_url, page_size=100)
         self.sas = sas_of(azurite, options.container)
         with closing(AzureObjectStore(options)) as store, urllib3.PoolManager() as self.pool:
             yield store
@@ -263,7 +266,7 @@ def test_settings_make_the_store(azurite: AzureServer, container: str, kind: str
         assert [info.key for info in store.list()] == ["object"]
         store.delete(["object"])
         assert list(store.list()) == []
-        assert store.options.block_size == PART
+        assert store.options.part_size == PART
         assert store.identity == f"{azurite.endpoint_url}/{container}"
 
 

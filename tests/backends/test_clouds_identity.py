@@ -31,7 +31,9 @@ from tieredstore.backends.gcs.options import (
     CredentialsFile,
     CredentialsJson,
     GcsOptions,
-    Identity,
+)
+from tieredstore.backends.gcs.options import (
+    Credentials as GcsCredentials,
 )
 from tieredstore.backends.gcs.store import GcsObjectStore
 from tieredstore.backends.registry import settings_at
@@ -52,8 +54,8 @@ def bucket(fake_gcs: GcsServer) -> str:
     return fake_gcs.make_bucket()
 
 
-def gcs(proxy: FaultProxy, bucket: str, identity: Identity, **options: Any) -> GcsObjectStore:
-    return GcsObjectStore(GcsOptions(bucket, identity, proxy.url, **options), retry=quick())
+def gcs(proxy: FaultProxy, bucket: str, credentials: GcsCredentials, **options: Any) -> GcsObjectStore:
+    return GcsObjectStore(GcsOptions(bucket, credentials, proxy.url, **options), retries=quick())
 
 
 def authorizations(proxy: FaultProxy, count: int = 1) -> list[str | None]:
@@ -234,7 +236,7 @@ def test_google_s_kinds_of_credentials_are_known(info: dict[str, Any], kind: str
         ({"path": "/etc/credentials.json"}, CredentialsFile(Path("/etc/credentials.json"))),
     ],
 )
-def test_the_settings_choose_google_s_identity(properties: dict[str, str], expected: Identity) -> None:
+def test_the_settings_choose_google_s_identity(properties: dict[str, str], expected: GcsCredentials) -> None:
     settings = settings_from(
         {
             "storage.backend.class": "gcs",
@@ -243,7 +245,7 @@ def test_the_settings_choose_google_s_identity(properties: dict[str, str], expec
             **{f"storage.gcs.credentials.{name}": value for name, value in properties.items()},
         }
     )
-    assert GcsOptions.from_settings(settings).identity == expected
+    assert GcsOptions.from_settings(settings).credentials == expected
 
 
 def azure_settings(**azure: str) -> AzureOptions:
@@ -255,20 +257,20 @@ def azure_settings(**azure: str) -> AzureOptions:
 def test_the_settings_choose_azure_s_identity() -> None:
     own = "https://name.blob.core.windows.net"
     found = azure_settings(account_name="name", account_key="key", sas_token="sas")
-    assert (found.identity, found.account_url) == (AccountKey("name", "key"), own)
+    assert (found.credentials, found.account_url) == (AccountKey("name", "key"), own)
     found = azure_settings(account_name="name", sas_token="sas")
-    assert (found.identity, found.account_url) == (SasToken("sas"), own)
+    assert (found.credentials, found.account_url) == (SasToken("sas"), own)
     found = azure_settings(account_name="name")
-    assert (found.identity, found.account_url) == (AzureDefault(), own)
+    assert (found.credentials, found.account_url) == (AzureDefault(), own)
     found = azure_settings(sas_token="sas", endpoint_url="https://elsewhere")
-    assert (found.identity, found.account_url) == (SasToken("sas"), "https://elsewhere")
-    assert azure_settings(connection_string="text").identity == ConnectionString("text")
+    assert (found.credentials, found.account_url) == (SasToken("sas"), "https://elsewhere")
+    assert azure_settings(connection_string="text").credentials == ConnectionString("text")
 
 
 @pytest.mark.parametrize("identity", [AccountKey("name", SECRET), SasToken(f"sv=1&sig={SECRET}")], ids=["key", "sas"])
 def test_azure_s_secrets_are_in_no_message(identity: AccountKey | SasToken, caplog: pytest.LogCaptureFixture) -> None:
     url = f"http://127.0.0.1:{free_port()}/name"
-    store = AzureObjectStore(AzureOptions("c", identity, url), retry=quick())
+    store = AzureObjectStore(AzureOptions("c", identity, url), retries=quick())
     operations: list[Callable[[], object]] = [
         lambda: store.get("k"),
         lambda: store.put("k", b"x"),
@@ -312,7 +314,7 @@ def test_without_azure_s_default_credentials_requests_are_denied(monkeypatch: py
     for name in [name for name in os.environ if name.startswith("AZURE_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AZURE_TOKEN_CREDENTIALS", "EnvironmentCredential")
-    store = AzureObjectStore(AzureOptions("c", AzureDefault(), "https://127.0.0.1:1/name"), retry=quick())
+    store = AzureObjectStore(AzureOptions("c", AzureDefault(), "https://127.0.0.1:1/name"), retries=quick())
     with closing(store), pytest.raises(AccessDenied, match="no usable credentials"):
         store.get("object")
 
@@ -332,7 +334,7 @@ def test_azure_s_url_finds_the_account_in_the_environment(monkeypatch: pytest.Mo
         for name, text in variables.items():
             monkeypatch.setenv(f"AZURE_STORAGE_{name}", text)
         found = AzureOptions.from_settings(settings_at("az://container/prefix"))
-        return AzureOptions(found.container, found.identity, found.account_url)
+        return AzureOptions(found.container, found.credentials, found.account_url)
 
     own = "https://name.blob.core.windows.net"
     assert options(ACCOUNT="name") == AzureOptions("container", AzureDefault(), own)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.support.clouds import LARGE, Cloud, OnBothClouds
+from tests.support.clouds import LARGE, Cloud, OnClouds
 from tests.support.socks_proxy import Asked, SocksServer
 from tieredstore.backends.azure.store import AzureObjectStore
 from tieredstore.backends.base import ObjectStore
@@ -39,7 +39,7 @@ def named(cloud: Cloud) -> str:
 
 
 @pytest.mark.usefixtures("only_local_addresses")
-class TestSocks(OnBothClouds):
+class TestSocks(OnClouds):
     @pytest.fixture
     def socks(self, cloud: Cloud) -> Iterator[SocksServer]:
         port = urlsplit(cloud.endpoint_url).port or 0

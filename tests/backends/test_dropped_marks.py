@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 import requests
 
-from tests.support.clouds import LARGE, PART, Cloud, OnBothClouds, plan, quick
+from tests.support.clouds import LARGE, PART, Cloud, OnClouds, plan, quick
 from tests.support.fault_proxy import Answer, FaultProxy, LoseAnswer
 from tests.support.s3_stores import MIB, impatient_store, options_for
 from tests.support.servers.s3_server import S3Server
@@ -98,7 +98,7 @@ def test_parts_without_an_md5_for_an_etag_tell_nothing(odd: str) -> None:
     assert not any(opaque.is_in(2, etag) for etag in ("", '""', odd, f'"{whole}-2"'))
 
 
-class TestClouds(OnBothClouds):
+class TestClouds(OnClouds):
     @pytest.fixture
     def forget(self, cloud: Cloud, proxy: FaultProxy, place: str) -> Callable[[], None]:
         """What hides the mark of the object ``object``, as it is now."""

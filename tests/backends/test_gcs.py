@@ -34,9 +34,11 @@ from tieredstore.testing.store_writes import WriteTests
 
 
 class TestGcsObjectStore(ObjectStoreTests):
+    listed_objects = 250
+
     @pytest.fixture
     def store(self, fake_gcs: GcsServer) -> Iterator[ObjectStore]:
-        options = GcsOptions(fake_gcs.make_bucket(), Anonymous(), fake_gcs.endpoint_url)
+        options = GcsOptions(fake_gcs.make_bucket(), Anonymous(), fake_gcs.endpoint_url, page_size=100)
         with closing(GcsObjectStore(options)) as store, urllib3.PoolManager() as self.pool:
             yield store
 
@@ -251,14 +253,14 @@ def test_settings_make_the_store(fake_gcs: GcsServer, bucket: str) -> None:
     with closing(GcsObjectStore.from_settings(settings)) as store:
         store.put("object", b"data")
         assert store.get("object") == b"data"
-        assert store.options.chunk_size == 524288
+        assert store.options.part_size == 524288
         assert store.identity == f"{fake_gcs.endpoint_url}/{bucket}"
 
 
 def test_a_url_names_the_bucket() -> None:
     with closing(GcsObjectStore.from_settings(settings_at("gs://bucket/prefix"))) as store:
         assert store.identity == "gs://bucket"
-        assert store.options.identity == ApplicationDefault()
+        assert store.options.credentials == ApplicationDefault()
     for url in ("gs://user:secret@bucket", "gs://bucket?x=y", "gs://bucket#x", "gs://"):
         with pytest.raises(ConfigError):
             settings_at(url)
@@ -267,7 +269,7 @@ def test_a_url_names_the_bucket() -> None:
 @pytest.mark.parametrize("size", [0, 1, 262143, 262145, -262144])
 def test_a_chunk_size_that_the_protocol_does_not_have_is_refused(size: int) -> None:
     with pytest.raises(ConfigError, match="multiple"):
-        GcsOptions("bucket", chunk_size=size)
+        GcsOptions("bucket", part_size=size)
 
 
 def test_an_endpoint_with_a_password_is_refused() -> None:

@@ -9,8 +9,9 @@ import urllib3.exceptions
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieredstore.backends.http.body import answered_size, is_whole, range_header, read_bytes, read_into
-from tieredstore.backends.http.session import PIECE_BYTES, within
+from tieredstore.backends.http.body import read_bytes, read_into
+from tieredstore.backends.http.deadlines import PIECE_BYTES, within
+from tieredstore.backends.http.ranges import answered_size, is_whole, range_header
 from tieredstore.errors import RangeNotSatisfiable, StoreError, StoreUnavailable
 from tieredstore.process.deadline import Deadline
 
@@ -152,3 +153,46 @@ def test_a_whole_answer_to_a_request_for_a_range_is_refused() -> None:
 )
 def test_ranges_are_asked_for_with_inclusive_ends(start: int, stop: int | None, expected: dict[str, str]) -> None:
     assert range_header(start, stop) == expected
+
+
+# As botocore gives headers
+
+
+@given(st.integers(0, 50), st.integers(0, 50), st.integers(0, 50))
+def test_only_the_bytes_that_were_asked_for_are_taken(size: int, start: int, length: int) -> None:
+    stop = start + length + 1
+    end = min(size, stop)
+    if end <= start:
+        return
+    told = {"content-range": f"bytes {start}-{end - 1}/{size}", "content-length": str(end - start)}
+    if stop <= size:
+        assert answered_size("key", start, stop, told) == length + 1
+    else:
+        with pytest.raises(RangeNotSatisfiable):
+            answered_size("key", start, stop, told)
+
+
+@pytest.mark.parametrize(
+    ("start", "stop", "told", "error"),
+    [
+        (2, 4, {"content-length": "10"}, StoreError),
+        (0, 4, {"content-length": "10"}, StoreError),
+        (0, 4, {"content-length": "0"}, RangeNotSatisfiable),
+        (2, 4, {"content-length": "2", "content-range": "bytes 1-2/10"}, StoreError),
+        (2, 4, {"content-length": "3", "content-range": "bytes 2-4/10"}, StoreError),
+        (2, 4, {"content-length": "9", "content-range": "bytes 2-3/10"}, StoreError),
+        (2, 4, {"content-length": "2", "content-range": "bytes 2-3"}, StoreError),
+        (2, 4, {"content-length": "2", "content-range": f"bytes 2-{'9' * 99}/10"}, StoreError),
+        (2, 4, {"content-range": "bytes 2-3/10"}, StoreError),
+        (2, 4, {"content-length": "-2", "content-range": "bytes 2-3/10"}, StoreError),
+        (5, None, {"content-length": "5"}, StoreError),
+        (5, None, {"content-length": "0", "content-range": "bytes 5-4/5"}, RangeNotSatisfiable),
+        (0, None, {}, StoreError),
+    ],
+)
+def test_an_answer_that_is_not_what_was_asked_is_refused(
+    start: int, stop: int | None, told: dict[str, str], error: type[StoreError]
+) -> None:
+    with pytest.raises(error) as caught:
+        answered_size("key", start, stop, told)
+    assert type(caught.value) is error

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.servers.process import free_port
+from tieredstore.backends.http.deadlines import PIECE_BYTES, within
 from tieredstore.backends.http.proxies import SocksProxy
 from tieredstore.backends.http.session import (
-    PIECE_BYTES,
     Buffers,
     HttpLimits,
     StoreAdapter,
@@ -26,7 +26,6 @@ from tieredstore.backends.http.session import (
     configured,
     connection_failure,
     proxies_of,
-    within,
     without_queries,
 )
 from tieredstore.errors import StoreError, StoreUnavailable

@@ -34,6 +34,6 @@ def test_the_names_of_a_cloud_are_known_without_its_sdk() -> None:
         import tieredstore.backends.azure, tieredstore.backends.gcs, tieredstore.backends.s3
         import tieredstore.backends.registry
         print(sorted({"azure", "boto3", "botocore", "google.cloud", "requests", "urllib3"} & set(sys.modules)))
-        print(tieredstore.backends.s3.S3Options("logs").identity, "boto3" in sys.modules)
+        print(tieredstore.backends.s3.S3Options("logs").url, "boto3" in sys.modules)
     """
     assert run_fresh(code).splitlines() == ["[]", "s3://logs False"]

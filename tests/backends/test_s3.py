@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -20,11 +22,12 @@ class S3StoreTests(ObjectStoreTests):
     """``ObjectStoreTests`` on the server of the subclass's fixture ``server``."""
 
     compatibility: ClassVar = Compatibility.S3_COMPATIBLE
+    listed_objects = 250
 
     @pytest.fixture
     def store(self, server: S3Server) -> Iterator[ObjectStore]:
         options = options_for(server, server.make_bucket(), compatibility=self.compatibility)
-        with closing(S3ObjectStore(options)) as store:
+        with closing(S3ObjectStore(replace(options, page_size=100))) as store:
             yield store
 
 
@@ -38,7 +41,6 @@ class TestMinio(S3StoreTests):
 
 class TestMinioAsS3Compatible(TestMinio):
     compatibility = Compatibility.S3_COMPATIBLE
-    listed_objects = 1_100
     race_rounds = 3
 
 
@@ -49,6 +51,23 @@ class TestSeaweedfsAsS3Compatible(S3StoreTests):
     @pytest.fixture
     def server(self, seaweedfs: S3Server) -> S3Server:
         return seaweedfs
+
+
+@pytest.mark.server
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["minio", "seaweedfs"])
+def test_pages_and_deletions_have_the_sizes_of_s3(name: str, request: pytest.FixtureRequest) -> None:
+    server: S3Server = request.getfixturevalue(name)
+    keys = [f"folder{number % 3}/{number:05}" for number in range(2_500)]
+    options = options_for(server, server.make_bucket(), compatibility=Compatibility.S3_COMPATIBLE)
+    with closing(impatient_store(options)) as store:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda key: store.put(key, b"x"), keys))
+        in_order = sorted(keys)
+        assert [info.key for info in store.list("folder")] == in_order
+        assert [info.key for info in store.list("folder", in_order[1_200])] == in_order[1_201:]
+        store.delete(info.key for info in store.list("folder"))
+        assert list(store.list()) == []
 
 
 def test_seaweedfs_checks_the_checksums_of_aws_too(seaweedfs: S3Server) -> None:

@@ -17,8 +17,7 @@ from tests.support.servers.s3_server import REGION, S3Server
 from tieredstore.backends.registry import settings_at
 from tieredstore.backends.s3.client import client_config
 from tieredstore.backends.s3.credentials import parse_credentials
-from tieredstore.backends.s3.listing import ListingOrder
-from tieredstore.backends.s3.options import AccessKeys, Compatibility, S3Options
+from tieredstore.backends.s3.options import AccessKeys, Compatibility, ListingOrder, S3Options
 from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.config import settings_from
 from tieredstore.errors import AccessDenied, ConfigError
@@ -53,7 +52,7 @@ def no_aws_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_the_smallest_settings_have_the_plugin_s_defaults() -> None:
     options = options_of()
-    assert (options.bucket, options.region, options.identity) == ("logs", "eu-north-1", "s3://logs")
+    assert (options.bucket, options.region, options.url) == ("logs", "eu-north-1", "s3://logs")
     assert (options.part_size, options.storage_class) == (26214400, "STANDARD")
     assert (options.certificate_check, options.checksum_check, options.legacy_md5) == (True, False, False)
     assert (options.compatibility, options.listing_order) == (Compatibility.AWS, ListingOrder.AUTO)
@@ -82,7 +81,7 @@ def test_every_setting_reaches_the_options() -> None:
         "storage.proxy.port": "1080",
     }
     options = S3Options.from_settings(settings_from({**MINIMAL, **settings}))
-    assert options.identity == "http://127.0.0.1:9/logs"
+    assert options.url == "http://127.0.0.1:9/logs"
     assert (options.path_style, options.part_size, options.storage_class) == (True, 5242880, "STANDARD_IA")
     assert (options.compatibility, options.listing_order) == (Compatibility.S3_COMPATIBLE, ListingOrder.BY_FOLDER)
     assert options.upload_parallelism == 7

@@ -129,11 +129,11 @@ def s3_at(url: str) -> S3ObjectStore:
 
 
 def gcs_at(url: str) -> GcsObjectStore:
-    return GcsObjectStore(GcsOptions("b", Anonymous(), url), retry=QUICK)
+    return GcsObjectStore(GcsOptions("b", Anonymous(), url), retries=QUICK)
 
 
 def azure_at(url: str) -> AzureObjectStore:
-    return AzureObjectStore(AzureOptions("c", AccountKey("a", "a2V5"), f"{url}/a"), retry=QUICK)
+    return AzureObjectStore(AzureOptions("c", AccountKey("a", "a2V5"), f"{url}/a"), retries=QUICK)
 
 
 @pytest.mark.parametrize("make", [s3_at, gcs_at, azure_at])

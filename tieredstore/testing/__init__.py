@@ -12,5 +12,5 @@ if "pytest" in sys.modules:
     # The asserts of the shipped tests explain themselves as those of a test file do.
     import pytest
 
-    for _name in ("access", "reads", "writes", "listings", "races"):
+    for _name in ("access", "reads", "writes", "listings", "races", "abandoned"):
         pytest.register_assert_rewrite(f"tieredstore.testing.store_{_name}")

@@ -6,16 +6,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
+from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore
 
-OperationName: TypeAlias = Literal["put", "get", "get_into", "list", "delete", "head", "replace"]
+OperationName: TypeAlias = Literal[
+    "put", "get", "get_into", "list", "delete", "head", "replace", "abandoned_writes", "discard"
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One call of a store: the ``number``-th since the double was made or reset, from 0.
 
-    ``keys`` are those of a delete, the one key of another call, or the prefix of a listing.
+    ``keys`` are those of a delete, the one key of another call, or the prefix of a listing. A small read is a ``get``.
     """
 
     number: int
@@ -42,6 +44,10 @@ class DelegatingObjectStore(ObjectStore):
         """As ``inner``."""
         return self.inner.get(key, start, stop)
 
+    def get_small(self, key: str, most: int) -> bytes | None:
+        """As ``inner``."""
+        return self.inner.get_small(key, most)
+
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
         """As ``inner``."""
         self.inner.get_into(key, start, buffer)
@@ -61,6 +67,14 @@ class DelegatingObjectStore(ObjectStore):
     def replace(self, key: str, body: Buffer, etag: str) -> str:
         """As ``inner``."""
         return self.inner.replace(key, body, etag)
+
+    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
+        """As ``inner``."""
+        return self.inner.abandoned_writes(prefix)
+
+    def discard(self, write: AbandonedWrite) -> bool:
+        """As ``inner``."""
+        return self.inner.discard(write)
 
     def close(self) -> None:
         """As ``inner``."""

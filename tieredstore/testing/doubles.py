@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 
-from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
+from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore
 from tieredstore.backends.contract.bodies import open_body
 from tieredstore.testing.delegating import DelegatingObjectStore, Operation, OperationName
 
@@ -51,6 +51,13 @@ class CountingStore(DelegatingObjectStore):
         self._add(down=len(data))
         return data
 
+    def get_small(self, key: str, most: int) -> bytes | None:
+        """One request, a ``get``."""
+        self._count("get", key)
+        data = super().get_small(key, most)
+        self._add(down=len(data or b""))
+        return data
+
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
         """One request, none for an empty buffer."""
         size = memoryview(buffer).nbytes
@@ -66,9 +73,9 @@ class CountingStore(DelegatingObjectStore):
 
     def delete(self, keys: Iterable[str]) -> None:
         """One request, however many keys."""
-        wanted = tuple(keys)
-        self._count("delete", *wanted)
-        super().delete(wanted)
+        named = tuple(keys)
+        self._count("delete", *named)
+        super().delete(named)
 
     def head(self, key: str) -> ObjectInfo:
         """One request."""
@@ -80,6 +87,16 @@ class CountingStore(DelegatingObjectStore):
         self._count("replace", key)
         self._add(up=memoryview(body).nbytes)
         return super().replace(key, body, etag)
+
+    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
+        """One request, however many pages."""
+        self._count("abandoned_writes", prefix)
+        yield from super().abandoned_writes(prefix)
+
+    def discard(self, write: AbandonedWrite) -> bool:
+        """One request."""
+        self._count("discard", write.key)
+        return super().discard(write)
 
     def _count(self, name: OperationName, *keys: str) -> None:
         with self._lock:
@@ -129,6 +146,13 @@ class LatencyStore(DelegatingObjectStore):
         self._move(len(data))
         return data
 
+    def get_small(self, key: str, most: int) -> bytes | None:
+        """Waits for the request, then for the bytes that came."""
+        self._wait()
+        data = super().get_small(key, most)
+        self._move(len(data or b""))
+        return data
+
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
         """Waits for the request, then for the bytes that came."""
         size = memoryview(buffer).nbytes
@@ -157,6 +181,16 @@ class LatencyStore(DelegatingObjectStore):
         self._wait()
         self._move(memoryview(body).nbytes)
         return super().replace(key, body, etag)
+
+    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
+        """Waits once, however many pages."""
+        self._wait()
+        yield from super().abandoned_writes(prefix)
+
+    def discard(self, write: AbandonedWrite) -> bool:
+        """Waits for the request."""
+        self._wait()
+        return super().discard(write)
 
     def _wait(self) -> None:
         if self._request_s:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Literal, Self, TypeAlias
 
-from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
+from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore
 from tieredstore.backends.contract.bodies import open_body
 from tieredstore.errors import StoreUnavailable
 from tieredstore.testing.delegating import DelegatingObjectStore, Operation, OperationName
@@ -60,6 +60,12 @@ class FaultyStore(DelegatingObjectStore):
             fault.strike("during")
             return super().get(key, start, stop)
 
+    def get_small(self, key: str, most: int) -> bytes | None:
+        """Fails whole or not at all; the operation is a ``get``."""
+        with self._operation("get", key) as fault:
+            fault.strike("during")
+            return super().get_small(key, most)
+
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
         """``during``: the first half of the buffer is filled."""
         with self._operation("get_into", key) as fault:
@@ -78,12 +84,12 @@ class FaultyStore(DelegatingObjectStore):
 
     def delete(self, keys: Iterable[str]) -> None:
         """``during``: the first half of the keys, rounded up, is deleted."""
-        wanted = tuple(keys)
-        with self._operation("delete", *wanted) as fault:
+        named = tuple(keys)
+        with self._operation("delete", *named) as fault:
             if fault.strikes("during"):
-                super().delete(wanted[: (len(wanted) + 1) // 2])
+                super().delete(named[: (len(named) + 1) // 2])
                 fault.strike("during")
-            super().delete(wanted)
+            super().delete(named)
 
     def head(self, key: str) -> ObjectInfo:
         """Fails whole or not at all."""
@@ -96,6 +102,19 @@ class FaultyStore(DelegatingObjectStore):
         with self._operation("replace", key) as fault:
             fault.strike("during")
             return super().replace(key, body, etag)
+
+    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
+        """``during``: after the first; ``after``: after the last."""
+        with self._operation("abandoned_writes", prefix) as fault:
+            for write in super().abandoned_writes(prefix):
+                yield write
+                fault.strike("during")
+
+    def discard(self, write: AbandonedWrite) -> bool:
+        """``during``: as before."""
+        with self._operation("discard", write.key) as fault:
+            fault.strike("during")
+            return super().discard(write)
 
     def _operation(self, name: OperationName, *keys: str) -> _Fault:
         with self._lock:

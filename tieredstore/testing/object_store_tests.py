@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from tieredstore.testing.store_abandoned import AbandonedTests
 from tieredstore.testing.store_listings import ListTests
 from tieredstore.testing.store_races import RaceTests
 from tieredstore.testing.store_reads import ReadTests
 from tieredstore.testing.store_writes import WriteTests
 
 
-class ObjectStoreTests(ReadTests, WriteTests, ListTests, RaceTests):
+class ObjectStoreTests(ReadTests, WriteTests, ListTests, RaceTests, AbandonedTests):
     """Subclass it in a test file, and define what makes an empty store::
 
         class TestMyStore(ObjectStoreTests):

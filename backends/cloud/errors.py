@@ -1,0 +1,44 @@
+"""What the clouds' errors have in common: classes by HTTP status, and two that only a store's inside knows."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tieredstore.errors import (
+    AccessDenied,
+    ObjectNotFound,
+    PreconditionFailed,
+    RangeNotSatisfiable,
+    StoreError,
+    StoreThrottled,
+    StoreUnavailable,
+    TieredStoreError,
+)
+
+BY_STATUS: Final[dict[int, type[TieredStoreError]]] = {
+    401: AccessDenied,
+    403: AccessDenied,
+    404: ObjectNotFound,
+    408: StoreUnavailable,
+    412: PreconditionFailed,
+    416: RangeNotSatisfiable,
+    429: StoreThrottled,
+    500: StoreUnavailable,
+    502: StoreUnavailable,
+    503: StoreThrottled,
+    504: StoreUnavailable,
+}
+"""The class of error for an answer's status, where a cloud's own error code does not say it better."""
+
+
+class MaybeNoBucket(ObjectNotFound):
+    """An answer that does not tell whether the object is absent, or its bucket."""
+
+
+class PartsGone(StoreError):
+    """The service does not hold the parts of an upload (any more): it was completed, aborted, or overtaken."""
+
+
+def no_bucket(what: str, setting: str) -> StoreError:
+    """The error for a bucket that is not there; ``setting`` is what names it."""
+    return StoreError(f"{what}: the bucket does not exist; create it, or correct {setting}")

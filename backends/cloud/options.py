@@ -1,0 +1,71 @@
+"""What the connections to all clouds have: bounds of size, of number and of time, and a proxy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypedDict
+
+from tieredstore.backends.http.proxies import SocksProxy
+from tieredstore.errors import ConfigError
+from tieredstore.process.deadline import CALL_TIMEOUT_S, seconds
+
+if TYPE_CHECKING:
+    from tieredstore.config import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CloudOptions:
+    """The connection to one bucket, without the cloud's own part of it.
+
+    Bodies above ``part_size`` are written in parts of that size; a listing comes by pages of ``page_size`` objects.
+    ``concurrency`` is how many requests the store's users run at once: the size of the connection pool.
+
+    Of the time-outs ``call_timeout_s`` bounds one request with all its retries, ``attempt_timeout_s`` one try of it
+    (no limit of its own if None), ``upload_timeout_s`` a whole ``put``; ``connect_timeout_s`` and ``read_timeout_s``
+    bound each wait for the network, and so by how much the other three can be overrun.
+    """
+
+    part_size: int = 26214400
+    page_size: int = 1000
+    concurrency: int = 16
+    attempts: int = 5
+    call_timeout_s: float = CALL_TIMEOUT_S
+    attempt_timeout_s: float | None = None
+    upload_timeout_s: float = 7200.0
+    connect_timeout_s: float = 10.0
+    read_timeout_s: float = 30.0
+    proxy: SocksProxy | None = None
+
+    def check_at_least_one(self, *names: str) -> None:
+        """ConfigError, naming all of them, if one of these numbers is below 1."""
+        if any(getattr(self, name) < 1 for name in names):
+            raise ConfigError(f"{', '.join(names[:-1])} and {names[-1]} must be at least 1")
+
+
+class _Timeouts(Protocol):
+    """What the settings of each cloud have of time, in ms."""
+
+    @property
+    def api_call_timeout_ms(self) -> int | None: ...
+
+    @property
+    def api_call_attempt_timeout_ms(self) -> int | None: ...
+
+
+class SharedOptions(TypedDict):
+    """The options that the settings of every cloud give in the same way."""
+
+    concurrency: int
+    call_timeout_s: float
+    attempt_timeout_s: float | None
+    proxy: SocksProxy | None
+
+
+def shared_options(settings: Settings, cloud: _Timeouts) -> SharedOptions:
+    """The shared options of ``settings``, of which ``cloud`` are those of the store's own cloud."""
+    return {
+        "concurrency": settings.requests_at_once,
+        "call_timeout_s": seconds(cloud.api_call_timeout_ms) or CALL_TIMEOUT_S,
+        "attempt_timeout_s": seconds(cloud.api_call_attempt_timeout_ms),
+        "proxy": SocksProxy.from_settings(settings.proxy),
+    }

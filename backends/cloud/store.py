@@ -1,0 +1,316 @@
+"""The skeleton of a cloud's store: everything that is not the cloud's own way of saying it."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, Self, TypeVar
+
+from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
+from tieredstore.backends.cloud.errors import MaybeNoBucket, no_bucket
+from tieredstore.backends.cloud.options import CloudOptions
+from tieredstore.backends.cloud.parts import cut
+from tieredstore.backends.cloud.upload import ANY, IF_ABSENT, Condition, Upload
+from tieredstore.backends.contract.bodies import byte_view
+from tieredstore.backends.contract.deletions import raise_failures
+from tieredstore.backends.contract.ranges import TooLargeError, check_small, is_empty_request
+from tieredstore.backends.http.deadlines import within
+from tieredstore.errors import AccessDenied, InvalidKey, ObjectNotFound, PreconditionFailed, TieredStoreError
+from tieredstore.process.deadline import Deadline
+from tieredstore.process.per_process import PerProcess
+from tieredstore.process.retry import Attempt, RetryPolicy
+
+if TYPE_CHECKING:
+    from tieredstore.config import Settings
+
+
+class ClosableClient(Protocol):
+    """What a cloud's client has to have, beside what its store asks of it."""
+
+    def close(self) -> None:
+        """Close all connections."""
+        ...
+
+
+class Answer(Protocol):
+    """The answer to a request for bytes, of which only the headers were read; either method checks what it reads."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes the body has."""
+        ...
+
+    def read(self) -> bytes:
+        """The body."""
+        ...
+
+    def fill(self, buffer: memoryview) -> None:
+        """The body, which is as long as ``buffer``, into it."""
+        ...
+
+
+Client = TypeVar("Client", bound=ClosableClient)
+Options = TypeVar("Options", bound=CloudOptions)
+Result = TypeVar("Result")
+Item = TypeVar("Item")
+Token = TypeVar("Token")
+
+
+class CloudStore(ObjectStore, Generic[Client, Options]):
+    """One bucket of a cloud. Thread-safe, picklable and safe to fork: each process makes a client of its own.
+
+    A cloud's class has the verbs (each abstract method is one request, or one way of writing or deleting), and says
+    below what its service is like. Around each request this class has the retries, the deadlines and the translation of
+    errors, and it does all that the contract asks for without asking the service.
+    """
+
+    keys_per_deletion: ClassVar[int] = 1000
+    """How many keys of a ``delete`` are taken at once."""
+
+    replaces_whole: ClassVar[bool] = False
+    """Whether a replacement is one request, however long: the service's uploads in parts know no such condition."""
+
+    bucket_setting: ClassVar[str] = "the bucket's name"
+    """What to correct where the bucket does not exist."""
+
+    def __init__(self, options: Options, *, retries: RetryPolicy | None = None) -> None:
+        """``retries`` replaces the policy that ``options`` describe: for tests that count without waiting."""
+        self.options = options
+        policy = retries or RetryPolicy(attempts=options.attempts, timeout_s=options.call_timeout_s)
+        self._retries = replace(policy, attempt_timeout_s=options.attempt_timeout_s)
+        self._clients = PerProcess(partial(self._open, options), _close)
+
+    @classmethod
+    @abstractmethod
+    def from_settings(cls, settings: Settings) -> Self:
+        """The store of ``storage.*``; ConfigError if a setting is missing or wrong."""
+
+    # What a cloud says of itself
+
+    @staticmethod
+    @abstractmethod
+    def _open(options: Options) -> Client:
+        """A new client; AccessDenied or ConfigError if its credentials cannot be had."""
+
+    @staticmethod
+    @abstractmethod
+    def _translated(what: str) -> AbstractContextManager[None]:
+        """Raises errors of the SDK and of the network as ours, about ``what``."""
+
+    @abstractmethod
+    def _check_key(self, key: str) -> None:
+        """InvalidKey for what the service does not take as a name, or would not give back as it was."""
+
+    @abstractmethod
+    def _is_etag(self, text: str) -> bool:
+        """Whether an object can have the etag ``text``; what others would mean as a condition is not asked."""
+
+    @abstractmethod
+    def _read(
+        self, client: Client, key: str, start: int, stop: int | None, take: Callable[[Answer], Result], what: str
+    ) -> Result:
+        """What ``take`` makes of the answer for ``start:stop``; the answer's range and size are checked before."""
+
+    @abstractmethod
+    def _head(self, client: Client, key: str) -> ObjectInfo:
+        """One object's metadata."""
+
+    @abstractmethod
+    def _listed(self, prefix: str, start_after: str | None, /) -> Iterator[ObjectInfo]:
+        """The objects below ``prefix`` in the order of their keys; some before ``start_after`` do no harm."""
+
+    @abstractmethod
+    def _deletion(self) -> Callable[[Sequence[str]], Sequence[TieredStoreError]]:
+        """For one ``delete``: what deletes a batch of valid keys, and returns an error for each that still stands."""
+
+    @property
+    @abstractmethod
+    def _upload(self) -> type[Upload[Client, Options]]:
+        """How objects are written."""
+
+    def _ask_for_bucket(self, client: Client) -> None:
+        """ObjectNotFound if there is no bucket. Asked where an answer was a ``MaybeNoBucket``, else never."""
+
+    # The contract
+
+    def __reduce__(
+        self,
+    ) -> tuple[Callable[..., object], tuple[type[CloudStore[Client, Options]], Options, RetryPolicy]]:
+        return _restored, (type(self), self.options, self._retries)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.identity!r})"
+
+    def close(self) -> None:
+        """Close this process's connections."""
+        self._clients.close()
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+        """One request up to the size of a part; else one for each part, and what the cloud needs around them."""
+        with cut(body, self.options.part_size) as cutter:
+            self._check_key(key)
+            self._writing(key, IF_ABSENT if if_absent else ANY).write(cutter)
+
+    def replace(self, key: str, body: Buffer, etag: str) -> str:
+        """As ``put``."""
+        self._check_key(key)
+        if not self._is_etag(etag):
+            raise PreconditionFailed(f"{self.named(key)}: {etag!r} is not the etag of any object")
+        with byte_view(body) as view:
+            part_size = max(1, len(view)) if self.replaces_whole else self.options.part_size
+            with cut(view, part_size) as cutter:
+                return self._writing(key, Condition(etag=etag)).write(cutter)
+
+    def _writing(self, key: str, condition: Condition) -> Upload[Client, Options]:
+        deadline = Deadline.after(self.options.upload_timeout_s, self._retries.monotonic)
+        exists = partial(self._exists, key)
+        return self._upload(
+            self.options, key, self.named(key), condition, self.call, self._translated, exists, deadline
+        )
+
+    def _exists(self, key: str) -> bool:
+        try:
+            self.head(key)
+        except ObjectNotFound:
+            return False
+        return True
+
+    def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
+        """As the contract says; an answer that breaks off, or is damaged, is asked for again."""
+        self._check_key(key)
+        if is_empty_request(start, stop):
+            return b""
+        return self._get(key, start, stop)
+
+    def get_small(self, key: str, most: int) -> bytes | None:
+        """As ``get``; of a larger object only the headers of the answer are read."""
+        self._check_key(key)
+        try:
+            return self._get(key, 0, None, most)
+        except TooLargeError:
+            return None
+
+    def _get(self, key: str, start: int, stop: int | None, most: int | None = None) -> bytes:
+        what = self.named(key)
+
+        def take(answer: Answer) -> bytes:
+            check_small(answer.size, most)
+            return answer.read()
+
+        return self.call("get", what, lambda client: self._read(client, key, start, stop, take, what))
+
+    def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
+        """As ``get``, from the connection into ``buffer``."""
+        self._check_key(key)
+        with byte_view(buffer) as view:
+            stop = start + len(view)
+            if is_empty_request(start, stop):
+                return
+            what = self.named(key)
+            # Inside the lambda, since each try fills the buffer anew.
+            self.call(
+                "get",
+                what,
+                lambda client: self._read(client, key, start, stop, lambda answer: answer.fill(view), what),
+            )
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """One request for each page."""
+        # Some services begin at the key itself, or know no beginning at all; some servers do not keep to the prefix.
+        for info in self._listed(prefix, start_after):
+            if info.key.startswith(prefix) and (start_after is None or info.key > start_after):
+                yield info
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """A batch at a time; a key that cannot be deleted does not keep the others."""
+        failures: list[TieredStoreError] = []
+        delete_batch = self._deletion()
+        remaining = iter(keys)
+        while batch := list(islice(remaining, self.keys_per_deletion)):
+            # A key twice in one request is an error on some servers.
+            valid: dict[str, None] = {}
+            for key in batch:
+                try:
+                    self._check_key(key)
+                except InvalidKey as error:
+                    failures.append(error)
+                else:
+                    valid[key] = None
+            failures += delete_batch(list(valid))
+        raise_failures(failures)
+
+    def head(self, key: str) -> ObjectInfo:
+        """One request; of an absent object one more, where the answer cannot say whether the bucket is there."""
+        self._check_key(key)
+        return self.call("head", self.named(key), lambda client: self._head(client, key))
+
+    # What the verbs need
+
+    def named(self, key: str) -> str:
+        """The object, as errors name it."""
+        return f"{key!r} of {self.identity}"
+
+    def call(
+        self, operation: str, what: str, request: Callable[[Client], Result], *, deadline: Deadline | None = None
+    ) -> Result:
+        """``request`` on this process's client, tried again after passing failures; all errors are ours.
+
+        ``operation`` names it where tries are counted, ``what`` is what it is about. ``deadline`` is that of a larger
+        operation that this is a part of.
+        """
+        try:
+            return self._tried(operation, what, request, deadline)
+        except MaybeNoBucket as error:
+            raise self._absence(error) from error
+
+    def _tried(
+        self, operation: str, what: str, request: Callable[[Client], Result], deadline: Deadline | None = None
+    ) -> Result:
+        def once(attempt: Attempt) -> Result:
+            client = self._clients.get()
+            with within(attempt.deadline), self._translated(what):
+                return request(client)
+
+        return self._retries.call(operation, once, deadline=deadline)
+
+    def _absence(self, error: MaybeNoBucket) -> TieredStoreError:
+        """Whether the object is absent or its bucket: StoreError for the latter, which no other key would mend."""
+        try:
+            self._tried("look", self.identity, self._ask_for_bucket)
+        except ObjectNotFound:
+            return no_bucket(self.identity, self.bucket_setting)
+        except AccessDenied:
+            # Not allowed to ask: then the object is what is known to be absent.
+            pass
+        return ObjectNotFound(str(error))
+
+    def pages(
+        self, what: str, page: Callable[[Client, Token | None], tuple[Iterable[Item], Token | None]]
+    ) -> Iterator[Item]:
+        """The items of all pages, lazily; ``page`` asks for one by the token that came with the one before it."""
+        token: Token | None = None
+        while True:
+            items, token = self.call("list", what, partial(_page_at, page, token))
+            yield from items
+            if not token:
+                return
+
+
+def _page_at(
+    page: Callable[[Client, Token | None], tuple[Iterable[Item], Token | None]], token: Token | None, client: Client
+) -> tuple[Iterable[Item], Token | None]:
+    return page(client, token)
+
+
+def _restored(
+    store_class: type[CloudStore[Client, Options]], options: Options, retries: RetryPolicy
+) -> CloudStore[Client, Options]:
+    return store_class(options, retries=retries)
+
+
+def _close(client: ClosableClient) -> None:
+    client.close()

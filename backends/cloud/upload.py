@@ -1,0 +1,168 @@
+"""The skeleton of a write to a cloud: one request or parts, conditions, and answers that are lost on the way."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, Generic, Protocol, TypeVar
+
+from tieredstore.backends.cloud.errors import PartsGone
+from tieredstore.backends.cloud.parts import Part, PartCutter
+from tieredstore.errors import ObjectNotFound, PreconditionFailed, StoreUnavailable
+from tieredstore.process.deadline import Deadline
+
+_logger: Final = logging.getLogger(__name__)
+
+Client = TypeVar("Client")
+Client_co = TypeVar("Client_co", covariant=True)
+Options = TypeVar("Options")
+Result = TypeVar("Result")
+
+WRITE_MARK: Final = "tieredstore-write"
+"""The user metadata that says which write made an object: how a write whose answer was lost recognises itself."""
+
+
+class Call(Protocol[Client_co]):
+    """``CloudStore.call``: runs a request on this process's client, with retries and errors of ours."""
+
+    def __call__(
+        self,
+        operation: str,
+        what: str,
+        request: Callable[[Client_co], Result],
+        *,
+        deadline: Deadline | None = None,
+    ) -> Result:
+        """What ``request`` returns."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What must hold for a write to take effect: there is no object, or it has this etag; by default nothing."""
+
+    is_absent: bool = False
+    etag: str | None = None
+
+    @property
+    def broken(self) -> str:
+        """What is the case if the condition does not hold, said of the object."""
+        if self.is_absent:
+            return "exists already"
+        return f"is gone, or it is not the one of etag {self.etag}"
+
+
+ANY: Final = Condition()
+"""No condition."""
+IF_ABSENT: Final = Condition(is_absent=True)
+"""There must be no object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """An object that stands under a key, as far as the store tells.
+
+    ``mark`` is that of the write that made it, None on a server that drops metadata. ``digest`` is what the cloud has
+    of the content, in its own form.
+    """
+
+    etag: str
+    size: int = 0
+    digest: str | None = None
+    mark: str | None = None
+
+
+@dataclass(frozen=True)
+class Upload(ABC, Generic[Client, Options]):
+    """One ``put`` or ``replace``: of which object, under which condition, and until when.
+
+    ``call`` and ``translated`` are the store's; ``exists`` asks whether the object is there. Each write bears a
+    ``mark`` of its own: when an attempt's answer is lost and the next one is refused, the object tells whether it was
+    ours. One that bears no mark at all counts as ours if its content is.
+    """
+
+    options: Options
+    key: str
+    what: str
+    condition: Condition
+    call: Call[Client]
+    translated: Callable[[str], AbstractContextManager[None]]
+    exists: Callable[[], bool]
+    deadline: Deadline
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    parts_gone: ClassVar[str] = "the upload is gone before it was completed"
+    """What it means that the service does not hold the parts."""
+
+    looks_first: ClassVar[bool] = True
+    """Whether to ask for the object before many bytes are sent under the condition that it is absent."""
+
+    def write(self, cutter: PartCutter) -> str:
+        """Write all parts of ``cutter``; the object's etag."""
+        first = next(cutter)
+        if first.is_last:
+            return self.write_whole(first.data)
+        if self.looks_first and self.condition.is_absent and self.exists():
+            # The service says so as well, but only when everything has been sent.
+            raise PreconditionFailed(f"{self.what} exists already")
+        return self.write_parts(cutter, first)
+
+    @abstractmethod
+    def write_whole(self, data: memoryview) -> str:
+        """Write the object by one request; its etag."""
+
+    @abstractmethod
+    def write_parts(self, cutter: PartCutter, first: Part) -> str:
+        """Write the object part by part; its etag. After any failure nothing stays that could be taken back."""
+
+    @abstractmethod
+    def stored(self, client: Client) -> Stored:
+        """The object that stands under the key, by one request that has no body to read."""
+
+    def step(self, request: Callable[[Client], Result], what: str | None = None) -> Result:
+        """One request of the write, tried again after passing failures; a broken condition is told as such."""
+        what = what or self.what
+        try:
+            return self.call("write", what, request, deadline=self.deadline)
+        except PartsGone as error:
+            raise StoreUnavailable(f"{what}: {self.parts_gone}: {error}") from error
+        except (PreconditionFailed, ObjectNotFound) as error:
+            if self.condition == ANY or (self.condition.is_absent and isinstance(error, ObjectNotFound)):
+                raise
+            raise PreconditionFailed(f"{what} {self.condition.broken}: nothing was written") from error
+
+    def finish(self, send: Callable[[Client], Stored], is_content: Callable[[Client, Stored], bool]) -> Stored:
+        """The object that ``send``, the last request of the write, makes.
+
+        Where it is refused and was tried before, the earlier answer may be what was lost: then the object is looked at.
+        ``is_content`` tells whether an object holds what the write sends. The first try's refusal stands.
+        """
+        tries = 0
+
+        def once(client: Client) -> Stored:
+            nonlocal tries
+            tries += 1
+            try:
+                with self.translated(self.what):
+                    return send(client)
+            except (PreconditionFailed, ObjectNotFound, PartsGone) as refusal:
+                stored = self._stored_if_ours(client, is_content) if tries > 1 else None
+                if stored is None:
+                    raise
+                _logger.info("%s: was written by a try whose answer was lost (%s)", self.what, refusal)
+                return stored
+
+        return self.step(once)
+
+    def _stored_if_ours(self, client: Client, is_content: Callable[[Client, Stored], bool]) -> Stored | None:
+        try:
+            with self.translated(self.what):
+                stored = self.stored(client)
+        except ObjectNotFound:
+            return None
+        ours = stored.mark == self.mark or (stored.mark is None and is_content(client, stored))
+        return stored if ours else None

@@ -1,0 +1,68 @@
+"""The range of an HTTP request for bytes, and of the answer: how long its body must be."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from tieredstore.errors import RangeNotSatisfiable, StoreError
+
+# Azurite answers requests for ranges of an empty object, which have no answer, with 0 to -1.
+_CONTENT_RANGE: Final = re.compile(r"bytes (\d{1,19})-(\d{1,19}|-1)/(\d{1,19})")
+_LENGTH: Final = re.compile(r"\d{1,19}")
+
+
+def range_header(start: int, stop: int | None) -> dict[str, str]:
+    """The request header for ``start:stop``; none for a whole object, since an empty one has no range."""
+    if start == 0 and stop is None:
+        return {}
+    return {"Range": f"bytes={start}-{'' if stop is None else stop - 1}"}
+
+
+def answered_size(what: str, start: int, stop: int | None, headers: Mapping[str, str]) -> int:
+    """How many bytes the body has, if the answer is to a request for ``start:stop``.
+
+    RangeNotSatisfiable for an object that ends before the range does: servers then send the bytes that there are.
+    """
+    first, end = _answered_range(what, headers)
+    if first != start:
+        raise StoreError(f"{what}: bytes from {start} were asked for, but the store sent bytes from {first}")
+    if end < _least_end(start, stop):
+        asked = f"{start}:{'' if stop is None else stop}"
+        raise RangeNotSatisfiable(f"{what}: bytes {asked} were asked for, but the object has {end} bytes")
+    if stop is not None and end > stop:
+        raise StoreError(f"{what}: bytes {start}:{stop} were asked for, but the store sent bytes {first}:{end}")
+    return end - start
+
+
+def _least_end(start: int, stop: int | None) -> int:
+    """Where the object must end at least: to the end, a byte must be left, but for the whole of an empty object."""
+    if stop is not None:
+        return stop
+    return start + 1 if start else 0
+
+
+def is_whole(headers: Mapping[str, str]) -> bool:
+    """Whether the answer holds all of the object, so that the object's checksum is the body's."""
+    match = _CONTENT_RANGE.fullmatch(_header(headers, "Content-Range") or "")
+    return match is None or (int(match[1]) == 0 and int(match[2]) + 1 == int(match[3]))
+
+
+def _answered_range(what: str, headers: Mapping[str, str]) -> tuple[int, int]:
+    """Start and stop of what the answer holds; without a Content-Range it is the whole object."""
+    content_range = _header(headers, "Content-Range")
+    length = _header(headers, "Content-Length") or ""
+    if _LENGTH.fullmatch(length) is None:
+        raise StoreError(f"{what}: the store did not say how long its answer is")
+    if content_range is None:
+        return 0, int(length)
+    match = _CONTENT_RANGE.fullmatch(content_range)
+    if match is None or int(match[2]) + 1 - int(match[1]) != int(length):
+        raise StoreError(f"{what}: the store sent {length} bytes with a Content-Range of {content_range[:80]!r}")
+    return int(match[1]), int(match[2]) + 1
+
+
+def _header(headers: Mapping[str, str], name: str) -> str | None:
+    # botocore gives a plain dictionary of names in lower case, the others one that looks past case.
+    return headers.get(name, headers.get(name.lower()))

@@ -1,0 +1,194 @@
+"""What stores tell of writes that did not end, and that every wrapper passes it on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.clouds import AZURE_KEYS, LARGE, PART, make_azure, make_container, make_gcs
+from tests.support.fault_proxy import Answer, FaultProxy
+from tests.support.s3_stores import impatient_store, options_for
+from tests.support.servers.azurite_server import AzureServer
+from tests.support.servers.fake_gcs import GcsServer
+from tests.support.servers.s3_server import S3Server
+from tieredstore.backends.base import AbandonedWrite, ObjectStore
+from tieredstore.backends.filesystem import FilesystemObjectStore
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.backends.wrappers.limited import LimitedStore
+from tieredstore.backends.wrappers.metered import MeteredStore
+from tieredstore.errors import InvalidKey, StoreUnavailable
+from tieredstore.testing.delegating import DelegatingObjectStore
+from tieredstore.testing.doubles import CountingStore, LatencyStore
+from tieredstore.testing.faults import FaultyStore, Moment
+
+LEFT = AbandonedWrite("object", 5, 1000, "id")
+
+
+class Leaving(MemoryObjectStore):
+    """Has one abandoned write until it is discarded; of its objects only small reads are answered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.left = [LEFT]
+
+    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
+        return (write for write in list(self.left) if write.key.startswith(prefix))
+
+    def discard(self, write: AbandonedWrite) -> bool:
+        there = write in self.left
+        self.left = [other for other in self.left if other != write]
+        return there
+
+    def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
+        raise AssertionError("a small read was made a whole one")
+
+    def get_small(self, key: str, most: int) -> bytes | None:
+        return b"small" if most >= 5 else None
+
+
+WRAPPERS: list[Callable[[ObjectStore], ObjectStore]] = [
+    DelegatingObjectStore,
+    CountingStore,
+    LatencyStore,
+    FaultyStore,
+    LimitedStore,
+    MeteredStore,
+]
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS)
+def test_every_wrapper_passes_the_whole_contract_on(wrap: Callable[[ObjectStore], ObjectStore]) -> None:
+    store = wrap(Leaving())
+    assert list(store.abandoned_writes("obj")) == [LEFT]
+    assert list(store.abandoned_writes("other")) == []
+    assert store.discard(LEFT)
+    assert not store.discard(LEFT)
+    assert list(store.abandoned_writes()) == []
+    assert store.get_small("object", 5) == b"small"
+    assert store.get_small("object", 4) is None
+
+
+def test_no_method_of_the_contract_is_left_to_its_default_by_a_wrapper() -> None:
+    contract = {name for name in vars(ObjectStore) if not name.startswith("_")}
+    for wrapper in (DelegatingObjectStore, LimitedStore, MeteredStore):
+        assert contract <= set(vars(wrapper)), wrapper.__name__
+
+
+def test_the_doubles_count_delay_and_fail_the_new_operations_too() -> None:
+    counting = CountingStore(Leaving())
+    list(counting.abandoned_writes("o"))
+    counting.discard(LEFT)
+    counting.get_small("object", 5)
+    assert [operation.name for operation in counting.operations] == ["abandoned_writes", "discard", "get"]
+    assert counting.bytes_down == 5
+    waits: list[float] = []
+    slow = LatencyStore(Leaving(), request_s=1.0, bytes_per_s=5.0, sleep=waits.append)
+    list(slow.abandoned_writes())
+    slow.discard(LEFT)
+    slow.get_small("object", 5)
+    assert waits == [1.0, 1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("moment", ["before", "during", "after"])
+def test_a_fault_strikes_the_new_operations_too(moment: Moment) -> None:
+    operations: list[Callable[[ObjectStore], object]] = [
+        lambda store: list(store.abandoned_writes()),
+        lambda store: store.discard(LEFT),
+        lambda store: store.get_small("object", 5),
+    ]
+    for operation in operations:
+        with pytest.raises(StoreUnavailable):
+            operation(FaultyStore(Leaving(), fail_at=0, moment=moment))
+
+
+def test_a_store_that_leaves_nothing_has_nothing_to_tell() -> None:
+    store = MemoryObjectStore()
+    assert list(store.abandoned_writes()) == []
+    assert not store.discard(LEFT)
+
+
+@pytest.mark.parametrize("name", ["object", "folder/object", "../.~tieredstore-x", ".~tieredstore-x/y", "a/../b"])
+def test_the_file_system_store_discards_nothing_but_drafts(tmp_path: Path, name: str) -> None:
+    store = FilesystemObjectStore(tmp_path)
+    store.put("object", b"x")
+    with pytest.raises(InvalidKey):
+        store.discard(AbandonedWrite(name, 1, 1, name))
+    assert not store.discard(AbandonedWrite("f", 1, 1, "no/such/.~tieredstore-folder"))
+    assert [info.key for info in store.list()] == ["object"]
+
+
+# Clouds
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("server_name", ["minio", "seaweedfs"])
+def test_an_upload_to_s3_that_nobody_ended_is_told_and_aborted(
+    server_name: str, request: pytest.FixtureRequest
+) -> None:
+    server: S3Server = request.getfixturevalue(server_name)
+    bucket = server.make_bucket()
+    begun = server.plain.create_multipart_upload(Bucket=bucket, Key="folder/object")["UploadId"]
+    with closing(impatient_store(options_for(server, bucket))) as store:
+        (write,) = store.abandoned_writes("folder/object")
+        assert (write.key, write.id, write.size, write.removable) == ("folder/object", begun, None, True)
+        assert write.started_ms is not None
+        assert abs(write.started_ms - time.time() * 1000) < 3_600_000
+        assert list(store.abandoned_writes("folder/other")) == []
+        assert store.discard(write)
+        assert list(store.abandoned_writes("folder/object")) == []
+    assert "Uploads" not in server.plain.list_multipart_uploads(Bucket=bucket, Prefix="folder/object")
+
+
+def test_a_page_of_uploads_is_followed_by_the_next(minio: S3Server) -> None:
+    def page(key: str, following: str) -> bytes:
+        upload = f"<Key>{key}</Key><UploadId>{key}-id</UploadId><Initiated>2026-01-02T03:04:05Z</Initiated>"
+        text = f"<ListMultipartUploadsResult>{following}<Upload>{upload}</Upload></ListMultipartUploadsResult>"
+        return text.encode()
+
+    more = "<IsTruncated>true</IsTruncated><NextKeyMarker>a</NextKeyMarker><NextUploadIdMarker>m</NextUploadIdMarker>"
+    with FaultProxy(minio.endpoint_url) as proxy:
+        proxy.plan(Answer(200, page("a", more), {"Content-Type": "application/xml"}))
+        proxy.plan(Answer(200, page("b", ""), {"Content-Type": "application/xml"}))
+        with closing(impatient_store(options_for(minio, "logs", url=proxy.url))) as store:
+            writes = list(store.abandoned_writes())
+    assert [(write.key, write.id, write.started_ms) for write in writes] == [
+        ("a", "a-id", 1767323045000),
+        ("b", "b-id", 1767323045000),
+    ]
+    assert "key-marker=a&upload-id-marker=m" in proxy.seen[1].path
+
+
+def test_a_session_of_google_s_cannot_be_listed(fake_gcs: GcsServer) -> None:
+    with closing(make_gcs(fake_gcs.endpoint_url, fake_gcs.make_bucket())) as store:
+        with pytest.raises(EOFError):
+            store.put("object", broken())
+        assert list(store.abandoned_writes()) == []
+
+
+def test_blocks_without_a_blob_are_told_but_cannot_be_removed(azurite: AzureServer) -> None:
+    AZURE_KEYS[azurite.account_name] = azurite.account_key
+    with closing(make_azure(azurite.endpoint_url, make_container(azurite), page_size=2)) as store:
+        for key in ("empty", "full", "last"):
+            store.put(key, b"" if key == "empty" else b"x")
+        for key in ("full", "folder/object", "folder/other"):
+            with pytest.raises(EOFError):
+                store.put(key, broken())
+        left = list(store.abandoned_writes())
+        assert [(write.key, write.size, write.removable) for write in left] == [
+            ("folder/object", 3 * PART, False),
+            ("folder/other", 3 * PART, False),
+        ]
+        assert [write.key for write in store.abandoned_writes("folder/ob")] == ["folder/object"]
+        assert not store.discard(left[0])
+        store.put("folder/object", b"now")
+        assert [write.key for write in store.abandoned_writes()] == ["folder/other"]
+        assert [info.key for info in store.list()] == ["empty", "folder/object", "full", "last"]
+
+
+def broken() -> Iterator[bytes]:
+    yield LARGE
+    raise EOFError
