@@ -40,10 +40,10 @@ class Broker:
 @pytest.fixture
 def bucket(tmp_path: Path) -> Iterator[Bucket]:
     """Has ``orders`` with the offsets 0 to 19."""
-    made = Bucket(tmp_path)
-    made.write(20)
-    yield made
-    made.close()
+    orders = Bucket(tmp_path)
+    orders.write(20)
+    yield orders
+    orders.close()
 
 
 def taken(bucket: Bucket, on_broker: Uuid | None, named: Uuid | None = None, *, lenient: bool = False) -> LogSnapshot:
@@ -78,9 +78,9 @@ def test_who_names_the_brokers_id_knows_that_the_bucket_has_another(bucket: Buck
 def test_who_names_the_buckets_id_does_not_get_the_brokers_topic(bucket: Bucket) -> None:
     with pytest.raises(DataLoss, match=f"topic orders is {SECOND_ID} on the broker, and topic_ids names {FIRST_ID}"):
         taken(bucket, SECOND_ID, FIRST_ID)
-    found = taken(bucket, SECOND_ID, FIRST_ID, lenient=True)
-    assert extent(found) == (FIRST_ID, 0, 20, 20)
-    assert not found.logs["orders", 0].on_broker
+    snapshot = taken(bucket, SECOND_ID, FIRST_ID, lenient=True)
+    assert extent(snapshot) == (FIRST_ID, 0, 20, 20)
+    assert not snapshot.logs["orders", 0].on_broker
 
 
 def test_a_topic_that_the_broker_does_not_have(bucket: Bucket) -> None:

@@ -6,6 +6,7 @@ from tieredstore.errors import ConfigError
 
 try:
     from tieredstore.live.cluster import LiveCluster, LiveTopic
+    from tieredstore.live.follower import LiveEvent, LiveFollower
     from tieredstore.live.properties import Isolation
     from tieredstore.live.reader import LiveReader, read_live
 except ModuleNotFoundError as error:
@@ -15,4 +16,4 @@ except ModuleNotFoundError as error:
         raise
     raise ConfigError(f"to read from a broker needs the package {missing}; install tieredstore[kafka]") from error
 
-__all__ = ["Isolation", "LiveCluster", "LiveReader", "LiveTopic", "read_live"]
+__all__ = ["Isolation", "LiveCluster", "LiveEvent", "LiveFollower", "LiveReader", "LiveTopic", "read_live"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tieredstore.partitions.live_window import LiveSplit, open_reader, read_live_split
 from tieredstore.partitions.log_query import LogQuery, QueryWords
 from tieredstore.partitions.log_snapshot import LogSnapshot
+from tieredstore.partitions.log_tail import LogTail, TailRecords
 from tieredstore.partitions.offset_specs import (
     Earliest,
     GlobalTimestamp,
@@ -31,6 +32,7 @@ __all__ = [
     "LogQuery",
     "LogSnapshot",
     "LogSnapshots",
+    "LogTail",
     "OffsetSpec",
     "OffsetWindow",
     "PartitionLog",
@@ -41,6 +43,7 @@ __all__ = [
     "SplitLimits",
     "Subscribe",
     "SubscribePattern",
+    "TailRecords",
     "WindowSplit",
     "check_readable",
     "ending_offsets",

@@ -39,7 +39,8 @@ class LogSnapshots:
         self.last: LogSnapshot | None = None
         """The latest that was taken."""
         self._open_source = open_source
-        self._query = query
+        self.query = query
+        """May be replaced: the next snapshot is taken by it."""
         self._fresh_s = fresh_s
         self._clock = clock
         self._taken_at = 0.0
@@ -52,7 +53,7 @@ class LogSnapshots:
         """The last one if it is fresh, or a new one."""
         if self.last is None or self._clock() - self._taken_at >= self._fresh_s:
             self.last = LogSnapshot.take(
-                self._open_source(), self._query, catalog_file=self._file, cluster=self._cluster or self._live()
+                self._open_source(), self.query, catalog_file=self._file, cluster=self._cluster or self._live()
             )
             self._taken_at = self._clock()
             self._tell_of_problems(self.last)
@@ -67,7 +68,7 @@ class LogSnapshots:
 
     def _live(self) -> LiveCluster | None:
         if self._own_cluster is None:
-            self._own_cluster = self._query.open_cluster()
+            self._own_cluster = self.query.open_cluster()
         return self._own_cluster
 
     def _tell_of_problems(self, snapshot: LogSnapshot) -> None:

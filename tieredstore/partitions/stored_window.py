@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -58,7 +58,7 @@ class StoredWindow:
         self._settings = replace(settings, columns=columns, isolation=query.isolation, on_data_loss="report")
         self._schema = replace(self._settings, columns=settings.columns).schema
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self) -> Generator[pa.RecordBatch, None, None]:
         """The records, in record batches without empty ones; ``position`` is behind a batch when it is given."""
         for first, last in stored_runs(self._lineage, *self._window):
             self.position = max(self.position, first)

@@ -1,0 +1,229 @@
+"""A consumer that follows partitions for as long as it is wanted, and says what came of each."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+import pyarrow as pa
+from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from tieredstore.errors import ResourceNotFound, TieredStoreError
+from tieredstore.kafka.records import COLUMNS
+from tieredstore.live.clients import LiveConsumer
+from tieredstore.live.consumers import reading_configuration
+from tieredstore.live.faults import OF_GROUPS, OUT_OF_RANGE, fault
+from tieredstore.live.messages import MessageColumns, last_offset, pieces, size_of
+from tieredstore.live.properties import Isolation, check_timeout, client_configuration
+from tieredstore.model import TopicPartition
+
+_ROWS: Final = 10_000
+_TARGET_BYTES: Final = 4 * 1024 * 1024
+_FIRST_ROWS: Final = 256
+"""How large messages are is not known before the first have come."""
+
+_WAIT_S: Final = 0.1
+_LOOK_S: Final = 5.0
+"""How long a look whether a broker is there at all may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveEvent:
+    """What came of a partition: ``records`` in the order of offsets, all of which before ``next_offset`` were given.
+
+    None for records means that the broker does not have what comes next: retention passed by, the log was cut, or the
+    topic is gone. The partition is followed no longer then.
+    """
+
+    where: TopicPartition
+    records: pa.RecordBatch | None
+    next_offset: int
+
+
+class LiveFollower:
+    """Follows partitions of one cluster, each from an offset on. For one thread; to be closed.
+
+    One consumer has them all, and joins no group. Memory is bounded whatever the number of partitions: what librdkafka
+    reads ahead (``docs/live.md``) and about 4 MiB or 10,000 records on their way out.
+    """
+
+    def __init__(
+        self,
+        properties: Mapping[str, str],
+        *,
+        isolation: Isolation,
+        columns: Sequence[str] = COLUMNS,
+        timeout_s: float = 60.0,
+    ) -> None:
+        """ConfigError for what cannot be; nothing is connected to before the first partition."""
+        check_timeout(timeout_s)
+        configuration = client_configuration(properties, isolation)
+        self._columns = MessageColumns(columns)
+        self._servers = configuration["bootstrap.servers"]
+        self._doing = f"the partitions that are followed at {self._servers} cannot be read"
+        self._timeout_s = timeout_s
+        self._consumer = LiveConsumer(reading_configuration(configuration, timeout_s))
+        self._positions: dict[TopicPartition, int] = {}
+        self._silent: set[TopicPartition] = set()
+        """Those of which neither a record nor the end has come yet."""
+        self._ready: deque[LiveEvent] = deque()
+        self._rows = _FIRST_ROWS
+        self._answered_at = time.monotonic()
+
+    @property
+    def positions(self) -> Mapping[TopicPartition, int]:
+        """Where each partition that is followed goes on, behind what :meth:`poll` has given."""
+        return self._positions
+
+    def add(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Follow these partitions too, from these offsets on; one that is followed already moves there."""
+        self.remove(positions)
+        if positions:
+            self._consumer.incremental_assign([KafkaPartition(*where, at) for where, at in positions.items()])
+            self._positions.update(positions)
+            self._silent.update(positions)
+            self._answered_at = time.monotonic()
+
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """Follow these no longer; what had come of them and was not asked for is dropped."""
+        known = [where for where in partitions if where in self._positions]
+        if not known:
+            return
+        self._consumer.incremental_unassign([KafkaPartition(*where) for where in known])
+        for where in known:
+            del self._positions[where]
+            self._silent.discard(where)
+        self._ready = deque(event for event in self._ready if event.where in self._positions)
+
+    def poll(self, timeout_s: float) -> LiveEvent | None:
+        """What comes next, of whichever partition; None if nothing does for ``timeout_s``.
+
+        Nothing is no error as long as a broker is there: a log may not grow. BrokerUnavailable, to be tried again, if
+        none has answered for the follower's own time-out; BrokerDenied, ResourceNotFound, BatchCorrupt.
+        """
+        self.wait(timeout_s)
+        if not self._ready:
+            return None
+        event = self._ready.popleft()
+        if event.records is None:
+            self.remove([event.where])
+        else:
+            self._positions[event.where] = event.next_offset
+        return event
+
+    def wait(self, timeout_s: float) -> None:
+        """Until :meth:`poll` has something to give, ``timeout_s`` at most; errors as there."""
+        end = time.monotonic() + timeout_s
+        while not self._ready:
+            left = max(0.0, end - time.monotonic())
+            if self._positions:
+                # Asked to wait for many, a consumer waits its whole time for the last of them.
+                messages = self._consumer.consume(self._rows, 0)
+                self._take(messages or self._consumer.consume(1, min(left, _WAIT_S)))
+                self._check_broker()
+            elif left:
+                time.sleep(min(left, _WAIT_S))
+            if not left:
+                return
+
+    def close(self) -> None:
+        """End the connections."""
+        self._consumer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _take(self, messages: list[Message]) -> None:
+        """What came, by partition; events keep the order in which a partition's messages came."""
+        runs: dict[TopicPartition, list[Message]] = {}
+        for message in messages:
+            where = _partition_of(message)
+            error = message.error()
+            if error is None:
+                if where in self._positions:
+                    runs.setdefault(where, []).append(message)
+            else:
+                self._judge(error, where, runs)
+        for where in list(runs):
+            self._release(where, runs)
+        if messages:
+            size = size_of([message for message in messages if message.error() is None])
+            self._rows = max(1, min(_ROWS, _TARGET_BYTES * len(messages) // max(1, size)))
+
+    def _release(self, where: TopicPartition, runs: dict[TopicPartition, list[Message]]) -> None:
+        """Make record batches of what has come of one partition."""
+        for piece in pieces(runs.pop(where), _TARGET_BYTES):
+            self._ready.append(LiveEvent(where, self._columns.build(piece), last_offset(piece) + 1))
+        self._heard_of(where)
+
+    def _judge(self, error: KafkaError, where: TopicPartition, runs: dict[TopicPartition, list[Message]]) -> None:
+        code = error.code()
+        if code == KafkaError._PARTITION_EOF:
+            self._heard_of(where)
+            return
+        if code in OF_GROUPS:
+            return
+        translated = fault(error, self._doing)
+        if code in OUT_OF_RANGE or isinstance(translated, ResourceNotFound):
+            if where in runs:
+                self._release(where, runs)
+            if where in self._positions:
+                self._ready.append(LiveEvent(where, None, self._positions[where]))
+        elif translated.retryable:
+            self._consumer.trouble.note(error)
+        else:
+            raise translated
+
+    def _heard_of(self, where: TopicPartition) -> None:
+        self._silent.discard(where)
+        self._answered_at = time.monotonic()
+        self._consumer.trouble.forget()
+
+    def _check_broker(self) -> None:
+        """An error if a broker should have said something by now, and is not there when it is looked for."""
+        trouble = self._consumer.trouble
+        denial = trouble.denial(self._doing)
+        if denial is not None:
+            raise denial
+        if (trouble.noted is None and not self._silent) or time.monotonic() < self._answered_at + self._timeout_s:
+            return
+        # Connections come and go while a log does not grow, and nobody tells that they are back.
+        self._look_for_broker()
+        if self._silent:
+            raise self._topic_fault() or trouble.unavailable(self._doing, self._timeout_s)
+        trouble.forget()
+        self._answered_at = time.monotonic()
+
+    def _look_for_broker(self) -> None:
+        try:
+            self._consumer.list_topics(self._any_topic(), timeout=min(_LOOK_S, self._timeout_s))
+        except KafkaException as error:
+            raise self._consumer.trouble.unavailable(self._doing, self._timeout_s) from error
+
+    def _topic_fault(self) -> TieredStoreError | None:
+        """What the brokers say of a topic of which nothing comes."""
+        topic = min(self._silent)[0]
+        try:
+            listed = self._consumer.list_topics(topic, timeout=min(_LOOK_S, self._timeout_s))
+        except KafkaException:
+            return None
+        error = listed.topics[topic].error if topic in listed.topics else None
+        return None if error is None else fault(error, self._doing)
+
+    def _any_topic(self) -> str:
+        return next(iter(self._positions))[0]
+
+
+def _partition_of(message: Message) -> TopicPartition:
+    topic, partition = message.topic(), message.partition()
+    return topic or "", -1 if partition is None else partition

@@ -1,0 +1,338 @@
+"""Logs that are followed for as long as somebody wants: bucket first, then the broker, and back where need be."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
+
+import pyarrow as pa
+
+from tieredstore.model import TopicPartition, Uuid
+from tieredstore.partitions.losses import LossRule, losses_between, name_of, report_losses
+from tieredstore.partitions.selections import Assign
+from tieredstore.partitions.snapshots import LogSnapshots
+from tieredstore.partitions.stored_window import StoredWindow
+from tieredstore.records.report import LostOffsets
+from tieredstore.records.settings import ReadSettings
+
+if TYPE_CHECKING:
+    from tieredstore.live import LiveCluster, LiveFollower
+    from tieredstore.partitions.log_query import LogQuery
+    from tieredstore.partitions.partition_log import PartitionLog
+    from tieredstore.remote.source import SegmentSource
+
+_LOOK_AGAIN_S: Final = 1.0
+"""The least time between two looks at the bucket: each is a listing."""
+
+_SLEEP_S: Final = 1.0
+"""Waits are cut into such pieces, so that a clock which is not the machine's is heard."""
+
+_IDENTITY_S: Final = 30.0
+"""How often it is looked whether the topics are still the same ones, while all records come from the broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class TailRecords:
+    """Records of one partition, in the order of offsets.
+
+    All before ``next_offset`` were given, or are not to be; ``lost`` are offsets in front of these records that nobody
+    has, where the query puts up with that.
+    """
+
+    where: TopicPartition
+    topic_id: Uuid
+    records: pa.RecordBatch
+    next_offset: int
+    lost: tuple[LostOffsets, ...] = ()
+
+
+class _StoredRead(NamedTuple):
+    """A partition that is being read from the bucket."""
+
+    log: PartitionLog
+    window: StoredWindow
+    batches: Generator[pa.RecordBatch, None, None]
+
+
+@dataclass(slots=True)
+class _Followed:
+    """How far one partition was read. ``topic_id`` is None until it was first seen."""
+
+    position: int
+    topic_id: Uuid | None = None
+    lost: list[LostOffsets] = field(default_factory=list[LostOffsets])
+
+
+class LogTail:
+    """Gives the records of partitions as they come, each from an offset on, across the seam between bucket and broker.
+
+    Below the seam they are read from the bucket, one partition after the other, and those that have got beyond it come
+    from one consumer meanwhile. What the broker deletes before it was read is looked for in the bucket. Without a
+    broker the bucket is listed every ``look_s`` for what is new. Lost offsets, and a topic that was created again, are
+    DataLoss by the query's policy, or warnings and the tail goes on behind them, or from the new topic's beginning.
+
+    One ``LiveCluster`` and one consumer serve it until ``close``. Memory is bounded: one read of the bucket, one
+    consumer. The isolation is the query's: under read_committed nothing is given before it is decided. For one thread.
+    """
+
+    def __init__(
+        self,
+        source: SegmentSource,
+        query: LogQuery,
+        positions: Mapping[TopicPartition, int],
+        *,
+        settings: ReadSettings | None = None,
+        look_s: float = 5.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Follow ``positions``, which may be none; the query's selection is not looked at.
+
+        ``settings`` say which columns are read and how. ConfigError for what cannot be; nothing is asked yet.
+        """
+        self._source = source
+        self._query = query
+        self._settings = settings or ReadSettings()
+        self._look_s = look_s
+        self._clock = clock
+        self._followed: dict[TopicPartition, _Followed] = {}
+        # Each partition is in one of four places: its log is to be looked at, or is behind the seam and to be read
+        # from the bucket, or is being read from there, or is followed on the broker.
+        self._to_look_at: set[TopicPartition] = set()
+        self._behind_seam: dict[TopicPartition, PartitionLog] = {}
+        self._stored: _StoredRead | None = None
+        self._cluster: LiveCluster | None = query.open_cluster()
+        self._follower: LiveFollower | None = None if self._cluster is None else _follower_of(query, self._settings)
+        self._loss_rule = LossRule(query)
+        self._snapshots = LogSnapshots(lambda: source, query, fresh_s=0, clock=clock, cluster=self._cluster)
+        self._looked_at = -math.inf
+        self._identified_at = clock()
+        self._live_first = False
+        self.follow(positions)
+
+    @property
+    def positions(self) -> dict[TopicPartition, int]:
+        """Where each partition goes on, behind what :meth:`poll` has given."""
+        return {where: followed.position for where, followed in self._followed.items()}
+
+    def follow(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Follow these partitions too, from these offsets on; one that is followed already moves there."""
+        self.forget(positions)
+        self._followed.update((where, _Followed(position)) for where, position in positions.items())
+        self._to_look_at.update(positions)
+        self._looked_at = -math.inf
+        self._snapshots.query = replace(self._query, selection=Assign(tuple(sorted(self._followed))))
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Follow these no longer."""
+        for where in partitions:
+            if self._followed.pop(where, None) is None:
+                continue
+            self._to_look_at.discard(where)
+            self._behind_seam.pop(where, None)
+            if self._stored is not None and self._stored.log.where == where:
+                self._end_stored()
+            if self._follower is not None:
+                self._follower.remove([where])
+
+    def poll(self, timeout_s: float) -> TailRecords | None:
+        """The next records, of whichever partition; None if there are none within about ``timeout_s``.
+
+        A look at the logs and a read of the bucket take as long as the store and the broker need, within their own
+        deadlines. DataLoss by the query's policy; errors of the store and of the broker. After any of them the tail
+        is as it was, and may be asked again.
+        """
+        end = self._clock() + timeout_s
+        while True:
+            records = self._next_records()
+            left = end - self._clock()
+            if records is not None or left <= 0:
+                return records
+            self._wait(left)
+
+    def close(self) -> None:
+        """End what is under way, and the connections."""
+        self._end_stored()
+        self._snapshots.close()
+        if self._follower is not None:
+            self._follower.close()
+        if self._cluster is not None:
+            self._cluster.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _next_records(self) -> TailRecords | None:
+        """What is there without waiting: of bucket and broker by turns, so that neither keeps the other waiting."""
+        if self._to_look_at and self._clock() >= self._next_look_at():
+            self._look()
+        self._check_identity()
+        self._live_first = not self._live_first
+        if self._live_first:
+            return self._next_live(0) or self._next_stored()
+        return self._next_stored() or self._next_live(0)
+
+    def _wait(self, left: float) -> None:
+        """Until something may have come, ``left`` seconds at most."""
+        if self._to_look_at:
+            left = min(left, max(0.0, self._next_look_at() - self._clock()))
+        if self._follower is not None and self._follower.positions:
+            self._follower.wait(left)
+        else:
+            time.sleep(min(left, _SLEEP_S))
+
+    def _next_look_at(self) -> float:
+        return self._looked_at + self._look_s
+
+    def _look(self) -> None:
+        """Find out where those partitions go on that are neither read nor followed."""
+        self._looked_at = self._clock()
+        snapshot = self._snapshots.current()
+        for where in sorted(self._to_look_at):
+            log = snapshot.logs.get(where)
+            if log is None:
+                self._tell_of_gone(where)
+            else:
+                self._identify(log)
+                self._place(log)
+
+    def _tell_of_gone(self, where: TopicPartition) -> None:
+        followed = self._followed[where]
+        if followed.topic_id is not None:
+            self._loss_rule(
+                f"{name_of(where)} ({followed.topic_id}) is gone, and it was read up to offset {followed.position}"
+            )
+
+    def _identify(self, log: PartitionLog) -> None:
+        """Begin anew with a topic that was created again."""
+        followed = self._followed[log.where]
+        if followed.topic_id not in (None, log.topic_id):
+            self._loss_rule(
+                f"topic {log.topic} was created again as {log.topic_id}, and {name_of(log.where)} of "
+                f"{followed.topic_id} was read up to offset {followed.position}"
+            )
+            followed.position = log.earliest
+        followed.topic_id = log.topic_id
+
+    def _place(self, log: PartitionLog) -> None:
+        """Read the partition from the bucket, or follow it on the broker, or look again later."""
+        followed, where = self._followed[log.where], log.where
+        if log.lineage is not None and followed.position < log.seam:
+            self._lose(losses_between(log, followed.position, log.seam), followed)
+            self._behind_seam[where] = log
+            self._to_look_at.discard(where)
+        elif log.live_start is not None and log.end_from(followed.position) >= log.live_start:
+            self._follow_live(log, log.live_start)
+
+    def _follow_live(self, log: PartitionLog, live_start: int) -> None:
+        followed = self._followed[log.where]
+        if followed.position < live_start:
+            self._lose([LostOffsets(log.topic_id_partition, followed.position, live_start)], followed)
+            followed.position = live_start
+        elif followed.position > log.end:
+            self._loss_rule(
+                f"{name_of(log.where)} ({log.topic_id}) ends at offset {log.end}, and it was read up to "
+                f"{followed.position}"
+            )
+            followed.position = log.end
+        assert self._follower is not None
+        self._follower.add({log.where: followed.position})
+        self._to_look_at.discard(log.where)
+
+    def _lose(self, losses: Iterable[LostOffsets], followed: _Followed) -> None:
+        extents = list(losses)
+        report_losses(extents, self._query)
+        followed.lost += extents
+
+    def _next_stored(self) -> TailRecords | None:
+        """The next records of the bucket, of the partition that is being read or of the next one."""
+        while self._stored is not None or self._behind_seam:
+            if self._stored is None:
+                where = next(iter(self._behind_seam))
+                self._stored = self._begin_stored(self._behind_seam.pop(where))
+            stored = self._stored
+            followed = self._followed[stored.log.where]
+            try:
+                records = next(stored.batches, None)
+            except BaseException:
+                self._look_at_soon(stored.log.where)
+                self._end_stored()
+                raise
+            followed.position = stored.window.position
+            if records is not None:
+                return self._given(stored.log.where, records)
+            self._end_stored()
+            self._go_on_behind(stored.log)
+        return None
+
+    def _begin_stored(self, log: PartitionLog) -> _StoredRead:
+        assert log.lineage is not None
+        extent = self._followed[log.where].position, log.seam
+        window = StoredWindow(self._source, log.lineage, extent, self._query, self._settings)
+        return _StoredRead(log, window, window.batches())
+
+    def _go_on_behind(self, log: PartitionLog) -> None:
+        """At the seam: on the broker at once if it had the seam, otherwise where a new look says."""
+        if log.live_start is not None and log.live_start <= log.seam:
+            self._follow_live(log, log.live_start)
+        else:
+            self._look_at_soon(log.where)
+
+    def _end_stored(self) -> None:
+        stored, self._stored = self._stored, None
+        if stored is not None:
+            stored.batches.close()
+
+    def _next_live(self, timeout_s: float) -> TailRecords | None:
+        if self._follower is None or not self._follower.positions:
+            return None
+        event = self._follower.poll(timeout_s)
+        if event is None:
+            return None
+        if event.records is not None:
+            self._followed[event.where].position = event.next_offset
+            return self._given(event.where, event.records)
+        # The broker deletes what is in the bucket, so that is where the records may be now.
+        self._look_at_soon(event.where)
+        return None
+
+    def _given(self, where: TopicPartition, records: pa.RecordBatch) -> TailRecords:
+        followed = self._followed[where]
+        lost, followed.lost = tuple(followed.lost), []
+        assert followed.topic_id is not None
+        return TailRecords(where, followed.topic_id, records, followed.position, lost)
+
+    def _look_at_soon(self, where: TopicPartition) -> None:
+        """Look at a partition's log once a little time has passed since the last look."""
+        self._to_look_at.add(where)
+        self._looked_at = min(self._looked_at, self._clock() - self._look_s + min(_LOOK_AGAIN_S, self._look_s))
+
+    def _check_identity(self) -> None:
+        """Look at those again whose topic is not the one that was followed: its offsets mean nothing in another."""
+        if self._cluster is None or self._follower is None or not self._follower.positions:
+            return
+        if self._clock() < self._identified_at + _IDENTITY_S:
+            return
+        self._identified_at = self._clock()
+        live_topics = self._cluster.describe({topic for topic, _ in self._follower.positions})
+        for where in list(self._follower.positions):
+            live = live_topics.get(where[0])
+            if live is None or live.topic_id != self._followed[where].topic_id:
+                self._follower.remove([where])
+                self._look_at_soon(where)
+
+
+def _follower_of(query: LogQuery, settings: ReadSettings) -> LiveFollower:
+    from tieredstore.live import LiveFollower  # noqa: PLC0415 - an extra of its own, which a bucket alone does not need
+
+    return LiveFollower(
+        query.client or {}, isolation=query.isolation, columns=settings.columns, timeout_s=query.timeout_s
+    )
