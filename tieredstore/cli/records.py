@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import re
 import sys
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -12,6 +13,8 @@ import typer
 
 from tieredstore.catalog import Catalog, Lineage, load_catalog
 from tieredstore.cli.arguments import Json, SettingsPath, StoreUrl, Topic, TopicId
+from tieredstore.cli.live_client import BootstrapServer, KafkaConfig, KafkaProperties, client_properties
+from tieredstore.cli.logs import LogRequest, records_across_seam, records_as_they_come
 from tieredstore.cli.opened import opened
 from tieredstore.cli.output import JsonValue, complain, iso_utc, print_json, print_table
 from tieredstore.cli.record_rows import SHOWN, arrow_module, header_line, json_lines, text_lines
@@ -19,6 +22,8 @@ from tieredstore.errors import ConfigError
 from tieredstore.model import Uuid
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from tieredstore.records import Place, RecordReader
     from tieredstore.remote import RemoteStorageManager
 
@@ -63,8 +68,14 @@ def cat(
     ] = DataLossPolicy.FAIL,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a record; bytes as base64.")] = False,
     topic_id: TopicId = None,
+    bootstrap_server: BootstrapServer = None,
+    kafka_config: KafkaConfig = None,
+    kafka_properties: KafkaProperties = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what comes, until interrupted.")] = False,
 ) -> None:
     """Show the records of a topic, by partition and offset.
+
+    With --bootstrap-server the bucket is read up to its end and the broker from exactly there.
 
     A TIME is a date with or without a time of day (2026-01-31T08:00:00Z; UTC unless it says otherwise), or @ and
     milliseconds since 1970. What a read has to report goes to stderr.
@@ -72,6 +83,13 @@ def cat(
     Example: tieredstore cat -c store.properties orders --from 2026-01-31 --to 2026-02-01 --isolation read_committed
     """
     first, last = (None if text is None else parse_place(text) for text in (start, stop))
+    client = client_properties(bootstrap_server, kafka_config, kafka_properties)
+    if follow or client is not None:
+        request = LogRequest(topic, partition, first, last, isolation.value, data_loss.value, topic_id, client)
+        with opened(settings, store) as place, place.manager() as manager:
+            show = records_as_they_come if follow else records_across_seam
+            _show(show(manager, request), as_json=as_json)
+        return
     records = arrow_module("tieredstore.records")
     chosen = records.ReadSettings(columns=SHOWN, isolation=isolation.value, on_data_loss=data_loss.value)
     with opened(settings, store) as place, place.manager() as manager:
@@ -85,6 +103,17 @@ def cat(
             with reader.read(topic, number, *bounds, topic_id=incarnation) as read:
                 for batch in read:
                     sys.stdout.writelines((json_lines if as_json else text_lines)(batch, number))
+
+
+def _show(records: Iterable[tuple[int, pa.RecordBatch]], *, as_json: bool) -> None:
+    """The records with their partitions, flushed as they come: somebody may be waiting for them."""
+    heading = "" if as_json else header_line()
+    for partition, batch in records:
+        sys.stdout.write(heading)
+        heading = ""
+        sys.stdout.writelines((json_lines if as_json else text_lines)(batch, partition))
+        sys.stdout.flush()
+    sys.stdout.write(heading)
 
 
 def offsets(

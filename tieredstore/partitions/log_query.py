@@ -18,6 +18,10 @@ DEFAULT_TIMEOUT_S: Final = 60.0
 """As Kafka's clients wait for a broker."""
 
 
+_TIMEOUT: Final = "default.api.timeout.ms"
+_LONGEST_MS: Final = 999_999
+
+
 @dataclass(frozen=True, slots=True)
 class QueryWords:
     """What the front end that a person uses calls the things that can be set, so that an error names the way out.
@@ -75,3 +79,16 @@ class LogQuery:
         from tieredstore.live import LiveCluster  # noqa: PLC0415
 
         return LiveCluster(self.client, isolation=self.isolation, timeout_s=self.timeout_s)
+
+
+def timeout_of(client: Mapping[str, str], *, named: str = "the client property ") -> float:
+    """For how many seconds the broker may be silent: ``default.api.timeout.ms``, as Kafka's clients a minute.
+
+    ``named`` stands before the name in the ConfigError for what is no such time.
+    """
+    text = client.get(_TIMEOUT)
+    if text is None:
+        return DEFAULT_TIMEOUT_S
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(_LONGEST_MS)) and int(text)):
+        raise ConfigError(f"{named}{_TIMEOUT} is {text[:20]!r}: it must be milliseconds, 1 to {_LONGEST_MS}")
+    return int(text) / 1000

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.errors import ConfigError
-from tieredstore.partitions.log_query import LogQuery, QueryWords
+from tieredstore.partitions.log_query import LogQuery, QueryWords, timeout_of
 
 if TYPE_CHECKING:
     from tieredstore.spark.source.options import SourceOptions
-
-_TIMEOUT: Final = "default.api.timeout.ms"
-_MINUTE_MS: Final = "60000"
-_LONGEST: Final = 999_999
 
 _OPTIONS: Final = QueryWords(
     accept_loss="set failOnDataLoss to false",
@@ -35,14 +30,6 @@ def query_of(options: SourceOptions) -> LogQuery:
         on_data_loss="fail" if options.fail_on_data_loss else "report",
         topic_ids=options.topic_ids,
         client=None if options.kafka is None else dict(options.kafka),
-        timeout_s=_patience_s(dict(options.kafka or ())),
+        timeout_s=timeout_of(dict(options.kafka or ()), named="the option kafka."),
         words=_OPTIONS,
     )
-
-
-def _patience_s(client: dict[str, str]) -> float:
-    """For how many seconds the broker may be silent: ``kafka.default.api.timeout.ms``, as Kafka's clients a minute."""
-    text = client.get(_TIMEOUT, _MINUTE_MS)
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(_LONGEST)) and int(text)):
-        raise ConfigError(f"the option kafka.{_TIMEOUT} is {text[:20]!r}: it must be milliseconds, 1 to {_LONGEST}")
-    return int(text) / 1000

@@ -1,0 +1,138 @@
+"""``tieredstore cat`` across the seam between bucket and broker, once and for as long as the log grows."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli_process import Result, command, environment, tieredstore, write_settings
+from tests.support.kafka_topics import Produced, delete_records, produce
+from tests.support.live_topics import TieredTopic
+from tests.support.servers.kafka import PASSWORD, USER, KafkaServer
+from tests.support.servers.process import free_port
+
+COUNT = 600
+
+
+@pytest.fixture
+def tiered(kafka: KafkaServer, tmp_path: Path) -> Iterator[TieredTopic]:
+    """A topic of two partitions, whose record at each offset has the offset as its key."""
+    topic = TieredTopic(kafka, tmp_path, partitions=2)
+    for partition in range(2):
+        topic.produce([Produced(b"%d" % at, b"v" * 100) for at in range(COUNT)], partition=partition)
+    yield topic
+    topic.close()
+
+
+@pytest.fixture
+def settings(tiered: TieredTopic, tmp_path: Path) -> Path:
+    return write_settings(tmp_path, {**tiered.store, "chunk.size": "8192"})
+
+
+def offsets(done: Result) -> list[tuple[int, int]]:
+    """Partitions and offsets of JSON lines."""
+    assert (done.code, done.stderr) == (0, "")
+    return [(row["partition"], row["offset"]) for row in map(json.loads, done.text.splitlines())]
+
+
+def test_bucket_and_broker_are_shown_as_one_log(tiered: TieredTopic, settings: Path) -> None:
+    seam = tiered.tier(but_last=1)
+    live = ("--bootstrap-server", tiered.server.bootstrap_servers)
+    alone = offsets(tieredstore("cat", "-c", settings, tiered.topic, "--json"))
+    both = offsets(tieredstore("cat", "-c", settings, tiered.topic, "--json", *live))
+    assert both == [(partition, offset) for partition in range(2) for offset in range(COUNT)]
+    assert 0 < len(alone) < len(both)
+    one = ("--partition", 0, "--from", seam - 2, "--to", seam + 3, "--json", *live)
+    assert offsets(tieredstore("cat", "-c", settings, tiered.topic, *one)) == [
+        (0, at) for at in range(seam - 2, seam + 3)
+    ]
+    behind = ("--partition", 1, "--from", COUNT, "--to", COUNT + 7, "--json", *live)
+    assert offsets(tieredstore("cat", "-c", settings, tiered.topic, *behind)) == []
+    text = tieredstore("cat", "-c", settings, tiered.topic, "--partition", 0, "--to", 1, *live).text
+    assert text.split()[:5] == ["PARTITION", "OFFSET", "TIMESTAMP", "KEY", "VALUE"]
+
+
+def test_client_properties_come_from_a_file_and_one_by_one(tiered: TieredTopic, settings: Path, tmp_path: Path) -> None:
+    login = tmp_path / "client.properties"
+    login.write_text(
+        f"bootstrap.servers={tiered.server.sasl_servers}\nsecurity.protocol=SASL_PLAINTEXT\n"
+        f"sasl.mechanism=PLAIN\nsasl.username={USER}\nsasl.password=not-it\n"
+    )
+    asked = ("cat", "-c", settings, tiered.topic, "--partition", 0, "--json", "--kafka-config", login)
+    assert len(offsets(tieredstore(*asked, "-X", f"sasl.password={PASSWORD}"))) == COUNT
+    refused = tieredstore(*asked)
+    assert refused.code == 6
+    assert "not-it" not in refused.stderr + refused.text
+
+
+def test_a_hole_at_the_seam_by_the_policy(tiered: TieredTopic, settings: Path) -> None:
+    tiered.tier(but_last=2)
+    end = max(m.end_offset for (number, _), m in tiered.copied.items() if number == 0) + 1
+    delete_records(tiered.server, tiered.topic, end + 5)
+    asked = ("cat", "-c", settings, tiered.topic, "--partition", 0, "--json")
+    live = ("--bootstrap-server", tiered.server.bootstrap_servers)
+    failed = tieredstore(*asked, *live)
+    assert failed.code != 0
+    assert f"offsets {end} to {end + 4} of {tiered.topic}-0 are not there" in failed.stderr
+    assert "--data-loss report" in failed.stderr
+    reported = tieredstore(*asked, *live, "--data-loss", "report")
+    assert reported.code == 0
+    assert len(reported.text.splitlines()) == COUNT - 5
+    assert f"offsets {end} to {end + 4}" in reported.stderr
+
+
+def test_what_comes_is_followed_until_interrupted(tiered: TieredTopic, settings: Path) -> None:
+    tiered.tier(but_last=1)
+    live = ("--bootstrap-server", tiered.server.bootstrap_servers)
+    asked = (
+        "cat",
+        "-c",
+        str(settings),
+        tiered.topic,
+        "--partition",
+        "0",
+        "--from",
+        str(COUNT - 2),
+        "--json",
+        "-f",
+        *live,
+    )
+    with subprocess.Popen(
+        command(*asked), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            shown = [json.loads(process.stdout.readline())["offset"] for _ in range(2)]
+            produce(tiered.server, tiered.topic, [Produced(b"k", b"later")])
+            shown.append(json.loads(process.stdout.readline())["offset"])
+            assert shown == [COUNT - 2, COUNT - 1, COUNT]
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(30)
+        assert process.stderr is not None
+        assert "Traceback" not in process.stderr.read()
+
+
+def test_what_cannot_be_is_one_sentence(tiered: TieredTopic, settings: Path) -> None:
+    asked = ("cat", "-c", settings, tiered.topic)
+    for wrong, words in (
+        (("-X", "secret"), "is not NAME=VALUE"),
+        (("-X", "client.id=me"), "no broker is named: give --bootstrap-server HOST:PORT"),
+        (("-f", "--to", "3"), "--follow has no end"),
+        (("--bootstrap-server", "b:1", "-X", "no.such=1"), "no.such"),
+    ):
+        done = tieredstore(*asked, *wrong)
+        assert done.code == 2
+        assert words in done.stderr
+        assert len(done.stderr.strip().splitlines()) == 1
+    nobody = ("--bootstrap-server", f"127.0.0.1:{free_port()}", "-X", "default.api.timeout.ms=1500")
+    unreachable = tieredstore(*asked, *nobody)
+    assert unreachable.code == 75
+    # The client's first warning comes before the sentence.
+    assert nobody[1] in unreachable.stderr.splitlines()[-1]
+    assert unreachable.text == ""
