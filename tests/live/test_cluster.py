@@ -18,12 +18,12 @@ def cluster_of(server: KafkaServer, isolation: Isolation = "read_uncommitted") -
 
 
 def test_topics_are_named_in_order_without_kafkas_own(kafka: KafkaServer) -> None:
-    made = sorted([make_topic(kafka), make_topic(kafka, name="__of-a-user"), make_topic(kafka, name="a.topic")])
-    produce_transaction(kafka, made[-1], [Produced(None, b"")], "commit")
+    created = sorted([make_topic(kafka), make_topic(kafka, name="__of-a-user"), make_topic(kafka, name="a.topic")])
+    produce_transaction(kafka, created[-1], [Produced(None, b"")], "commit")
     with cluster_of(kafka) as cluster:
         topics = cluster.topics()
     assert list(topics) == sorted(topics)
-    assert set(made) <= set(topics)
+    assert set(created) <= set(topics)
     assert "__transaction_state" not in topics
 
 
@@ -32,19 +32,19 @@ def test_a_topic_has_the_id_and_partitions_that_its_folders_have(kafka: KafkaSer
     # The broker writes a partition's metadata with its first records.
     produce(kafka, topic, [Produced(None, b"")], partition=2)
     with cluster_of(kafka) as cluster:
-        found = cluster.topic(topic)
-    assert (found.topic, found.partitions) == (topic, (0, 1, 2))
+        live = cluster.topic(topic)
+    assert (live.topic, live.partitions) == (topic, (0, 1, 2))
     text = kafka.folder(topic, 2).joinpath("partition.metadata").read_text()
-    assert f"topic_id: {found.topic_id}\n" in f"{text}\n"
-    assert base64.urlsafe_b64decode(f"{found.topic_id}==") == found.topic_id.bytes
+    assert f"topic_id: {live.topic_id}\n" in f"{text}\n"
+    assert base64.urlsafe_b64decode(f"{live.topic_id}==") == live.topic_id.bytes
 
 
 def test_segments_that_the_broker_has_closed_are_found_in_its_folders(kafka: KafkaServer) -> None:
     topic = make_topic(kafka, {"internal.segment.bytes": "20000"})
     for number in range(12):
         produce(kafka, topic, [Produced(None, bytes([number]) * 6000)])
-    segments = [found for found in discover(kafka.log_dir).segments if found.topic == topic]
-    closed = [describe(found) for found in segments[:-1]]
+    segments = [segment for segment in discover(kafka.log_dir).segments if segment.topic == topic]
+    closed = [describe(segment) for segment in segments[:-1]]
     assert len(closed) >= 3
     with cluster_of(kafka) as cluster:
         assert {segment.topic_id for segment in closed} == {cluster.topic(topic).topic_id}

@@ -225,24 +225,24 @@ def test_a_broker_that_dies_in_the_middle_can_be_tried_again() -> None:
 def test_a_cluster_is_pickled_without_its_client_and_shows_no_secret(kafka: KafkaServer, topic: str) -> None:
     listener = {"bootstrap.servers": kafka.sasl_servers, "security.protocol": "SASL_PLAINTEXT"}
     with LiveCluster({**listener, **login("PLAIN", PASSWORD)}, isolation="read_committed") as cluster:
-        found = cluster.topic(topic)
+        known = cluster.topic(topic)
         assert repr(cluster) == f"LiveCluster(bootstrap.servers='{kafka.sasl_servers}', isolation='read_committed')"
         with pickle.loads(pickle.dumps(cluster)) as copy:
-            assert copy.topic(topic) == found
-    assert cluster.topic(topic) == found
+            assert copy.topic(topic) == known
+    assert cluster.topic(topic) == known
     cluster.close()
 
 
 def test_a_forked_child_has_a_client_of_its_own_and_leaves_its_parents_alone(kafka: KafkaServer, topic: str) -> None:
     properties = {"bootstrap.servers": kafka.bootstrap_servers}
     cluster = LiveCluster(properties, isolation="read_committed")
-    found = cluster.topic(topic)
+    known = cluster.topic(topic)
     batches = read_live(properties, topic, 0, 0, 3, isolation="read_committed")
     first = next(batches)
 
     def child() -> None:
         nonlocal batches
-        fine = cluster.topic(topic) == found
+        fine = cluster.topic(topic) == known
         cluster.close()
         # What the parent reads is not ended here.
         batches = read_live(properties, topic, 0, 0, 3, isolation="read_committed")
@@ -254,5 +254,5 @@ def test_a_forked_child_has_a_client_of_its_own_and_leaves_its_parents_alone(kaf
     process.join(60)
     assert process.exitcode == 0
     assert first.num_rows + sum(batch.num_rows for batch in batches) == 3
-    assert cluster.topic(topic) == found
+    assert cluster.topic(topic) == known
     cluster.close()

@@ -101,9 +101,9 @@ def test_javas_names_become_librdkafkas() -> None:
         "socket.send.buffer.bytes": "4096",
         "ssl.endpoint.identification.algorithm": "https",
     }
-    made = configured(**java)
-    assert {name: made[name] for name in ours} == ours
-    assert not made.keys() & (java.keys() - ours.keys())
+    configuration = configured(**java)
+    assert {name: configuration[name] for name in ours} == ours
+    assert not configuration.keys() & (java.keys() - ours.keys())
     LiveCluster({**SERVERS, **java}, isolation="read_committed")
 
 

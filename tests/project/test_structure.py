@@ -28,13 +28,8 @@ STILL_SAYING_NOTHING = {
     "examples/demo.py": 3,
     "tests/backends": 33,
     "tests/cli": 12,
-    "tests/live": 7,
-    "tests/partitions": 2,
     "tests/spark": 64,
     "tieredstore/cli": 24,
-    "tieredstore/live": 3,
-    "tieredstore/partitions": 2,
-    "tieredstore/spark": 20,
     "tieredstore/testing": 2,
 }
 """How many variables of each room have such a name; the rooms that are not listed have none. Only ever lowered."""
@@ -48,7 +43,6 @@ LOGGERS_STILL_TO_SPELL = {
     "tieredstore.backends.s3.client",
     "tieredstore.backends.s3.credentials",
     "tieredstore.backends.s3.upload",
-    "tieredstore.live.clients",
 }
 """Modules that spell their logger otherwise. Only ever shortened."""
 

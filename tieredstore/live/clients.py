@@ -13,7 +13,7 @@ from tieredstore.errors import ConfigError
 from tieredstore.live.faults import Trouble
 from tieredstore.process.forks import leave_to_parent
 
-_logger: Final = logging.getLogger("tieredstore.live")  # as docs/live.md names it
+_logger: Final = logging.getLogger(__name__)
 
 
 class _ClientLog:

@@ -76,10 +76,10 @@ def _words(text: str) -> list[str]:
     words: list[str] = []
     at, text = 0, text.strip()
     while at < len(text):
-        found = _TOKEN.match(text, at) if len(text) <= _LENGTH else None
-        if found is None:
+        token = _TOKEN.match(text, at) if len(text) <= _LENGTH else None
+        if token is None:
             raise ConfigError(f"{_NAME} has a quote that is not closed, or is over {_LENGTH} characters long")
-        quoted = found[1] if found[1] is not None else found[2]
-        words.append(re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else found[3] or found[4])
-        at = found.end()
+        quoted = token[1] if token[1] is not None else token[2]
+        words.append(re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else token[3] or token[4])
+        at = token.end()
     return words

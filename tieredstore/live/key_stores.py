@@ -107,7 +107,7 @@ def _pkcs12_trust(given: Mapping[str, str], content: bytes) -> dict[str, str]:
             f"ssl.truststore.location is no PEM or PKCS12 file, or ssl.truststore.password is not its password: "
             f"{given['location']}"
         ) from error
-    found = [entry.certificate for entry in (store.cert, *store.additional_certs) if entry is not None]
-    if not found:
+    certificates = [entry.certificate for entry in (store.cert, *store.additional_certs) if entry is not None]
+    if not certificates:
         raise ConfigError(f"ssl.truststore.location holds no certificate: {given['location']}")
-    return {"ssl.ca.pem": "".join(each.public_bytes(Encoding.PEM).decode("ascii") for each in found)}
+    return {"ssl.ca.pem": "".join(each.public_bytes(Encoding.PEM).decode("ascii") for each in certificates)}

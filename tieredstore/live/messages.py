@@ -69,17 +69,17 @@ def _offset(message: Message) -> int:
 
 
 def _headers(messages: Sequence[Message]) -> list[Any]:
-    found: list[Any] = []
+    all_headers: list[Any] = []
     # Through map as below: only there Python sees that the method has failed where it returns nonetheless.
     try:
-        found.extend(map(Message.headers, messages))
+        all_headers.extend(map(Message.headers, messages))
     except (SystemError, UnicodeDecodeError) as error:
-        message = messages[len(found)]
+        message = messages[len(all_headers)]
         raise BatchCorrupt(
             f"the record at offset {message.offset()} of {message.topic()}-{message.partition()} has a header whose "
             f"key is not UTF-8, which librdkafka's binding cannot give; read without headers"
         ) from error
-    return [headers or None for headers in found]
+    return [headers or None for headers in all_headers]
 
 
 # A method of the class, mapped over the messages, costs half of what a loop in Python does.

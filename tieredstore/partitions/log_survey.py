@@ -71,10 +71,10 @@ class LogSurvey:
         if self._cluster is not None:
             # A topic that was made while the bucket was listed has segments by now.
             self._live_topics |= self._cluster.describe([topic for topic in topics if topic not in self._live_topics])
-        found = [partition for topic in topics for partition in self._partitions(catalog, topic)]
-        extents = self._live_extents(partition.where for partition in found if partition.on_broker)
+        known = [partition for topic in topics for partition in self._partitions(catalog, topic)]
+        extents = self._live_extents(partition.where for partition in known if partition.on_broker)
         with ThreadPoolExecutor(READERS, thread_name_prefix="tieredstore-logs") as pool:
-            logs = in_parallel(pool, lambda partition: self._log_of(partition, extents), found, at_once=4 * READERS)
+            logs = in_parallel(pool, lambda partition: self._log_of(partition, extents), known, at_once=4 * READERS)
             return list(logs)
 
     def _partitions(self, catalog: Catalog, topic: str) -> Iterator[_FoundPartition]:
@@ -133,23 +133,23 @@ class LogSurvey:
     def _is_wanted(self, where: TopicPartition) -> bool:
         return self._assigned is None or where in self._assigned
 
-    def _log_of(self, found: _FoundPartition, live_extents: Mapping[TopicPartition, tuple[int, int]]) -> PartitionLog:
-        live_start, live_end = live_extents.get(found.where, (0, 0))
+    def _log_of(self, known: _FoundPartition, live_extents: Mapping[TopicPartition, tuple[int, int]]) -> PartitionLog:
+        live_start, live_end = live_extents.get(known.where, (0, 0))
         log = PartitionLog(
-            *found.where, found.topic_id, found.lineage,
+            *known.where, known.topic_id, known.lineage,
             seam=live_start, earliest=live_start, end=live_end,
-            live_start=live_start if found.where in live_extents else None,
+            live_start=live_start if known.where in live_extents else None,
             time_lookup=self._offset_for_time,
         )  # fmt: skip
-        if found.lineage is None:
+        if known.lineage is None:
             return log
-        seam = max(self._stored_end(found.lineage), found.lineage.earliest_offset)
+        seam = max(self._stored_end(known.lineage), known.lineage.earliest_offset)
         if log.on_broker and live_end < seam:
             self._lose(
-                f"the broker's log of {found.lineage.partition} ends at offset {live_end - 1}, and the bucket has "
+                f"the broker's log of {known.lineage.partition} ends at offset {live_end - 1}, and the bucket has "
                 f"records up to offset {seam - 1}"
             )
-        return replace(log, seam=seam, earliest=found.lineage.earliest_offset, end=max(seam, live_end))
+        return replace(log, seam=seam, earliest=known.lineage.earliest_offset, end=max(seam, live_end))
 
     def _stored_end(self, lineage: Lineage) -> int:
         """Up to where the bucket's records are decided."""

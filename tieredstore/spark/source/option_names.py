@@ -80,19 +80,19 @@ def store_properties(options: Mapping[str, str]) -> dict[str, str]:
     """
     given = {name.lower(): text for name, text in options.items()}
     known = {name.lower() for name in (*OPTIONS, *WITHOUT_MEANING)}
-    found: dict[str, str] = {}
+    by_name: dict[str, str] = {}
     for written in given.keys() - known:
         name = written.removeprefix(DEFAULT_PREFIX)
         if name == written and name.startswith(KAFKA):
             continue
-        if name in found:
+        if name in by_name:
             raise ConfigError(f"the option {name} is given twice, with {DEFAULT_PREFIX} and without")
-        found[name] = given[written]
-    open_names = _own_class(found.get("storage.backend.class")) or "settings" in given
-    for name in sorted(found):
+        by_name[name] = given[written]
+    open_names = _own_class(by_name.get("storage.backend.class")) or "settings" in given
+    for name in sorted(by_name):
         if not _is_setting(name, open_names):
             raise ConfigError(_unknown(name))
-    return _with_pair_ids(found)
+    return _with_pair_ids(by_name)
 
 
 def warn_of(names: list[str], why: str) -> None:
@@ -132,7 +132,7 @@ def _with_pair_ids(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _with_pair_id(name: str, ids: Mapping[str, str]) -> str:
-    found = pair_id(name)
-    if found is None or found.lower() not in ids:
+    pair = pair_id(name)
+    if pair is None or pair.lower() not in ids:
         return name
-    return f"{PAIRS}.{ids[found.lower()]}{name.removeprefix(f'{PAIRS}.{found}')}"
+    return f"{PAIRS}.{ids[pair.lower()]}{name.removeprefix(f'{PAIRS}.{pair}')}"

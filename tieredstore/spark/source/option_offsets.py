@@ -88,11 +88,11 @@ def _spec(texts: OptionTexts, side: str, default: OffsetSpec) -> OffsetSpec:
 
 
 def _refuse_offset(spec: OffsetSpec, refused: int, what: str, why: str) -> None:
-    found = (
+    partitions = (
         [where for where, offset in spec.offsets.items() if offset == refused]
         if isinstance(spec, SpecificOffsets)
         else []
     )
-    if found:
-        topic, partition = found[0]
+    if partitions:
+        topic, partition = partitions[0]
         raise ConfigError(f"the option {what} for {topic}-{partition}: a batch has {why}")

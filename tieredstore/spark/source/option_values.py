@@ -85,9 +85,9 @@ class OptionTexts:
         text = self.text(name)
         if text is None:
             return None
-        found = _MEASURE.fullmatch(text.lower())
-        factor = units.get(found[2]) if found else None
-        measured = -1 if found is None or factor is None else int(found[1]) * factor // unit
+        measure = _MEASURE.fullmatch(text.lower())
+        factor = units.get(measure[2]) if measure else None
+        measured = -1 if measure is None or factor is None else int(measure[1]) * factor // unit
         if not low <= measured <= MAX_LONG:
             raise wrong(name, text, expected)
         return measured
@@ -110,48 +110,48 @@ class OptionTexts:
         topics = self._json(name, expected)
         if topics is None:
             return None
-        found: set[TopicPartition] = set()
+        partitions: set[TopicPartition] = set()
         for topic, numbers in topics.items():
             _check_topic(name, topic)
             if not isinstance(numbers, list):
                 self._refuse(name, f"lists of partitions such as {expected}")
             listed = cast("list[object]", numbers)
-            found |= {(topic, _whole_of(name, f"a partition of {topic}", number, 0, MAX_INT)) for number in listed}
-        if not found:
+            partitions |= {(topic, _whole_of(name, f"a partition of {topic}", number, 0, MAX_INT)) for number in listed}
+        if not partitions:
             self._refuse(name, f"one partition at least, such as {expected}")
-        return tuple(sorted(found))
+        return tuple(sorted(partitions))
 
     def of_partitions(self, name: str, low: int, example: str) -> dict[TopicPartition, int] | None:
         """A number of ``low`` or more for each partition, as ``{"topicA":{"0":23}}``."""
         topics = self._json(name, example)
         if topics is None:
             return None
-        found: dict[TopicPartition, int] = {}
+        chosen: dict[TopicPartition, int] = {}
         for topic, numbers in topics.items():
             _check_topic(name, topic)
             if not isinstance(numbers, dict):
                 self._refuse(name, f"JSON such as {example}")
             for partition, number in cast("dict[str, object]", numbers).items():
                 where = topic, _whole_of(name, f"a partition of {topic}", partition, 0, MAX_INT)
-                if where in found:
+                if where in chosen:
                     raise ConfigError(f"{name} names {topic}-{where[1]} twice")
-                found[where] = _whole_of(name, f"{topic}-{where[1]}", number, low, MAX_LONG)
-        if not found:
+                chosen[where] = _whole_of(name, f"{topic}-{where[1]}", number, low, MAX_LONG)
+        if not chosen:
             self._refuse(name, f"one partition at least, such as {example}")
-        return found
+        return chosen
 
     def texts_of_topics(self, name: str, example: str) -> dict[str, str] | None:
         """A text for each topic, as ``{"topicA":"text"}``."""
         topics = self._json(name, example)
         if topics is None:
             return None
-        found: dict[str, str] = {}
+        texts: dict[str, str] = {}
         for topic, text in topics.items():
             _check_topic(name, topic)
             if not isinstance(text, str):
                 self._refuse(name, f"JSON such as {example}")
-            found[topic] = text
-        return found
+            texts[topic] = text
+        return texts
 
     def _json(self, name: str, example: str) -> dict[str, object] | None:
         text = self.text(name)
@@ -213,7 +213,7 @@ def _whole_of(name: str, what: str, number: object, low: int, high: int) -> int:
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         raise ValueError
-    return made
+    return fields

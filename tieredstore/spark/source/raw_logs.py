@@ -35,10 +35,10 @@ class LogName:
     @classmethod
     def of(cls, path: str | None) -> LogName:
         """The parts of the path of a broker's file."""
-        found = None if path is None else _PATH_OF_BROKER.search(path)
-        if found is None or int(found[2]) > MAX_INT32:
+        name = None if path is None else _PATH_OF_BROKER.search(path)
+        if name is None or int(name[2]) > MAX_INT32:
             return cls(path)
-        return cls(path, found[1], int(found[2]), int(found[3]))
+        return cls(path, name[1], int(name[2]), int(name[3]))
 
     def __str__(self) -> str:
         return "a log without a path" if self.path is None else self.path

@@ -92,10 +92,10 @@ class RowShape:
 
     def _repeated(self, value: str | int | None, count: int, kind: Any) -> Any:
         """``value`` in every row: a slice of one array that grows with the largest batch."""
-        made = self._constants.get((kind, value))  # a null topic is not a null partition
-        if made is None or len(made) < count:
-            made = self._constants[kind, value] = arrow.repeat(arrow.scalar(value, kind), count)
-        return made.slice(0, count)
+        constants = self._constants.get((kind, value))  # a null topic is not a null partition
+        if constants is None or len(constants) < count:
+            constants = self._constants[kind, value] = arrow.repeat(arrow.scalar(value, kind), count)
+        return constants.slice(0, count)
 
 
 def _microseconds(milliseconds: Any, kind: Any) -> Any:
@@ -120,5 +120,5 @@ def _headers(headers: Any, kind: Any) -> Any:
     typed = arrow.StructArray.from_arrays(children, fields=[struct.field(0), struct.field(1)])
     # A mask needs offsets that begin where their memory does, which those of a slice do not.
     offsets: Any = compute.add(headers.offsets, 0) if headers.offset else headers.offsets
-    made: Any = arrow.ListArray.from_arrays(offsets, typed, type=kind, mask=is_null)
-    return made
+    lists: Any = arrow.ListArray.from_arrays(offsets, typed, type=kind, mask=is_null)
+    return lists

@@ -71,8 +71,8 @@ def _readable(properties: Properties, prefix: str) -> Properties:
 def _located(name: str, text: str) -> str:
     if name not in _PATHS and not name.endswith(".key.file"):
         return text
-    found = _found(text)
-    return text if found is None else str(found.absolute())
+    path = _found(text)
+    return text if path is None else str(path.absolute())
 
 
 def _found(text: str) -> Path | None:

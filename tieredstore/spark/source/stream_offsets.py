@@ -89,8 +89,8 @@ class StreamOffsets:
     def to_json(self) -> dict[str, Any]:
         """The same text for the same offsets, however they were found: Spark compares texts to see what is new."""
         ids = {topic: str(topic_id) for topic, topic_id in sorted(self.topic_ids.items())}
-        made = {"version": _VERSION, "offsets": _by_topic(self.offsets), "topicIds": ids}
-        return made if self.initial is None else made | {_INITIAL: _by_topic(self.initial)}
+        fields = {"version": _VERSION, "offsets": _by_topic(self.offsets), "topicIds": ids}
+        return fields if self.initial is None else fields | {_INITIAL: _by_topic(self.initial)}
 
     def as_initial(self) -> StreamOffsets:
         """The same, where a stream begins."""
@@ -185,9 +185,9 @@ class StreamOffsets:
                 on_loss(f"topic {topic} was created again as {topic_id}, and {known} was read up to offsets {read}")
 
 
-def _foreign(found: str) -> ConfigError:
+def _foreign(reason: str) -> ConfigError:
     return ConfigError(
-        f"the checkpoint's offsets are not of this source ({found}): give the query a checkpointLocation of its own"
+        f"the checkpoint's offsets are not of this source ({reason}): give the query a checkpointLocation of its own"
     )
 
 
@@ -198,17 +198,17 @@ def _object(value: object, name: str) -> dict[str, Any]:
 
 
 def _by_topic(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
+    by_topic: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
-        found.setdefault(topic, {})[str(partition)] = offset
-    return found
+        by_topic.setdefault(topic, {})[str(partition)] = offset
+    return by_topic
 
 
 def _parsed_offsets(fields: Mapping[str, object], name: str) -> dict[TopicPartition, int]:
     return {
         (topic, _parsed_partition(number)): _parsed_offset(offset)
-        for topic, found in _object(fields[name], name).items()
-        for number, offset in _object(found, f"{name} of {topic!r}").items()
+        for topic, offsets in _object(fields[name], name).items()
+        for number, offset in _object(offsets, f"{name} of {topic!r}").items()
     }
 
 

@@ -48,24 +48,24 @@ def python_pattern(pattern: str) -> str:
     return translated
 
 
-def _translate(found: re.Match[str]) -> str:
-    kind = found.lastgroup
+def _translate(spelling: re.Match[str]) -> str:
+    kind = spelling.lastgroup
     if kind == "quoted":
-        return re.escape(found["quoted"])
+        return re.escape(spelling["quoted"])
     if kind in ("property", "short"):
-        return _class(found)
+        return _class(spelling)
     if kind == "octal":
-        raise _unreadable(found.string, f"{found[0]} is a character to the one language and a group to the other")
+        raise _unreadable(spelling.string, f"{spelling[0]} is a character to the one language and a group to the other")
     if kind == "inside":
-        raise _unreadable(found.string, "it has && of Java's sets")
-    return {"group": "(?P<", "back": f"(?P={found['back']})", "end": r"\Z"}.get(kind or "", found[0])
+        raise _unreadable(spelling.string, "it has && of Java's sets")
+    return {"group": "(?P<", "back": f"(?P={spelling['back']})", "end": r"\Z"}.get(kind or "", spelling[0])
 
 
-def _class(found: re.Match[str]) -> str:
-    name = found["property"] or found["short"]
+def _class(spelling: re.Match[str]) -> str:
+    name = spelling["property"] or spelling["short"]
     if name not in _CLASSES:
-        raise _unreadable(found.string, f"\\p{{{name}}} is not known here")
-    opened = found.string[: found.start()]
+        raise _unreadable(spelling.string, f"\\p{{{name}}} is not known here")
+    opened = spelling.string[: spelling.start()]
     is_in_set = opened.count("[") - opened.count("\\[") > opened.count("]") - opened.count("\\]")
     return _CLASSES[name] if is_in_set else f"[{_CLASSES[name]}]"
 
