@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import importlib
 import random
 import struct
 import tracemalloc
 import zlib
+from typing import Any
 
 import cramjam
 import crc32c
@@ -33,6 +35,8 @@ from tieredstore.kafka.records import RecordDecoder
 from tieredstore.kafka.records._kernel import checksum
 from tieredstore.kafka.records.codecs import _xxh32_of_few
 from tieredstore.testing.batches import Record, build_batch
+
+isal_library: Any = importlib.import_module("isal.igzip_lib")
 
 RECORDS = [Record(b"value %d " % i * 40, b"key") for i in range(50)]
 PLAIN = build_batch(RECORDS)
@@ -166,3 +170,69 @@ def test_checksums_are_those_of_other_libraries(head: bytes, more: int) -> None:
     assert checksum("ieee", data) == zlib.crc32(data)
     assert checksum("castagnoli", data) == crc32c.crc32c(data)
     assert checksum("portable castagnoli", data) == crc32c.crc32c(data)
+
+
+class _Counted:
+    """Streams of a codec: how many are made, and how many bytes each is given."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, library: Any, name: str) -> None:
+        self.streams = 0
+        self.given = 0
+        make = getattr(library, name)
+
+        class Stream:
+            def __init__(stream, *options: Any) -> None:  # noqa: N805 - `self` counts
+                self.streams += 1
+                stream.inner = make(*options)
+
+            def __getattr__(stream, attribute: str) -> Any:  # noqa: N805
+                return getattr(stream.inner, attribute)
+
+            def decompress(stream, data: Any, max_length: int) -> bytes:  # noqa: N805
+                self.given += len(data)
+                return bytes(stream.inner.decompress(data, max_length=max_length))
+
+        monkeypatch.setattr(library, name, Stream)
+
+
+JOINED = [
+    (CompressionType.GZIP, isal_library, "IgzipDecompressor"),
+    (CompressionType.LZ4, lz4_library, "LZ4FrameDecompressor"),
+]
+
+
+@pytest.mark.parametrize(("codec", "library", "name"), JOINED)
+def test_a_body_of_many_empty_streams_is_refused_after_few_of_them(
+    codec: CompressionType, library: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = COMPRESS[codec](BODY) + COMPRESS[codec](b"") * 20_000
+    counted = _Counted(monkeypatch, library, name)
+    with pytest.raises(BatchCorrupt, match=rf"{codec.name.lower()} data: \d+ streams for {len(BODY)} bytes"):
+        rows(with_body(PLAIN, stream, codec))
+    assert counted.streams < 64 + len(BODY) // 1024 + 1
+
+
+@pytest.mark.parametrize(("codec", "library", "name"), JOINED)
+def test_many_joined_streams_cost_what_their_bytes_do(
+    codec: CompressionType, library: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = build_batch([Record(random.Random(1).randbytes(1_500))] * 400)[HEADER_SIZE:]
+    plain = build_batch([Record(random.Random(1).randbytes(1_500))] * 400)
+    stream = b"".join(COMPRESS[codec](body[at : at + 2_000]) for at in range(0, len(body), 2_000))
+    counted = _Counted(monkeypatch, library, name)
+    assert rows(with_body(plain, stream, codec)) == rows(plain)
+    # The first stream is shown all of it; each other one little more than it takes.
+    assert counted.given < 5 * len(stream)
+
+
+@pytest.mark.parametrize("block", [b"\0", b"\1\0a"])
+def test_a_snappy_body_in_crumbs_is_refused_before_it_costs_memory(block: bytes) -> None:
+    stream = b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1) + (struct.pack(">i", len(block)) + block) * 1_000_000
+    packed = with_body(PLAIN, stream, CompressionType.SNAPPY)
+    tracemalloc.start()
+    try:
+        with pytest.raises(BatchCorrupt, match=r"snappy data: \d+ blocks for \d+ bytes"):
+            rows(packed)
+        assert tracemalloc.get_traced_memory()[1] < 3 * len(packed)
+    finally:
+        tracemalloc.stop()

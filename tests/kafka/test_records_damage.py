@@ -6,9 +6,11 @@ import re
 import struct
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.fresh_python import run_fresh
 from tests.support.record_batches import (
     CODECS,
     COMPRESS,
@@ -216,3 +218,56 @@ def test_a_damaged_offset_does_not_pass_for_the_end_of_the_range() -> None:
         rows(log, stop_offset=20, end_offset=31)
     assert rows(log, stop_offset=31, end_offset=31, on_corrupt="skip") == rows(BEFORE + AFTER)
     assert rows(BEFORE + BATCH + AFTER, stop_offset=31, end_offset=31) == rows(BEFORE + BATCH + AFTER)
+
+
+def headers_batch(count: int, header: bytes = b"\0\0") -> bytes:
+    """A batch of one record with ``count`` headers, by default of an empty key and an empty value, compressed."""
+    body = b"\0\0\0\1\1" + unsigned_varint(2 * count) + header * count
+    return with_body(
+        build_batch([Record(b"")]), zstandard.compress(unsigned_varint(2 * len(body)) + body), CompressionType.ZSTD
+    )
+
+
+def unsigned_varint(number: int) -> bytes:
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes(out) + bytes([number])
+
+
+COLUMN_SETS = [("offset",), ("headers",), ("key", "value")]
+
+
+@pytest.mark.parametrize("columns", COLUMN_SETS)
+def test_headers_count_against_what_a_batch_may_expand_to(columns: tuple[str, ...]) -> None:
+    bomb, limit = headers_batch(300_000), 4 << 20
+    with pytest.raises(BatchCorrupt, match=r"has 300000 headers or more, and max_batch_bytes leaves room for 149"):
+        rows(bomb, max_batch_bytes=limit, columns=columns)
+    (row,) = rows(bomb, max_batch_bytes=300_000 * 26 + 100, columns=columns)
+    assert len(row.get("headers") or [None] * 300_000) == 300_000
+
+
+def test_headers_that_nobody_asks_for_take_no_memory() -> None:
+    """Measured in a process of its own: the kernel's tables are not Python's."""
+    code = """
+import resource
+from tests.kafka.test_records_damage import headers_batch
+from tieredstore.kafka.records import RecordDecoder
+bomb = headers_batch(5_000_000)
+decoder = RecordDecoder(("offset",))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+(batch,) = decoder.decode([bomb])
+assert batch.num_rows == 1
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)
+"""
+    # The 10 MB of the body, which is tried in memory that doubles; its headers would be 120 MB.
+    assert int(run_fresh(code)) < 60
+
+
+@pytest.mark.parametrize("size", [1, 9])
+def test_malformed_header_keys_are_replaced_as_java_does_however_many(size: int) -> None:
+    key = b"\xff" * size
+    header = bytes([2 * size]) + key + b"\1"
+    (row,) = rows(headers_batch(50_000, header))
+    assert row["headers"] == [{"key": "\ufffd" * size, "value": None}] * 50_000

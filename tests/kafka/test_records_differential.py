@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.record_batches import CODECS, Row, compressed_batch, message, message_set, random_log, rows
+from tieredstore.errors import BatchCorrupt
 from tieredstore.kafka.batches import CompressionType
 from tieredstore.testing.batches import Record, build_batch
 
@@ -110,6 +111,24 @@ def test_relative_offsets_and_append_times_of_message_sets(codec: CompressionTyp
     assert {row["leaderEpoch"] for row in decoded} == {-1}
     for parser in parsers(codec):
         assert ours(log) == list(parsed(parser, log))
+
+
+# Frames of lz4 in magic 0 have a header checksum of their own, and are tested with it.
+@pytest.mark.parametrize(
+    ("magic", "codec"),
+    [(magic, codec) for magic in (0, 1) for codec in COMPRESSED[: 3 if magic else 2]],
+)
+def test_message_sets_with_the_offset_0_that_clients_send_count_from_0(codec: CompressionType, magic: int) -> None:
+    """As Java's client reads them: a broker that passed one on unchanged left the wrapper's offset as it came."""
+    inner = b"".join(message(magic, offset, b"v%d" % offset, b"k", 50) for offset in range(4))
+    log = message_set(magic, 0, inner, codec) + message(magic, 4, b"after")
+    assert [row["offset"] for row in rows(log)] == [0, 1, 2, 3, 4]
+    assert [row["offset"] for row in rows(log, start_offset=2)] == [2, 3, 4]
+    assert [row["offset"] for row in rows(log, start_offset=1, stop_offset=3)] == [1, 2]
+    with pytest.raises(BatchCorrupt, match="its log ends before offset 3"):
+        rows(log, end_offset=3)
+    with pytest.raises(BatchCorrupt, match="not after offset 3"):
+        rows(message_set(magic, 0, inner, codec) + message(magic, 3, b"again"))
 
 
 def test_magic_0_has_no_timestamps() -> None:

@@ -3,6 +3,16 @@ from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
 from tieredstore.kafka.records._parse cimport Rows
 from tieredstore.kafka.records._slabs cimport SlabPool
 
+# The bits of ``wanted``.
+cdef enum:
+    KEY = 1
+    VALUE = 2
+    HEADERS = 4
+    OFFSET = 8
+    TIMESTAMP = 16
+    TIMESTAMP_TYPE = 32
+    LEADER_EPOCH = 64
+
 cdef enum:
     BUFFERS = 18
 

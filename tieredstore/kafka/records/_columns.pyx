@@ -18,16 +18,6 @@ cdef extern from "_bytes.h" nogil:
     void copy_bytes(uint8_t* to, const uint8_t* source, size_t size)
     int has_high_byte(const uint8_t* at, size_t size)
 
-# The bits of ``wanted``.
-cdef enum:
-    KEY = 1
-    VALUE = 2
-    HEADERS = 4
-    OFFSET = 8
-    TIMESTAMP = 16
-    TIMESTAMP_TYPE = 32
-    LEADER_EPOCH = 64
-
 # A binary column is three buffers that follow each other: which are not null, where each ends, and the bytes.
 cdef enum:
     KEY_VALID

@@ -2,14 +2,14 @@
 """The walk over a log's batches: from pieces of a log to columns of its records, without Python in between.
 
 A scanner is told where the bytes are (``set_piece``), walks until it needs somebody (``scan`` says what for), and
-hands out what it found as columns (``columns``). reading.py is that somebody.
+hands out what it found as columns (``columns``). pieces.py is that somebody.
 """
 
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 
 from tieredstore.kafka.records._batch cimport *
-from tieredstore.kafka.records._columns cimport ColumnBuilder
+from tieredstore.kafka.records._columns cimport HEADERS, ColumnBuilder
 from tieredstore.kafka.records._parse cimport *
 from tieredstore.kafka.records._slabs cimport SlabPool
 
@@ -67,6 +67,7 @@ cdef class Scanner:
         self.columns, self.check_crc, self.last_offset = ColumnBuilder(pool, wanted), check_crc, -1
         self.start_offset, self.stop_offset, self.end_offset = start_offset, stop_offset, end_offset
         self.keep_headers, self.max_batch_bytes, self.target_bytes = keep_headers, max_batch_bytes, target_bytes
+        self.block.keep_headers = self.columns.wanted & HEADERS
         self.aborted = <AbortedRange*>malloc(max(len(aborted), 1) * sizeof(AbortedRange))
         if self.aborted == NULL:
             raise MemoryError
@@ -238,6 +239,8 @@ cdef class Scanner:
 
     cdef bint _wanted(self) noexcept nogil:
         cdef Batch* batch = &self.batch
+        if batch.magic < 2 and batch.attributes & CODEC_BITS and batch.last_offset == 0:
+            return True  # the offset that clients send such a batch with says nothing of its messages'
         if batch.last_offset < self.start_offset or batch.count == 0:
             return False
         if batch.magic < 2:
@@ -285,12 +288,17 @@ cdef class Scanner:
         body.append_time = self.batch.max_timestamp
         body.has_append_time = self.batch.magic > 0 and self.batch.attributes & LOG_APPEND_TIME
         body.start_offset, body.stop_offset = self.start_offset, self.stop_offset
+        body.headers, body.most_headers = 0, (self.max_batch_bytes - size) // <int64_t>sizeof(Header)
         if body.magic == 2:
             body.max_delta = <int32_t>(self.batch.last_offset - self.batch.base_offset)
             if body.count > size // LEAST_RECORD:
                 return fail(body, TOO_MANY_RECORDS, body.count, size)
         elif not check_messages(body, self.check_crc, self.last_offset, self.batch.last_offset):
             return False
+        else:
+            self.batch.last_offset = max(self.batch.last_offset, body.last_offset)
+            if self.batch.last_offset >= self.end_offset:
+                return fail(body, OUTSIDE_OF_LOG, self.batch.base_offset, self.end_offset)
         # A large batch comes to the columns in slices, so it is read to its end before that.
         self.body_sliced = body.count > MAX_BLOCK_ROWS or size > 4 * self.target_bytes
         if self.body_sliced and body.magic == 2 and not self._check_body():
@@ -307,7 +315,7 @@ cdef class Scanner:
                 return False
         if body.at != body.end:
             return fail(body, LEFTOVER, body.end - body.at, body.count)
-        body.at, body.index, body.last_delta = start, 0, -1
+        body.at, body.index, body.last_delta, body.headers = start, 0, -1, 0
         return True
 
     cdef int _drain(self) noexcept nogil:

@@ -39,6 +39,7 @@ cdef enum Fault:
     NO_INNER_MESSAGE
     BAD_INNER_OFFSETS
     OUTSIDE_OF_LOG
+    TOO_MANY_HEADERS
     OUT_OF_MEMORY
 
 cdef enum:
@@ -75,6 +76,7 @@ cdef struct Rows:
     int64_t* timestamps
     Header* headers
     Py_ssize_t count, header_count
+    bint keep_headers  # whether anybody asks for them: otherwise they are only checked
     Py_ssize_t capacity, offsets_capacity, timestamps_capacity, header_capacity
     int64_t key_bytes, value_bytes, header_key_bytes, header_value_bytes
     Py_ssize_t key_nulls, value_nulls, header_value_nulls
@@ -85,7 +87,9 @@ cdef struct Body:
     const uint8_t* end
     int32_t index, count
     int32_t last_delta, max_delta
+    int64_t headers, most_headers  # read so far, and how many the batch may have
     int64_t base_offset, base_timestamp
+    int64_t last_offset  # of the messages in a compressed one
     int64_t append_time
     bint has_append_time
     int magic
@@ -207,6 +211,11 @@ cdef inline bint read_headers(const uint8_t** at, const uint8_t* end, Body* body
     cdef Header header
     if not read_varint(at, end, &count) or count < 0 or count > (end - at[0]) // LEAST_HEADER:
         return fail(body, BAD_HEADERS, body.index, body.count)
+    # A header takes two bytes of the batch and sizeof(Header) here, so it counts against what the batch may expand to.
+    body.headers += count
+    if body.headers > body.most_headers:
+        return fail(body, TOO_MANY_HEADERS, body.headers, body.most_headers)
+    keep = keep and rows.keep_headers
     if keep and count and not grow(
         <void**>&rows.headers, &rows.header_capacity, rows.header_count + count, sizeof(Header)
     ):
@@ -244,6 +253,8 @@ cdef inline bint read_record(Body* body, Rows* rows, bint store) noexcept nogil:
     at += 1  # its attributes: none are defined
     if not read_varlong(&at, end, &timestamp_delta) or not read_varint(&at, end, &delta):
         return fail(body, BAD_RECORD, body.index, body.count)
+    # Java's client reads deltas in any order. Here positions in a log are offsets: a batch that has one twice, or goes
+    # back, has no place at which a reader could stop and go on.
     if delta <= body.last_delta or delta > body.max_delta:
         return fail(body, BAD_OFFSET_DELTA, body.index, delta)
     offset = body.base_offset + delta
@@ -332,8 +343,8 @@ cdef inline void keep_message(const Message* message, Body* body, Rows* rows) no
 cdef inline bint check_messages(Body* body, bint check_crc, int64_t previous, int64_t wrapper) noexcept nogil:
     """Count the inner messages of a compressed one, check each, and settle their base offset.
 
-    Offsets of magic 0 are absolute; those of magic 1 are relative, and the wrapper's offset is that of the last one.
-    They must lie after ``previous``.
+    Offsets of magic 0 are absolute; those of magic 1 are relative, and the wrapper's offset is that of the last one,
+    or 0 as clients send it: then they count from 0. They must lie after ``previous``.
     """
     cdef const uint8_t* at = body.at
     cdef Message message
@@ -353,7 +364,8 @@ cdef inline bint check_messages(Body* body, bint check_crc, int64_t previous, in
         at += FRAME + message.size
     if body.count == 0:
         return fail(body, NO_INNER_MESSAGE, 0, 0)
-    body.base_offset = wrapper - last if body.magic == 1 else 0
-    if last > wrapper or body.base_offset + first <= previous:
+    body.base_offset = wrapper - last if body.magic == 1 and wrapper else 0
+    if (wrapper and last > wrapper) or body.base_offset + first <= previous:
         return fail(body, BAD_INNER_OFFSETS, body.base_offset + first, wrapper)
+    body.last_offset = body.base_offset + last
     return True

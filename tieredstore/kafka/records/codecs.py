@@ -27,8 +27,16 @@ _XERIAL_HEADER_SIZE: Final = 16
 _SNAPPY_MAX_RATIO: Final = 22
 # Added to the first guess of a decompressed size, so that small batches come in one step.
 _LEAST_STEP: Final = 4096
+_FIRST_WINDOW: Final = 4096
 # Above this, memory goes back to the pool after the batch: one huge batch must not stay for ever.
 _MOST_MEMORY: Final = 16 * 1024 * 1024
+
+# Clients write one stream, or some that were joined, and blocks of kilobytes. A body of crumbs, each of which brings
+# next to nothing, is no client's: it would only cost time, some microseconds a crumb.
+_FREE_STREAMS: Final = 64
+_LEAST_BYTES_OF_A_STREAM: Final = 1024
+_FREE_BLOCKS: Final = 4096
+_LEAST_BYTES_OF_A_BLOCK: Final = 256
 
 # Bits of an LZ4 frame's first flag byte: optional fields that lie before its header checksum.
 _LZ4_CONTENT_SIZE: Final = 8
@@ -98,51 +106,51 @@ class Decompressor:
             return gzip.IgzipDecompressor(gzip.DECOMP_GZIP)
 
         try:
-            return self._join(member, body, 16 * len(body))
+            return self._join("gzip", member, body, 16 * len(body))
         except (gzip.error, EOFError, ValueError) as error:
             raise _malformed("gzip", error) from error
 
     def _decompress_lz4(self, body: Body) -> bytes:
         try:
-            return self._join(_library("lz4.frame").LZ4FrameDecompressor, body, 4 * len(body))
+            return self._join("lz4", _library("lz4.frame").LZ4FrameDecompressor, body, 4 * len(body))
         except (RuntimeError, EOFError, ValueError) as error:
             raise _malformed("lz4", error) from error
 
-    def _join(self, make: Callable[[], Any], body: Body, step: int) -> bytes:
-        pieces = list(self._pieces(make, body, step + _LEAST_STEP))
+    def _join(self, codec: str, make: Callable[[], Any], body: Body, step: int) -> bytes:
+        pieces = list(self._pieces(codec, make, memoryview(body), step + _LEAST_STEP))
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def _pieces(self, make: Callable[[], Any], body: Body, step: int) -> Iterator[bytes]:
+    def _pieces(self, codec: str, make: Callable[[], Any], body: memoryview, step: int) -> Iterator[bytes]:
         """What comes out of one or more streams, in pieces that double from ``step`` on."""
-        left = self._max_bytes
-        while len(body):
+        left, at, streams = self._max_bytes, 0, 0
+        while at < len(body):
+            streams += 1
+            if streams > _FREE_STREAMS + (self._max_bytes - left) // _LEAST_BYTES_OF_A_STREAM:
+                raise _malformed(codec, f"{streams} streams for {self._max_bytes - left} bytes")
             stream = make()
+            # A stream copies what it was given beyond its own end. The first is mostly the only one, and gets all;
+            # those that follow get little more than they need, or many small ones would copy the rest each.
+            window = len(body) if at == 0 else _FIRST_WINDOW
             while not stream.eof:
-                # `body` is handed over once; the stream keeps what it has not used yet and is then asked with
-                # nothing.
-                piece = stream.decompress(body, max_length=min(step, left + 1))
+                # What a stream has not used yet it keeps, and is then asked with nothing.
+                shown = body[at : at + window] if stream.needs_input else b""
+                # It wants more than there is, and will never end.
+                if stream.needs_input and not shown:
+                    raise EOFError("it is cut off")
+                piece = stream.decompress(shown, max_length=min(step, left + 1))
                 if len(piece) > left:
                     raise self._too_large()
-                # It wants more than there is, and will never end.
-                if stream.needs_input and not stream.eof:
-                    raise EOFError("it is cut off")
                 yield piece
-                left, step, body = left - len(piece), 2 * step, b""
-            body = stream.unused_data or b""
+                left, step, at, window = left - len(piece), 2 * step, at + len(shown), 2 * window
+            at -= len(stream.unused_data or b"")
 
     def _decompress_snappy(self, body: memoryview) -> memoryview:
         """Blocks framed as by snappy-java, or the one block that other clients write."""
-        # Java producers frame their blocks, librdkafka and others write one bare block. That one cannot begin with
-        # the magic: behind the size, the magic's third byte would copy from before the first byte.
-        framed = bytes(body[: len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC
-        blocks = list(_xerial_blocks(body)) if framed else [body]
-        sizes = [_snappy_size(block) for block in blocks]
-        # All sizes are added up before a byte is allocated.
-        if sum(sizes) > self._max_bytes:
-            raise self._too_large()
         snappy = _library("cramjam")
-        room, filled = self._room(sum(sizes) + 1), 0
-        for block, size in zip(blocks, sizes, strict=True):
+        # Twice over the blocks, whose number is the stream's to choose: a list of them could be larger than the bytes.
+        room, filled = self._room(self._snappy_total(body) + 1), 0
+        for block in _snappy_blocks(body):
+            size = _snappy_size(block)
             try:
                 written = snappy.snappy.decompress_raw_into(block, room[filled : filled + size])
             except snappy.DecompressionError as error:
@@ -151,6 +159,17 @@ class Decompressor:
                 raise _malformed("snappy", f"a block has {written} bytes, not {size}")
             filled += size
         return room[:filled]
+
+    def _snappy_total(self, body: memoryview) -> int:
+        """What all blocks say they decompress to."""
+        total = 0
+        for number, block in enumerate(_snappy_blocks(body), start=1):
+            total += _snappy_size(block)
+            if total > self._max_bytes:
+                raise self._too_large()
+            if number > _FREE_BLOCKS + total // _LEAST_BYTES_OF_A_BLOCK:
+                raise _malformed("snappy", f"{number} blocks for {total} bytes")
+        return total
 
 
 @cache
@@ -165,8 +184,16 @@ def _malformed(codec: str, reason: object) -> BatchCorrupt:
     return BatchCorrupt(f"has malformed {codec} data: {reason}")
 
 
-def _xerial_blocks(body: memoryview) -> Iterator[memoryview]:
-    """Each block after its size; a stream header may stand where a block would, where streams were joined."""
+def _snappy_blocks(body: memoryview) -> Iterator[memoryview]:
+    """The one block that the body is; framed, each after its size.
+
+    A stream header may stand where a block would, where streams were joined.
+    """
+    # Java producers frame their blocks, librdkafka and others write one bare block. That one cannot begin with the
+    # magic: behind the size, the magic's third byte would copy from before the first byte.
+    if bytes(body[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        yield body
+        return
     position = 0
     while position < len(body):
         if bytes(body[position : position + len(_XERIAL_MAGIC)]) == _XERIAL_MAGIC:

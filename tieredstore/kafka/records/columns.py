@@ -92,10 +92,13 @@ def _header_keys(count: int, buffers: list[Buffer], *, ascii_keys: bool) -> Arra
 
 def _replace_malformed(keys: Array) -> Array:
     """Kafka's own client, in Java, shows malformed UTF-8 as U+FFFD; Arrow's strings may not hold it."""
-    replaced = arrow.array([key.as_py().decode("utf-8", "replace") for key in keys], arrow.string())
-    if isinstance(replaced, arrow.ChunkedArray):
+    # Each key that there is once: what a batch can have millions of are the same few.
+    encoded = keys.dictionary_encode()
+    replaced = arrow.array([key.decode("utf-8", "replace") for key in encoded.dictionary.to_pylist()], arrow.string())
+    taken = replaced if isinstance(replaced, arrow.ChunkedArray) else replaced.take(encoded.indices)
+    if isinstance(taken, arrow.ChunkedArray):
         raise BatchCorrupt("a record has more than 2 GiB of malformed header keys")
-    return replaced
+    return taken
 
 
 def _lists(rows: int, nulls: int, buffers: list[Buffer], keys: Array, values: Array) -> Array:

@@ -27,6 +27,7 @@ _SENTENCES: Final = (
     "is a compressed message set without messages",
     "has inner messages at offset {0}, outside of the place that its own offset {1} gives them",
     "begins at offset {0}, and its log ends before offset {1}",
+    "has {0} headers or more, and max_batch_bytes leaves room for {1}",
 )
 
 # Length, magic, more bytes than allowed: of these the batch's end is not known.
