@@ -56,7 +56,7 @@ unit: $(VENV)/installed ## the tests that need no server, no Spark and no proces
 	$(BIN)/python -m pytest --numprocesses 2 -m "not (server or broker or spark or slow or soak)" $(PYTEST_ARGS)
 
 soak: toolchain $(VENV)/servers/installed ## what make test has no time for: docs/testing.md
-	TIEREDSTORE_SOAK=1 $(BIN)/python -m pytest --numprocesses 2 -m "soak or hypothesis" $(PYTEST_ARGS)
+	TIEREDSTORE_SOAK=1 $(BIN)/python -m pytest --numprocesses 2 -m "soak or hypothesis or slow" $(PYTEST_ARGS)
 
 asan: $(VENV)/installed ## damaged batches against a kernel built with AddressSanitizer
 	tests/asan/run $(BIN)/python 10000

@@ -26,6 +26,11 @@ CONF: Mapping[str, str] = {
 }
 """For a session of the tests or of a process that a test starts: on this machine alone, and small."""
 
+JVM: Mapping[str, str] = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
+}
+"""For one that lives for minutes at most: the fast compiler alone."""
+
 
 def environment() -> dict[str, str]:
     """What the environment of a driver must have: this interpreter for the workers, and the loopback interface."""
@@ -37,7 +42,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The source is not registered: Spark has to find it by itself."""
     os.environ.update(environment())
     builder: Any = SparkSession.builder
-    for name, value in CONF.items():
+    for name, value in {**CONF, **JVM}.items():
         builder = builder.config(name, value)
     session: SparkSession = builder.config(
         "spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("tables"))

@@ -13,10 +13,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from tests.support.spark_session import CONF
-
-# It lives for seconds: the fast compiler alone.
-JVM = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"}
+from tests.support.spark_session import CONF, JVM
 
 
 def run(job: dict[str, Any]) -> None:
