@@ -43,9 +43,9 @@ class _Space:
     def write(self, key: str, data: bytes) -> _Object:
         """The caller holds ``lock``."""
         self._last_version += 1
-        made = _Object(data, self._last_version, time.time_ns() // 1_000_000)
-        self.objects[key] = made
-        return made
+        written = _Object(data, self._last_version, time.time_ns() // 1_000_000)
+        self.objects[key] = written
+        return written
 
 
 _spaces: Final[weakref.WeakValueDictionary[str, _Space]] = weakref.WeakValueDictionary()
@@ -127,9 +127,9 @@ class MemoryObjectStore(ObjectStore):
             keys = [k for k in self._space.objects if k.startswith(prefix) and (start_after is None or k > start_after)]
         # Text compares by code points, and so in the order of its UTF-8 bytes.
         for key in sorted(keys):
-            found = self._space.objects.get(key)
-            if found is not None:
-                yield found.info(key)
+            stored = self._space.objects.get(key)
+            if stored is not None:
+                yield stored.info(key)
 
     def delete(self, keys: Iterable[str]) -> None:
         """One by one; other operations may come between."""
@@ -154,13 +154,13 @@ class MemoryObjectStore(ObjectStore):
         checked_key(key)
         data = bytes(body)
         with self._space.lock:
-            found = self._space.objects.get(key)
-            if found is None or found.info(key).etag != etag:
+            current = self._space.objects.get(key)
+            if current is None or current.info(key).etag != etag:
                 raise PreconditionFailed(f"the object {key!r} is not the one with etag {etag!r} any more")
             return f"v{self._space.write(key, data).version}"
 
     def _object(self, key: str) -> _Object:
-        found = self._space.objects.get(key)
-        if found is None:
+        stored = self._space.objects.get(key)
+        if stored is None:
             raise ObjectNotFound(f"there is no object {key!r} in {self.identity}")
-        return found
+        return stored

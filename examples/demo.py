@@ -60,7 +60,7 @@ def show(folder: Path, store_settings: str) -> None:
     tieredstore("ls", "-c", shown(settings))
     tieredstore("inspect", "-c", shown(settings), "txn", "0", "605")
     tieredstore("index", "-c", shown(settings), "txn", "0", "605", "transaction")
-    originals = [describe(found) for found in discover(kafka).segments]
+    originals = [describe(segment) for segment in discover(kafka).segments]
     fetch_and_compare(originals, settings, folder)
     tieredstore("copy", "-c", shown(settings), shown(kafka))
     rate = read_back(originals, settings)
@@ -108,7 +108,7 @@ def read_back(originals: list[LogSegment], settings: Path) -> float:
     """Compare all logs and indexes again, read by the library; the MB/s of that."""
     size, seconds = 0, 0.0
     with RemoteStorageManager(load_settings(settings)) as manager:
-        stored = {place(found): found for found in load_all(manager)}
+        stored = {place(loaded): loaded for loaded in load_all(manager)}
         for segment in originals:
             metadata = stored[(segment.topic, segment.partition, segment.base_offset)].metadata
             started = time.perf_counter()
@@ -137,8 +137,8 @@ def query_with_spark(settings: Path, log: Path) -> None:
 
 def load_all(manager: RemoteStorageManager) -> Iterator[StoredSegment]:
     """All segments of the store."""
-    for found in list_segments(manager.store, manager.layout.prefix):
-        yield load_segment(manager.store, found)
+    for listed in list_segments(manager.store, manager.layout.prefix):
+        yield load_segment(manager.store, listed)
 
 
 def place(segment: StoredSegment) -> tuple[str, int, int]:

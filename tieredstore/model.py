@@ -9,12 +9,15 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from tieredstore.errors import ConfigError, InvalidRange
 
 TopicPartition: TypeAlias = tuple[str, int]
 """A topic's name and the number of one of its partitions, whatever the topic's id."""
+
+Isolation: TypeAlias = Literal["read_uncommitted", "read_committed"]
+"""Kafka's ``isolation.level``."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -69,11 +69,11 @@ class PagePool:
     def take(self, size: int) -> Pages:
         """A piece of ``size`` bytes; what is in it is not defined."""
         try:
-            found = self._kept.pop()
+            pages = self._kept.pop()
         except IndexError:
             return Pages.new(size)
         # Of another size there is nothing to be had here: the uploads of a process have one.
-        return found if len(found.view) == size else Pages.new(size)
+        return pages if len(pages.view) == size else Pages.new(size)
 
     def give(self, pages: Pages) -> None:
         """Take a piece back that nobody looks at any more."""

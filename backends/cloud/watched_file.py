@@ -76,11 +76,11 @@ class WatchedFile(Generic[Value]):
 
     def _stamp(self) -> _Stamp:
         try:
-            found = self.path.stat()
+            status = self.path.stat()
         except OSError as error:
             self._read = None
             raise self._unreadable(error) from error
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        return status.st_mtime_ns, status.st_size, status.st_ino
 
     def _unreadable(self, error: OSError) -> ConfigError:
         return ConfigError(f"the credentials file {self.path} cannot be read: {error.strerror}")

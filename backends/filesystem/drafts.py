@@ -10,7 +10,7 @@ from errno import EMLINK, ENOSYS, EOPNOTSUPP, EPERM
 from types import TracebackType
 from typing import Self
 
-from tieredstore.backends.filesystem.folders import DRAFT_MARK, Folder, Place
+from tieredstore.backends.filesystem.folders import DRAFT_MARK, Folder, KeyPath
 
 
 class Draft:
@@ -20,14 +20,14 @@ class Draft:
     making from one whose writer was killed. The methods raise OSError; who calls them translates.
     """
 
-    __slots__ = ("_descriptor", "_name", "_open", "_place", "folder")
+    __slots__ = ("_descriptor", "_name", "_open", "_path", "folder")
 
-    def __init__(self, root: str, place: Place, *, create_folders: bool) -> None:
+    def __init__(self, root: str, path: KeyPath, *, create_folders: bool) -> None:
         """FileNotFoundError if a folder is absent, or was removed meanwhile."""
-        self._place = place
+        self._path = path
         self._name: bytes | None = DRAFT_MARK + secrets.token_hex(12).encode("ascii")
         with ExitStack() as opened:
-            self.folder = opened.enter_context(Folder(root, place.folders, create=create_folders))
+            self.folder = opened.enter_context(Folder(root, path.folders, create=create_folders))
             # Under the folder's lock nobody finds the file before it is locked itself.
             with self.folder.locked():
                 flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -63,7 +63,7 @@ class Draft:
         folder = self.folder.descriptor
         draft = self._name or b""
         if not (if_absent and self._linked(draft)):
-            os.rename(draft, self._place.name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.rename(draft, self._path.name, src_dir_fd=folder, dst_dir_fd=folder)
             self._name = None
         self.folder.sync()
 
@@ -71,7 +71,7 @@ class Draft:
         """Publish by a hard link, which even a writer that knows no locks cannot race; False if there are no links."""
         folder = self.folder.descriptor
         try:
-            os.link(draft, self._place.name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.link(draft, self._path.name, src_dir_fd=folder, dst_dir_fd=folder)
         except OSError as error:
             if error.errno not in (EPERM, EOPNOTSUPP, ENOSYS, EMLINK):
                 raise

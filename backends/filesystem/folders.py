@@ -32,14 +32,14 @@ def is_component(name: bytes) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class KeyPath:
     """Where a key lies: the names of its folders from the root down, and the name of its file."""
 
     folders: tuple[bytes, ...]
     name: bytes
 
     @classmethod
-    def of(cls, key: str) -> Place:
+    def of(cls, key: str) -> KeyPath:
         """InvalidKey if a component is empty, ``.``, ``..``, over 255 bytes, or otherwise no file name of a store."""
         parts = checked_key(key).split(b"/")
         for part in parts:

@@ -59,8 +59,8 @@ class Listing:
         in the order of its UTF-8 bytes.
         """
         try:
-            with OsErrors(self._root, path), self._folder(path) as folder, os.scandir(folder.descriptor) as found:
-                names = [name for entry in found if (name := _name_of(entry, path)) is not None]
+            with OsErrors(self._root, path), self._folder(path) as folder, os.scandir(folder.descriptor) as scan:
+                names = [name for entry in scan if (name := _name_of(entry, path)) is not None]
         except ObjectNotFound:
             return []
         return sorted(name for name in names if self._may_match(path + name))
@@ -90,10 +90,10 @@ class Listing:
 
 def _info(folder: Folder, key: str, name: str) -> ObjectInfo | None:
     try:
-        found = os.stat(name.encode("utf-8"), dir_fd=folder.descriptor, follow_symlinks=False)
+        status = os.stat(name.encode("utf-8"), dir_fd=folder.descriptor, follow_symlinks=False)
     except FileNotFoundError:
         return None
-    return ObjectInfo(key, found.st_size, None, found.st_mtime_ns // 1_000_000)
+    return ObjectInfo(key, status.st_size, None, status.st_mtime_ns // 1_000_000)
 
 
 def _name_of(entry: os.DirEntry[str], path: str) -> str | None:

@@ -20,7 +20,7 @@ from tieredstore.backends.contract.deletions import raise_failures
 from tieredstore.backends.contract.ranges import is_empty_request, resolved_range
 from tieredstore.backends.filesystem.drafts import Draft, abandoned_drafts, remove_abandoned
 from tieredstore.backends.filesystem.errors import OsErrors
-from tieredstore.backends.filesystem.folders import DRAFT_MARK, Folder, Place, is_component
+from tieredstore.backends.filesystem.folders import DRAFT_MARK, Folder, KeyPath, is_component
 from tieredstore.backends.filesystem.listing import Listing
 from tieredstore.errors import (
     ConfigError,
@@ -90,10 +90,10 @@ class FilesystemObjectStore(ObjectStore):
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
         """A file replaced meanwhile is read as it was; one cut short by somebody else is RangeNotSatisfiable."""
-        place = Place.of(key)
+        path = KeyPath.of(key)
         if is_empty_request(start, stop):
             return b""
-        with self._open(key, place) as (descriptor, size):
+        with self._open(key, path) as (descriptor, size):
             wanted = resolved_range(key, size, start, stop)
             data = os.pread(descriptor, len(wanted), wanted.start)
             if len(data) == len(wanted):
@@ -105,7 +105,7 @@ class FilesystemObjectStore(ObjectStore):
 
     def get_small(self, key: str, most: int) -> bytes | None:
         """As ``get``; a larger file is not read."""
-        with self._open(key, Place.of(key)) as (descriptor, size):
+        with self._open(key, KeyPath.of(key)) as (descriptor, size):
             if size > most:
                 return None
             whole = bytearray(size)
@@ -114,12 +114,12 @@ class FilesystemObjectStore(ObjectStore):
 
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
         """As ``get``, straight into ``buffer``, which must be contiguous."""
-        place = Place.of(key)
+        path = KeyPath.of(key)
         with memoryview(buffer).cast("B") as view:
             stop = start + len(view)
             if is_empty_request(start, stop):
                 return
-            with self._open(key, place) as (descriptor, size):
+            with self._open(key, path) as (descriptor, size):
                 resolved_range(key, size, start, stop)
                 _read_into(descriptor, key, start, view)
 
@@ -137,16 +137,16 @@ class FilesystemObjectStore(ObjectStore):
 
     def head(self, key: str) -> ObjectInfo:
         """Reads the whole object, for its digest; a listing tells the size alone."""
-        with self._open(key, Place.of(key)) as (descriptor, _):
-            found = os.fstat(descriptor)
+        with self._open(key, KeyPath.of(key)) as (descriptor, _):
+            status = os.fstat(descriptor)
             size, etag = _digest(descriptor)
-            return ObjectInfo(key, size, etag, found.st_mtime_ns // 1_000_000)
+            return ObjectInfo(key, size, etag, status.st_mtime_ns // 1_000_000)
 
     def replace(self, key: str, body: Buffer, etag: str) -> str:
         """As the etag is a digest, a replacement by the same bytes changes nothing, and the next one wins as well."""
         try:
             with OsErrors(self._root, key):
-                draft = Draft(self._root, Place.of(key), create_folders=False)
+                draft = Draft(self._root, KeyPath.of(key), create_folders=False)
         except ObjectNotFound as error:
             raise PreconditionFailed(f"the object {key!r} is gone, so it was not replaced") from error
         with draft, byte_view(body) as view, self._writing(key):
@@ -202,31 +202,31 @@ class FilesystemObjectStore(ObjectStore):
         return OsErrors(self._root, key, writing=True)
 
     def _new_draft(self, key: str) -> Draft:
-        place = Place.of(key)
+        path = KeyPath.of(key)
         for _ in range(_ATTEMPTS):
             with self._writing(key), suppress(FileNotFoundError):
                 # A delete may remove the folder as empty just before the draft comes into it: make it again.
-                return Draft(self._root, place, create_folders=True)
+                return Draft(self._root, path, create_folders=True)
         raise StoreUnavailable(f"cannot change {key!r} in {self._root}: its folder is removed again and again")
 
     def _require_free(self, folder: Folder, key: str, *, if_absent: bool) -> None:
-        if folder.has_file(Place.of(key).name) and if_absent:
+        if folder.has_file(KeyPath.of(key).name) and if_absent:
             raise PreconditionFailed(f"the object {key!r} exists already")
 
     def _require_etag(self, key: str, etag: str) -> None:
         try:
-            found = self.head(key).etag
+            current = self.head(key).etag
         except ObjectNotFound as error:
             raise PreconditionFailed(f"the object {key!r} is gone, so it was not replaced") from error
-        if found != etag:
-            raise PreconditionFailed(f"the object {key!r} has the etag {found} now, not {etag}")
+        if current != etag:
+            raise PreconditionFailed(f"the object {key!r} has the etag {current} now, not {etag}")
 
     @contextmanager
-    def _open(self, key: str, place: Place) -> Generator[tuple[int, int]]:
+    def _open(self, key: str, path: KeyPath) -> Generator[tuple[int, int]]:
         """Descriptor and size, for reading; no caller's code may run in the block."""
         with OsErrors(self._root, key):
-            with Folder(self._root, place.folders) as folder:
-                descriptor = folder.open_file(place.name)
+            with Folder(self._root, path.folders) as folder:
+                descriptor = folder.open_file(path.name)
             try:
                 yield descriptor, os.fstat(descriptor).st_size
             finally:
@@ -243,11 +243,11 @@ def _delete_batch(root: str, keys: Sequence[str]) -> list[TieredStoreError]:
     by_folder: dict[tuple[bytes, ...], dict[str, bytes]] = {}
     for key in keys:
         try:
-            place = Place.of(key)
+            path = KeyPath.of(key)
         except InvalidKey as error:
             failures.append(error)
         else:
-            by_folder.setdefault(place.folders, {})[key] = place.name
+            by_folder.setdefault(path.folders, {})[key] = path.name
     for folders, names in by_folder.items():
         failures += _delete_in(root, folders, names)
     return failures

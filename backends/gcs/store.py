@@ -21,6 +21,7 @@ from tieredstore.backends.gcs.upload import GcsUpload, crc32c_text
 from tieredstore.backends.http.body import HttpAnswer
 from tieredstore.backends.http.ranges import answered_size, is_whole, range_header
 from tieredstore.errors import InvalidKey, StoreUnavailable, TieredStoreError
+from tieredstore.limits import MAX_INT64
 
 if TYPE_CHECKING:
     from tieredstore.config import Settings
@@ -62,7 +63,7 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
             raise InvalidKey(f"{key!r} cannot be the name of an object in Google Cloud Storage")
 
     def _is_etag(self, text: str) -> bool:
-        return text.isascii() and text.isdigit() and 0 < int(text[:20]) < 2**63
+        return text.isascii() and text.isdigit() and 0 < int(text[:20]) <= MAX_INT64
 
     @property
     def _upload(self) -> type[GcsUpload]:

@@ -18,10 +18,10 @@ def environment_region() -> str | None:
     if named := os.environ.get("AWS_REGION"):
         return named
     try:
-        found = botocore.session.get_session().get_config_variable("region")
+        region = botocore.session.get_session().get_config_variable("region")
     except (ConfigParseError, ProfileNotFound) as error:
         raise ConfigError(f"the AWS profile cannot be read: {error}") from error
-    return found if isinstance(found, str) and found else None
+    return region if isinstance(region, str) and region else None
 
 
 def environment_endpoint() -> str | None:

@@ -43,8 +43,8 @@ def send_through(client: S3Client, options: S3Options, proxy: SocksProxy) -> Non
 
 def _session(client: S3Client, options: S3Options, proxy: SocksProxy) -> Any:
     config: Any = client.meta.config
-    made: Any = URLLib3Session
-    session = made(
+    session_class: Any = URLLib3Session
+    session = session_class(
         verify=options.certificate_check,
         timeout=(config.connect_timeout, config.read_timeout),
         max_pool_connections=config.max_pool_connections,

@@ -13,7 +13,9 @@ from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.testing.segments import Producer, Record, build_batch, build_end_marker
 
-Place = tuple[str, int, int]
+RecordPlace = tuple[str, int, int]
+"""Topic, partition and offset."""
+
 ORDERS, PAYMENTS = FIRST_ID, Uuid(bytes(range(32, 48)))
 MARKED = Uuid(bytes(range(48, 64)))
 
@@ -58,14 +60,14 @@ def copy_transactions(bucket: Bucket) -> None:
     )
 
 
-def all_of(topic: str, partition: int, *offsets: int) -> list[Place]:
+def all_of(topic: str, partition: int, *offsets: int) -> list[RecordPlace]:
     return [(topic, partition, offset) for offset in range(*offsets)]
 
 
 EVERYTHING = {"orders": all_of("orders", 0, 100) + all_of("orders", 1, 50), "payments": all_of("payments", 0, 2000)}
 
 
-def places(rows: list[Row]) -> list[Place]:
+def places(rows: list[Row]) -> list[RecordPlace]:
     return [(row["topic"], row["partition"], row["offset"]) for row in rows]
 
 
@@ -75,7 +77,7 @@ def json_of(**partitions: Mapping[int, int]) -> str:
 
 _ORDERS = {"subscribe": "orders"}
 
-READINGS: dict[str, tuple[dict[str, Any], list[Place]]] = {
+READINGS: dict[str, tuple[dict[str, Any], list[RecordPlace]]] = {
     "one topic": ({"subscribe": "payments"}, EVERYTHING["payments"]),
     "several topics": ({"subscribe": " orders , payments,orders"}, EVERYTHING["orders"] + EVERYTHING["payments"]),
     "a pattern": ({"subscribePattern": "ord.*|pay"}, EVERYTHING["orders"]),

@@ -16,12 +16,13 @@ from typing import Final, TypeAlias
 
 from tieredstore.errors import CorruptData, IndexesCorrupt, SegmentNotFound
 from tieredstore.kafka.checkpoints import LeaderEpochs
+from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition
 
 NO_EPOCH: Final = -1
 """The epoch of a segment that names none: older than all others."""
 
-_END: Final = 2**63
+_END: Final = MAX_OFFSET + 1
 
 _Extent: TypeAlias = tuple[int, int]
 """Offsets, half-open."""

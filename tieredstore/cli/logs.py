@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tieredstore.cli.output import complain
 from tieredstore.cli.record_rows import SHOWN, arrow_module
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from tieredstore.partitions import LogQuery, LogSnapshot, PartitionLog
     from tieredstore.remote.source import SegmentSource
 
-Place = int | datetime
+WindowEdge: TypeAlias = int | datetime
+"""Where the records to show begin or end: an offset or a time."""
+
 _POLL_S: Final = 1.0
 
 
@@ -29,8 +31,8 @@ class LogRequest:
 
     topic: str
     partition: int | None
-    start: Place | None
-    stop: Place | None
+    start: WindowEdge | None
+    stop: WindowEdge | None
     isolation: Any
     data_loss: Any
     topic_id: str | None
@@ -111,9 +113,9 @@ def _window(log: PartitionLog, request: LogRequest) -> tuple[int, int]:
     return first, max(first, last) if first <= end else first
 
 
-def _offset(log: PartitionLog, place: Place) -> int:
-    if isinstance(place, int):
-        return place
-    timestamp_ms: int = arrow_module("tieredstore.records").AtTime.of(place).timestamp_ms
+def _offset(log: PartitionLog, edge: WindowEdge) -> int:
+    if isinstance(edge, int):
+        return edge
+    timestamp_ms: int = arrow_module("tieredstore.records").AtTime.of(edge).timestamp_ms
     offset = log.offset_for_time(timestamp_ms)
     return log.end if offset is None else offset

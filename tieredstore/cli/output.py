@@ -171,8 +171,8 @@ def ratio_of(original: int, stored: int) -> float | None:
 
 def human_ratio(original: int, stored: int) -> str:
     """The ratio for a person."""
-    found = ratio_of(original, stored)
-    return "-" if found is None else f"{found:.2f}"
+    ratio = ratio_of(original, stored)
+    return "-" if ratio is None else f"{ratio:.2f}"
 
 
 def human_rate(count: int, seconds: float) -> str:

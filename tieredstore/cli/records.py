@@ -155,8 +155,8 @@ def parse_place(text: str) -> int | datetime:
 
 
 def _at(records: Any, place: int | datetime | None) -> Place | None:
-    found: Place | None = records.AtTime.of(place) if isinstance(place, datetime) else place
-    return found
+    place_in_log: Place | None = records.AtTime.of(place) if isinstance(place, datetime) else place
+    return place_in_log
 
 
 def _catalog(

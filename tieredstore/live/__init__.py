@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tieredstore.errors import ConfigError
+from tieredstore.model import Isolation
 
 try:
     from tieredstore.live.cluster import LiveCluster, LiveTopic
     from tieredstore.live.follower import LiveEvent, LiveFollower
-    from tieredstore.live.properties import Isolation
     from tieredstore.live.reader import LiveReader, read_live
 except ModuleNotFoundError as error:
     missing = (error.name or "").partition(".")[0]

@@ -16,8 +16,8 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from tieredstore.errors import BrokerError, BrokerUnavailable, ResourceNotFound, TieredStoreError
 from tieredstore.live.clients import LiveAdmin, check_configuration
 from tieredstore.live.faults import fault
-from tieredstore.live.properties import Isolation, check_timeout, client_configuration
-from tieredstore.model import TopicPartition, Uuid
+from tieredstore.live.properties import check_timeout, client_configuration
+from tieredstore.model import Isolation, TopicPartition, Uuid
 from tieredstore.process.per_process import PerProcess
 
 _POLL_S: Final = 0.02

@@ -19,8 +19,8 @@ from tieredstore.live.clients import LiveConsumer
 from tieredstore.live.consumers import reading_configuration
 from tieredstore.live.faults import OF_GROUPS, OUT_OF_RANGE, fault
 from tieredstore.live.messages import MessageColumns, last_offset, pieces, size_of
-from tieredstore.live.properties import Isolation, check_timeout, client_configuration
-from tieredstore.model import TopicPartition
+from tieredstore.live.properties import check_timeout, client_configuration
+from tieredstore.model import Isolation, TopicPartition
 
 _ROWS: Final = 10_000
 _TARGET_BYTES: Final = 4 * 1024 * 1024

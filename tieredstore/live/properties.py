@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Final, Literal, TypeAlias, get_args
+from typing import Final, get_args
 
 from tieredstore.errors import ConfigError
 from tieredstore.live.jaas import login_of_jaas
 from tieredstore.live.key_stores import translate_stores
-
-Isolation: TypeAlias = Literal["read_uncommitted", "read_committed"]
-"""Kafka's ``isolation.level``."""
+from tieredstore.model import Isolation
 
 _logger: Final = logging.getLogger(__name__)
 

@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 import pyarrow as pa
 
 from tieredstore.errors import ConfigError, DataLoss
 from tieredstore.kafka.records import COLUMNS
+from tieredstore.limits import MAX_OFFSET
 from tieredstore.live.bounded import BoundedRead, LiveRange
 from tieredstore.live.cluster import LiveCluster
 from tieredstore.live.consumers import ConsumerPool, reading_configuration
 from tieredstore.live.messages import MessageColumns
-from tieredstore.live.properties import Isolation, client_configuration
-from tieredstore.model import Uuid
+from tieredstore.live.properties import client_configuration
+from tieredstore.model import Isolation, Uuid
 from tieredstore.process.per_process import PerProcess
-
-_MAX_OFFSET: Final = 2**63 - 1
 
 
 class LiveReader:
@@ -59,7 +58,7 @@ class LiveReader:
         error are given before it is raised.
         """
         shape = MessageColumns(columns)
-        if not 0 <= start <= stop <= _MAX_OFFSET:
+        if not 0 <= start <= stop <= MAX_OFFSET:
             raise ConfigError(f"there are no offsets from {start} up to {stop} of {topic}-{partition}")
         return self._read(LiveRange(self._servers, topic, partition, start, stop), shape, topic_id)
 

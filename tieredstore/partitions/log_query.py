@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, get_args
 
 from tieredstore.errors import ConfigError
-from tieredstore.model import Uuid
+from tieredstore.model import Isolation, Uuid
 from tieredstore.partitions.selections import Selection
-from tieredstore.records.settings import Isolation, OnDataLoss
+from tieredstore.records.settings import OnDataLoss
 
 if TYPE_CHECKING:
     from tieredstore.live import LiveCluster

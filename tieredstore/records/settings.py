@@ -11,9 +11,7 @@ import pyarrow as pa
 from tieredstore.catalog.timestamps import BatchDecoding
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.records import COLUMNS, RecordDecoder
-
-Isolation: TypeAlias = Literal["read_uncommitted", "read_committed"]
-"""Kafka's ``isolation.level``."""
+from tieredstore.model import Isolation
 
 OnDataLoss: TypeAlias = Literal["fail", "report"]
 """What offsets that no segment holds are: an error before the first record is read, or an entry of the report."""

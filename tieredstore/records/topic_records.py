@@ -12,16 +12,16 @@ from tieredstore.catalog.planning import load_catalog
 from tieredstore.catalog.view import Catalog
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.records import COLUMNS
-from tieredstore.model import Uuid
+from tieredstore.limits import MAX_OFFSET
+from tieredstore.model import Isolation, Uuid
 from tieredstore.records.partition import PartitionRead
-from tieredstore.records.settings import Isolation, OnDataLoss, ReadSettings
+from tieredstore.records.settings import OnDataLoss, ReadSettings
 from tieredstore.records.times import offset_at
 
 if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_MAX_OFFSET: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,8 @@ class RecordReader:
     def _offset(self, lineage: Lineage, place: Place) -> int:
         if isinstance(place, AtTime):
             return offset_at(self.source, lineage, place.timestamp_ms, self.settings)
-        if not 0 <= place <= _MAX_OFFSET:
-            raise ConfigError(f"{place} is not an offset: those are from 0 to {_MAX_OFFSET}")
+        if not 0 <= place <= MAX_OFFSET:
+            raise ConfigError(f"{place} is not an offset: those are from 0 to {MAX_OFFSET}")
         return place
 
 

@@ -73,9 +73,9 @@ class ListTests(StoreAccess):
             self.raw_put(store, key, key.encode())
         self.raw_put(store, "other", b"")
         in_order = sorted(keys)
-        found = list(store.list("folder"))
-        assert [info.key for info in found] == in_order
-        assert {info.size for info in found} == {len(in_order[0])}
+        listed = list(store.list("folder"))
+        assert [info.key for info in listed] == in_order
+        assert {info.size for info in listed} == {len(in_order[0])}
         middle = in_order[len(in_order) // 2]
         assert [info.key for info in store.list("folder", middle)] == [key for key in in_order if key > middle]
         assert [info.key for info in islice(store.list(), 3)] == in_order[:3]

@@ -78,9 +78,9 @@ class WriteTests(StoreAccess):
 
     def test_the_modification_time_is_about_now(self, store: ObjectStore) -> None:
         store.put("object", b"data")
-        told = store.head("object").modified_ms
+        modified_ms = store.head("object").modified_ms
         # A server's clock may differ, but not by an hour: seconds in place of milliseconds would.
-        assert told is None or abs(told - time.time() * 1000) < 3_600_000
+        assert modified_ms is None or abs(modified_ms - time.time() * 1000) < 3_600_000
 
     @pytest.mark.parametrize("before_it_breaks", [0, 1, 100_000, 9 << 20])
     def test_a_body_that_raises_leaves_nothing(self, store: ObjectStore, before_it_breaks: int) -> None:

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-from tests.support.spark_readings import EVERYTHING, Place, fill, places
+from tests.support.spark_readings import EVERYTHING, RecordPlace, fill, places
 from tests.support.spark_session import configured, read
 from tests.support.spark_stream_topics import Bucket
 from tests.support.spark_tasks import pushing_reader, reader_of, rows_of_reader, splits_of
@@ -150,7 +150,7 @@ def test_pushdown_is_only_what_spark_allows(spark: SparkSession, bucket: Bucket)
         assert df.where("partition = 1").count() == 50
 
 
-def _expected(condition: str) -> list[Place]:
+def _expected(condition: str) -> list[RecordPlace]:
     return sorted(
         place for place in ALL if eval(condition, dict(zip(("topic", "partition", "offset"), place, strict=True)))
     )

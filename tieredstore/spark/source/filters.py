@@ -19,7 +19,9 @@ from pyspark.sql.datasource import (
     StringStartsWith,
 )
 
-_END: Final = 2**63
+from tieredstore.limits import MAX_OFFSET
+
+_END: Final = MAX_OFFSET + 1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _Value = TypeVar("_Value")

@@ -8,11 +8,9 @@ from collections.abc import Mapping
 from typing import Any, Final, NoReturn, cast
 
 from tieredstore.errors import ConfigError
+from tieredstore.limits import MAX_INT32, MAX_INT64
 from tieredstore.model import TopicPartition
 from tieredstore.spark.source.rows import COLUMNS, COLUMNS_WITH_HEADERS
-
-MAX_INT: Final = 2**31 - 1
-MAX_LONG: Final = 2**63 - 1
 
 _MAX_SHOWN: Final = 80
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
@@ -64,13 +62,15 @@ class OptionTexts:
             raise wrong(name, text, " or ".join(allowed))
         return text.lower()
 
-    def whole(self, name: str, low: int, high: int = MAX_LONG) -> int | None:
+    def whole(self, name: str, low: int, high: int = MAX_INT64) -> int | None:
         """A whole number in ``low..high`` (both in)."""
         text = self.text(name)
         if text is None:
             return None
         if not _WHOLE.fullmatch(text) or not low <= int(text) <= high:
-            raise wrong(name, text, f"a whole number of {low} or more" + (f", up to {high}" if high < MAX_LONG else ""))
+            raise wrong(
+                name, text, f"a whole number of {low} or more" + (f", up to {high}" if high < MAX_INT64 else "")
+            )
         return int(text)
 
     def size(self, name: str) -> int | None:
@@ -88,7 +88,7 @@ class OptionTexts:
         measure = _MEASURE.fullmatch(text.lower())
         factor = units.get(measure[2]) if measure else None
         measured = -1 if measure is None or factor is None else int(measure[1]) * factor // unit
-        if not low <= measured <= MAX_LONG:
+        if not low <= measured <= MAX_INT64:
             raise wrong(name, text, expected)
         return measured
 
@@ -116,7 +116,9 @@ class OptionTexts:
             if not isinstance(numbers, list):
                 self._refuse(name, f"lists of partitions such as {expected}")
             listed = cast("list[object]", numbers)
-            partitions |= {(topic, _whole_of(name, f"a partition of {topic}", number, 0, MAX_INT)) for number in listed}
+            partitions |= {
+                (topic, _whole_of(name, f"a partition of {topic}", number, 0, MAX_INT32)) for number in listed
+            }
         if not partitions:
             self._refuse(name, f"one partition at least, such as {expected}")
         return tuple(sorted(partitions))
@@ -132,10 +134,10 @@ class OptionTexts:
             if not isinstance(numbers, dict):
                 self._refuse(name, f"JSON such as {example}")
             for partition, number in cast("dict[str, object]", numbers).items():
-                where = topic, _whole_of(name, f"a partition of {topic}", partition, 0, MAX_INT)
+                where = topic, _whole_of(name, f"a partition of {topic}", partition, 0, MAX_INT32)
                 if where in chosen:
                     raise ConfigError(f"{name} names {topic}-{where[1]} twice")
-                chosen[where] = _whole_of(name, f"{topic}-{where[1]}", number, low, MAX_LONG)
+                chosen[where] = _whole_of(name, f"{topic}-{where[1]}", number, low, MAX_INT64)
         if not chosen:
             self._refuse(name, f"one partition at least, such as {example}")
         return chosen

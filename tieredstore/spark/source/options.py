@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, cast
+from typing import Final, Literal, cast
 
 from tieredstore.errors import ConfigError
-from tieredstore.model import Uuid
+from tieredstore.limits import MAX_INT32
+from tieredstore.model import Isolation, Uuid
 from tieredstore.partitions.offset_specs import Earliest, Latest, OffsetSpec
 from tieredstore.partitions.selections import Assign, Selection, Subscribe, SubscribePattern
 from tieredstore.spark.source.option_names import (
@@ -23,12 +24,9 @@ from tieredstore.spark.source.option_names import (
     warn_of,
 )
 from tieredstore.spark.source.option_offsets import check_pair, ending_spec, starting_spec
-from tieredstore.spark.source.option_values import MAX_INT, OptionTexts, columns_of, wrong
+from tieredstore.spark.source.option_values import OptionTexts, columns_of, wrong
 from tieredstore.spark.source.store_source import StoreSource
 from tieredstore.spark.source.topic_pattern import python_pattern
-
-if TYPE_CHECKING:
-    from tieredstore.records.settings import Isolation
 
 DEFAULT_SPLIT_BYTES: Final = 64 * 1024 * 1024
 """The most that a task reads of a log."""
@@ -84,7 +82,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         isolation=_isolation(texts),
         fail_on_data_loss=texts.boolean("failOnDataLoss") is not False,
         max_split_bytes=texts.size("maxSplitBytes") or DEFAULT_SPLIT_BYTES,
-        min_partitions=texts.whole("minPartitions", 1, MAX_INT),
+        min_partitions=texts.whole("minPartitions", 1, MAX_INT32),
         max_records_per_partition=texts.whole("maxRecordsPerPartition", 1),
         **_trigger_limits(texts),
         filter_pushdown=texts.boolean("filterPushdown") is True,

@@ -15,6 +15,7 @@ from tieredstore.catalog.planning import load_catalog
 from tieredstore.catalog.stored import load_segment
 from tieredstore.errors import ConfigError, ObjectNotFound, SegmentNotFound
 from tieredstore.format.keys import ObjectKey, Suffix, main_path, object_key, parse_key
+from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 from tieredstore.records.partition import PartitionRead
 from tieredstore.records.settings import ReadSettings
@@ -31,7 +32,6 @@ PARTS: Final = ("topic", "topic_id", "partition", "base_offset", "segment_id")
 
 _PATH_PARTS: Final = 3
 _LINEAGES: Final = 16
-_MAX_OFFSET: Final = 2**63 - 1
 
 
 def segment_keys(batches: Iterable[pa.RecordBatch], by_path: bool, prefix: str = "") -> Iterator[ObjectKey]:
@@ -127,7 +127,7 @@ class StoredSegments:
         for cut in lineage.cuts:
             if cut.segment.remote_log_segment_id == segment.remote_log_segment_id:
                 raise ConfigError(f"{cut}: leave the segment out, or read it with isolation='read_uncommitted'")
-        return lineage.spans_between(segment.end_offset + 1, _MAX_OFFSET)
+        return lineage.spans_between(segment.end_offset + 1, MAX_OFFSET)
 
     def _load_lineage(self, where: TopicIdPartition) -> Lineage:
         catalog = load_catalog(

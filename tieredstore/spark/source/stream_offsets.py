@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol, cast
 
 from tieredstore.errors import ConfigError
-from tieredstore.limits import MAX_INT32
+from tieredstore.limits import MAX_INT32, MAX_OFFSET
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.partitions.losses import name_of
 from tieredstore.partitions.partition_log import OffsetWindow
@@ -29,7 +29,6 @@ OnLoss = Callable[[str], None]
 _VERSION: Final = 1
 _FIELDS: Final = {"version", "offsets", "topicIds"}
 _INITIAL: Final = "initialOffsets"
-_MAX_OFFSET: Final = 2**63 - 1
 
 
 class LogBounds(Protocol):
@@ -220,7 +219,7 @@ def _parsed_partition(text: str) -> int:
 
 
 def _parsed_offset(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _MAX_OFFSET:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MAX_OFFSET:
         raise _foreign(f"{str(value)[:20]!r} is not an offset")
     return value
 

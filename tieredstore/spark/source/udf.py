@@ -11,7 +11,8 @@ from pyspark.sql import Column, DataFrame, functions
 from pyspark.sql.types import ArrayType, BinaryType, StringType, StructType
 
 from tieredstore.errors import ConfigError
-from tieredstore.records.settings import Isolation, ReadSettings
+from tieredstore.model import Isolation
+from tieredstore.records.settings import ReadSettings
 from tieredstore.spark.source.batch_arrays import BatchArrays, OnCorrupt
 from tieredstore.spark.source.managers import manager_of
 from tieredstore.spark.source.raw_logs import CONTENT, rows_of_logs
