@@ -259,8 +259,8 @@ def test_settings_make_the_store(azurite: AzureServer, container: str, kind: str
         "account key": {**account, "account_key": azurite.account_key},
         "sas token": {**account, "sas_token": f"?{sas_of(azurite, container)}"},
     }[kind]
-    found = settings_for(container_name=container, upload_block_size="262144", **identity)
-    with closing(AzureObjectStore.from_settings(settings_from(found))) as store:
+    azure_settings = settings_for(container_name=container, upload_block_size="262144", **identity)
+    with closing(AzureObjectStore.from_settings(settings_from(azure_settings))) as store:
         store.put("object", LARGE)
         assert store.get("object") == LARGE
         assert [info.key for info in store.list()] == ["object"]

@@ -222,9 +222,9 @@ def test_credentials_that_cannot_be_used_are_an_error_that_quotes_nothing(text: 
     ],
 )
 def test_google_s_kinds_of_credentials_are_known(info: dict[str, Any], kind: str) -> None:
-    found = parse_credentials(json.dumps(info).encode())
-    assert isinstance(found, Credentials)
-    assert type(found).__module__ == kind
+    credentials = parse_credentials(json.dumps(info).encode())
+    assert isinstance(credentials, Credentials)
+    assert type(credentials).__module__ == kind
 
 
 @pytest.mark.parametrize(
@@ -256,14 +256,14 @@ def azure_settings(**azure: str) -> AzureOptions:
 
 def test_the_settings_choose_azure_s_identity() -> None:
     own = "https://name.blob.core.windows.net"
-    found = azure_settings(account_name="name", account_key="key", sas_token="sas")
-    assert (found.credentials, found.account_url) == (AccountKey("name", "key"), own)
-    found = azure_settings(account_name="name", sas_token="sas")
-    assert (found.credentials, found.account_url) == (SasToken("sas"), own)
-    found = azure_settings(account_name="name")
-    assert (found.credentials, found.account_url) == (AzureDefault(), own)
-    found = azure_settings(sas_token="sas", endpoint_url="https://elsewhere")
-    assert (found.credentials, found.account_url) == (SasToken("sas"), "https://elsewhere")
+    options = azure_settings(account_name="name", account_key="key", sas_token="sas")
+    assert (options.credentials, options.account_url) == (AccountKey("name", "key"), own)
+    options = azure_settings(account_name="name", sas_token="sas")
+    assert (options.credentials, options.account_url) == (SasToken("sas"), own)
+    options = azure_settings(account_name="name")
+    assert (options.credentials, options.account_url) == (AzureDefault(), own)
+    options = azure_settings(sas_token="sas", endpoint_url="https://elsewhere")
+    assert (options.credentials, options.account_url) == (SasToken("sas"), "https://elsewhere")
     assert azure_settings(connection_string="text").credentials == ConnectionString("text")
 
 
@@ -277,14 +277,14 @@ def test_azure_s_secrets_are_in_no_message(identity: AccountKey | SasToken, capl
         lambda: list(store.list()),
         lambda: store.delete(["k"]),
     ]
-    told = [repr(store), repr(store.options), store.identity]
+    messages = [repr(store), repr(store.options), store.identity]
     with caplog.at_level(logging.DEBUG), closing(store):
         for operation in operations:
             with pytest.raises(StoreUnavailable) as caught:
                 operation()
-            told.append("".join(traceback.format_exception(caught.value)))
+            messages.append("".join(traceback.format_exception(caught.value)))
     text = "".join(
-        [*told, *(record.getMessage() for record in caplog.records if record.name.startswith("tieredstore"))]
+        [*messages, *(record.getMessage() for record in caplog.records if record.name.startswith("tieredstore"))]
     )
     assert SECRET not in text
     assert SECRET.rstrip("=") not in text
@@ -333,16 +333,16 @@ def test_azure_s_url_finds_the_account_in_the_environment(monkeypatch: pytest.Mo
             monkeypatch.delenv(f"AZURE_STORAGE_{name}", raising=False)
         for name, text in variables.items():
             monkeypatch.setenv(f"AZURE_STORAGE_{name}", text)
-        found = AzureOptions.from_settings(settings_at("az://container/prefix"))
-        return AzureOptions(found.container, found.credentials, found.account_url)
+        parsed = AzureOptions.from_settings(settings_at("az://container/prefix"))
+        return AzureOptions(parsed.container, parsed.credentials, parsed.account_url)
 
     own = "https://name.blob.core.windows.net"
     assert options(ACCOUNT="name") == AzureOptions("container", AzureDefault(), own)
-    found = options(ACCOUNT="name", KEY="k", SAS_TOKEN="s")
-    assert found == AzureOptions("container", AccountKey("name", "k"), own)
+    parsed = options(ACCOUNT="name", KEY="k", SAS_TOKEN="s")
+    assert parsed == AzureOptions("container", AccountKey("name", "k"), own)
     assert options(ACCOUNT="name", SAS_TOKEN="s") == AzureOptions("container", SasToken("s"), own)
-    found = options(ACCOUNT="name", CONNECTION_STRING="text")
-    assert found == AzureOptions("container", ConnectionString("text"))
+    parsed = options(ACCOUNT="name", CONNECTION_STRING="text")
+    assert parsed == AzureOptions("container", ConnectionString("text"))
     with pytest.raises(ConfigError, match="AZURE_STORAGE_ACCOUNT"):
         options()
     with pytest.raises(ConfigError, match="without credentials"):

@@ -26,9 +26,11 @@ def times(cloud: str) -> dict[str, str]:
 def settings_of(cloud: str, **others: str) -> Settings:
     """Settings of a cloud with these properties and the smallest set beside them."""
     name = "bucket" if cloud == "gcs" else "container"
-    found = {"storage.backend.class": cloud, "chunk.size": "4194304", f"storage.{cloud}.{name}.name": "place"}
-    found |= {"storage.gcs.credentials.default": "false"} if cloud == "gcs" else {"storage.azure.account.name": "a"}
-    return settings_from(found | others)
+    properties = {"storage.backend.class": cloud, "chunk.size": "4194304", f"storage.{cloud}.{name}.name": "place"}
+    properties |= (
+        {"storage.gcs.credentials.default": "false"} if cloud == "gcs" else {"storage.azure.account.name": "a"}
+    )
+    return settings_from(properties | others)
 
 
 def test_the_settings_set_the_limits() -> None:
@@ -53,8 +55,8 @@ def test_there_are_connections_for_all_requests_that_a_reader_makes_at_once() ->
     }
     more = {"fetch.parallelism": "40", "fetch.manifest.cache.thread.pool.size": "9"}
     for expected, given in ((16, {"fetch.manifest.cache.thread.pool.size": "2"}), (49, more)):
-        made = settings_from(s3 | given)
-        assert S3Options.from_settings(made).concurrency == expected
+        s3_settings = settings_from(s3 | given)
+        assert S3Options.from_settings(s3_settings).concurrency == expected
         for cloud, options in (("gcs", GcsOptions), ("azure", AzureOptions)):
             assert options.from_settings(settings_of(cloud, **given)).concurrency == expected
 

@@ -60,8 +60,8 @@ def store(root: Path) -> FilesystemObjectStore:
 
 
 def everything_below(folder: Path) -> dict[str, tuple[int, int, int]]:
-    found = {path: path.lstat() for path in [folder, *folder.rglob("*")]}
-    return {str(path): (seen.st_mode, seen.st_size, seen.st_mtime_ns) for path, seen in found.items()}
+    statuses = {path: path.lstat() for path in [folder, *folder.rglob("*")]}
+    return {str(path): (seen.st_mode, seen.st_size, seen.st_mtime_ns) for path, seen in statuses.items()}
 
 
 def test_the_root_must_be_an_existing_folder(tmp_path: Path) -> None:
@@ -241,10 +241,10 @@ def test_a_listing_is_the_sorted_matching_keys(keys: list[str], prefix: str, sta
             path = Path(folder, key)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(key.encode())
-        found = list(FilesystemObjectStore(folder).list(prefix, start_after))
+        listed = list(FilesystemObjectStore(folder).list(prefix, start_after))
     expected = [key for key in keys if key.startswith(prefix) and key.encode() > (start_after or "").encode()]
-    assert [info.key for info in found] == sorted(expected, key=str.encode)
-    assert [info.size for info in found] == [len(info.key.encode()) for info in found]
+    assert [info.key for info in listed] == sorted(expected, key=str.encode)
+    assert [info.size for info in listed] == [len(info.key.encode()) for info in listed]
 
 
 def test_an_object_cut_short_while_it_is_read_is_no_short_answer(

@@ -132,13 +132,13 @@ def test_a_failure_at_any_step_of_a_delete_is_told(store: FilesystemObjectStore,
 
     put()
     total = calls_of(delete)
-    told = 0
+    failures = 0
     put()
     for outcome in fail_each_call(delete, total):
-        told += outcome is not None
+        failures += outcome is not None
         assert outcome is not None or files_below(tmp_path) == []
         put()
-    assert told >= total - 1 > 5
+    assert failures >= total - 1 > 5
 
 
 @pytest.mark.parametrize(("if_absent", "published"), [(False, "rename"), (True, "link")])
@@ -211,8 +211,8 @@ except StoreError as error:
     print(error)
 """
     with running(script, str(tmp_path)) as process:
-        told, _ = process.communicate(timeout=60)
-    assert "File too large" in told
+        output, _ = process.communicate(timeout=60)
+    assert "File too large" in output
     assert files_below(tmp_path) == ["small"]
 
 

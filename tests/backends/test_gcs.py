@@ -132,8 +132,8 @@ def test_a_server_that_keeps_a_chunk_twice_is_found_out(proxy: FaultProxy, store
 def test_a_chunk_of_which_the_server_took_a_part_is_continued_from_there(
     proxy: FaultProxy, store: GcsObjectStore
 ) -> None:
-    told = ["bytes=0-999", None, f"bytes=0-{PART - 1}", f"bytes=0-{2 * PART - 1}"]
-    for persisted in told:
+    persisted_ranges = ["bytes=0-999", None, f"bytes=0-{PART - 1}", f"bytes=0-{2 * PART - 1}"]
+    for persisted in persisted_ranges:
         headers = {} if persisted is None else {"Range": persisted}
         # Nothing at all, after something, is no answer that makes sense.
         proxy.plan(Answer(308, headers=headers), method="PUT", path="upload_id=")

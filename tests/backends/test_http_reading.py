@@ -92,10 +92,10 @@ def test_a_right_answer_is_taken_and_one_of_a_shorter_object_is_not(
     body: bytes, start: int, length: int | None
 ) -> None:
     stop = None if length is None else start + length
-    found = served(body, start, stop)
-    if found is None:
+    answer = served(body, start, stop)
+    if answer is None:
         return
-    headers, size = found
+    headers, size = answer
     if stop is not None and stop > len(body):
         with pytest.raises(RangeNotSatisfiable, match=f"the object has {len(body)} bytes"):
             answered_size("object", start, stop, headers)
@@ -164,16 +164,16 @@ def test_only_the_bytes_that_were_asked_for_are_taken(size: int, start: int, len
     end = min(size, stop)
     if end <= start:
         return
-    told = {"content-range": f"bytes {start}-{end - 1}/{size}", "content-length": str(end - start)}
+    headers = {"content-range": f"bytes {start}-{end - 1}/{size}", "content-length": str(end - start)}
     if stop <= size:
-        assert answered_size("key", start, stop, told) == length + 1
+        assert answered_size("key", start, stop, headers) == length + 1
     else:
         with pytest.raises(RangeNotSatisfiable):
-            answered_size("key", start, stop, told)
+            answered_size("key", start, stop, headers)
 
 
 @pytest.mark.parametrize(
-    ("start", "stop", "told", "error"),
+    ("start", "stop", "headers", "error"),
     [
         (2, 4, {"content-length": "10"}, StoreError),
         (0, 4, {"content-length": "10"}, StoreError),
@@ -191,8 +191,8 @@ def test_only_the_bytes_that_were_asked_for_are_taken(size: int, start: int, len
     ],
 )
 def test_an_answer_that_is_not_what_was_asked_is_refused(
-    start: int, stop: int | None, told: dict[str, str], error: type[StoreError]
+    start: int, stop: int | None, headers: dict[str, str], error: type[StoreError]
 ) -> None:
     with pytest.raises(error) as caught:
-        answered_size("key", start, stop, told)
+        answered_size("key", start, stop, headers)
     assert type(caught.value) is error

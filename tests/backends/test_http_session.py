@@ -106,9 +106,9 @@ def test_a_refused_connection_is_a_passing_failure_and_tells_no_query() -> None:
     url = f"http://127.0.0.1:{free_port()}/container/key?sv=1&sig=SECRET"
     with session_of() as session, pytest.raises(StoreUnavailable) as caught:
         session.get(url)
-    told = "".join(traceback.format_exception(caught.value))
-    assert "SECRET" not in told
-    assert "sig=" not in told
+    trace = "".join(traceback.format_exception(caught.value))
+    assert "SECRET" not in trace
+    assert "sig=" not in trace
     assert "refused" in str(caught.value)
 
 
@@ -185,9 +185,9 @@ def test_a_proxy_s_url_resolves_names_at_the_proxy(proxy: SocksProxy, url: str) 
 
 def test_an_untrusted_certificate_is_no_passing_failure() -> None:
     cause = ssl.SSLCertVerificationError(1, "certificate verify failed")
-    told = connection_failure(requests.exceptions.SSLError(requests.exceptions.ConnectionError(cause)))
-    assert type(told) is StoreError
-    assert "certificate" in str(told)
+    failure = connection_failure(requests.exceptions.SSLError(requests.exceptions.ConnectionError(cause)))
+    assert type(failure) is StoreError
+    assert "certificate" in str(failure)
     assert isinstance(connection_failure(requests.exceptions.SSLError("EOF")), StoreUnavailable)
 
 

@@ -41,10 +41,10 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(metrics, "perf_counter", made)
-    monkeypatch.setattr(metered, "perf_counter", made)
-    return made
+    stepped_clock = Clock()
+    monkeypatch.setattr(metrics, "perf_counter", stepped_clock)
+    monkeypatch.setattr(metered, "perf_counter", stepped_clock)
+    return stepped_clock
 
 
 class SlowStore(MemoryObjectStore):
@@ -162,9 +162,9 @@ class OwnStore(MemoryObjectStore):
 
 def labelled(store: ObjectStore, settings: Settings) -> str:
     """The label under which the wrapped store is counted."""
-    found = wrapped(store, settings)
-    assert isinstance(found, MeteredStore)
-    return str(found.__reduce__()[1][1])
+    metered_store = wrapped(store, settings)
+    assert isinstance(metered_store, MeteredStore)
+    return str(metered_store.__reduce__()[1][1])
 
 
 @pytest.mark.parametrize("name", sorted(BY_SETTING))

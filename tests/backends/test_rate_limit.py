@@ -65,9 +65,9 @@ def test_all_transfers_share_the_rate() -> None:
 @given(st.lists(st.binary(max_size=40), max_size=6), st.integers(1, 7))
 def test_a_limited_body_is_the_body(pieces: list[bytes], rate: int) -> None:
     tokens = bucket(Clock(), rate)
-    found = [bytes(piece) for piece in limited(pieces, tokens)]
-    assert b"".join(found) == b"".join(pieces)
-    assert all(len(piece) <= rate for piece in found)
+    passed_on = [bytes(piece) for piece in limited(pieces, tokens)]
+    assert b"".join(passed_on) == b"".join(pieces)
+    assert all(len(piece) <= rate for piece in passed_on)
 
 
 def test_threads_wait_for_each_other_s_bytes() -> None:

@@ -34,8 +34,8 @@ class Faulty:
         return [entry["Key"] for entry in self.server.plain.list_objects_v2(Bucket=self.bucket).get("Contents", [])]
 
     def uploads(self) -> list[str]:
-        found = self.server.plain.list_multipart_uploads(Bucket=self.bucket, Prefix="object").get("Uploads", [])
-        return [upload["UploadId"] for upload in found]
+        listed = self.server.plain.list_multipart_uploads(Bucket=self.bucket, Prefix="object").get("Uploads", [])
+        return [upload["UploadId"] for upload in listed]
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ pytestmark = pytest.mark.server
 
 @pytest.fixture(params=["minio", "seaweedfs"])
 def server(request: pytest.FixtureRequest) -> S3Server:
-    found: S3Server = request.getfixturevalue(request.param)
-    return found
+    requested: S3Server = request.getfixturevalue(request.param)
+    return requested
 
 
 def stands(server: S3Server, bucket: str) -> tuple[list[str], list[str]]:

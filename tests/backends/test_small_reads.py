@@ -61,8 +61,8 @@ def test_what_is_too_large_counts_as_a_call_but_not_as_bytes() -> None:
     def counted(name: str, **labels: str) -> float:
         return metrics.REGISTRY.get_sample_value(name, {"store": "small-reads", **labels}) or 0
 
-    for most, found, calls, size in ((4, None, 1, 0), (5, b"12345", 2, 5)):
-        assert store.get_small("object", most) == found
+    for most, expected, calls, size in ((4, None, 1, 0), (5, b"12345", 2, 5)):
+        assert store.get_small("object", most) == expected
         assert counted("tieredstore_store_request_seconds_count", operation="get") == calls
         assert counted("tieredstore_store_bytes_total", how="down") == size
 

@@ -159,13 +159,13 @@ def test_azure_s_account_is_that_of_its_command_line(monkeypatch: pytest.MonkeyP
 
 def azure(file: Path | None = None) -> tuple[str | None, ...]:
     """Account, key, token and connection string."""
-    found = settings_at("az://logs/kafka", file).azure
-    assert found is not None
-    assert found.container_name == "logs"
-    assert SECRET not in repr(found)
-    secrets = (found.account_key, found.sas_token, found.connection_string)
+    options = settings_at("az://logs/kafka", file).azure
+    assert options is not None
+    assert options.container_name == "logs"
+    assert SECRET not in repr(options)
+    secrets = (options.account_key, options.sas_token, options.connection_string)
     key, token, connection = (None if secret is None else secret.get_secret_value() for secret in secrets)
-    return found.account_name, key, token, connection
+    return options.account_name, key, token, connection
 
 
 def test_an_account_of_the_file_is_never_joined_by_a_key_of_the_environment(

@@ -27,9 +27,9 @@ def parse(raw: bytes) -> str:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    found = tmp_path / "credentials"
-    found.write_text("one")
-    return found
+    credentials = tmp_path / "credentials"
+    credentials.write_text("one")
+    return credentials
 
 
 @pytest.fixture

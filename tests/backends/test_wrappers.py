@@ -68,8 +68,8 @@ def grown() -> Callable[..., float]:
     """By how much a sample grew since the test began."""
     before: dict[tuple[str, tuple[tuple[str, str], ...]], float] = {}
     for metric in metrics.REGISTRY.collect():
-        for found in metric.samples:
-            before[found.name, tuple(sorted(found.labels.items()))] = found.value
+        for metric_sample in metric.samples:
+            before[metric_sample.name, tuple(sorted(metric_sample.labels.items()))] = metric_sample.value
 
     def growth(name: str, **labels: str) -> float:
         return sample(name, **labels) - before.get((name, tuple(sorted(labels.items()))), 0.0)

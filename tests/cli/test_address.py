@@ -17,18 +17,18 @@ CONTENT = (ORIGINALS / "single-0" / "00000000000000000001.log").read_bytes()
 @pytest.fixture
 def settings(tmp_path: Path) -> Path:
     """A store with the three segments of topic ``single``."""
-    made = write_settings(tmp_path)
-    assert tieredstore("copy", "-c", made, ORIGINALS).code == 0
-    return made
+    settings_path = write_settings(tmp_path)
+    assert tieredstore("copy", "-c", settings_path, ORIGINALS).code == 0
+    return settings_path
 
 
 def copy_under_another_id(folder: Path, base_offset: int) -> str:
     """Give the segment at an offset a second, whole copy, as a second attempt of a broker would; its id."""
-    made = str(Uuid.random())
+    segment_id = str(Uuid.random())
     for path in stored_files(folder):
         if path.name.startswith(f"{base_offset:020}-"):
-            shutil.copy(path, path.with_name(f"{base_offset:020}-{made}{path.suffix}"))
-    return made
+            shutil.copy(path, path.with_name(f"{base_offset:020}-{segment_id}{path.suffix}"))
+    return segment_id
 
 
 @pytest.mark.parametrize("command", ["fetch", "inspect", "delete"])

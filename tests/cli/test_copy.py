@@ -37,10 +37,10 @@ def settings(tmp_path: Path) -> Path:
 @pytest.fixture
 def log_dir(tmp_path: Path) -> Path:
     """A log directory of our own, with topics ``single`` and ``txn``."""
-    made = tmp_path / "data"
-    shutil.copytree(ORIGINALS / SINGLE, made / SINGLE)
-    shutil.copytree(TXN, made / "txn-0")
-    return made
+    data = tmp_path / "data"
+    shutil.copytree(ORIGINALS / SINGLE, data / SINGLE)
+    shutil.copytree(TXN, data / "txn-0")
+    return data
 
 
 def statuses(done: Result) -> list[str]:
@@ -274,10 +274,10 @@ def read_terminal(terminal: int) -> bytes:
 def test_a_segment_that_the_broker_deletes_meanwhile_fails_alone(
     settings: Path, log_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def describe_and_lose(found: FoundSegment, topic_id: Uuid | None = None) -> LogSegment:
-        segment = describe(found, topic_id)
-        if found.base_offset == 1:
-            found.path("log").unlink()
+    def describe_and_lose(on_disk: FoundSegment, topic_id: Uuid | None = None) -> LogSegment:
+        segment = describe(on_disk, topic_id)
+        if on_disk.base_offset == 1:
+            on_disk.path("log").unlink()
         return segment
 
     monkeypatch.setattr(shipping, "describe", describe_and_lose)

@@ -12,9 +12,9 @@ from tests.support.cli_process import ORIGINALS, stored_files, tieredstore, writ
 @pytest.fixture
 def settings(tmp_path: Path) -> Path:
     """A store with the three segments of topic ``single``."""
-    made = write_settings(tmp_path)
-    assert tieredstore("copy", "-c", made, ORIGINALS).code == 0
-    return made
+    settings_path = write_settings(tmp_path)
+    assert tieredstore("copy", "-c", settings_path, ORIGINALS).code == 0
+    return settings_path
 
 
 def test_delete_takes_one_segment_and_says_what(settings: Path, tmp_path: Path) -> None:

@@ -24,9 +24,9 @@ BOUND = st.none() | st.integers(-60, 60) | st.integers()
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = write_settings(tmp_path_factory.mktemp("fetch"), {"compression.enabled": "true"}, chunk_size=10_000)
-    assert tieredstore("copy", "-c", made, TXN).code == 0
-    return made
+    settings_path = write_settings(tmp_path_factory.mktemp("fetch"), {"compression.enabled": "true"}, chunk_size=10_000)
+    assert tieredstore("copy", "-c", settings_path, TXN).code == 0
+    return settings_path
 
 
 def written(bound: int | None) -> str:

@@ -16,9 +16,9 @@ from tests.support.small_segments import ENC
 @pytest.fixture
 def settings(tmp_path: Path) -> Path:
     """A store with the three segments of topic ``single``."""
-    made = write_settings(tmp_path)
-    assert tieredstore("copy", "-c", made, ORIGINALS).code == 0
-    return made
+    settings_path = write_settings(tmp_path)
+    assert tieredstore("copy", "-c", settings_path, ORIGINALS).code == 0
+    return settings_path
 
 
 @pytest.mark.parametrize("suffix", ["log", "indexes", "rsm-manifest"])
@@ -62,9 +62,11 @@ def test_rows_are_sorted_by_number_and_not_by_text(tmp_path: Path) -> None:
     for name in ("a-10", "a-9", "a-100", "a-b-0"):
         assert tieredstore("copy", "-c", settings, tmp_path / name).code == 0
     rows = tieredstore("ls", "-c", settings, "--json").json
-    found = [(row["topic"], row["topic_id"], row["partition"], row["base_offset"], row["segment_id"]) for row in rows]
-    assert len(found) == 12
-    assert found == sorted(found)
+    addresses = [
+        (row["topic"], row["topic_id"], row["partition"], row["base_offset"], row["segment_id"]) for row in rows
+    ]
+    assert len(addresses) == 12
+    assert addresses == sorted(addresses)
     assert {row["topic"] for row in tieredstore("ls", "-c", settings, "a", "--json").json} == {"a"}
     assert {row["partition"] for row in tieredstore("ls", "-c", settings, "a", 9, "--json").json} == {9}
 

@@ -116,9 +116,9 @@ def test_a_bug_shows_its_traceback_and_no_values(tmp_path: Path, monkeypatch: py
 def test_verbose_tells_what_has_no_effect(tmp_path: Path) -> None:
     settings = write_settings(tmp_path, {"metrics.num.samples": "3"})
     assert spawn("ls", "-c", settings).stderr == "tieredstore: no segments found\n"
-    told = spawn("-v", "ls", "-c", settings).stderr
-    assert "metrics.num.samples" in told
-    assert all(line.startswith("tieredstore: ") for line in told.splitlines())
+    stderr = spawn("-v", "ls", "-c", settings).stderr
+    assert "metrics.num.samples" in stderr
+    assert all(line.startswith("tieredstore: ") for line in stderr.splitlines())
 
 
 def test_names_that_the_locale_cannot_show_are_no_reason_to_fail(tmp_path: Path) -> None:

@@ -36,19 +36,19 @@ def ten_bytes_each(where: TopicPartition, start: int, stop: int) -> int:
     return 10 * (stop - start)
 
 
-def taken(found: Windows, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-    assert found.keys() == ends.keys()
-    return {where: ends[where] - start for where, (start, _) in found.items()}
+def taken(unread: Windows, ends: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+    assert unread.keys() == ends.keys()
+    return {where: ends[where] - start for where, (start, _) in unread.items()}
 
 
 @given(windows, limits, limits)
 def test_what_is_taken_is_within_the_windows_and_the_limits_and_gets_on(
-    found: Windows, max_offsets: int | None, max_bytes: int | None
+    unread: Windows, max_offsets: int | None, max_bytes: int | None
 ) -> None:
-    ends = TriggerLimits(max_offsets, max_bytes).admit(found, ten_bytes_each)
-    got = taken(found, ends)
-    waiting = {where for where, (start, stop) in found.items() if stop > start}
-    for where, (start, stop) in found.items():
+    ends = TriggerLimits(max_offsets, max_bytes).admit(unread, ten_bytes_each)
+    got = taken(unread, ends)
+    waiting = {where for where, (start, stop) in unread.items() if stop > start}
+    for where, (start, stop) in unread.items():
         assert (start < ends[where] <= stop) if where in waiting else ends[where] == stop
     if max_offsets is not None:
         assert sum(got.values()) <= max(max_offsets, len(waiting))
@@ -57,19 +57,19 @@ def test_what_is_taken_is_within_the_windows_and_the_limits_and_gets_on(
 
 
 @given(windows)
-def test_without_limits_all_is_taken(found: Windows) -> None:
-    assert TriggerLimits().admit(found, no_bytes) == {where: stop for where, (_, stop) in found.items()}
+def test_without_limits_all_is_taken(unread: Windows) -> None:
+    assert TriggerLimits().admit(unread, no_bytes) == {where: stop for where, (_, stop) in unread.items()}
 
 
 @given(windows, st.integers(1, 20_000))
-def test_the_limit_of_offsets_is_used_up(found: Windows, limit: int) -> None:
-    sizes = {where: stop - start for where, (start, stop) in found.items() if stop > start}
+def test_the_limit_of_offsets_is_used_up(unread: Windows, limit: int) -> None:
+    sizes = {where: stop - start for where, (start, stop) in unread.items() if stop > start}
     assert sum(shares(sizes, limit).values()) == min(max(limit, len(sizes)), sum(sizes.values()))
 
 
 @given(windows, st.integers(1, 20_000))
-def test_who_has_more_gets_no_less(found: Windows, limit: int) -> None:
-    sizes = {where: stop - start for where, (start, stop) in found.items() if stop > start}
+def test_who_has_more_gets_no_less(unread: Windows, limit: int) -> None:
+    sizes = {where: stop - start for where, (start, stop) in unread.items() if stop > start}
     got = shares(sizes, limit)
     by_size = sorted(sizes, key=lambda where: sizes[where])
     for smaller, greater in itertools.pairwise(by_size):
@@ -83,48 +83,48 @@ def test_shares_are_in_proportion() -> None:
 
 
 def test_a_small_partition_is_read_beside_a_huge_one() -> None:
-    got = taken(found := {("a", 0): (0, 10**12), ("a", 1): (5, 6)}, TriggerLimits(10).admit(found, no_bytes))
+    got = taken(unread := {("a", 0): (0, 10**12), ("a", 1): (5, 6)}, TriggerLimits(10).admit(unread, no_bytes))
     assert got == {("a", 0): 9, ("a", 1): 1}
 
 
 def test_with_fewer_offsets_than_partitions_each_gets_one() -> None:
-    found = {("a", partition): (0, 100) for partition in range(5)}
-    assert taken(found, TriggerLimits(2).admit(found, no_bytes)) == dict.fromkeys(found, 1)
+    unread = {("a", partition): (0, 100) for partition in range(5)}
+    assert taken(unread, TriggerLimits(2).admit(unread, no_bytes)) == dict.fromkeys(unread, 1)
 
 
 def test_nothing_waiting_takes_nothing() -> None:
-    found = {("a", 0): (7, 7)}
-    assert TriggerLimits(5, 5).admit(found, ten_bytes_each) == {("a", 0): 7}
+    unread = {("a", 0): (7, 7)}
+    assert TriggerLimits(5, 5).admit(unread, ten_bytes_each) == {("a", 0): 7}
 
 
 def test_bytes_are_shared_by_what_each_partition_has() -> None:
     sizes = {("a", 0): 100, ("a", 1): 1}
-    found = {("a", 0): (0, 10), ("a", 1): (0, 1000)}
+    unread = {("a", 0): (0, 10), ("a", 1): (0, 1000)}
 
     def size(where: TopicPartition, start: int, stop: int) -> int:
         return sizes[where] * (stop - start)
 
-    assert taken(found, TriggerLimits(max_bytes=1000).admit(found, size)) == {("a", 0): 5, ("a", 1): 500}
+    assert taken(unread, TriggerLimits(max_bytes=1000).admit(unread, size)) == {("a", 0): 5, ("a", 1): 500}
 
 
 def test_a_record_greater_than_the_limit_of_bytes_is_read_all_the_same() -> None:
-    found = {("a", 0): (3, 9)}
-    assert TriggerLimits(max_bytes=1).admit(found, lambda *_: 2**40) == {("a", 0): 4}
+    unread = {("a", 0): (3, 9)}
+    assert TriggerLimits(max_bytes=1).admit(unread, lambda *_: 2**40) == {("a", 0): 4}
 
 
 def test_sizes_that_nobody_knows_hold_nothing_back() -> None:
-    found = {("a", 0): (3, 9)}
-    assert TriggerLimits(max_bytes=1).admit(found, lambda *_: 0) == {("a", 0): 9}
+    unread = {("a", 0): (3, 9)}
+    assert TriggerLimits(max_bytes=1).admit(unread, lambda *_: 0) == {("a", 0): 9}
 
 
 def test_both_limits_hold_at_once() -> None:
-    found = {("a", 0): (0, 100)}
-    assert TriggerLimits(50, 300).admit(found, ten_bytes_each) == {("a", 0): 30}
-    assert TriggerLimits(20, 300).admit(found, ten_bytes_each) == {("a", 0): 20}
+    unread = {("a", 0): (0, 100)}
+    assert TriggerLimits(50, 300).admit(unread, ten_bytes_each) == {("a", 0): 30}
+    assert TriggerLimits(20, 300).admit(unread, ten_bytes_each) == {("a", 0): 20}
 
 
 @pytest.mark.parametrize(
-    ("found", "word"),
+    ("trigger_limits", "word"),
     [
         (TriggerLimits(), ReadAllAvailable()),
         (TriggerLimits(5, 6, 7), ReadMaxRows(5)),
@@ -132,9 +132,11 @@ def test_both_limits_hold_at_once() -> None:
         (TriggerLimits(None, None, 7), ReadMinRows(7)),
     ],
 )
-def test_the_engines_word_handed_back_means_all_limits_of_the_options(found: TriggerLimits, word: ReadLimit) -> None:
-    assert found.as_read_limit() == word
-    assert found.under(word) == found
+def test_the_engines_word_handed_back_means_all_limits_of_the_options(
+    trigger_limits: TriggerLimits, word: ReadLimit
+) -> None:
+    assert trigger_limits.as_read_limit() == word
+    assert trigger_limits.under(word) == trigger_limits
 
 
 def test_another_word_of_the_engine_replaces_the_options() -> None:

@@ -23,10 +23,10 @@ from tieredstore.spark.source.rows import RowShape
 
 @pytest.fixture(scope="module")
 def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
-    made = Bucket(tmp_path_factory.mktemp("options"))
-    fill(made)
-    yield made
-    made.close()
+    filled = Bucket(tmp_path_factory.mktemp("options"))
+    fill(filled)
+    yield filled
+    filled.close()
 
 
 @pytest.mark.parametrize("reading", READINGS)
@@ -42,10 +42,10 @@ def test_a_wrong_value_is_told_in_one_sentence(bucket: Bucket, name: str, monkey
     monkeypatch.delenv("SPARK_HIDE_TRACEBACK", raising=False)
     error = error_of({**bucket.options, **options})
     assert isinstance(error, ConfigError | ResourceNotFound)
-    told = told_to_spark(error)
-    assert told == f"tieredstore.errors.{type(error).__name__}: {error}\n"
-    assert sentence in told
-    assert told.count("\n") == 1
+    message = told_to_spark(error)
+    assert message == f"tieredstore.errors.{type(error).__name__}: {error}\n"
+    assert sentence in message
+    assert message.count("\n") == 1
     monkeypatch.delenv("SPARK_HIDE_TRACEBACK")  # set by what was tested
 
 

@@ -29,11 +29,11 @@ def offsets_of(rows: Sequence[Row]) -> list[int]:
 
 def decoded(values: Sequence[bytes | None], on_corrupt: OnCorrupt = "fail", kind: Any = None) -> list[Any]:
     arrays = BatchArrays(RowShape(RECORD), on_corrupt, "value {}".format)
-    found: list[Any] = []
+    lists_of_records: list[Any] = []
     for lists in arrays.convert([untyped.array(values, kind or untyped.binary())]):
         lists.validate(full=True)
-        found += lists.to_pylist()
-    return found
+        lists_of_records += lists.to_pylist()
+    return lists_of_records
 
 
 def records(*offsets: int) -> list[Row]:
@@ -62,8 +62,8 @@ def test_null_stays_null_and_no_bytes_are_no_records() -> None:
 @given(st.lists(st.one_of(st.none(), st.lists(st.integers(0, 9), max_size=4, unique=True).map(sorted)), max_size=8))
 def test_each_value_has_its_own_records_and_no_others(values: list[list[int] | None]) -> None:
     stored = [None if offsets is None else b"".join(map(batch_at, offsets)) for offsets in values]
-    found = decoded(stored, kind=untyped.large_binary())
-    assert [None if rows is None else offsets_of(rows) for rows in found] == values
+    records_by_value = decoded(stored, kind=untyped.large_binary())
+    assert [None if rows is None else offsets_of(rows) for rows in records_by_value] == values
 
 
 def test_large_values_are_given_as_they_come() -> None:

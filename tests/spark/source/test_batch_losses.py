@@ -22,9 +22,9 @@ from tieredstore.spark.source.tasks import read_task
 
 @pytest.fixture
 def bucket(tmp_path: Path) -> Iterator[Bucket]:
-    made = Bucket(tmp_path)
-    yield made
-    made.close()
+    empty = Bucket(tmp_path)
+    yield empty
+    empty.close()
 
 
 def options_of(bucket: Bucket, **more: Any) -> dict[str, Any]:
@@ -47,8 +47,8 @@ def check_loss(options: dict[str, Any], lost: str, caplog: pytest.LogCaptureFixt
 def files_of(bucket: Bucket, segment: RemoteLogSegmentMetadata, suffix: str) -> Path:
     """Where the store keeps one of a segment's objects."""
     name = f"{segment.start_offset:020d}-{segment.remote_log_segment_id.id}.{suffix}"
-    (found,) = Path(bucket.options["storage.root"]).rglob(name)
-    return found
+    (path,) = Path(bucket.options["storage.root"]).rglob(name)
+    return path
 
 
 def test_a_missing_segment(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
@@ -56,8 +56,8 @@ def test_a_missing_segment(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> 
     bucket.delete(bucket.write(50))
     bucket.write(100)
     for cut in ({}, {"maxSplitBytes": 500}, {"maxRecordsPerPartition": 30}):
-        found = check_loss(options_of(bucket, **cut), "offsets 100 to 149 of orders-0 are not there", caplog)
-        assert found == all_of("orders", 0, 100) + all_of("orders", 0, 150, 250)
+        read = check_loss(options_of(bucket, **cut), "offsets 100 to 149 of orders-0 are not there", caplog)
+        assert read == all_of("orders", 0, 100) + all_of("orders", 0, 150, 250)
     within = options_of(bucket, startingOffsets=json_of(orders={0: 120}), endingOffsets=json_of(orders={0: 130}))
     assert check_loss(within, "offsets 120 to 129 of orders-0", caplog) == []
     around = options_of(bucket, startingOffsets=json_of(orders={0: 150}))
@@ -120,8 +120,8 @@ def test_a_segment_that_goes_between_planning_and_reading(
     with pytest.raises(DataLoss, match=r"offsets \d+ to \d+ of .* were deleted while they were read"):
         _ = [rows_of_task(strict, task) for task in tasks]
     with caplog.at_level(logging.WARNING):
-        found = [place for task in tasks for place in places(rows_of_task(lenient, task))]
-    assert found == all_of("orders", 0, 100) + all_of("orders", 0, 200, 300)
+        read = [place for task in tasks for place in places(rows_of_task(lenient, task))]
+    assert read == all_of("orders", 0, 100) + all_of("orders", 0, 200, 300)
     assert any("were deleted while they were read" in record.getMessage() for record in caplog.records)
 
 
@@ -155,8 +155,8 @@ def test_a_segment_without_all_of_its_objects_is_a_missing_one(
     bucket.write(100)
     files_of(bucket, bucket.write(50), suffix).unlink()
     bucket.write(100)
-    found = check_loss(options_of(bucket), "offsets 100 to 149 of orders-0 are not there", caplog)
-    assert found == all_of("orders", 0, 100) + all_of("orders", 0, 150, 250)
+    read = check_loss(options_of(bucket), "offsets 100 to 149 of orders-0 are not there", caplog)
+    assert read == all_of("orders", 0, 100) + all_of("orders", 0, 150, 250)
     assert f"it has no .{suffix}" in caplog.text
 
 
@@ -165,8 +165,8 @@ def test_a_segment_with_a_damaged_manifest(bucket: Bucket, caplog: pytest.LogCap
     segments = [bucket.write(100) for _ in range(3)]
     files_of(bucket, segments[damaged], "rsm-manifest").write_bytes(b"{}")
     first, stop = damaged * 100, damaged * 100 + 100
-    found = check_loss(options_of(bucket), f"at offset {first} does not count", caplog)
-    assert found == all_of("orders", 0, first) + all_of("orders", 0, stop, 300)
+    read = check_loss(options_of(bucket), f"at offset {first} does not count", caplog)
+    assert read == all_of("orders", 0, first) + all_of("orders", 0, stop, 300)
     for start, end in ((0, first), (stop, 300)):
         window = {"startingOffsets": json_of(orders={0: start}), "endingOffsets": json_of(orders={0: end})}
         if start < end:

@@ -22,10 +22,10 @@ EXPLAINED = ("extended", "formatted", "codegen", "cost")
 
 @pytest.fixture(scope="module")
 def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
-    made = Bucket(tmp_path_factory.mktemp("options"))
-    fill(made)
-    yield made
-    made.close()
+    filled = Bucket(tmp_path_factory.mktemp("options"))
+    fill(filled)
+    yield filled
+    filled.close()
 
 
 def failure_of(action: Callable[[], object]) -> str:

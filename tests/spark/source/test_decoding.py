@@ -80,10 +80,10 @@ def offsets_of(rows: Sequence[Row]) -> list[int]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_logs_of_a_broker_give_the_records_that_a_consumer_read(case: str) -> None:
-    found = segments(case)
-    contents = [segment.original("log").read_bytes() for segment in found]
-    paths = [f"file:{segment.original('log')}" for segment in found]
-    expected = [row for segment in found for row in rows_of_segment(segment)]
+    stored = segments(case)
+    contents = [segment.original("log").read_bytes() for segment in stored]
+    paths = [f"file:{segment.original('log')}" for segment in stored]
+    expected = [row for segment in stored for row in rows_of_segment(segment)]
     assert raw_rows(contents, path=paths) == expected
 
 
@@ -98,7 +98,7 @@ def test_rows_have_exactly_the_columns_asked_for(columns: tuple[str, ...]) -> No
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "expected"),
     [
         ("file:/var/kafka/orders-0/00000000000000000017.log", ("orders", 0, 17)),
         ("s3://b/a-topic.with_all-3-7/00000000000000000000.log", ("a-topic.with_all-3", 7, 0)),
@@ -113,10 +113,10 @@ def test_rows_have_exactly_the_columns_asked_for(columns: tuple[str, ...]) -> No
     ],
 )
 def test_a_path_tells_topic_partition_and_base_offset_if_it_ends_as_a_brokers(
-    path: str | None, told: tuple[str | None, int | None, int | None]
+    path: str | None, expected: tuple[str | None, int | None, int | None]
 ) -> None:
     name = LogName.of(path)
-    assert (name.topic, name.partition, name.base_offset) == told
+    assert (name.topic, name.partition, name.base_offset) == expected
 
 
 def test_records_without_headers_can_be_sent_by_arrow() -> None:

@@ -98,8 +98,8 @@ def test_any_window_of_offsets_has_its_rows(case: str) -> None:
                 for at, name in enumerate(("startingOffsets", "endingOffsets"))
             }
             size = source.choice([500, 5000, 100_000, 2**26])
-            found = rows_in(golden_options(case, isolationLevel=level, maxSplitBytes=size, **options))
-            assert found == [row for row in expected if row["offset"] in range(*windows[row["partition"]])]
+            rows = rows_in(golden_options(case, isolationLevel=level, maxSplitBytes=size, **options))
+            assert rows == [row for row in expected if row["offset"] in range(*windows[row["partition"]])]
 
 
 def _window(source: random.Random, offsets: list[int]) -> tuple[int, int]:
@@ -131,11 +131,11 @@ def test_a_window_of_time_begins_and_ends_at_the_first_record_of_a_time(case: st
 def _window_of_time(stored: list[Row], partition: int, since: int, until: int) -> range:
     """As Kafka looks times up: markers of transactions count, and a broker wrote them long after the records' times."""
     times = {row["offset"]: row["timestamp"] for row in stored if row["partition"] == partition}
-    found = [
+    edges = [
         min((offset for offset in range(max(times) + 1) if times.get(offset, 2**63) >= moment), default=max(times) + 1)
         for moment in (since, until)
     ]
-    return range(*found)
+    return range(*edges)
 
 
 def test_sql_over_a_view_and_windows_in_spark(spark: SparkSession) -> None:
@@ -191,9 +191,9 @@ def test_columns_are_those_asked_for_in_the_order_of_the_schema(case: str) -> No
     for names in choices:
         options = golden_options(case, columns=", ".join(names).upper(), maxSplitBytes=50_000)
         del options["includeHeaders"]
-        found = rows_in(options)
-        assert list(found[0]) == [name for name in COLUMNS_WITH_HEADERS if name in names]
-        assert found == [{name: row[name] for name in found[0]} for row in expected]
+        rows = rows_in(options)
+        assert list(rows[0]) == [name for name in COLUMNS_WITH_HEADERS if name in names]
+        assert rows == [{name: row[name] for name in rows[0]} for row in expected]
 
 
 def test_spark_reads_a_choice_of_columns(spark: SparkSession) -> None:

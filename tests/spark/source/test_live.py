@@ -26,9 +26,9 @@ ISOLATIONS = ("read_committed", "read_uncommitted")
 
 @pytest.fixture
 def tiered(kafka: KafkaServer, tmp_path: Path) -> Iterator[TieredTopic]:
-    made = TieredTopic(kafka, tmp_path)
-    yield made
-    made.close()
+    topic = TieredTopic(kafka, tmp_path)
+    yield topic
+    topic.close()
 
 
 def write_all_kinds(tiered: TieredTopic, source: random.Random) -> None:
@@ -80,10 +80,10 @@ def test_a_time_is_found_on_either_side_of_the_seam(spark: SparkSession, tiered:
     for moment in (0, latest - 5_000_000, latest):
         # Control markers have the broker's own time, which is later than that of all records.
         first = next(row["offset"] for row in rows if row["timestamp"] >= moment)
-        found = tiered.rows(spark, startingTimestamp=moment, columns="partition,offset,timestamp")
-        assert found
-        assert found[0]["offset"] <= first
-        assert [row["offset"] for row in found] == [r["offset"] for r in rows if r["offset"] >= found[0]["offset"]]
+        read = tiered.rows(spark, startingTimestamp=moment, columns="partition,offset,timestamp")
+        assert read
+        assert read[0]["offset"] <= first
+        assert [row["offset"] for row in read] == [r["offset"] for r in rows if r["offset"] >= read[0]["offset"]]
 
 
 def test_an_open_transaction_ends_the_read_until_it_is_decided(spark: SparkSession, tiered: TieredTopic) -> None:
@@ -98,9 +98,9 @@ def test_an_open_transaction_ends_the_read_until_it_is_decided(spark: SparkSessi
     assert len(tiered.rows(spark, isolationLevel="read_uncommitted")) == 1005
     opened.end("commit")
     end = end_offset(tiered.server, tiered.topic)
-    found = tiered.rows(spark)
-    assert len(found) == 1005
-    assert found == consumed(tiered.server, tiered.topic, 0, end, isolation="read_committed")
+    read = tiered.rows(spark)
+    assert len(read) == 1005
+    assert read == consumed(tiered.server, tiered.topic, 0, end, isolation="read_committed")
 
 
 def test_partitions_that_only_one_of_the_two_has_are_read(

@@ -43,12 +43,12 @@ JAAS = "org.apache.kafka.common.security.plain.PlainLoginModule"
 @pytest.fixture
 def tiered(kafka: KafkaServer, tmp_path: Path) -> Iterator[TieredTopic]:
     """A topic whose record at each offset has the offset as its value."""
-    made = TieredTopic(kafka, tmp_path)
+    topic = TieredTopic(kafka, tmp_path)
     producer = producer_of(kafka)
     for start in range(0, COUNT, 100):
-        send(producer, made.topic, [Produced(b"k" * 100, b"%d" % at) for at in range(start, start + 100)])
-    yield made
-    made.close()
+        send(producer, topic.topic, [Produced(b"k" * 100, b"%d" % at) for at in range(start, start + 100)])
+    yield topic
+    topic.close()
 
 
 def options_of(tiered: TieredTopic, **more: Any) -> dict[str, Any]:
@@ -72,12 +72,12 @@ def check_loss(tiered: TieredTopic, caplog: pytest.LogCaptureFixture, *lost: str
     assert isinstance(error, DataLoss)
     caplog.clear()
     with caplog.at_level(logging.WARNING, "tieredstore.spark"):
-        found = offsets(tiered, failOnDataLoss=False, **more)
+        offsets_read = offsets(tiered, failOnDataLoss=False, **more)
     for words in lost:
         assert words in str(error)
     assert "failOnDataLoss" in str(error)
     assert caplog.records
-    return found
+    return offsets_read
 
 
 def topic_id_of(server: KafkaServer, topic: str) -> Uuid:
@@ -140,8 +140,8 @@ def test_retention_of_the_broker_passes_by_a_planned_task(
     with pytest.raises(DataLoss, match=rf"^offsets {seam} to {gone - 1} are gone from {tiered.topic}-0 "):
         rows_of_task(readers[0], live)
     with caplog.at_level(logging.WARNING, "tieredstore.spark"):
-        found = [row["offset"] for row in rows_of_task(readers[1], live)]
-    assert found == list(range(gone, COUNT))
+        offsets_read = [row["offset"] for row in rows_of_task(readers[1], live)]
+    assert offsets_read == list(range(gone, COUNT))
     assert f"offsets {seam} to {gone - 1} are gone" in caplog.text
 
 
@@ -152,8 +152,8 @@ def test_what_was_tiered_after_the_planning_is_read_from_the_bucket(tiered: Tier
     later = tiered.tier()
     assert later > seam
     delete_records(tiered.server, tiered.topic, later)
-    found = [row["offset"] for task in tasks for row in rows_of_task(reader, task)]
-    assert found == list(range(COUNT))
+    offsets_read = [row["offset"] for task in tasks for row in rows_of_task(reader, task)]
+    assert offsets_read == list(range(COUNT))
 
 
 def test_what_is_tiered_while_the_bucket_is_listed_is_no_hole(

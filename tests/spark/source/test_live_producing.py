@@ -98,9 +98,9 @@ class Traffic:
 
 @pytest.fixture
 def tiered(kafka: KafkaServer, tmp_path: Path) -> Iterator[TieredTopic]:
-    made = TieredTopic(kafka, tmp_path, partitions=len(PARTITIONS))
-    yield made
-    made.close()
+    topic = TieredTopic(kafka, tmp_path, partitions=len(PARTITIONS))
+    yield topic
+    topic.close()
 
 
 @pytest.fixture
@@ -129,27 +129,27 @@ def test_each_batch_has_all_that_was_committed_before_it(tiered: TieredTopic, tr
     batches.append(({p: len(traffic.written[p]) for p in PARTITIONS}, rows_in(options_of(tiered))))
     for before, rows in batches:
         for partition in PARTITIONS:
-            found = values_of(rows, partition)
-            assert found == traffic.written[partition][: len(found)]
-            assert len(found) >= before[partition]
+            values = values_of(rows, partition)
+            assert values == traffic.written[partition][: len(values)]
+            assert len(values) >= before[partition]
 
 
 def test_a_stream_that_is_given_up_and_begun_again_reads_each_record_once(
     tiered: TieredTopic, traffic: Traffic
 ) -> None:
-    found: list[bytes] = []
+    streamed: list[bytes] = []
     with traffic.turning(30) as thread:
         position: Json | None = None
         while thread.is_alive():
-            position = run(tiered, position, found, triggers=3)
-    run(tiered, position, found, triggers=1000)
+            position = run(tiered, position, streamed, triggers=3)
+    run(tiered, position, streamed, triggers=1000)
     by_partition = {partition: set(values) for partition, values in traffic.written.items()}
-    read = {partition: [value for value in found if value in by_partition[partition]] for partition in PARTITIONS}
+    read = {partition: [value for value in streamed if value in by_partition[partition]] for partition in PARTITIONS}
     assert read == traffic.written
-    assert len(found) == sum(map(len, read.values()))
+    assert len(streamed) == sum(map(len, read.values()))
 
 
-def run(tiered: TieredTopic, position: Json | None, found: list[bytes], *, triggers: int) -> Json:
+def run(tiered: TieredTopic, position: Json | None, streamed: list[bytes], *, triggers: int) -> Json:
     """Batches from where an earlier stream stopped; who reads one of them again finds the same."""
     reader = stream_of(tiered)
     position = over_the_wire(reader.initialOffset()) if position is None else position
@@ -161,7 +161,7 @@ def run(tiered: TieredTopic, position: Json | None, found: list[bytes], *, trigg
         again = stream_of(tiered)
         assert sorted(rows_between(again, position, end)) == sorted(rows)
         again.stop()
-        found += rows
+        streamed += rows
         position = end
     reader.stop()
     return position

@@ -40,16 +40,16 @@ def at(milliseconds: int) -> datetime:
 @pytest.fixture(scope="module")
 def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
     """A record's timestamp is a hundred times its offset; the logs of ``broken`` are gone, and fail who reads them."""
-    made = Bucket(tmp_path_factory.mktemp("pushdown"))
-    fill(made)
+    filled = Bucket(tmp_path_factory.mktemp("pushdown"))
+    fill(filled)
     for start in (0, 100, 200):
-        made.write(100, "broken")
-        assert made.ends["broken", 0, next(iter(made.ends))[2]] == start + 100
+        filled.write(100, "broken")
+        assert filled.ends["broken", 0, next(iter(filled.ends))[2]] == start + 100
     for segment in (0, 200):
-        (log,) = Path(made.options["storage.root"]).rglob(f"broken-*/0/{segment:020d}-*.log")
+        (log,) = Path(filled.options["storage.root"]).rglob(f"broken-*/0/{segment:020d}-*.log")
         log.write_bytes(b"\xff" * log.stat().st_size)
-    yield made
-    made.close()
+    yield filled
+    filled.close()
 
 
 BY_TASKS: list[tuple[list[Filter], str]] = [
@@ -74,8 +74,8 @@ BY_TASKS: list[tuple[list[Filter], str]] = [
 def test_filters_leave_out_partitions(bucket: Bucket, filters: list[Filter], partitions: str) -> None:
     options = {**bucket.options, "subscribe": "orders,payments"}
     splits = [task.split for task in splits_of(pushing_reader(options, filters))]
-    found = [f"{split.partition.topic}-{split.partition.partition}" for split in splits]
-    assert " ".join(dict.fromkeys(found)) == partitions
+    names = [f"{split.partition.topic}-{split.partition.partition}" for split in splits]
+    assert " ".join(dict.fromkeys(names)) == partitions
 
 
 def test_filters_leave_out_most_of_a_log(bucket: Bucket) -> None:

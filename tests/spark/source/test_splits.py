@@ -97,9 +97,9 @@ def stored(folder: Path, scale: Scale, *, empty_index: bool = False) -> Stored:
 @pytest.fixture(scope="module", params=SCALES)
 def large(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stored]:
     """A GiB has about 2.2 million records."""
-    made = stored(tmp_path_factory.mktemp("large"), request.param)
-    yield made
-    for path in Path(made.options["storage.root"]).rglob("*.log"):
+    segment = stored(tmp_path_factory.mktemp("large"), request.param)
+    yield segment
+    for path in Path(segment.options["storage.root"]).rglob("*.log"):
         path.unlink()
 
 

@@ -141,27 +141,27 @@ def test_a_new_partition_begins_at_its_earliest_offset() -> None:
 
 
 def test_a_new_partition_that_has_lost_its_beginning_is_data_loss() -> None:
-    found, losses = told_of(lambda loss: at({A: 17}).begins({A: Log(0, 50), B: Log(5, 9)}, loss))
-    assert found == {A: 17, B: 5}
+    begins, losses = told_of(lambda loss: at({A: 17}).begins({A: Log(0, 50), B: Log(5, 9)}, loss))
+    assert begins == {A: 17, B: 5}
     assert losses == ["orders-1 is new, and it begins at offset 5 instead of 0"]
 
 
 def test_retention_that_passed_by_is_data_loss() -> None:
-    found, losses = told_of(lambda loss: at({A: 17}).begins({A: Log(18, 50)}, loss))
-    assert found == {A: 18}
+    begins, losses = told_of(lambda loss: at({A: 17}).begins({A: Log(18, 50)}, loss))
+    assert begins == {A: 18}
     assert losses == [f"orders-0 ({OLD}) begins at offset 18, and it was read up to 17"]
 
 
 def test_a_log_that_ends_before_what_was_read_is_data_loss() -> None:
-    found, losses = told_of(lambda loss: at({A: 17}).begins({A: Log(0, 16)}, loss))
-    assert found == {A: 16}
+    begins, losses = told_of(lambda loss: at({A: 17}).begins({A: Log(0, 16)}, loss))
+    assert begins == {A: 16}
     assert losses == [f"orders-0 ({OLD}) ends at offset 16, and it was read up to 17"]
 
 
 def test_a_topic_that_was_created_again_is_data_loss_and_begins_anew() -> None:
     logs: Logs = {A: Log(0, 50, NEW), B: Log(4, 9, NEW)}
-    found, losses = told_of(lambda loss: at({A: 17, B: 3, ("orders", 2): 1}).begins(logs, loss))
-    assert found == {A: 0, B: 4}
+    begins, losses = told_of(lambda loss: at({A: 17, B: 3, ("orders", 2): 1}).begins(logs, loss))
+    assert begins == {A: 0, B: 4}
     assert losses == [
         f"topic orders was created again as {NEW}, and {OLD} was read up to offsets orders-0 17, orders-1 3, orders-2 1"
     ]
@@ -169,8 +169,8 @@ def test_a_topic_that_was_created_again_is_data_loss_and_begins_anew() -> None:
 
 def test_a_partition_that_is_gone_is_data_loss_and_keeps_its_place() -> None:
     stand, logs = at({A: 17, B: 4, ("x", 0): 5}), Logs({A: Log(0, 50)})
-    found, losses = told_of(lambda loss: stand.begins(logs, loss))
-    assert found == {A: 17}
+    begins, losses = told_of(lambda loss: stand.begins(logs, loss))
+    assert begins == {A: 17}
     assert losses == [
         f"orders-1 ({OLD}) is gone, and it was read up to offset 4",
         f"x-0 ({OLD}) is gone, and it was read up to offset 5",

@@ -18,9 +18,9 @@ from tieredstore.testing.segments import Producer, Record, build_batch
 
 @pytest.fixture
 def bucket(tmp_path: Path) -> Iterator[Bucket]:
-    made = Bucket(tmp_path)
-    yield made
-    made.close()
+    empty = Bucket(tmp_path)
+    yield empty
+    empty.close()
 
 
 def test_segments_that_arrive_are_read_once_each(bucket: Bucket) -> None:

@@ -33,13 +33,13 @@ def test_a_job_that_is_killed_again_and_again_reads_each_offset_once(spark: Spar
     with started(job) as process:
         assert process.wait(400) == 0
     rows = spark.read.parquet(str(tmp_path / "sink")).collect()
-    found = sorted((row.partition, row.offset, bytes(row.value)) for row in rows)
+    written = sorted((row.partition, row.offset, bytes(row.value)) for row in rows)
     expected = [
         (partition, offset, value)
         for partition in (0, 1)
         for offset, value in enumerate(values(range(WRITTEN * (KILLS + 1)), partition=partition))
     ]
-    assert found == expected, f"seed {seed}"
+    assert written == expected, f"seed {seed}"
     batches = len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*")))
     assert batches > KILLS
     bucket.close()

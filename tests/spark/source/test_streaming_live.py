@@ -28,9 +28,9 @@ NewPartitions: Any = importlib.import_module("confluent_kafka.admin").NewPartiti
 
 @pytest.fixture
 def bucket(tmp_path: Path) -> Iterator[Bucket]:
-    made = Bucket(tmp_path)
-    yield made
-    made.close()
+    empty = Bucket(tmp_path)
+    yield empty
+    empty.close()
 
 
 @pytest.fixture

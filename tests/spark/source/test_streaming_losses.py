@@ -14,9 +14,9 @@ from tieredstore.errors import DataLoss
 
 @pytest.fixture
 def bucket(tmp_path: Path) -> Iterator[Bucket]:
-    made = Bucket(tmp_path)
-    yield made
-    made.close()
+    empty = Bucket(tmp_path)
+    yield empty
+    empty.close()
 
 
 def two_queries(bucket: Bucket) -> tuple[Query, Query]:

@@ -17,9 +17,9 @@ from tests.support.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket, value
 
 @pytest.fixture
 def bucket(tmp_path: Path) -> Iterator[Bucket]:
-    made = Bucket(tmp_path)
-    yield made
-    made.close()
+    empty = Bucket(tmp_path)
+    yield empty
+    empty.close()
 
 
 class Run:
@@ -47,8 +47,8 @@ class Run:
 
     def rows(self) -> list[bytes]:
         """The values in the sink, by topic, partition and offset."""
-        found = self.spark.read.parquet(self.sink).select("value", "topic", "partition", "offset").collect()
-        return [bytes(row.value) for row in sorted(found, key=lambda row: row[1:])]
+        sink_rows = self.spark.read.parquet(self.sink).select("value", "topic", "partition", "offset").collect()
+        return [bytes(row.value) for row in sorted(sink_rows, key=lambda row: row[1:])]
 
 
 def test_available_now_takes_several_batches_and_a_later_run_goes_on(

@@ -74,7 +74,7 @@ def _copy(bucket: Bucket, partition: Partition, wanted: Sequence[Step]) -> None:
 
 def _expected(partition: Partition, isolation: str) -> list[bytes]:
     if isolation == "read_committed":
-        found, _ = partition.visible(partition.offset, partition.offset)
+        offsets, _ = partition.visible(partition.offset, partition.offset)
     else:
-        found = sorted({*partition.outcome, *partition.first_of})
-    return [b"%d" % offset for offset in found]
+        offsets = sorted({*partition.outcome, *partition.first_of})
+    return [b"%d" % offset for offset in offsets]

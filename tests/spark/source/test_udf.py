@@ -99,7 +99,9 @@ def test_a_listing_of_the_command_line_names_segments(spark: SparkSession, tmp_p
     listing = tmp_path / "ls.json"
     listing.write_bytes(tieredstore("ls", "-c", settings, "--json").stdout)
     named = spark.read.json(str(listing), multiLine=True).where("partition = 1 AND base_offset > 0")
-    (segment,) = [found for found in segments("01-none") if found.partition == 1 and found.base_offset > 0]
+    (segment,) = [
+        candidate for candidate in segments("01-none") if candidate.partition == 1 and candidate.base_offset > 0
+    ]
     read = decode_segments(named, settings=str(settings), columns=("topic", "partition", "offset"))
     expected = [row["offset"] for row in expected_rows("01-none", 1) if row["offset"] >= segment.base_offset]
     assert [tuple(row) for row in read.orderBy("offset").collect()] == [("none", 1, offset) for offset in expected]
@@ -108,9 +110,9 @@ def test_a_listing_of_the_command_line_names_segments(spark: SparkSession, tmp_p
 def test_rows_can_be_queried_by_sql(spark: SparkSession) -> None:
     (segment, *_) = segments("11-single-record")
     decode_segments(binary_files(spark, segment.directory)).createOrReplaceTempView("records")
-    (found,) = spark.sql("SELECT count(*) AS rows, max(length(value)) AS longest FROM records").collect()
+    (totals,) = spark.sql("SELECT count(*) AS rows, max(length(value)) AS longest FROM records").collect()
     expected = expected_rows("11-single-record", segment.partition)
-    assert (found["rows"], found["longest"]) == (len(expected), max(len(row["value"]) for row in expected))
+    assert (totals["rows"], totals["longest"]) == (len(expected), max(len(row["value"]) for row in expected))
 
 
 def test_settings_show_in_no_plan(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,8 +177,8 @@ def test_a_column_of_batches_becomes_one_of_arrays(spark: SparkSession) -> None:
     assert kind.dataType.simpleString() == (
         "array<struct<key:binary,value:binary,offset:bigint,timestamp:timestamp,timestampType:int>>"
     )
-    found = df.select("row", decode_batches(df.batches, columns=("offset", "value", "headers")).alias("records"))
-    rows = {row["row"]: row["records"] for row in found.collect()}
+    decoded = df.select("row", decode_batches(df.batches, columns=("offset", "value", "headers")).alias("records"))
+    rows = {row["row"]: row["records"] for row in decoded.collect()}
     assert (rows[2], rows[3]) == (None, [])
     assert [record["offset"] for record in rows[1]] == [0, 1, 9, 10]
     assert rows[0] == [(0, b"a0", [("h", b"1")]), (1, None, None)]
@@ -194,11 +196,11 @@ def test_every_row_keeps_its_own_records_over_many_arrays(spark: SparkSession) -
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "7")
     try:
         df = spark.createDataFrame([(i, batch(i)) for i in range(50)], "row long, batches binary").repartition(3)
-        found = df.select("row", decode_batches("batches", columns=["offset"]).alias("records")).collect()
+        decoded = df.select("row", decode_batches("batches", columns=["offset"]).alias("records")).collect()
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
-    assert sorted(row["row"] for row in found) == [*range(50)]
-    assert all([record["offset"] for record in row["records"]] == [row["row"], row["row"] + 1] for row in found)
+    assert sorted(row["row"] for row in decoded) == [*range(50)]
+    assert all([record["offset"] for record in row["records"]] == [row["row"], row["row"] + 1] for row in decoded)
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
@@ -219,8 +221,8 @@ def test_a_damaged_value_fails_in_one_sentence_or_is_null(spark: SparkSession) -
     df = spark.createDataFrame([(batch(0),), (batch(1)[:-1],)], "batches binary").coalesce(1)
     with failing_with("BatchCorrupt: value 1 of partition 0: the log ends"):
         df.select(decode_batches("batches")).collect()
-    found = df.select(decode_batches("batches", columns=["offset"], on_corrupt="null").alias("records")).collect()
-    assert [row["records"] for row in found] == [[(0,), (1,)], None]
+    decoded = df.select(decode_batches("batches", columns=["offset"], on_corrupt="null").alias("records")).collect()
+    assert [row["records"] for row in decoded] == [[(0,), (1,)], None]
 
 
 def test_what_batches_do_not_tell_cannot_be_asked_of_them(spark: SparkSession) -> None:

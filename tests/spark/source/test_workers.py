@@ -63,11 +63,11 @@ def test_it_is_told_once_when_all_has_been_imported(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(gc, "freeze", lambda: calls.append("freeze"))
     workers.spare_modules()
     monkeypatch.setattr(TaskContext, "get", object)
-    told: list[int] = []
+    calls_after_each: list[int] = []
     for _ in range(4):
         workers.spare_modules()
-        told.append(len(calls))
-    assert told == [0, 1, 1, 1]
+        calls_after_each.append(len(calls))
+    assert calls_after_each == [0, 1, 1, 1]
 
 
 def test_a_process_that_runs_no_task_is_left_alone() -> None:
