@@ -13,7 +13,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from tieredstore.errors import ResourceNotFound, TieredStoreError
+from tieredstore.errors import BatchCorrupt, ResourceNotFound, TieredStoreError
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.live.clients import LiveConsumer
 from tieredstore.live.consumers import reading_configuration
@@ -72,6 +72,8 @@ class LiveFollower:
         self._silent: set[TopicPartition] = set()
         """Those of which neither a record nor the end has come yet."""
         self._ready: deque[LiveEvent] = deque()
+        self._failed: dict[TopicPartition, TieredStoreError] = {}
+        """Errors that are raised once all is given that came before them."""
         self._rows = _FIRST_ROWS
         self._answered_at = time.monotonic()
 
@@ -98,13 +100,15 @@ class LiveFollower:
         for where in known:
             del self._positions[where]
             self._silent.discard(where)
+            self._failed.pop(where, None)
         self._ready = deque(event for event in self._ready if event.where in self._positions)
 
     def poll(self, timeout_s: float) -> LiveEvent | None:
         """What comes next, of whichever partition; None if nothing does for ``timeout_s``.
 
         Nothing is no error as long as a broker is there: a log may not grow. BrokerUnavailable, to be tried again, if
-        none has answered for the follower's own time-out; BrokerDenied, ResourceNotFound, BatchCorrupt.
+        none has answered for the follower's own time-out; BrokerDenied, ResourceNotFound, BatchCorrupt. What came
+        before an error is given before it is raised, and asked again the follower goes on behind what it has given.
         """
         self.wait(timeout_s)
         if not self._ready:
@@ -121,6 +125,7 @@ class LiveFollower:
         end = time.monotonic() + timeout_s
         while not self._ready:
             left = max(0.0, end - time.monotonic())
+            self._raise_failure()
             if self._positions:
                 # Asked to wait for many, a consumer waits its whole time for the last of them.
                 messages = self._consumer.consume(self._rows, 0)
@@ -149,11 +154,10 @@ class LiveFollower:
         for message in messages:
             where = _partition_of(message)
             error = message.error()
-            if error is None:
-                if where in self._positions:
-                    runs.setdefault(where, []).append(message)
-            else:
+            if error is not None:
                 self._judge(error, where, runs)
+            elif where in self._positions and where not in self._failed:
+                runs.setdefault(where, []).append(message)
         for where in list(runs):
             self._release(where, runs)
         if messages:
@@ -163,7 +167,12 @@ class LiveFollower:
     def _release(self, where: TopicPartition, runs: dict[TopicPartition, list[Message]]) -> None:
         """Make record batches of what has come of one partition."""
         for piece in pieces(runs.pop(where), _TARGET_BYTES):
-            self._ready.append(LiveEvent(where, self._columns.build(piece), last_offset(piece) + 1))
+            try:
+                records = self._columns.build(piece)
+            except BatchCorrupt as error:
+                self._failed.setdefault(where, error)
+                break
+            self._ready.append(LiveEvent(where, records, last_offset(piece) + 1))
         self._heard_of(where)
 
     def _judge(self, error: KafkaError, where: TopicPartition, runs: dict[TopicPartition, list[Message]]) -> None:
@@ -182,7 +191,17 @@ class LiveFollower:
         elif translated.retryable:
             self._consumer.trouble.note(error)
         else:
-            raise translated
+            # Raised here it would take along what came of other partitions in the same answer.
+            self._failed.setdefault(where, translated)
+
+    def _raise_failure(self) -> None:
+        """The error of a partition, which begins again behind what was given: the consumer has moved on."""
+        if not self._failed:
+            return
+        where, error = self._failed.popitem()
+        if where in self._positions:
+            self.add({where: self._positions[where]})
+        raise error
 
     def _heard_of(self, where: TopicPartition) -> None:
         self._silent.discard(where)

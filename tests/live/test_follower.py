@@ -1,0 +1,121 @@
+"""A follower loses nothing over an error: what came with it is given, and what could not be given comes again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, Message
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from tieredstore.errors import BatchCorrupt, BrokerDenied, BrokerError, TieredStoreError
+from tieredstore.live import LiveFollower, follower
+from tieredstore.live.faults import Trouble
+from tieredstore.model import TopicPartition
+
+FIRST, SECOND = ("orders", 0), ("orders", 1)
+
+
+class ScriptedConsumer:
+    """Stands in for librdkafka's: each partition's messages from where it is assigned, all in one answer."""
+
+    logs: dict[TopicPartition, list[Message]]
+
+    def __init__(self, configuration: object) -> None:  # noqa: ARG002  a consumer's signature
+        self.trouble = Trouble()
+        self.next_offsets: dict[TopicPartition, int] = {}
+
+    def incremental_assign(self, partitions: Sequence[KafkaPartition]) -> None:
+        self.next_offsets |= {(assigned.topic, assigned.partition): assigned.offset for assigned in partitions}
+
+    def incremental_unassign(self, partitions: Sequence[KafkaPartition]) -> None:
+        for assigned in partitions:
+            del self.next_offsets[assigned.topic, assigned.partition]
+
+    def consume(self, rows: int, timeout: float) -> list[Message]:  # noqa: ARG002  a consumer's signature
+        messages: list[Message] = []
+        for where, next_offset in self.next_offsets.items():
+            came = [message for message in self.logs[where] if (message.offset() or 0) >= next_offset]
+            if came:
+                self.next_offsets[where] = (came[-1].offset() or 0) + 1
+            messages += came
+        return messages
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def logs(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[TopicPartition, list[Message]]]:
+    ScriptedConsumer.logs = {FIRST: [], SECOND: []}
+    monkeypatch.setattr(follower, "LiveConsumer", ScriptedConsumer)
+    yield ScriptedConsumer.logs
+    del ScriptedConsumer.logs
+
+
+def message(where: TopicPartition, offset: int, **more: Any) -> Message:
+    return Message(topic=where[0], partition=where[1], offset=offset, value=b"%d" % offset, **more)
+
+
+def refusal(where: TopicPartition, offset: int, code: int) -> Message:
+    return Message(topic=where[0], partition=where[1], offset=offset, error=KafkaError(code))
+
+
+def followed(polls: int, *partitions: TopicPartition) -> tuple[dict[TopicPartition, list[int]], list[TieredStoreError]]:
+    """What comes of the partitions when errors do not keep the caller from asking again."""
+    given: dict[TopicPartition, list[int]] = {where: [] for where in partitions}
+    errors: list[TieredStoreError] = []
+    with LiveFollower(
+        {"bootstrap.servers": "localhost:1"}, isolation="read_committed", columns=("offset", "headers")
+    ) as live:
+        live.add(dict.fromkeys(partitions, 0))
+        for _ in range(polls):
+            try:
+                event = live.poll(0)
+            except TieredStoreError as error:
+                errors.append(error)
+                continue
+            if event is not None and event.records is not None:
+                columns: Any = event.records
+                given[event.where] += columns.to_pydict()["offset"]
+                assert live.positions[event.where] == event.next_offset == given[event.where][-1] + 1
+    return given, errors
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(KafkaError.TOPIC_AUTHORIZATION_FAILED, BrokerDenied), (KafkaError._BAD_MSG, BatchCorrupt),
+     (KafkaError.INVALID_REQUEST, BrokerError)],
+)  # fmt: skip
+@pytest.mark.parametrize("failing", [FIRST, SECOND])
+def test_records_that_came_with_an_error_are_given(
+    logs: dict[TopicPartition, list[Message]], failing: TopicPartition, code: int, kind: type[TieredStoreError]
+) -> None:
+    well = SECOND if failing == FIRST else FIRST
+    logs[well] = [message(well, offset) for offset in range(5)]
+    logs[failing] = [message(failing, 0), message(failing, 1), refusal(failing, 2, code)]
+    given, errors = followed(6, FIRST, SECOND)
+    assert given == {well: [0, 1, 2, 3, 4], failing: [0, 1]}
+    # It comes again: nothing goes on behind it without a word.
+    assert len(errors) > 1
+    assert {type(error) for error in errors} == {kind}
+
+
+def test_a_record_that_cannot_be_given_is_not_skipped(
+    logs: dict[TopicPartition, list[Message]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs[FIRST] = [message(FIRST, offset) for offset in range(3)]
+    logs[SECOND] = [message(SECOND, offset) for offset in range(3)]
+    build = follower.MessageColumns.build
+
+    def refusing(columns: follower.MessageColumns, messages: Sequence[Message]) -> Any:
+        if messages[0].partition() == FIRST[1]:
+            raise BatchCorrupt("a header whose key is not UTF-8")
+        return build(columns, messages)
+
+    monkeypatch.setattr(follower.MessageColumns, "build", refusing)
+    given, errors = followed(5, FIRST, SECOND)
+    assert given == {FIRST: [], SECOND: [0, 1, 2]}
+    assert len(errors) > 1
+    monkeypatch.setattr(follower.MessageColumns, "build", build)
+    assert followed(3, FIRST)[0] == {FIRST: [0, 1, 2]}
