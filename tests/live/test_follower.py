@@ -22,7 +22,7 @@ class ScriptedConsumer:
 
     logs: dict[TopicPartition, list[Message]]
 
-    def __init__(self, configuration: object) -> None:  # noqa: ARG002  a consumer's signature
+    def __init__(self, configuration: object) -> None:
         self.trouble = Trouble()
         self.next_offsets: dict[TopicPartition, int] = {}
 
@@ -33,7 +33,7 @@ class ScriptedConsumer:
         for assigned in partitions:
             del self.next_offsets[assigned.topic, assigned.partition]
 
-    def consume(self, rows: int, timeout: float) -> list[Message]:  # noqa: ARG002  a consumer's signature
+    def consume(self, rows: int, timeout: float) -> list[Message]:
         messages: list[Message] = []
         for where, next_offset in self.next_offsets.items():
             came = [message for message in self.logs[where] if (message.offset() or 0) >= next_offset]
@@ -63,7 +63,7 @@ def refusal(where: TopicPartition, offset: int, code: int) -> Message:
 
 def followed(polls: int, *partitions: TopicPartition) -> tuple[dict[TopicPartition, list[int]], list[TieredStoreError]]:
     """What comes of the partitions when errors do not keep the caller from asking again."""
-    given: dict[TopicPartition, list[int]] = {where: [] for where in partitions}
+    offsets: dict[TopicPartition, list[int]] = {where: [] for where in partitions}
     errors: list[TieredStoreError] = []
     with LiveFollower(
         {"bootstrap.servers": "localhost:1"}, isolation="read_committed", columns=("offset", "headers")
@@ -77,9 +77,9 @@ def followed(polls: int, *partitions: TopicPartition) -> tuple[dict[TopicPartiti
                 continue
             if event is not None and event.records is not None:
                 columns: Any = event.records
-                given[event.where] += columns.to_pydict()["offset"]
-                assert live.positions[event.where] == event.next_offset == given[event.where][-1] + 1
-    return given, errors
+                offsets[event.where] += columns.to_pydict()["offset"]
+                assert live.positions[event.where] == event.next_offset == offsets[event.where][-1] + 1
+    return offsets, errors
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ def test_records_that_came_with_an_error_are_given(
     well = SECOND if failing == FIRST else FIRST
     logs[well] = [message(well, offset) for offset in range(5)]
     logs[failing] = [message(failing, 0), message(failing, 1), refusal(failing, 2, code)]
-    given, errors = followed(6, FIRST, SECOND)
-    assert given == {well: [0, 1, 2, 3, 4], failing: [0, 1]}
+    offsets, errors = followed(6, FIRST, SECOND)
+    assert offsets == {well: [0, 1, 2, 3, 4], failing: [0, 1]}
     # It comes again: nothing goes on behind it without a word.
     assert len(errors) > 1
     assert {type(error) for error in errors} == {kind}
@@ -114,8 +114,8 @@ def test_a_record_that_cannot_be_given_is_not_skipped(
         return build(columns, messages)
 
     monkeypatch.setattr(follower.MessageColumns, "build", refusing)
-    given, errors = followed(5, FIRST, SECOND)
-    assert given == {FIRST: [], SECOND: [0, 1, 2]}
+    offsets, errors = followed(5, FIRST, SECOND)
+    assert offsets == {FIRST: [], SECOND: [0, 1, 2]}
     assert len(errors) > 1
     monkeypatch.setattr(follower.MessageColumns, "build", build)
     assert followed(3, FIRST)[0] == {FIRST: [0, 1, 2]}

@@ -32,7 +32,8 @@ _SLEEP_S: Final = 1.0
 """Waits are cut into such pieces, so that a clock which is not the machine's is heard."""
 
 _IDENTITY_S: Final = 30.0
-"""How often it is looked whether the topics are still the same ones, while all records come from the broker."""
+"""How often it is looked whether the topics are still the same ones, while all records come from the broker; and how
+long one is taken to be the same while its records come from the bucket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,9 @@ class _Followed:
 
     position: int
     topic_id: Uuid | None = None
+    identified_at: float = -math.inf
     lost: list[LostOffsets] = field(default_factory=list[LostOffsets])
+    """Those to be told with the records behind them; they ascend."""
 
 
 class LogTail:
@@ -124,7 +127,6 @@ class LogTail:
         self._followed.update((where, _Followed(position)) for where, position in positions.items())
         self._to_look_at.update(positions)
         self._looked_at = -math.inf
-        self._snapshots.query = replace(self._query, selection=Assign(tuple(sorted(self._followed))))
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Follow these no longer."""
@@ -195,6 +197,8 @@ class LogTail:
     def _look(self) -> None:
         """Find out where those partitions go on that are neither read nor followed."""
         self._looked_at = self._clock()
+        # Of no others: each topic is a listing, and those that are followed no longer are nobody's loss.
+        self._snapshots.query = replace(self._query, selection=Assign(tuple(sorted(self._to_look_at))))
         snapshot = self._snapshots.current()
         for where in sorted(self._to_look_at):
             log = snapshot.logs.get(where)
@@ -220,7 +224,7 @@ class LogTail:
                 f"{followed.topic_id} was read up to offset {followed.position}"
             )
             followed.position = log.earliest
-        followed.topic_id = log.topic_id
+        followed.topic_id, followed.identified_at = log.topic_id, self._looked_at
 
     def _place(self, log: PartitionLog) -> None:
         """Read the partition from the bucket, or follow it on the broker, or look again later."""
@@ -248,9 +252,10 @@ class LogTail:
         self._to_look_at.discard(log.where)
 
     def _lose(self, losses: Iterable[LostOffsets], followed: _Followed) -> None:
+        """Tell of what is lost from the position on. Looked at again after an error it may be less, or the same."""
         extents = list(losses)
-        report_losses(extents, self._query)
-        followed.lost += extents
+        report_losses([extent for extent in extents if extent not in followed.lost], self._query)
+        followed.lost = [extent for extent in followed.lost if extent.stop <= followed.position] + extents
 
     def _next_stored(self) -> TailRecords | None:
         """The next records of the bucket, of the partition that is being read or of the next one."""
@@ -267,6 +272,7 @@ class LogTail:
                 self._end_stored()
                 raise
             followed.position = stored.window.position
+            followed.lost = sorted([*followed.lost, *stored.window.take_lost()], key=lambda extent: extent.start)
             if records is not None:
                 return self._given(stored.log.where, records)
             self._end_stored()
@@ -280,8 +286,10 @@ class LogTail:
         return _StoredRead(log, window, window.batches())
 
     def _go_on_behind(self, log: PartitionLog) -> None:
-        """At the seam: on the broker at once if it had the seam, otherwise where a new look says."""
-        if log.live_start is not None and log.live_start <= log.seam:
+        """At the seam: on the broker at once if it had the seam a moment ago, otherwise where a new look says."""
+        self._to_look_at.add(log.where)
+        is_known = self._clock() < self._followed[log.where].identified_at + _IDENTITY_S
+        if is_known and log.live_start is not None and log.live_start <= log.seam:
             self._follow_live(log, log.live_start)
         else:
             self._look_at_soon(log.where)
@@ -306,7 +314,9 @@ class LogTail:
 
     def _given(self, where: TopicPartition, records: pa.RecordBatch) -> TailRecords:
         followed = self._followed[where]
-        lost, followed.lost = tuple(followed.lost), []
+        lost = tuple(extent for extent in followed.lost if extent.start < followed.position)
+        # The others are behind these records.
+        followed.lost = followed.lost[len(lost) :]
         assert followed.topic_id is not None
         return TailRecords(where, followed.topic_id, records, followed.position, lost)
 

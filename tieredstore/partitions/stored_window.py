@@ -49,6 +49,7 @@ class StoredWindow:
         self, source: SegmentSource, lineage: Lineage, window: OffsetWindow, query: LogQuery, settings: ReadSettings
     ) -> None:
         self.position = window[0]
+        self._lost: list[LostOffsets] = []
         self._source = source
         self._lineage = lineage
         self._window = window
@@ -66,6 +67,11 @@ class StoredWindow:
                 yield from self._run(last)
         self.position = max(self.position, self._window[1])
 
+    def take_lost(self) -> list[LostOffsets]:
+        """What was lost since the last call, in front of ``position``, where the query puts up with that."""
+        lost, self._lost = self._lost, []
+        return lost
+
     def _run(self, stop: int) -> Iterator[pa.RecordBatch]:
         """The records up to ``stop``, or to a segment that is not there any more, behind which the next run begins."""
         try:
@@ -79,12 +85,15 @@ class StoredWindow:
             if self._query.fails_on_loss:
                 raise DataLoss(sentence) from error
             _logger.warning("%s", sentence)
+            self._lost.append(LostOffsets(self._lineage.partition, self.position, end))
             self.position = end
             return
         if read.report.undecided is not None:
             # A window ends where all is decided: what decided this was in segments that are missing.
             first = max(self.position, read.report.undecided.first_offset)
-            report_losses([LostOffsets(self._lineage.partition, first, stop)], self._query)
+            undecided = LostOffsets(self._lineage.partition, first, stop)
+            report_losses([undecided], self._query)
+            self._lost.append(undecided)
         self.position = stop
 
 

@@ -1,0 +1,183 @@
+"""What a tail says of losses, and what it makes of troubles: without a server, so that each moment can be chosen."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket
+from tieredstore import live
+from tieredstore.errors import DataLoss, StoreUnavailable
+from tieredstore.live import LiveEvent, LiveTopic
+from tieredstore.model import TopicPartition, Uuid
+from tieredstore.partitions import LogQuery, LogTail, Subscribe, TailRecords, stored_window
+from tieredstore.records import PartitionRead, ReadSettings
+
+ORDERS, BILLS = ("orders", 0), ("bills", 0)
+SETTINGS = ReadSettings(columns=("offset",))
+ALONE = LogQuery(Subscribe(("orders",)), on_data_loss="report")
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[Bucket]:
+    topics = Bucket(tmp_path)
+    yield topics
+    topics.close()
+
+
+class Broker:
+    """Stands in for a cluster: topics with their ids, of one partition each, and a consumer to which nothing comes."""
+
+    topics_by_name: dict[str, Uuid]
+    extents: dict[TopicPartition, tuple[int, int]]
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        self.positions: dict[TopicPartition, int] = {}
+
+    def topics(self) -> tuple[str, ...]:
+        return tuple(self.topics_by_name)
+
+    def describe(self, topics: Iterable[str]) -> dict[str, LiveTopic]:
+        known = set(topics) & self.topics_by_name.keys()
+        return {name: LiveTopic(name, self.topics_by_name[name], (0,)) for name in known}
+
+    def earliest_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return {where: self.extents[where][0] for where in partitions}
+
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return {where: self.extents[where][1] for where in partitions}
+
+    def add(self, positions: Mapping[TopicPartition, int]) -> None:
+        self.positions.update(positions)
+
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        for where in partitions:
+            self.positions.pop(where, None)
+
+    def poll(self, timeout_s: float) -> LiveEvent | None: ...
+
+    def wait(self, timeout_s: float) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> type[Broker]:
+    monkeypatch.setattr(live, "LiveCluster", Broker)
+    monkeypatch.setattr(live, "LiveFollower", Broker)
+    Broker.topics_by_name, Broker.extents = {}, {}
+    return Broker
+
+
+class Clock:
+    """Seconds that a test moves on."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def offsets_of(records: TailRecords) -> list[int]:
+    columns: Any = records.records
+    offsets: list[int] = columns.to_pydict()["offset"]
+    return offsets
+
+
+def lost_of(records: TailRecords) -> list[tuple[int, int]]:
+    return [(extent.start, extent.stop) for extent in records.lost]
+
+
+def all_of(tail: LogTail, polls: int = 20) -> list[TailRecords]:
+    return [records for _ in range(polls) if (records := tail.poll(0)) is not None]
+
+
+def test_a_loss_comes_with_the_records_behind_it(bucket: Bucket) -> None:
+    for skip in (5, 10, 20):
+        bucket.write(10, skip=skip)
+    with LogTail(bucket.manager, ALONE, {ORDERS: 0}, settings=SETTINGS) as tail:
+        batches = [(lost_of(records), offsets_of(records)[0], records.next_offset) for records in all_of(tail)]
+    assert batches == [([(0, 5)], 5, 15), ([(15, 25)], 25, 35), ([(35, 55)], 55, 65)]
+
+
+def test_a_loss_is_told_once_whatever_the_store_does(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bucket.write(10, skip=5)
+    bucket.write(10, skip=10)
+    failures = iter([True, True, False, True])
+
+    def reading(*arguments: Any) -> PartitionRead:
+        if next(failures, False):
+            raise StoreUnavailable("the store is not there")
+        return PartitionRead(*arguments)
+
+    monkeypatch.setattr(stored_window, "PartitionRead", reading)
+    batches: list[TailRecords] = []
+    errors = 0
+    with (
+        caplog.at_level(logging.WARNING),
+        LogTail(bucket.manager, ALONE, {ORDERS: 0}, settings=SETTINGS, look_s=0) as tail,
+    ):
+        for _ in range(10):
+            try:
+                batches += all_of(tail, polls=1)
+            except StoreUnavailable:
+                errors += 1
+    assert errors == 3
+    assert [lost_of(records) for records in batches] == [[(0, 5)], [(15, 25)]]
+    assert [offset for records in batches for offset in offsets_of(records)] == [*range(5, 15), *range(25, 35)]
+    assert caplog.text.count("offsets 0 to 4") == 1
+
+
+def test_what_goes_under_the_reader_is_among_the_losses(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    segments = [bucket.write(10) for _ in range(3)]
+
+    def reading(*arguments: Any) -> PartitionRead:
+        bucket.delete(segments[1])
+        return PartitionRead(*arguments)
+
+    monkeypatch.setattr(stored_window, "PartitionRead", reading)
+    with LogTail(bucket.manager, ALONE, {ORDERS: 0}, settings=SETTINGS) as tail:
+        batches = [(lost_of(records), offsets_of(records)) for records in all_of(tail)]
+    assert batches == [([], list(range(10))), ([(10, 20)], list(range(20, 30)))]
+
+
+def test_a_topic_that_is_followed_no_longer_is_nobodys_loss(bucket: Bucket, broker: type[Broker]) -> None:
+    bucket.write(10)
+    bucket.write(10, topic="bills")
+    # The broker does not know the bills any more.
+    broker.topics_by_name, broker.extents = {"orders": FIRST_ID}, {ORDERS: (0, 10)}
+    query = LogQuery(Subscribe(("orders", "bills")), client={"bootstrap.servers": "localhost:1"})
+    with LogTail(bucket.manager, query, {ORDERS: 0, BILLS: 0}, settings=SETTINGS, look_s=0) as tail:
+        with pytest.raises(DataLoss, match="bills"):
+            tail.poll(0)
+        tail.forget([BILLS])
+        records = tail.poll(0)
+        assert records is not None
+        assert offsets_of(records) == list(range(10))
+
+
+def test_a_topic_created_again_while_the_bucket_is_read_is_not_followed(bucket: Bucket, broker: type[Broker]) -> None:
+    bucket.write(10)
+    bucket.write(10)
+    broker.topics_by_name = {"orders": FIRST_ID, "bills": FIRST_ID}
+    broker.extents = {ORDERS: (0, 20), BILLS: (0, 0)}
+    clock = Clock()
+    query = LogQuery(Subscribe(("orders", "bills")), client={"bootstrap.servers": "localhost:1"})
+    with LogTail(bucket.manager, query, {ORDERS: 0, BILLS: 0}, settings=SETTINGS, clock=clock) as tail:
+        assert tail.poll(0) is not None
+        clock.now += 3600  # what the reader does with the records takes its time
+        broker.topics_by_name["orders"] = SECOND_ID
+        broker.extents[ORDERS] = (0, 500)
+        assert tail.poll(0) is not None
+        assert tail.poll(0) is None
+        clock.now += 2
+        with pytest.raises(DataLoss, match=f"orders was created again: it is {SECOND_ID}"):
+            tail.poll(0)
+        assert tail.positions == {ORDERS: 20, BILLS: 0}
