@@ -12,6 +12,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from tieredstore.errors import BatchCorrupt, BrokerDenied, BrokerError, TieredStoreError
 from tieredstore.live import LiveFollower, follower
 from tieredstore.live.faults import Trouble
+from tieredstore.live.messages import MessageColumns
 from tieredstore.model import TopicPartition
 
 FIRST, SECOND = ("orders", 0), ("orders", 1)
@@ -106,16 +107,16 @@ def test_a_record_that_cannot_be_given_is_not_skipped(
 ) -> None:
     logs[FIRST] = [message(FIRST, offset) for offset in range(3)]
     logs[SECOND] = [message(SECOND, offset) for offset in range(3)]
-    build = follower.MessageColumns.build
+    build = MessageColumns.build
 
-    def refusing(columns: follower.MessageColumns, messages: Sequence[Message]) -> Any:
+    def refusing(columns: MessageColumns, messages: Sequence[Message]) -> Any:
         if messages[0].partition() == FIRST[1]:
             raise BatchCorrupt("a header whose key is not UTF-8")
         return build(columns, messages)
 
-    monkeypatch.setattr(follower.MessageColumns, "build", refusing)
+    monkeypatch.setattr(MessageColumns, "build", refusing)
     offsets, errors = followed(5, FIRST, SECOND)
     assert offsets == {FIRST: [], SECOND: [0, 1, 2]}
     assert len(errors) > 1
-    monkeypatch.setattr(follower.MessageColumns, "build", build)
+    monkeypatch.setattr(MessageColumns, "build", build)
     assert followed(3, FIRST)[0] == {FIRST: [0, 1, 2]}
