@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
+from confluent_kafka import KafkaException
+
 from tieredstore.live.clients import LiveConsumer
 from tieredstore.process.forks import is_inherited
+
+_logger: Final = logging.getLogger(__name__)
 
 _KEPT: Final = 4
 """Idle ones of a pool; reads that go on side by side have one each, however many they are."""
@@ -41,7 +46,7 @@ class ConsumerPool:
     @contextmanager
     def lent(self) -> Generator[LiveConsumer]:
         """A consumer without an assignment, for the block; one that a read failed with is not used again."""
-        consumer = self._idle.pop() if self._idle else LiveConsumer(self._configuration)
+        consumer = self._take_idle() or LiveConsumer(self._configuration)
         try:
             yield consumer
         except GeneratorExit:
@@ -55,16 +60,35 @@ class ConsumerPool:
     def close(self) -> None:
         """Close the idle ones; those that are lent are closed when they come back."""
         self._is_open = False
-        while self._idle:
-            self._idle.pop().close()
+        while (consumer := self._take_idle()) is not None:
+            consumer.close()
+
+    def _take_idle(self) -> LiveConsumer | None:
+        # In one step, without a look beforehand: another thread may take the last one in between.
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
+
+    def _can_keep(self, consumer: LiveConsumer) -> bool:
+        return self._is_open and len(self._idle) < _KEPT and not is_inherited(consumer)
 
     def _take_back(self, consumer: LiveConsumer) -> None:
         consumer.statistics.listener = None
-        if not self._is_open or len(self._idle) >= _KEPT or is_inherited(consumer):
+        if not self._can_keep(consumer):
             _close(consumer)
             return
-        consumer.unassign()
+        try:
+            consumer.unassign()
+        except KafkaException as error:
+            _logger.debug("a consumer is not used again: %s", error)
+            _close(consumer)
+            return
+        # What went wrong under one read would be told as the next one's trouble.
+        consumer.trouble.noted = None
         self._idle.append(consumer)
+        if not self._is_open:  # closed since it was looked
+            self.close()
 
 
 def _close(consumer: LiveConsumer) -> None:

@@ -1,0 +1,68 @@
+"""Consumers that are lent: to one read at a time, whoever takes and gives them meanwhile, and none is left open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from tieredstore.live import consumers
+from tieredstore.live.clients import Statistics
+from tieredstore.live.consumers import ConsumerPool
+from tieredstore.live.faults import Trouble
+
+
+class IdleConsumer:
+    """Stands in for librdkafka's."""
+
+    made: list[IdleConsumer]
+
+    def __init__(self, configuration: object) -> None:
+        self.trouble = Trouble()
+        self.statistics = Statistics()
+        self.is_closed = False
+        self.on_unassign: Callable[[], None] = lambda: None
+        self.made.append(self)
+
+    def unassign(self) -> None:
+        self.on_unassign()
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[IdleConsumer]]:
+    IdleConsumer.made = []
+    monkeypatch.setattr(consumers, "LiveConsumer", IdleConsumer)
+    yield IdleConsumer.made
+    del IdleConsumer.made
+
+
+def test_a_pool_that_is_closed_while_one_comes_back(made: list[IdleConsumer]) -> None:
+    pool = ConsumerPool({})
+    with pool.lent():
+        made[0].on_unassign = pool.close
+    assert made[0].is_closed
+
+
+def test_one_that_cannot_be_used_again_is_closed(made: list[IdleConsumer]) -> None:
+    def fail() -> None:
+        raise KafkaException(KafkaError(KafkaError._STATE))
+
+    pool = ConsumerPool({})
+    with pool.lent():
+        made[0].on_unassign = fail
+    assert made[0].is_closed
+    with pool.lent():
+        assert len(made) == 2
+
+
+def test_trouble_of_one_read_is_not_the_next_ones(made: list[IdleConsumer]) -> None:
+    pool = ConsumerPool({})
+    with pool.lent() as consumer:
+        consumer.trouble.note(KafkaError(KafkaError._TRANSPORT))
+    with pool.lent() as consumer:
+        assert len(made) == 1
+        assert consumer.trouble.noted is None
