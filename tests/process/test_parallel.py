@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -42,6 +44,38 @@ def test_no_more_items_are_taken_than_there_is_room_for(pool: ThreadPoolExecutor
     for number in range(50):
         assert next(results) == number
         assert len(taken) <= number + 1 + 8
+
+
+class LatestFirst(Executor):
+    """Gives each job that is to fail its thread's time first, as a system may."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Future[Any], Callable[[], Any]]] = []
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        self.waiting.append((future, partial(fn, *args, **kwargs)))
+        if len(self.waiting) == 3:
+            for waiting, job in reversed(self.waiting):
+                try:
+                    waiting.set_result(job())
+                except ValueError as error:
+                    waiting.set_exception(error)
+        return future
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_results_before_an_error_are_given_whichever_job_runs_first(ordered: bool) -> None:
+    def job(number: int) -> int:
+        if number == 2:
+            raise ValueError("two")
+        return number
+
+    results = in_parallel(LatestFirst(), job, range(3), at_once=3, ordered=ordered)
+    come: list[int] = []
+    with pytest.raises(ValueError, match="two"):
+        come.extend(results)
+    assert sorted(come) == [0, 1]
 
 
 def test_an_error_takes_its_place_and_what_has_not_begun_is_dropped() -> None:

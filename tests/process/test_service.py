@@ -291,6 +291,25 @@ def test_a_reload_that_hangs_holds_up_no_signal() -> None:
         assert "tester: reload did not end within 0.2 s; what was under way there is lost" in run.lines
 
 
+def test_a_reload_that_hangs_does_not_outlive_the_work() -> None:
+    with running("""
+        reloading = threading.Event()
+        def reload():
+            say("reloading")
+            reloading.set()
+            time.sleep(60)
+        def work(stop):
+            say("working")
+            reloading.wait(30)
+        sys.exit(Service("tester", {"work": work}, reload=reload, drain_s=0.2).run())
+    """) as run:
+        run.line("working")
+        run.send(signal.SIGHUP)
+        run.line("reloading")
+        assert run.code() == 75
+        assert "tester: reload did not end within 0.2 s; what was under way there is lost" in run.lines
+
+
 def test_without_anything_to_reload_a_hangup_is_left_to_the_system() -> None:
     with running("sys.exit(Service('tester', {'loop': loop}).run())") as run:
         run.line("working")

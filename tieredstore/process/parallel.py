@@ -63,7 +63,6 @@ class _Run(Generic[_Item, _Result]):
     def __init__(
         self, pool: Executor, job: Callable[[_Item], _Result], ordered: bool, deadline: Deadline | None
     ) -> None:
-        self.has_failed = False
         self._pool = pool
         self._job = job
         self._ordered = ordered
@@ -71,6 +70,13 @@ class _Run(Generic[_Item, _Result]):
         self._futures: deque[Future[_Result]] = deque()
         self._done: queue.SimpleQueue[Future[_Result]] = queue.SimpleQueue()
         self._process = os.getpid()
+        self._begun = 0
+        self._failed_at: int | None = None
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a job has failed, so that none is begun any more."""
+        return self._failed_at is not None
 
     @property
     def size(self) -> int:
@@ -79,7 +85,8 @@ class _Run(Generic[_Item, _Result]):
 
     def begin(self, item: _Item) -> None:
         """Give the pool one more."""
-        future = self._pool.submit(self._do, item)
+        future = self._pool.submit(self._do, self._begun, item)
+        self._begun += 1
         self._futures.append(future)
         if not self._ordered:
             future.add_done_callback(self._done.put)
@@ -101,13 +108,14 @@ class _Run(Generic[_Item, _Result]):
             for future in self._futures:
                 future.cancel()
 
-    def _do(self, item: _Item) -> _Result:
-        if self.has_failed:
+    def _do(self, number: int, item: _Item) -> _Result:
+        # One before it may get its thread's time only now, and its result is still asked for.
+        if self._failed_at is not None and number > self._failed_at:
             raise _Dropped
         try:
             return self._job(item)
         except BaseException:
-            self.has_failed = True
+            self._failed_at = number if self._failed_at is None else min(number, self._failed_at)
             raise
 
     def _first(self) -> Future[_Result]:

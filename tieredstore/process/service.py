@@ -190,6 +190,9 @@ class Service:
     def _supervise(self, signals: _Signals) -> None:
         """Until all threads have ended, or should have."""
         while self._running:
+            if self._running.isdisjoint(self._work) and not self.stopping.is_asked:
+                # All that is left is a reload, which nobody needs any more: it has the time of a drain.
+                self.stop()
             deadline = self.stopping.deadline
             if deadline is not None and deadline.remaining_s() <= 0:
                 return
