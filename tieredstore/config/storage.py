@@ -119,6 +119,7 @@ class S3Settings(SettingsGroup):
         alias="storage.s3.path.style.access.enabled",
         description="Bucket in the path (true) or in the host name (false); unset, the SDK decides.",
     )
+    # From the least part that S3 takes to the longest array that a JVM allocates.
     part_size: Annotated[int, integer(5242880, 2147483639)] = Field(
         default=26214400,
         alias="storage.s3.multipart.upload.part.size",
@@ -187,6 +188,7 @@ class GcsSettings(SettingsGroup):
     endpoint_url: Annotated[str | None, URL] = Field(
         default=None, alias="storage.gcs.endpoint.url", description="Endpoint, for other servers than Google's."
     )
+    # Google takes requests of a resumable upload in multiples of 256 KiB alone.
     resumable_chunk_size: Annotated[int, multiple(262144)] = Field(
         default=26214400,
         alias="storage.gcs.resumable.upload.chunk.size",

@@ -75,6 +75,7 @@ class BoundedRead:
             raise self._error
 
     def _is_done(self) -> bool:
+        # Markers and aborted records take offsets and never come: there it is the log's end that says that all is read.
         return self._error is not None or max(self._position, self._end) >= self._range.stop
 
     def _arrived(self) -> list[Message]:
@@ -87,6 +88,7 @@ class BoundedRead:
         return self._consumer.consume(self._rows, 0) or self._consumer.consume(1, _WAIT_S)
 
     def _take(self, messages: list[Message]) -> None:
+        # Errors come as messages, and are an answer too: whether the time is over is looked at only where nothing came.
         nothing = not messages
         if any(map(Message.error, messages)):
             messages = self._without_errors(messages)
@@ -97,6 +99,7 @@ class BoundedRead:
             self._pending += kept
             size = size_of(kept)
             self._pending_bytes += size
+            # As many for the next call as make the target's size, if they are like these.
             self._rows = max(1, min(_ROWS, _TARGET_BYTES * len(messages) // max(1, size)))
         elif nothing:
             self._error = self._denial_or_timeout()
@@ -157,6 +160,7 @@ class BoundedRead:
         denial = trouble.denial(self._doing)
         if denial is not None or time.monotonic() < self._deadline:
             return denial
+        # The broker answers, and its log has ended: to wait for a connection would not help.
         if trouble.noted is None and 0 <= self._end < self._range.stop:
             return DataLoss(
                 f"{self._range} ends before offset {self._end}, and was to be read up to offset {self._range.stop}: "

@@ -149,6 +149,7 @@ class LiveCluster:
         """
         end = time.monotonic() + self._timeout_s
         while True:
+            # The last attempt too gets a moment in which it can be answered.
             futures = ask(max(_AGAIN_S, end - time.monotonic()))
             answers: dict[Asked, Any] = {}
             try:
@@ -160,6 +161,7 @@ class LiveCluster:
                             raise
                         answers[what] = None
             except BrokerUnavailable:
+                # All are asked again, not the failed one alone: it costs no more, and the answers are of one time.
                 if time.monotonic() + _AGAIN_S > end:
                     raise
                 time.sleep(_AGAIN_S)
@@ -172,6 +174,7 @@ class LiveCluster:
             try:
                 return future.result(_POLL_S)
             except TimeoutError:
+                # A client that is denied says so by its callback, which runs only while it is polled.
                 self._listen(client, doing)
                 if time.monotonic() > end:
                     raise client.trouble.unavailable(doing, self._timeout_s) from None
@@ -244,5 +247,6 @@ def _live_topic(name: str, described: Any, doing: str) -> LiveTopic:
 
 
 def _uuid(theirs: Any) -> Uuid:
+    # Two signed longs, as Java has them.
     high, low = theirs.get_most_significant_bits(), theirs.get_least_significant_bits()
     return Uuid(high.to_bytes(8, "big", signed=True) + low.to_bytes(8, "big", signed=True))

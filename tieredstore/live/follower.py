@@ -86,6 +86,7 @@ class LiveFollower:
         """Follow these partitions too, from these offsets on; one that is followed already moves there."""
         self.remove(positions)
         if positions:
+            # Incremental: the others are fetched on, and what was read ahead of them is kept.
             self._consumer.incremental_assign([KafkaPartition(*where, at) for where, at in positions.items()])
             self._positions.update(positions)
             self._silent.update(positions)
@@ -157,11 +158,13 @@ class LiveFollower:
             if error is not None:
                 self._judge(error, where, runs)
             elif where in self._positions and where not in self._failed:
+                # Others may still come of a partition that was removed, or that begins again after an error.
                 runs.setdefault(where, []).append(message)
         for where in list(runs):
             self._release(where, runs)
         if messages:
             size = size_of([message for message in messages if message.error() is None])
+            # As many for the next call as make the target's size, if they are like these.
             self._rows = max(1, min(_ROWS, _TARGET_BYTES * len(messages) // max(1, size)))
 
     def _release(self, where: TopicPartition, runs: dict[TopicPartition, list[Message]]) -> None:
@@ -185,10 +188,12 @@ class LiveFollower:
         translated = fault(error, self._doing)
         if code in OUT_OF_RANGE or isinstance(translated, ResourceNotFound):
             if where in runs:
+                # What came before the error is good, and tells where the bucket has to go on.
                 self._release(where, runs)
             if where in self._positions:
                 self._ready.append(LiveEvent(where, None, self._positions[where]))
         elif translated.retryable:
+            # librdkafka tries again by itself: this is an error only if nothing comes until the time is over.
             self._consumer.trouble.note(error)
         else:
             # Raised here it would take along what came of other partitions in the same answer.
@@ -225,6 +230,7 @@ class LiveFollower:
 
     def _look_for_broker(self) -> None:
         try:
+            # Of one topic: the metadata of all may be large, and any answer will do.
             self._consumer.list_topics(self._any_topic(), timeout=min(_LOOK_S, self._timeout_s))
         except KafkaException as error:
             raise self._consumer.trouble.unavailable(self._doing, self._timeout_s) from error

@@ -69,6 +69,7 @@ def _parsed(text: str) -> tuple[str, dict[str, str]]:
         if rest[at] in options:
             raise ConfigError(f"{_NAME} has the option {rest[at]} twice")
         options[rest[at]] = rest[at + 2]
+    # Without its package: repackaged clients have the same modules under names such as kafkashaded.org.apache.
     return words[0].rpartition(".")[2], options
 
 

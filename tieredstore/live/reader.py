@@ -33,6 +33,7 @@ class LiveReader:
         configuration = client_configuration(properties, isolation)
         self._servers = configuration["bootstrap.servers"]
         self._timeout_s = timeout_s
+        # Lent from read to read: a new consumer has to connect, and to ask who leads what, before its first record.
         self._consumers = PerProcess(
             partial(ConsumerPool, reading_configuration(configuration, timeout_s)), ConsumerPool.close
         )
@@ -68,6 +69,7 @@ class LiveReader:
         if extent.start == extent.stop:
             return
         self._check_identity(extent.topic, topic_id)
+        # Looked at before and after: a topic may be created anew while it is read, and offsets alone do not tell.
         with self._consumers.get().lent() as consumer:
             yield from BoundedRead(consumer, extent, shape, self._timeout_s).batches()
         self._check_identity(extent.topic, topic_id)

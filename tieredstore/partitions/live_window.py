@@ -93,6 +93,7 @@ def _read(
             source = open_source()
             late = late_copies(source, partition, position, split.stop, query)
             if late is not None:
+                # Nothing is lost then, whatever the policy; behind them the broker goes on.
                 lineage, end = late
                 yield from StoredWindow(
                     source, lineage, (position, end), query, ReadSettings(columns=columns)
@@ -137,6 +138,7 @@ def late_copies(
         )
     except ResourceNotFound:
         return None
+    # Up to the first hole only: behind it the broker may have what the bucket has not.
     holes = [gap.start for gap in lineage.gaps_between(start, stop)]
     end = min([stop, lineage.end_offset, *holes])
     if not lineage.earliest_offset <= start < end:

@@ -107,6 +107,7 @@ class LogSurvey:
         ids = [life.topic_id for life in catalog.incarnations(topic)] if topic in catalog.topics() else []
         if live.topic_id in ids:
             return catalog.incarnation(topic, live.topic_id), live
+        # Who names the id knows that the bucket has another life of the topic, and loses nothing unawares.
         if ids and wanted_id is None:
             known = ", ".join(map(str, ids))
             self._lose(

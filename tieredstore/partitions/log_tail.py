@@ -123,6 +123,7 @@ class LogTail:
 
     def follow(self, positions: Mapping[TopicPartition, int]) -> None:
         """Follow these partitions too, from these offsets on; one that is followed already moves there."""
+        # What is under way for a partition that moves would give records of its old place.
         self.forget(positions)
         self._followed.update((where, _Followed(position)) for where, position in positions.items())
         self._to_look_at.update(positions)
@@ -203,6 +204,7 @@ class LogTail:
         for where in sorted(self._to_look_at):
             log = snapshot.logs.get(where)
             if log is None:
+                # It stays among those to be looked at: it may come, or come back.
                 self._tell_of_gone(where)
             else:
                 self._identify(log)
@@ -234,6 +236,7 @@ class LogTail:
             self._behind_seam[where] = log
             self._to_look_at.discard(where)
         elif log.live_start is not None and log.end_from(followed.position) >= log.live_start:
+            # Not where the bucket's last records wait for a segment that decides them: that is looked at again.
             self._follow_live(log, log.live_start)
 
     def _follow_live(self, log: PartitionLog, live_start: int) -> None:
@@ -268,6 +271,7 @@ class LogTail:
             try:
                 records = next(stored.batches, None)
             except BaseException:
+                # A generator that raised has ended for good, which the next poll would take for the window's end.
                 self._look_at_soon(stored.log.where)
                 self._end_stored()
                 raise

@@ -24,6 +24,8 @@ def losses_between(log: PartitionLog, start: int, stop: int) -> Iterator[LostOff
     """What of the offsets ``start`` up to ``stop`` (half-open) neither the bucket nor the broker has."""
     if log.lineage is not None:
         yield from lost_offsets(log.lineage, start, min(stop, log.seam))
+    # Holes in the bucket are told of above. Beside them something may be missing at two places: between the seam and
+    # the broker's first offset, and behind the log's end.
     live_start = log.seam if log.live_start is None else log.live_start
     for first, last in (
         (max(start, log.seam if log.lineage is not None else 0), min(stop, live_start)),
@@ -58,6 +60,7 @@ class LossRule:
         """Data loss of which ``sentence`` tells."""
         if self._query.fails_on_loss:
             raise DataLoss(f"{sentence}; {self._query.words.accept_loss} to go on with what there is")
+        # Who follows a log looks at it again and again, and meets the same loss each time.
         if sentence not in self._told:
             self._told.add(sentence)
             _logger.warning("%s", sentence)

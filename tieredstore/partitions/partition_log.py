@@ -35,6 +35,7 @@ class PartitionLog:
     earliest: int
     end: int
     live_start: int | None = None
+    # It belongs to whoever took the snapshot, and says nothing of the log.
     time_lookup: TimeLookup | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -58,6 +59,7 @@ class PartitionLog:
         It is the seam where a transaction is undecided at the bucket's end and the broker has deleted its records:
         these are in the bucket, and wait for the segment that decides it.
         """
+        # The broker begins behind the seam and not behind what the bucket holds: nothing is lost, some is undecided.
         waits = self.lineage is not None and self.seam < (self.live_start or 0) <= self.lineage.end_offset
         return max(start, self.seam) if waits and start < (self.live_start or 0) else self.end
 
@@ -69,6 +71,7 @@ class PartitionLog:
         """How many bytes of the log the offsets ``start`` up to ``stop`` (half-open) take, about."""
         stored = 0.0
         for span in () if self.lineage is None else self.lineage.spans_between(start, min(stop, self.seam)):
+            # As if spread evenly over a segment's offsets: an estimate is not worth a request for its index.
             offsets = span.segment.end_offset - span.segment.start_offset + 1
             stored += span.segment.segment_size_in_bytes * (span.stop - span.start) / offsets
         return int(stored + self._bytes_per_offset() * max(0, stop - max(start, self.seam)))

@@ -51,6 +51,7 @@ def ending_offsets(snapshot: LogSnapshot, query: LogQuery, ending: OffsetSpec) -
     """
     _check_named(snapshot, ending, query.words.ending, query.words.ending_times)
     ends = {where: _position(log, ending) for where, log in snapshot.logs.items()}
+    # If no record is so late, all of them are before that time.
     return {where: snapshot.logs[where].end if end is None else end for where, end in ends.items()}
 
 
@@ -65,6 +66,7 @@ def offset_windows(
     """Starting and ending offset (half-open) of each partition; ConfigError if one starts after its end."""
     starts = starting_offsets(snapshot, query, starting, if_too_late=if_too_late)
     ends = ending_offsets(snapshot, query, ending)
+    # An end that somebody names stays theirs, for planning to judge; one that was looked up may move.
     if not isinstance(ending, SpecificOffsets):
         _wait_for_decisions(snapshot, starts, ends)
     for where, start in starts.items():
@@ -101,6 +103,7 @@ def _start(log: PartitionLog, query: LogQuery, starting: OffsetSpec, if_too_late
                 f"{query.words.start_late} to start such partitions at their end"
             )
         return log.end
+    # Only an offset that was named can lie there. If it was right once, the log has been cut since.
     if start > log.end:
         sentence = (
             f"{query.words.starts} {name_of(log.where)} at offset {start}, and its log ends before offset {log.end}"
@@ -120,6 +123,7 @@ def _position(log: PartitionLog, spec: OffsetSpec) -> int | None:
         case Latest():
             return log.end
         case SpecificOffsets(offsets=offsets):
+            # No offset is negative, so that the two stand-ins cannot be taken for one.
             return {EARLIEST_OFFSET: log.earliest, LATEST_OFFSET: log.end}.get(offsets[log.where], offsets[log.where])
         case GlobalTimestamp() | PartitionTimestamps():
             return log.offset_for_time(_time(log, spec))

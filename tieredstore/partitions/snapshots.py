@@ -45,6 +45,7 @@ class LogSnapshots:
         self._clock = clock
         self._taken_at = 0.0
         self._problems: frozenset[str] = frozenset()
+        # In memory, though planners may share one in the bucket: who reads needs no right to write there.
         self._file = CatalogFile(MemoryObjectStore(), "catalog.arrows")
         self._cluster = cluster
         self._own_cluster: LiveCluster | None = None
@@ -55,6 +56,7 @@ class LogSnapshots:
             self.last = LogSnapshot.take(
                 self._open_source(), self.query, catalog_file=self._file, cluster=self._cluster or self._live()
             )
+            # Only now: a look that itself took longer than fresh_s would otherwise be stale at once.
             self._taken_at = self._clock()
             self._tell_of_problems(self.last)
         return self.last

@@ -102,6 +102,7 @@ def _live_extents(extents: Iterable[_Extent]) -> list[_Extent]:
 def _split_bytes(extents: Iterable[_Extent], limits: SplitLimits) -> int:
     if limits.min_splits is None:
         return limits.max_bytes
+    # Rounded down, so that there are rather more splits than fewer.
     total = sum(log.bytes_between(start, stop) for log, start, stop in extents)
     return max(1, min(limits.max_bytes, total // limits.min_splits))
 
@@ -144,5 +145,6 @@ def _live_splits(extents: list[_Extent], limits: SplitLimits, already: int) -> I
         most = min(most, -(-total // missing))
     for log, start, stop in extents:
         count = -(-(stop - start) // most)
+        # Equal parts, and no short one at the end that leaves a task with little to do.
         borders = [start + (stop - start) * number // count for number in range(count + 1)]
         yield from (LiveSplit(log.topic_id_partition, *window) for window in itertools.pairwise(borders))

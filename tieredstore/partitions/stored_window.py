@@ -63,8 +63,10 @@ class StoredWindow:
         """The records, in record batches without empty ones; ``position`` is behind a batch when it is given."""
         for first, last in stored_runs(self._lineage, *self._window):
             self.position = max(self.position, first)
+            # More than one run only where a segment goes away meanwhile: the next one begins behind it.
             while self.position < last:
                 yield from self._run(last)
+        # Offsets at the end may have no record: markers take some, and so does what was aborted or lost.
         self.position = max(self.position, self._window[1])
 
     def take_lost(self) -> list[LostOffsets]:
@@ -107,6 +109,7 @@ def read_record_split(
         except SegmentNotFound as error:
             raise DataLoss(_deleted_split(split, error)) from error
         return
+    # One by one, so that nothing but the segment that is gone is left out.
     for part in split.parts:
         alone = replace(split, parts=(part,))
         try:

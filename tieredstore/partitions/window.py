@@ -40,6 +40,7 @@ def read_window(
     """
     if not 0 <= start <= stop:
         raise ConfigError(f"there are no offsets from {start} up to {stop} of {log.topic_id_partition}")
+    # Below, losses are only told of: they are judged here, once for the whole window and before any record is given.
     chosen = replace(settings or ReadSettings(), isolation=query.isolation, on_data_loss="report")
     report_losses(losses_between(log, start, stop), query)
     return _read(log, start, stop, source, query, chosen, reader)
@@ -58,6 +59,7 @@ def _read(
         yield from StoredWindow(source, log.lineage, (start, min(stop, log.seam)), query, settings).batches()
     if log.live_start is None:
         return
+    # What lies between the seam and the broker's first offset was judged above.
     live = LiveSplit(log.topic_id_partition, max(start, log.seam, log.live_start), min(stop, log.end))
     if live.start < live.stop:
         yield from read_live_split(live, lambda: source, query, columns=tuple(settings.columns), reader=reader)

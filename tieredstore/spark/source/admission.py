@@ -87,6 +87,7 @@ class TriggerLimits:
             for where, share in shares(waiting, self.max_offsets).items():
                 ends[where] = windows[where][0] + share
         if self.max_bytes is not None:
+            # Within what the limit of offsets has left: both hold at once.
             ends = _within_bytes(
                 {where: (windows[where][0], ends[where]) for where in ends}, self.max_bytes, bytes_between
             )
@@ -98,6 +99,7 @@ def shares(waiting: Mapping[TopicPartition, int], limit: int) -> dict[TopicParti
     if sum(waiting.values()) <= limit:
         return dict(waiting)
     rest = dict(waiting)
+    # What these get beyond their share is taken from the others, of which more may fall below one by that.
     while small := _below_one(rest, limit):
         limit -= len(small)
         for where in small:
@@ -116,6 +118,7 @@ def _in_proportion(waiting: Mapping[TopicPartition, int], limit: int) -> dict[To
     total = sum(waiting.values())
     parts = {where: divmod(limit * size, total) for where, size in waiting.items()}
     left = limit - sum(whole for whole, _ in parts.values())
+    # By name where they are equal, so that the same windows always get the same ends.
     favoured = set(sorted(parts, key=lambda where: (-parts[where][1], where))[:left])
     return {where: whole + (where in favoured) for where, (whole, _) in parts.items()}
 
@@ -160,6 +163,7 @@ def _within_bytes(windows: Windows, limit: int, bytes_between: BytesBetween) -> 
 def _last_within(where: TopicPartition, window: tuple[int, int], limit: int, bytes_between: BytesBetween) -> int:
     """The greatest end in ``window`` with at most ``limit`` bytes before it, one offset on at least."""
     start, stop = window
+    # By halves: a size is arithmetic on segments that are known, and does not fall as the range grows.
     fits, ahead = min(start + 1, stop), stop
     while fits < ahead:
         middle = (fits + ahead + 1) // 2

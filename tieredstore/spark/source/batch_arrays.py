@@ -69,6 +69,7 @@ class BatchArrays:
         collected: list[pa.RecordBatch] = []
         left = _MOST_BYTES
         for batch in self._decoder.decode([content]):
+            # Counted while it decodes: a few stored bytes may stand for very many.
             left -= _size([batch])
             if left < 0:
                 raise ConfigError(

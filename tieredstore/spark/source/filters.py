@@ -80,6 +80,7 @@ def _both(one: frozenset[_Value] | None, other: frozenset[_Value] | None) -> fro
 
 def bounds_of(filters: Iterable[Filter]) -> Bounds:
     """What all ``filters`` together leave; one that is not of topic, partition, offset or timestamp is skipped."""
+    # Spark applies every filter again: one that is not understood costs time, and no row.
     bounds = Bounds()
     for one in filters:
         match one:
@@ -110,6 +111,7 @@ def _among(column: str, values: Sequence[object]) -> Bounds:
         case "partition" if numbers := _all(values, int):
             return Bounds(partitions=frozenset(numbers))
         case "offset" if numbers := _all(values, int):
+            # One window, although the values may lie far apart: rows between them are left out by Spark.
             return Bounds(first_offset=min(numbers), stop_offset=max(numbers) + 1)
         case "timestamp" if times := _all(values, datetime):
             return _from(column, min(times, key=_microseconds), beyond=False)

@@ -64,6 +64,7 @@ def _check_numbers(
         one, other = (start_name, end_name) if different[0] in first else (end_name, start_name)
         raise ConfigError(f"{one} names {topic}-{partition} and {other} does not: both must name the same partitions")
     for (topic, partition), start in first.items():
+        # What -1 and -2 stand for only the log tells.
         if 0 <= last[topic, partition] < start:
             raise ConfigError(
                 f"{topic}-{partition} would start at {start} ({start_name}), after its end at "
@@ -72,6 +73,7 @@ def _check_numbers(
 
 
 def _spec(texts: OptionTexts, side: str, default: OffsetSpec) -> OffsetSpec:
+    # The first that is given counts, as in Spark's Kafka source; the others are not looked at.
     if (timestamp := texts.whole(f"{side}Timestamp", 0)) is not None:
         return GlobalTimestamp(timestamp)
     if (timestamps := texts.of_partitions(f"{side}OffsetsByTimestamp", 0, _TIMES_EXAMPLE)) is not None:

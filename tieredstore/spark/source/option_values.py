@@ -14,6 +14,7 @@ from tieredstore.spark.source.rows import COLUMNS, COLUMNS_WITH_HEADERS
 
 _MAX_SHOWN: Final = 80
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
+# No more digits than Java's long has, so that int() is not given a text of any length.
 _WHOLE: Final = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 _MEASURE: Final = re.compile(r"([0-9]{1,19})\s*([a-z]*)", re.ASCII)
 
@@ -162,6 +163,7 @@ class OptionTexts:
         try:
             value = json.loads(text, object_pairs_hook=_without_doubles)
         except (ValueError, RecursionError):
+            # The latter by brackets in brackets, some thousand deep.
             value = None
         if not isinstance(value, dict):
             self._refuse(name, f"JSON such as {example}, each name once")
@@ -208,6 +210,7 @@ def _whole_of(name: str, what: str, number: object, low: int, high: int) -> int:
     """A number of JSON, or a text of one, which Spark takes as well."""
     if isinstance(number, str) and _WHOLE.fullmatch(number):
         number = int(number)
+    # True is an int in Python, and no number in JSON.
     if isinstance(number, bool) or not isinstance(number, int) or not low <= number <= high:
         shown = str(number)[:_MAX_SHOWN]
         raise ConfigError(f"the option {name} has {shown!r} for {what}; expected is a whole number of {low} or more")
@@ -215,6 +218,7 @@ def _whole_of(name: str, what: str, number: object, low: int, high: int) -> int:
 
 
 def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # JSON lets a name come twice, and the last one would win: of two offsets for a partition one is a mistake.
     fields = dict(pairs)
     if len(fields) < len(pairs):
         raise ValueError

@@ -129,6 +129,7 @@ def _strategy(texts: OptionTexts) -> Literal["error", "latest"]:
 
 def _isolation(texts: OptionTexts) -> Isolation:
     levels = "read_committed", "read_uncommitted"
+    # Under its Kafka name too, so that a job that reads from brokers keeps its options.
     ours, kafkas = texts.choice("isolationLevel", *levels), texts.choice(ISOLATION, *levels)
     if ours is not None and kafkas is not None and ours != kafkas:
         raise ConfigError(f"isolationLevel is {ours} and {ISOLATION} is {kafkas}: give one of them, or the same twice")
@@ -155,6 +156,7 @@ def _topic_ids(texts: OptionTexts, selection: Selection) -> dict[str, Uuid]:
         case Assign(partitions=partitions):
             selected = {topic for topic, _ in partitions}
         case _:
+            # What a pattern selects is known only when the topics are listed.
             selected = set(ids)
     if surplus := sorted(set(ids) - selected):
         raise ConfigError(f"the option topicIds names {', '.join(surplus)}, which is not among the topics to read")

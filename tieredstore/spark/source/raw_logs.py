@@ -71,6 +71,7 @@ def _check_beginning(name: LogName, content: memoryview) -> None:
     if name.base_offset is None or len(content) < _BASE_OFFSET_SIZE:
         return
     first = int.from_bytes(content[:_BASE_OFFSET_SIZE], "big", signed=True)
+    # It may well begin later: compaction takes a log's first records and leaves its name.
     if first < name.base_offset:
         raise BatchCorrupt(
             f"its first record batch begins at offset {first}, before the {name.base_offset} of its name"

@@ -71,6 +71,7 @@ class StreamOffsets:
         """What :meth:`to_json` made; ConfigError for anything else, such as what another source left."""
         fields = _object(value, "what they are")
         version = fields.get("version")
+        # Not by isinstance: true is an int in Python, and equal to 1.
         if type(version) is not int or version != _VERSION:
             raise _foreign(f"their version is {str(version)[:20]}, and {_VERSION} is known here")
         if set(fields) - {_INITIAL} != _FIELDS:
@@ -108,6 +109,7 @@ class StreamOffsets:
         moved = StreamOffsets.at(ends, logs)
         stay = {where: at for where, at in self.offsets.items() if self._has_id(where[0], moved.topic_ids)}
         ids = {topic: self.topic_ids[topic] for topic, _ in stay} | dict(moved.topic_ids)
+        # The first batch ends here, and keeps where it began; from the second on nobody asks for that again.
         return StreamOffsets({**stay, **moved.offsets}, ids, stay if self.initial == self.offsets else None)
 
     def begins(self, logs: Mapping[TopicPartition, LogBounds], on_loss: OnLoss) -> dict[TopicPartition, int]:
@@ -160,6 +162,8 @@ class StreamOffsets:
     def _begin(self, where: TopicPartition, log: LogBounds, on_loss: OnLoss) -> int:
         known = self._known(where, log.topic_id)
         if known is None:
+            # A partition that was added to a topic begins at 0; if not, retention was faster than the stream.
+            # A topic that was created again is told of elsewhere, once for all of its partitions.
             if log.earliest and self.topic_ids.get(where[0], log.topic_id) == log.topic_id:
                 on_loss(f"{name_of(where)} is new, and it begins at offset {log.earliest} instead of 0")
             return log.earliest

@@ -63,6 +63,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 snapshot.check_selected(self._query)
             except ResourceNotFound as error:
+                # No error as for a batch: topics may be made after the stream that reads them has started.
                 _logger.warning("%s; a stream waits for them", error)
             begins = starting_offsets(
                 snapshot, self._query, self._options.starting, if_too_late=self._options.timestamp_strategy
@@ -91,6 +92,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """The tasks of a batch: of one that :meth:`latestOffset` has just found, or one to be read again."""
         with one_sentence():
+            # That by which the batch's end was chosen: a newer one costs a listing and tells nothing more of it.
             snapshot = self._logs.last or self._logs.current()
             first, last = StreamOffsets.from_json(start), StreamOffsets.from_json(end)
             windows = first.windows_to(last, snapshot.logs, self._on_loss)
