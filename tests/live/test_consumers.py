@@ -16,14 +16,14 @@ from tieredstore.live.faults import Trouble
 class IdleConsumer:
     """Stands in for librdkafka's."""
 
-    made: list[IdleConsumer]
+    instances: list[IdleConsumer]
 
     def __init__(self, configuration: object) -> None:
         self.trouble = Trouble()
         self.statistics = Statistics()
         self.is_closed = False
         self.on_unassign: Callable[[], None] = lambda: None
-        self.made.append(self)
+        self.instances.append(self)
 
     def unassign(self) -> None:
         self.on_unassign()
@@ -33,36 +33,36 @@ class IdleConsumer:
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[IdleConsumer]]:
-    IdleConsumer.made = []
+def idle_consumers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[IdleConsumer]]:
+    IdleConsumer.instances = []
     monkeypatch.setattr(consumers, "LiveConsumer", IdleConsumer)
-    yield IdleConsumer.made
-    del IdleConsumer.made
+    yield IdleConsumer.instances
+    del IdleConsumer.instances
 
 
-def test_a_pool_that_is_closed_while_one_comes_back(made: list[IdleConsumer]) -> None:
+def test_a_pool_that_is_closed_while_one_comes_back(idle_consumers: list[IdleConsumer]) -> None:
     pool = ConsumerPool({})
     with pool.lent():
-        made[0].on_unassign = pool.close
-    assert made[0].is_closed
+        idle_consumers[0].on_unassign = pool.close
+    assert idle_consumers[0].is_closed
 
 
-def test_one_that_cannot_be_used_again_is_closed(made: list[IdleConsumer]) -> None:
+def test_one_that_cannot_be_used_again_is_closed(idle_consumers: list[IdleConsumer]) -> None:
     def fail() -> None:
         raise KafkaException(KafkaError(KafkaError._STATE))
 
     pool = ConsumerPool({})
     with pool.lent():
-        made[0].on_unassign = fail
-    assert made[0].is_closed
+        idle_consumers[0].on_unassign = fail
+    assert idle_consumers[0].is_closed
     with pool.lent():
-        assert len(made) == 2
+        assert len(idle_consumers) == 2
 
 
-def test_trouble_of_one_read_is_not_the_next_ones(made: list[IdleConsumer]) -> None:
+def test_trouble_of_one_read_is_not_the_next_ones(idle_consumers: list[IdleConsumer]) -> None:
     pool = ConsumerPool({})
     with pool.lent() as consumer:
         consumer.trouble.note(KafkaError(KafkaError._TRANSPORT))
     with pool.lent() as consumer:
-        assert len(made) == 1
+        assert len(idle_consumers) == 1
         assert consumer.trouble.noted is None
