@@ -82,3 +82,35 @@ def test_a_child_forked_amid_loads_reads_on_and_reads_anew_and_so_does_its_paren
         tmp_path,
         cache,
     )
+
+
+@pytest.mark.parametrize("cache", ["", "memory"])
+def test_a_child_forked_between_two_chunks_goes_on_with_the_next_one(cache: str, tmp_path: Path) -> None:
+    run_fresh(
+        """
+        import os, signal, sys, warnings
+        from pathlib import Path
+        from tests.support.small_segments import MODES, memory_settings, new_metadata, write_segment
+        from tieredstore.remote import RemoteStorageManager
+
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, from Python 3.12 on
+        log = os.urandom(20_000)
+        chosen = {"fetch.chunk.cache.class": "memory", "fetch.chunk.cache.size": "-1"} if sys.argv[2] else {}
+        settings = memory_settings(1000, mode=MODES["zstd+enc"], fetch={"fetch.coalesce.max.bytes": "3000"}, cache=chosen)
+        metadata = new_metadata(len(log))
+        with RemoteStorageManager(settings) as manager:
+            manager.copy_log_segment_data(metadata, write_segment(Path(sys.argv[1]), log))
+            for border in (0, 1, 7, 18, 19):
+                with manager.open(metadata) as stream:
+                    chunks = stream.chunks()
+                    read = b"".join(bytes(next(chunks)) for _ in range(border + 1))
+                    child = os.fork()
+                    if not child:
+                        signal.alarm(40)
+                        os._exit(0 if read + b"".join(map(bytes, chunks)) == log else 3)
+                    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, border
+                    assert read + b"".join(map(bytes, chunks)) == log
+        """,
+        str(tmp_path),
+        cache,
+    )

@@ -231,6 +231,8 @@ class SegmentStream(io.RawIOBase):
 
     def _advance(self, size: int) -> None:
         self._position += size
+        if not self._scheduled:  # the process was forked while somebody looked at the chunk
+            return
         chunk = self._scheduled[0].chunk
         # The last chunk of a range may be wanted in part only: its memory is not needed any longer either.
         if self._position >= min(self._segment.index.original_range(chunk).stop, self._range.stop):
