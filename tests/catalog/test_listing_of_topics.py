@@ -90,3 +90,22 @@ def test_a_few_topics_of_a_large_store_do_not_cost_its_pages() -> None:
     fill(store, ["a", "other-05000", "z"])
     assert len(listed(store, ["a", "other-05000", "z"])) == 4  # two lives of other-05000
     assert store.pages <= 6
+
+
+class AzuresPages(PagedStore):
+    """Starts at no key: the pages before it are asked for as well."""
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        return (info for info in super().list(prefix) if start_after is None or info.key > start_after)
+
+
+def test_nor_where_a_listing_starts_at_no_key() -> None:
+    store = AzuresPages()
+    fill(store, [f"other-{number:05d}" for number in range(10_000)])
+    fill(store, ["z"])
+    topics = [f"other-{number:05d}" for number in range(0, 10_000, 500)]
+    assert len(listed(store, [*topics, "z"])) == len(topics) + 1
+    assert store.pages <= 4 * len(topics)
+    store.pages = 0
+    assert len(listed(store, ["other-09000", "z"])) == 2
+    assert store.pages <= 4

@@ -96,7 +96,8 @@ def test_a_child_forked_between_two_chunks_goes_on_with_the_next_one(cache: str,
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, from Python 3.12 on
         log = os.urandom(20_000)
         chosen = {"fetch.chunk.cache.class": "memory", "fetch.chunk.cache.size": "-1"} if sys.argv[2] else {}
-        settings = memory_settings(1000, mode=MODES["zstd+enc"], fetch={"fetch.coalesce.max.bytes": "3000"}, cache=chosen)
+        fetch = {"fetch.coalesce.max.bytes": "3000"}
+        settings = memory_settings(1000, mode=MODES["zstd+enc"], fetch=fetch, cache=chosen)
         metadata = new_metadata(len(log))
         with RemoteStorageManager(settings) as manager:
             manager.copy_log_segment_data(metadata, write_segment(Path(sys.argv[1]), log))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -56,9 +57,7 @@ class Scope:
         """The longest text that starts all keys in scope; some others may start with it too."""
         if self.topics is not None:
             # What the first and the last of sorted texts begin with, all between them begin with.
-            ends = min(self.topics, default=""), max(self.topics, default="")
-            same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*ends, strict=False))
-            return prefix + "".join(letter for letter, _ in same)
+            return prefix + _common(min(self.topics, default=""), max(self.topics, default=""))
         return listing_prefix(prefix, self.topic, self.topic_id, self.partition)
 
     def start_after(self, prefix: str) -> str | None:
@@ -118,35 +117,62 @@ def _listed(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[ObjectInf
     """The objects in scope and some beside them, in key order.
 
     Of several topics the keys are listed together: one request has a thousand of them, and a request for each topic
-    would be made before anything is known. Where much lies between two topics that nobody asked for, the listing
-    begins anew behind it, so that a few topics of a large store cost no more than a listing each.
+    would be made before anything is known. Where much lies between two topics that nobody asked for, those that are
+    left are halved, and the halves are listed by themselves: a few topics of a large store cost a few pages each.
     """
-    if not scope.topics:
-        start_after = scope.start_after(prefix)
-        return iter(()) if scope.topics is not None else store.list(scope.listing_prefix(prefix), start_after)
-    return _listed_with_jumps(store, scope.listing_prefix(prefix), [listing_prefix(prefix, t) for t in scope.topics])
+    if scope.topics is None:
+        return store.list(scope.listing_prefix(prefix), scope.start_after(prefix))
+    return _listed_together(store, [listing_prefix(prefix, topic) for topic in scope.topics])
 
 
-def _listed_with_jumps(store: ObjectStore, common: str, prefixes: Iterable[str]) -> Iterator[ObjectInfo]:
-    """What starts with one of ``prefixes``, all of which start with ``common``, and less than a page between them."""
-    ahead = sorted(prefixes)
-    while ahead:
+def _listed_together(store: ObjectStore, prefixes: Iterable[str]) -> Iterator[ObjectInfo]:
+    """What starts with one of ``prefixes`` in key order, and less than a page at a time of what lies between them.
+
+    By prefixes alone: a listing that starts behind a key still asks some services for all pages before it.
+    """
+    groups: list[list[str]] = [_without_nested(prefixes)]
+    crowded: set[str] = set()
+    while groups:
+        ahead: deque[str] = deque(groups.pop())
+        if not ahead:
+            continue
+        common = _common(ahead[0], ahead[-1])
+        # What was too much in between would be met again.
+        is_given_up = common in crowded
         passed = 0
-        # No object has a prefix as its whole key. A new listing is the same as going on, for what is behind its start.
-        for info in store.list(common, start_after=ahead[0]):
+        for info in () if is_given_up else store.list(common):
             while ahead and not info.key.startswith(ahead[0]) and info.key > ahead[0]:
-                del ahead[0]
+                ahead.popleft()
             if not ahead:
-                return
+                break
             if info.key.startswith(ahead[0]):
                 passed = 0
                 yield info
                 continue
             passed += 1
             if passed == _PAGE:
+                is_given_up = True
+                crowded.add(common)
                 break
-        else:
-            return
+        if is_given_up:
+            rest = list(ahead)
+            # The first half is next.
+            groups += [rest[len(rest) // 2 :], rest[: len(rest) // 2]]
+
+
+def _common(first: str, last: str) -> str:
+    """What both begin with."""
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
+    return "".join(letter for letter, _ in same)
+
+
+def _without_nested(prefixes: Iterable[str]) -> list[str]:
+    """Sorted, without those whose keys another one's listing has too."""
+    outer: list[str] = []
+    for prefix in sorted(prefixes):
+        if not outer or not prefix.startswith(outer[-1]):
+            outer.append(prefix)
+    return outer
 
 
 def _ours(prefix: str, listed: Iterable[ObjectInfo]) -> Iterator[tuple[ObjectKey, Suffix, ObjectInfo]]:
