@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import ConfigError, DataLoss, ResourceNotFound
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.model import TopicIdPartition
+from tieredstore.partitions.losses import name_of
 from tieredstore.partitions.stored_window import StoredWindow
 from tieredstore.records.numbers import int64_values
 from tieredstore.records.settings import ReadSettings
@@ -43,17 +44,19 @@ def read_live_split(
     query: LogQuery,
     *,
     columns: Sequence[str] = COLUMNS,
+    settings: ReadSettings | None = None,
     reader: LiveReader | None = None,
 ) -> Generator[pa.RecordBatch, None, None]:
     """The records of a stretch of the broker's log, in record batches without empty ones.
 
     What the broker has deleted by now is read from the bucket, which is opened for that only, if it was copied there.
     Where neither has it that is DataLoss, or by the query's policy a warning and the read goes on where the broker
-    begins. ``reader`` has the clients to read by, one of this read's own if it is None. ConfigError for a query
-    without client properties.
+    begins. ``settings`` say how the bucket is read, all but the columns. ``reader`` has the clients to read by, one of
+    this read's own if it is None. ConfigError for a query without client properties.
     """
+    chosen = replace(settings or ReadSettings(), columns=columns)
     with open_reader(query) if reader is None else nullcontext(reader) as live:
-        yield from _read(split, live, open_source, query, columns)
+        yield from _read(split, live, open_source, query, chosen)
 
 
 def open_reader(query: LogQuery) -> LiveReader:
@@ -75,9 +78,9 @@ def _read(
     live: LiveReader,
     open_source: Callable[[], SegmentSource],
     query: LogQuery,
-    columns: Sequence[str],
+    settings: ReadSettings,
 ) -> Generator[pa.RecordBatch, None, None]:
-    partition, position = split.partition, split.start
+    partition, position, columns = split.partition, split.start, settings.columns
     with_offsets = tuple(dict.fromkeys((*columns, "offset")))
     while position < split.stop:
         try:
@@ -95,14 +98,14 @@ def _read(
             if late is not None:
                 # Nothing is lost then, whatever the policy; behind them the broker goes on.
                 lineage, end = late
-                yield from StoredWindow(
-                    source, lineage, (position, end), query, ReadSettings(columns=columns)
-                ).batches()
+                yield from StoredWindow(source, lineage, (position, end), query, settings).batches()
                 position = end
             elif query.fails_on_loss:
                 raise
             else:
-                _logger.warning("%s", error)
+                # The broker may have deleted more since it told of the error.
+                where, last = name_of((partition.topic, partition.partition)), min(begins, split.stop) - 1
+                _logger.warning("offsets %d to %d of %s are lost: %s", position, last, where, error)
                 position = begins
         else:
             return

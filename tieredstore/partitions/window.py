@@ -62,4 +62,5 @@ def _read(
     # What lies between the seam and the broker's first offset was judged above.
     live = LiveSplit(log.topic_id_partition, max(start, log.seam, log.live_start), min(stop, log.end))
     if live.start < live.stop:
-        yield from read_live_split(live, lambda: source, query, columns=tuple(settings.columns), reader=reader)
+        columns = tuple(settings.columns)
+        yield from read_live_split(live, lambda: source, query, columns=columns, settings=settings, reader=reader)

@@ -1,0 +1,90 @@
+"""A read of the broker that retention overtakes: without a server, so that each moment can be chosen."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+from tests.support.spark_stream_topics import FIRST_ID, Bucket
+from tieredstore.errors import DataLoss
+from tieredstore.live import LiveReader, LiveTopic
+from tieredstore.model import TopicIdPartition, TopicPartition
+from tieredstore.partitions import (
+    LiveSplit,
+    LogQuery,
+    PartitionLog,
+    Subscribe,
+    live_window,
+    read_live_split,
+    read_window,
+)
+from tieredstore.partitions.stored_window import StoredWindow
+from tieredstore.records import ReadSettings
+
+ORDERS = TopicIdPartition(FIRST_ID, "orders", 0)
+QUERY = LogQuery(Subscribe(("orders",)), client={"bootstrap.servers": "localhost:1"}, on_data_loss="report")
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[Bucket]:
+    topics = Bucket(tmp_path)
+    yield topics
+    topics.close()
+
+
+class HurriedBroker:
+    """A reader, and its cluster, of a broker that goes on deleting: up to 7 when it is read, up to 9 when asked."""
+
+    def __init__(self) -> None:
+        self.cluster = self
+
+    def read(self, topic: str, partition: int, start: int, stop: int, **more: Any) -> Iterator[pa.RecordBatch]:
+        if start < 9:
+            raise DataLoss(f"offsets {start} to 6 are gone from {topic}-{partition}, which begins at offset 7 now")
+        untyped: Any = pa
+        yield untyped.record_batch({"offset": untyped.array(range(start, stop), untyped.int64())})
+
+    def topic(self, topic: str) -> LiveTopic:
+        return LiveTopic(topic, FIRST_ID, (0,))
+
+    def earliest_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(partitions, 9)
+
+
+def broker() -> LiveReader:
+    return cast("LiveReader", HurriedBroker())
+
+
+def test_a_loss_is_told_as_far_as_it_goes(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
+    split = LiveSplit(ORDERS, 3, 12)
+    with caplog.at_level(logging.WARNING):
+        batches: list[Any] = list(
+            read_live_split(split, lambda: bucket.manager, QUERY, columns=("offset",), reader=broker())
+        )
+    assert [batch.to_pydict()["offset"] for batch in batches] == [[9, 10, 11]]
+    assert "offsets 3 to 8 of orders-0 are lost" in caplog.text
+
+
+def test_late_copies_are_read_as_the_rest_of_the_bucket_is(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings_of_reads: list[ReadSettings] = []
+
+    class Watched(StoredWindow):
+        def __init__(self, *arguments: Any) -> None:
+            settings_of_reads.append(arguments[-1])
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(live_window, "StoredWindow", Watched)
+    bucket.write(12)
+    log = PartitionLog("orders", 0, FIRST_ID, None, seam=0, earliest=0, end=12, live_start=0)
+    settings = ReadSettings(columns=("offset",), on_corrupt="skip", max_batch_bytes=1 << 20, check_crc=False)
+    batches: list[Any] = list(
+        read_window(log, 3, 12, source=bucket.manager, query=QUERY, settings=settings, reader=broker())
+    )
+    assert [offset for batch in batches for offset in batch.to_pydict()["offset"]] == list(range(3, 12))
+    (chosen,) = settings_of_reads
+    assert (chosen.on_corrupt, chosen.max_batch_bytes, chosen.check_crc) == ("skip", 1 << 20, False)
