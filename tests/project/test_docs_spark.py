@@ -69,12 +69,20 @@ def test_the_examples_of_spark_run(spark: SparkSession, orders: TieredTopic, tmp
     assert "orders" in shown.getvalue()
 
 
-def test_the_example_of_a_live_read_runs(orders: TieredTopic) -> None:
-    (code,) = blocks(REPOSITORY / "docs" / "live.md", "python")
+def test_the_examples_of_live_reads_run(orders: TieredTopic) -> None:
+    one_read, many_reads = (
+        code.replace("127.0.0.1:9092", orders.server.bootstrap_servers)
+        for code in blocks(REPOSITORY / "docs" / "live.md", "python")
+    )
+    assert sum(map(int, printed_by(one_read).split())) == 900
+    assert printed_by(many_reads).split() == ["0", "900"]
+
+
+def printed_by(code: str) -> str:
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
-        exec(compile(code.replace("127.0.0.1:9092", orders.server.bootstrap_servers), "<example>", "exec"), {})
-    assert sum(map(int, shown.getvalue().split())) == 900
+        exec(compile(code, "<example>", "exec"), {})
+    return shown.getvalue()
 
 
 def with_places(code: str, places: Mapping[str, str]) -> str:

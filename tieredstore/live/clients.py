@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaException
+from confluent_kafka import Consumer, KafkaException, Message
 from confluent_kafka.admin import AdminClient
 
 from tieredstore.errors import ConfigError
@@ -52,6 +52,15 @@ class LiveConsumer(Consumer):
         self.statistics = Statistics()
         _construct(super().__init__, configuration, self.trouble, {"stats_cb": self.statistics.hear})
         leave_to_parent(self)  # destroying one waits for threads that a forked child does not have
+
+    def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
+        """As the library's, which an interrupt ends as it ends anything else."""
+        try:
+            return super().consume(num_messages, timeout)
+        except SystemError as error:
+            # About half of the times confluent-kafka 2.16 loses what a signal's handler raised while it waited, and
+            # returns an error without saying which.
+            raise KeyboardInterrupt from error
 
 
 class LiveAdmin(AdminClient):

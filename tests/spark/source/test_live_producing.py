@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
+import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -185,6 +186,7 @@ def test_a_running_query_across_the_seam(
     )
     with traffic.turning(25):
         pass
+    time.sleep(1.2)  # what a stream knows of its logs is up to a second old
     query.processAllAvailable()
     query.stop()
     check_sink(spark.read.parquet(str(tmp_path / "sink")), traffic)

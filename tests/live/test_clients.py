@@ -1,0 +1,31 @@
+"""librdkafka's clients as we make them."""
+
+from __future__ import annotations
+
+from tests.support.fresh_python import run_fresh
+
+
+def test_an_interrupt_is_one_whenever_it_comes() -> None:
+    """In a process of its own, since the signal is the process's. No broker is there: a consumer waits all the same."""
+    printed = run_fresh("""
+import os
+import signal
+import threading
+from confluent_kafka import TopicPartition
+from tieredstore.live.clients import LiveConsumer
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a run in the background begins with interrupts ignored
+consumer = LiveConsumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "none", "log_level": "0"})
+consumer.assign([TopicPartition("none", 0, 0)])
+ends = []
+for moment in range(1, 31):
+    threading.Timer(0.01 * moment, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try:
+        while True:
+            consumer.consume(1, 0.1)
+    except BaseException as error:
+        ends.append(type(error).__name__)
+consumer.close()
+print(*sorted(set(ends)))
+""")
+    assert printed == "KeyboardInterrupt\n"
