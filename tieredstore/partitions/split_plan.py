@@ -142,7 +142,8 @@ def _live_splits(extents: list[_Extent], limits: SplitLimits, already: int) -> I
     total = sum(stop - start for _, start, stop in extents)
     most = limits.max_records or total
     if missing > 0:
-        most = min(most, -(-total // missing))
+        # Rounded down, so that there are rather more splits than fewer.
+        most = max(1, min(most, total // missing))
     for log, start, stop in extents:
         count = -(-(stop - start) // most)
         # Equal parts, and no short one at the end that leaves a task with little to do.
