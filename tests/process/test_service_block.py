@@ -1,0 +1,100 @@
+"""A service within a larger process: begun and ended by a block, without signals."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.support.service_process import fetched
+from tieredstore.errors import ConfigError, StoreUnavailable
+from tieredstore.process.service import Service
+from tieredstore.process.stopping import Stop
+
+
+def idle(stop: Stop) -> None:
+    while not stop.wait(60):
+        pass
+
+
+def threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("tieredstore-")}
+
+
+def test_within_a_larger_process_the_end_of_the_block_stops_and_leaves_no_thread_and_no_port() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    with Service("within", {"idle": idle}, listen=("127.0.0.1", 0)) as service:
+        assert service.endpoint is not None
+        assert fetched(service.endpoint.port, "/readyz")[0] == 200
+        assert "tieredstore-within-idle" in threads()
+        assert signal.getsignal(signal.SIGTERM) == before
+    assert threads() == set()
+    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+    with socket.create_server(("127.0.0.1", service.endpoint.port)):
+        pass
+
+
+def test_within_a_larger_process_a_thread_s_error_is_raised_at_the_end_of_the_block() -> None:
+    def failing(stop: Stop) -> None:
+        raise StoreUnavailable("not now")
+
+    with pytest.raises(StoreUnavailable, match="not now"), Service("within", {"failing": failing, "idle": idle}) as it:
+        assert it.join() == ()
+    assert threads() == set()
+
+
+def test_within_a_larger_process_work_that_ends_by_itself_is_not_waited_for_longer() -> None:
+    with Service("within", {"quick": lambda stop: None}) as service:
+        assert service.join() == ()
+        assert not service.stopping.is_asked
+    assert threads() == set()
+
+
+def test_threads_that_go_on_are_named_when_the_time_is_up() -> None:
+    go_on = threading.Event()
+
+    def slow(stop: Stop) -> None:
+        go_on.wait(60)
+
+    with Service("within", {"slow": slow}, drain_s=0.1) as service:
+        assert service.join(0.05) == ("slow",)
+        service.stop()
+        assert service.join() == ("slow",)
+        go_on.set()
+        assert service.join(20) == ()
+
+
+def test_an_address_that_cannot_be_listened_on_begins_no_thread() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        service = Service("within", {"idle": idle}, listen=("127.0.0.1", taken.getsockname()[1]))
+        with pytest.raises(ConfigError, match="choose another address or port"), service:
+            pass
+    for port in (-1, 70_000):
+        with pytest.raises(ConfigError), Service("within", {}, listen=("127.0.0.1", port)):
+            pass
+    assert threads() == set()
+
+
+def test_a_service_is_run_on_the_main_thread_only() -> None:
+    messages: list[str] = []
+
+    def run() -> None:
+        try:
+            Service("within", {"idle": idle}).run()
+        except RuntimeError as error:
+            messages.append(str(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert messages == ["signals reach the main thread only: run a service there, or use it in a with block"]
+
+
+def test_drain_times_that_cannot_be_are_refused() -> None:
+    for drain_s in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ConfigError):
+            Stop(drain_s)
