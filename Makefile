@@ -22,7 +22,7 @@ demo: $(VENV)/installed ## real Kafka segments into a store (STORE=filesystem or
 
 # Coverage of product code by branch; it must not fall under the floor in pyproject.toml.
 test: static $(VENV)/servers/installed ## everything CI runs
-	$(BIN)/python -m pytest --numprocesses 2 --cov --cov-report=term:skip-covered $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --cov --cov-report=term:skip-covered --durations=40 $(PYTEST_ARGS)
 
 # The type checkers take a core each.
 static: toolchain
