@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -20,11 +23,18 @@ def idle(stop: Stop) -> None:
         pass
 
 
-def threads() -> set[str]:
-    return {thread.name for thread in threading.enumerate() if thread.name.startswith("tieredstore-")}
+Threads: TypeAlias = Callable[[], set[str]]
 
 
-def test_within_a_larger_process_the_end_of_the_block_stops_and_leaves_no_thread_and_no_port() -> None:
+@pytest.fixture
+def threads() -> Threads:
+    """The names of those begun since the test began: others of this process belong to tests before it."""
+    gc.collect()
+    before = frozenset(threading.enumerate())
+    return lambda: {thread.name for thread in threading.enumerate() if thread not in before}
+
+
+def test_within_a_larger_process_the_end_of_the_block_stops_and_leaves_no_thread_and_no_port(threads: Threads) -> None:
     before = signal.getsignal(signal.SIGTERM)
     descriptors = len(list(Path("/proc/self/fd").iterdir()))
     with Service("within", {"idle": idle}, listen=("127.0.0.1", 0)) as service:
@@ -38,7 +48,7 @@ def test_within_a_larger_process_the_end_of_the_block_stops_and_leaves_no_thread
         pass
 
 
-def test_within_a_larger_process_a_thread_s_error_is_raised_at_the_end_of_the_block() -> None:
+def test_within_a_larger_process_a_thread_s_error_is_raised_at_the_end_of_the_block(threads: Threads) -> None:
     def failing(stop: Stop) -> None:
         raise StoreUnavailable("not now")
 
@@ -47,7 +57,7 @@ def test_within_a_larger_process_a_thread_s_error_is_raised_at_the_end_of_the_bl
     assert threads() == set()
 
 
-def test_within_a_larger_process_work_that_ends_by_itself_is_not_waited_for_longer() -> None:
+def test_within_a_larger_process_work_that_ends_by_itself_is_not_waited_for_longer(threads: Threads) -> None:
     with Service("within", {"quick": lambda stop: None}) as service:
         assert service.join() == ()
         assert not service.stopping.is_asked
@@ -68,7 +78,7 @@ def test_threads_that_go_on_are_named_when_the_time_is_up() -> None:
         assert service.join(20) == ()
 
 
-def test_an_address_that_cannot_be_listened_on_begins_no_thread() -> None:
+def test_an_address_that_cannot_be_listened_on_begins_no_thread(threads: Threads) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         service = Service("within", {"idle": idle}, listen=("127.0.0.1", taken.getsockname()[1]))
         with pytest.raises(ConfigError, match="choose another address or port"), service:
