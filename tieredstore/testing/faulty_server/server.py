@@ -1,0 +1,147 @@
+"""An HTTP server on the loopback interface that speaks a cloud's protocol, and lies in the ways that it is told."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+from tieredstore.testing.faulty_server.service import Service, Step
+from tieredstore.testing.faulty_server.way import Exchange, Way
+from tieredstore.testing.faulty_server.wire import Answer, Cut, Pause, Piece, Reply, Request, read_request
+
+_TO_RESET: Final = struct.pack("ii", 1, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request that came, what it was for, and the way in which it was answered (None: honestly)."""
+
+    step: Step
+    request: Request
+    way: Way | None
+
+
+class FaultyServer:
+    """A running server of one bucket; a context manager. Every client has a thread of its own.
+
+    It is honest until it is told a ``Way``. ``asked`` is every request, in the order in which they came.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.asked: list[Asked] = []
+        self._ways: list[Way] = []
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._calm = threading.Event()
+        self._connections: set[socket.socket] = set()
+        self._threads: list[threading.Thread] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def __enter__(self) -> Self:
+        self._start(self._accept)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopping.set()
+        self._calm.set()
+        # Closing a socket does not wake the thread that waits for it.
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self.cut_all()
+        for thread in self._threads:
+            thread.join(10)
+        self._listener.close()
+
+    def lie(self, *ways: Way) -> None:
+        """From now on, answer in the first of ``ways`` that is of a request's step."""
+        with self._lock:
+            self._calm.clear()
+            self._ways = list(ways)
+
+    def be_honest(self) -> None:
+        """Tell no more lies; answers that are on their way in a lie's pace end at once."""
+        with self._lock:
+            self._ways = []
+            self._calm.set()
+
+    def forget(self) -> None:
+        """Be honest, and hold nothing."""
+        self.be_honest()
+        self.service.objects.clear()
+        self.asked.clear()
+
+    def cut_all(self) -> None:
+        """End every connection."""
+        for connection in list(self._connections):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def steps(self) -> list[Step]:
+        """What the requests so far were for."""
+        return [asked.step for asked in list(self.asked)]
+
+    def _start(self, target: object, *arguments: object) -> None:
+        if callable(target):
+            thread = threading.Thread(target=target, args=arguments, name="faulty-server", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _accept(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                connection = self._listener.accept()[0]
+            except OSError:
+                return
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._connections.add(connection)
+            self._start(self._serve, connection)
+
+    def _serve(self, connection: socket.socket) -> None:
+        with suppress(OSError, ValueError), connection, connection.makefile("rb") as stream:
+            while (request := read_request(stream, connection.sendall)) is not None:
+                if not self._answer(connection, request):
+                    break
+        self._connections.discard(connection)
+
+    def _answer(self, connection: socket.socket, request: Request) -> bool:
+        """Whether the connection goes on."""
+        step = self.service.step(request)
+        with self._lock:
+            way = next((way for way in self._ways if step in way.steps), None)
+        self.asked.append(Asked(step, request, way))
+        exchange = Exchange(request, step, self.service)
+        answer: Answer = exchange.honest() if way is None else way.answer(exchange)
+        if isinstance(answer, Reply):
+            answer = answer.pieces(with_body=request.method != "HEAD")
+        return self._send(connection, answer)
+
+    def _send(self, connection: socket.socket, pieces: Iterable[Piece]) -> bool:
+        is_lie = not isinstance(pieces, list)
+        for piece in pieces:
+            if isinstance(piece, bytes):
+                connection.sendall(piece)
+            elif isinstance(piece, Pause):
+                self._calm.wait(piece.seconds)
+            else:
+                _end(connection, piece)
+                return False
+            if self._stopping.is_set() or (is_lie and self._calm.is_set()):
+                return False
+        return True
+
+
+def _end(connection: socket.socket, cut: Cut) -> None:
+    if cut.reset:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _TO_RESET)
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_WR) if not cut.reset else connection.close()

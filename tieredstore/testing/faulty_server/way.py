@@ -1,0 +1,80 @@
+"""A way to lie: to which requests, by which answer, and what a store must make of it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from tieredstore.errors import (
+    AccessDenied,
+    ObjectNotFound,
+    PreconditionFailed,
+    RangeNotSatisfiable,
+    StoreError,
+    StoreThrottled,
+    StoreUnavailable,
+    TieredStoreError,
+)
+from tieredstore.testing.faulty_server.service import Cloud, Service, Step
+from tieredstore.testing.faulty_server.wire import Answer, Reply, Request
+
+
+class Must(enum.Enum):
+    """What a call must come to whose requests are answered in a way, each time that they are tried.
+
+    The call ends within its deadline in any case, an upload that failed is aborted (where the server lets it), and
+    no manifest is ever written before its data.
+    """
+
+    RIGHT = "succeeds, and rightly"
+    REFUSED = "`StoreError`, at once"
+    UNAVAILABLE = "`StoreUnavailable`, after all tries"
+    THROTTLED = "`StoreThrottled`, after all tries"
+    DENIED = "`AccessDenied`, at once"
+    ABSENT = "`ObjectNotFound`, at once"
+    TAKEN = "`PreconditionFailed`, at once"
+    SHORT = "`RangeNotSatisfiable`, at once"
+
+    @property
+    def error(self) -> type[TieredStoreError] | None:
+        """The class of the error, and not one of those that derive from it; None for a success."""
+        return _ERRORS.get(self)
+
+
+_ERRORS: Mapping[Must, type[TieredStoreError]] = {
+    Must.REFUSED: StoreError,
+    Must.UNAVAILABLE: StoreUnavailable,
+    Must.THROTTLED: StoreThrottled,
+    Must.DENIED: AccessDenied,
+    Must.ABSENT: ObjectNotFound,
+    Must.TAKEN: PreconditionFailed,
+    Must.SHORT: RangeNotSatisfiable,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A request that is to be answered."""
+
+    request: Request
+    step: Step
+    service: Service
+
+    def honest(self) -> Reply:
+        """Do what was asked; the honest answer. A way that does not call this leaves the objects as they are."""
+        return self.service.answer(self.request)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to lie, on some clouds, to the requests of some steps: all of them, as often as they come.
+
+    ``answer`` gives a whole answer or its pieces; ``must`` is what a call comes to that needs such a request.
+    """
+
+    name: str
+    clouds: Collection[Cloud]
+    steps: Collection[Step]
+    must: Must
+    answer: Callable[[Exchange], Answer] = field(repr=False)
