@@ -22,7 +22,7 @@ demo: $(VENV)/installed ## real Kafka segments into a store (STORE=filesystem or
 
 # Coverage of product code by branch; it must not fall under the floor in pyproject.toml.
 test: static $(VENV)/servers/installed ## everything CI runs
-	$(BIN)/python -m pytest --numprocesses 2 --cov --cov-report=term:skip-covered --durations=40 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 -p tests.support.coverage --durations=40 $(PYTEST_ARGS)
 
 # The type checkers take a core each.
 static: toolchain
@@ -73,4 +73,4 @@ lock: ## pin the versions that CI tests (needs uv, and Maven for the broker's ja
 	$(BIN)/python -m scripts.jars
 
 clean: ## forget the virtual environment and everything made
-	rm -rf $(VENV) demo-out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
+	rm -rf $(VENV) demo-out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

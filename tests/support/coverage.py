@@ -1,0 +1,97 @@
+"""Coverage of product code, by line and by branch: ``-p tests.support.coverage``, as `make test` has it.
+
+Slipcover puts a probe at each line and branch of a module as it is imported, and takes away those that have been
+reached. A tracer as coverage.py has it for Python 3.11 costs each line of all code, ours or not, each time: it doubled
+the processor time of the tests. pytest loads what ``-p`` names before any conftest.py, so nothing of the product is
+imported yet. What a worker of xdist has seen goes to the process that started the run, which adds it up and judges.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from typing import Any, Final
+
+import pytest
+
+_slipcover: Final[Any] = importlib.import_module("slipcover")  # it has no types
+_SETTINGS: Final[dict[str, Any]] = importlib.import_module("slipcover.config").read_config()
+_WORKER_OUTPUT: Final = "coverage"
+
+_probes: Final = _slipcover.Slipcover(branch=True, exclude_also=_SETTINGS["exclude-also"])
+_slipcover.ImportManager(_probes, _slipcover.FileMatcher(sources=_SETTINGS["source"])).__enter__()
+
+
+class Coverage:
+    """What all processes of the run have reached, and whether that is enough."""
+
+    def __init__(self) -> None:
+        # What no process imports counts as well.
+        everything = _slipcover.Slipcover(
+            branch=True, source=_SETTINGS["source"], exclude_also=_SETTINGS["exclude-also"]
+        )
+        self._reached: dict[str, Any] = everything.get_coverage()
+
+    def add(self, reached: dict[str, Any]) -> None:
+        """Add what one process has reached."""
+        _slipcover.merge_coverage(self._reached, reached)
+
+    @property
+    def percent(self) -> float:
+        """Lines and branches reached, of a hundred."""
+        percent: float = self._reached["summary"]["percent_covered"]
+        return percent
+
+    def write_table(self, file: object) -> None:
+        """Write what was not reached, by file."""
+        _slipcover.print_coverage(self._reached, outfile=file, skip_covered=True, missing_width=60)
+
+
+class CoverageOfRun:
+    """The plugin of the process that started the run."""
+
+    def __init__(self, *, judged: bool) -> None:
+        self._judged = judged
+
+    @pytest.hookimpl(tryfirst=True)  # here nothing is collected where there are workers, so this runs beside theirs
+    def pytest_collection(self) -> None:
+        self._coverage = Coverage()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        reached = getattr(node, "workeroutput", {}).get(_WORKER_OUTPUT)
+        if reached is not None:  # None: the worker died
+            self._coverage.add(json.loads(reached))
+
+    @pytest.hookimpl(trylast=True)  # once the workers are down
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        self._coverage.add(_probes.get_coverage())
+        if self._judged and not exitstatus and self._coverage.percent < _SETTINGS["fail-under"]:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        floor = _SETTINGS["fail-under"]
+        terminalreporter.section("coverage by line and branch")
+        self._coverage.write_table(terminalreporter)
+        if self._judged:
+            verdict = "FAIL" if self._coverage.percent < floor else "reached"
+            terminalreporter.write_line(f"{self._coverage.percent:.2f} % of lines and branches; {floor} %: {verdict}")
+
+
+class CoverageOfWorker:
+    """The plugin of a process that xdist started."""
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        config: Any = session.config  # xdist gave it the attribute
+        config.workeroutput[_WORKER_OUTPUT] = json.dumps(_probes.get_coverage())
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--no-floor", action="store_true", help="a part of the tests need not reach the floor of coverage")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    worker = hasattr(config, "workerinput")
+    config.pluginmanager.register(
+        CoverageOfWorker() if worker else CoverageOfRun(judged=not config.getoption("no_floor"))
+    )
