@@ -10,9 +10,11 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.format.chunk_index import FixedChunkIndex
 from tieredstore.format.keys import Suffix, main_path, object_key
 from tieredstore.format.manifest import IndexEntry, SegmentIndexes, SegmentManifest
+from tieredstore.kafka.batches import FRAME_SIZE
 from tieredstore.kafka.checkpoints import LeaderEpochs, format_leader_epochs
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 from tieredstore.remote import RemoteStorageManager
+from tieredstore.testing.batches import build_batch
 
 TOPIC_ID = Uuid(bytes(range(16)))
 OTHER_ID = Uuid(bytes(range(16, 32)))
@@ -56,6 +58,14 @@ class MadeSegment:
         return object_key(prefix, self.path, suffix)
 
     @property
+    def log(self) -> bytes:
+        """One batch without records that has all of the offsets."""
+        header = bytearray(build_batch([], self.start, leader_epoch=self.metadata.segment_leader_epochs[-1][0]))
+        header[8:12] = (1000 - FRAME_SIZE).to_bytes(4, "big")
+        header[23:27] = (self.end - self.start).to_bytes(4, "big")
+        return bytes(header).ljust(1000, b"l")
+
+    @property
     def index(self) -> bytes:
         return format_leader_epochs(self.history or self.metadata.segment_leader_epochs)
 
@@ -70,7 +80,7 @@ class MadeSegment:
         return segment_manifest.to_bytes()
 
     def put(self, store: ObjectStore, prefix: str = "") -> MadeSegment:
-        store.put(self.key(Suffix.LOG, prefix), b"l" * 1000)
+        store.put(self.key(Suffix.LOG, prefix), self.log)
         store.put(self.key(Suffix.INDEXES, prefix), self.index)
         store.put(self.key(Suffix.MANIFEST, prefix), self.manifest())
         return self

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.support.small_segments import memory_settings
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import Catalog, load_catalog
-from tieredstore.kafka.checkpoints import ProducerState
+from tieredstore.kafka.checkpoints import LeaderEpochs, ProducerState
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 from tieredstore.records import ReadSettings, RecordReader
@@ -35,6 +35,7 @@ class StoredTopic:
         producers: Sequence[ProducerState] = (),
         aborted: Sequence[AbortedTransaction] = (),
         partition: TopicIdPartition = PARTITION,
+        leader_epochs: LeaderEpochs = ((0, 0),),
     ) -> RemoteLogSegmentMetadata:
         segment = write_segment(
             self.folder / str(len(self.copied)),
@@ -44,6 +45,7 @@ class StoredTopic:
             end_offset=end_offset,
             producers=producers,
             aborted=aborted,
+            leader_epochs=leader_epochs,
         )
         metadata = segment.to_metadata(Uuid.random(), event_timestamp_ms=1000 + len(self.copied))
         self.manager.copy_log_segment_data(metadata, segment.files)

@@ -24,7 +24,7 @@ from tieredstore.errors import ConfigError, CorruptData
 from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata
 
-VERSION: Final = "1"
+VERSION: Final = "2"
 
 _VERSION_NAME: Final = b"tieredstore.catalog.version"
 _STORE_NAME: Final = b"tieredstore.catalog.store"
@@ -114,7 +114,7 @@ class RowCursor:
         if metadata.segment_size_in_bytes < 0 or not _ascends(history or ()):
             return None
         stamp = Stamp(values["manifest_size"], values["manifest_etag"], values["manifest_modified_ms"])
-        return SegmentRow(values["path"], stamp, metadata, history)
+        return SegmentRow(values["path"], stamp, metadata, history, values["proven"])
 
 
 def decode_rows(raw: bytes, origin: Origin) -> StoredRows | None:
@@ -170,6 +170,7 @@ def _columns(rows: Iterable[SegmentRow]) -> _Values:
             "leader_epochs": metadata.segment_leader_epochs,
             "txn_index_empty": metadata.txn_idx_empty,
             "history": row.history,
+            "proven": row.is_proven,
         }
         for name, value in values.items():
             columns[name].append(value)
@@ -214,6 +215,7 @@ def _schema() -> Any:
             pa.field("leader_epochs", epochs, nullable=False),
             pa.field("txn_index_empty", pa.bool_()),
             pa.field("history", epochs),
+            pa.field("proven", pa.bool_(), nullable=False),
         ]
     )
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.catalog.lineage import check_segment
+from tieredstore.catalog.lineage import check_segment, epochs_fit
 from tieredstore.catalog.log_batches import opened_log
-from tieredstore.errors import SegmentCorrupt
+from tieredstore.catalog.log_extents import offset_index_of
+from tieredstore.errors import BatchCorrupt, IndexesCorrupt, SegmentCorrupt
 from tieredstore.kafka.checkpoints import LeaderEpochs, parse_leader_epochs, segment_leader_epochs
 from tieredstore.kafka.indexes import read_offset_index, read_time_index
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata
 
 if TYPE_CHECKING:
     from tieredstore.catalog.stored import StoredSegment
+    from tieredstore.kafka.batches import BatchHeader
     from tieredstore.remote.source import SegmentSource
 
 _NEEDED: Final = (IndexType.OFFSET, IndexType.TIMESTAMP, IndexType.LEADER_EPOCH)
@@ -22,23 +25,48 @@ _NEEDED: Final = (IndexType.OFFSET, IndexType.TIMESTAMP, IndexType.LEADER_EPOCH)
 def described(source: SegmentSource, stored: StoredSegment) -> RemoteLogSegmentMetadata:
     """The segment's whole and checked metadata; what its manifest does not tell is read from the segment.
 
-    Asks the store only if the manifest carries no segment metadata. CorruptData if it contradicts itself.
+    Asks the store only if the manifest carries no segment metadata, or leader epochs that cannot be the segment's.
+    CorruptData if it contradicts itself.
     """
     metadata = stored.metadata
     if stored.manifest.metadata is None:
         metadata = _completed(source, metadata)
-    if metadata.txn_idx_empty is None:
-        # The manifest tells it for nothing, which saves each read_committed a request for an empty index.
-        entry = stored.manifest.segment_indexes.transaction
-        metadata = dataclasses.replace(metadata, txn_idx_empty=entry is None or entry.size == 0)
+    elif not epochs_fit(metadata):
+        epochs = segment_leader_epochs(read_history(source, metadata), metadata.start_offset, metadata.end_offset)
+        metadata = dataclasses.replace(metadata, segment_leader_epochs=epochs)
+    # The manifest's own entries locate the index, and so they decide, whatever is said beside them. It saves each
+    # read_committed a request for an empty index where nothing is said.
+    entry = stored.manifest.segment_indexes.transaction
+    metadata = dataclasses.replace(metadata, txn_idx_empty=entry is None or entry.size == 0)
     check_segment(metadata)
     return metadata
 
 
 def read_history(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
-    """The segment's leader-epoch index: the leader epochs of its partition up to its end. Two requests."""
+    """The segment's leader-epoch index: the leader epochs of its partition up to its end. Two requests.
+
+    () for an empty one. IndexesCorrupt for one that does not hold together.
+    """
     with source.fetch_index(segment, IndexType.LEADER_EPOCH) as stream:
-        return parse_leader_epochs(stream.read())
+        return _parsed_epochs(segment, stream.read())
+
+
+def last_batch(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> BatchHeader | None:
+    """The header of the log's last batch; None if there is none. Manifest, indexes and the log's end: three requests.
+
+    Without an offset index that can be used the log is walked as a whole. CorruptData if that does not hold together.
+    """
+    try:
+        index = offset_index_of(source, segment)
+        start = index[-1].position if len(index) else 0
+        return _last_from(source, segment, start)
+    except (BatchCorrupt, IndexesCorrupt):
+        return _last_from(source, segment, 0)
+
+
+def _last_from(source: SegmentSource, segment: RemoteLogSegmentMetadata, position: int) -> BatchHeader | None:
+    with opened_log(source, segment, position) as batches:
+        return next(iter(deque(batches.headers(), maxlen=1)), None)
 
 
 def _completed(source: SegmentSource, known: RemoteLogSegmentMetadata) -> RemoteLogSegmentMetadata:
@@ -48,8 +76,11 @@ def _completed(source: SegmentSource, known: RemoteLogSegmentMetadata) -> Remote
     the last entry of the offset index on: a few KiB, but all of it if that index is empty.
     """
     indexes = {kind: stream.read() for kind, stream in source.fetch_indexes(known, _NEEDED).items()}
-    offsets = read_offset_index(indexes[IndexType.OFFSET], known.start_offset)
-    times = read_time_index(indexes[IndexType.TIMESTAMP], known.start_offset)
+    try:
+        offsets = read_offset_index(indexes[IndexType.OFFSET], known.start_offset)
+        times = read_time_index(indexes[IndexType.TIMESTAMP], known.start_offset)
+    except BatchCorrupt as error:
+        raise IndexesCorrupt(f"{known}: {error}") from error
     end_offset, max_timestamp = -1, times[-1].timestamp if len(times) else -1
     # The last entry leads near the end: only a log with an empty index is walked as a whole.
     with opened_log(source, known, offsets[-1].position if len(offsets) else 0) as batches:
@@ -57,10 +88,17 @@ def _completed(source: SegmentSource, known: RemoteLogSegmentMetadata) -> Remote
             end_offset, max_timestamp = header.last_offset, max(max_timestamp, header.max_timestamp)
     if end_offset < known.start_offset:
         raise SegmentCorrupt(f"no batch tells where {known} ends, and its manifest does not either")
-    epochs = parse_leader_epochs(indexes[IndexType.LEADER_EPOCH])
+    epochs = _parsed_epochs(known, indexes[IndexType.LEADER_EPOCH])
     return dataclasses.replace(
         known,
         end_offset=end_offset,
         max_timestamp_ms=max_timestamp,
         segment_leader_epochs=segment_leader_epochs(epochs, known.start_offset, end_offset),
     )
+
+
+def _parsed_epochs(segment: RemoteLogSegmentMetadata, raw: bytes) -> LeaderEpochs:
+    try:
+        return parse_leader_epochs(raw) if raw else ()
+    except BatchCorrupt as error:
+        raise IndexesCorrupt(f"{segment}: {error}") from error

@@ -135,12 +135,26 @@ def check_segment(segment: RemoteLogSegmentMetadata) -> None:
     """CorruptData for metadata that contradicts itself, so that no lineage can be told from it."""
     if not 0 <= segment.start_offset <= segment.end_offset:
         raise CorruptData(f"{segment} is said to end at offset {segment.end_offset}, before it begins")
+    # What is held ends one behind it, which has to be a number of Java's too.
+    if segment.end_offset == MAX_OFFSET:
+        raise CorruptData(f"{segment} is said to end at offset {segment.end_offset}, behind which none can come")
+    if (fault := _fault_of_epochs(segment)) is not None:
+        raise CorruptData(f"{segment} {fault}")
+
+
+def epochs_fit(segment: RemoteLogSegmentMetadata) -> bool:
+    """Whether the segment names leader epochs, and they can be its own."""
+    return bool(segment.segment_leader_epochs) and _fault_of_epochs(segment) is None
+
+
+def _fault_of_epochs(segment: RemoteLogSegmentMetadata) -> str | None:
     epochs = segment.segment_leader_epochs
     for (epoch, start), (next_epoch, next_start) in itertools.pairwise(epochs):
         if next_epoch <= epoch or next_start < start:
-            raise CorruptData(f"{segment} names epoch {next_epoch} at {next_start} after epoch {epoch} at {start}")
+            return f"names epoch {next_epoch} at {next_start} after epoch {epoch} at {start}"
     if epochs and (epochs[0][1] > segment.start_offset or epochs[-1][1] > segment.end_offset):
-        raise CorruptData(f"{segment} ends at {segment.end_offset} and names the leader epochs {epochs[:5]}")
+        return f"ends at {segment.end_offset} and names the leader epochs {epochs[:5]}"
+    return None
 
 
 def ruling_segment(segments: Iterable[RemoteLogSegmentMetadata]) -> RemoteLogSegmentMetadata:

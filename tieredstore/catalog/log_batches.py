@@ -27,17 +27,25 @@ def opened_log(source: SegmentSource, segment: RemoteLogSegmentMetadata, positio
         size = segment.segment_size_in_bytes
         raise BatchCorrupt(f"the offset index of {segment} points to byte {position} of {size}")
     if position == segment.segment_size_in_bytes:
-        yield LogBatches(io.BytesIO(), position, position)
+        yield LogBatches(io.BytesIO(), position, position, segment)
         return
     with source.fetch_log_segment(segment, position) as stream:
-        yield LogBatches(stream, position, segment.segment_size_in_bytes)
+        yield LogBatches(stream, position, segment.segment_size_in_bytes, segment)
 
 
 class LogBatches:
     """Walks over a log from ``position`` to ``size``; ``stream`` stands at ``position``. For one thread."""
 
-    def __init__(self, stream: io.RawIOBase | io.BytesIO, position: int, size: int) -> None:
+    def __init__(
+        self,
+        stream: io.RawIOBase | io.BytesIO,
+        position: int,
+        size: int,
+        segment: RemoteLogSegmentMetadata | None = None,
+    ) -> None:
+        """Errors name the ``segment``."""
         self._stream = stream
+        self._segment = segment
         self._begin = position
         self._size = size
         self._start = position
@@ -45,7 +53,10 @@ class LogBatches:
 
     def headers(self) -> Iterator[BatchHeader]:
         """The headers of the batches; BatchCorrupt for what is none, see ``walk_batch_headers``."""
-        return walk_batch_headers(self._view, self._size, self._begin)
+        try:
+            yield from walk_batch_headers(self._view, self._size, self._begin)
+        except BatchCorrupt as error:
+            raise error if self._segment is None else BatchCorrupt(f"{self._segment}: {error}") from error
 
     def _view(self, position: int) -> memoryview:
         self._reach(position, min(HEADER_SIZE, self._size - position))

@@ -16,7 +16,7 @@ from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
 from tieredstore.catalog.metadata_topic import SegmentStates
 from tieredstore.catalog.rows import SegmentRow, Stamp
 from tieredstore.catalog.stored import load_segment
-from tieredstore.catalog.tracing import TracedPartition, catalog_of, trace_partitions
+from tieredstore.catalog.tracing import KnownProofs, Traced, catalog_of, trace_partitions
 from tieredstore.catalog.view import Catalog, Problem, ProblemKind
 from tieredstore.errors import CorruptData, SegmentNotFound, StoreError, UnknownKey
 from tieredstore.format.keys import Suffix, object_key, parse_key
@@ -47,9 +47,9 @@ def load_catalog(
     ``topics`` are several topics, in place of ``topic`` and what narrows it: they are listed together. A request for
     each manifest, ``readers`` at once; with a catalog ``file`` only for those that it does not know, and it is brought
     up to date unless ``update_file`` is False. A manifest without segment metadata takes a few requests more, a
-    partition with older leader epochs than its newest segment two. Keys are needed for these two alone. Segments that
-    do not count are among the catalog's ``problems``. StoreError if the store fails; not if it will not take the new
-    catalog file, which is logged.
+    partition with older leader epochs than its newest segment two, a segment that overlaps others three. Keys are
+    needed for these alone. Segments that do not count are among the catalog's ``problems``. StoreError if the store
+    fails; not if it will not take the new catalog file, which is logged.
     """
     scope = Scope(topic, topic_id, partition, None if topics is None else frozenset(topics))
     origin = Origin(source.store.identity, source.layout.prefix)
@@ -72,7 +72,8 @@ def catalog_of_metadata_topic(
     """The catalog that the broker's ``__remote_log_metadata`` tells of, its records' values given in order.
 
     Records of several partitions of that topic may be mixed, as long as those of each are in order. Nothing is listed,
-    and the store is asked only for a partition with older leader epochs than its newest segment, two requests.
+    and the store is asked only for a partition with older leader epochs than its newest segment, two requests, and for
+    a segment that overlaps others, three.
     CorruptData for a record that is none of Kafka's.
     """
     states = SegmentStates()
@@ -80,7 +81,7 @@ def catalog_of_metadata_topic(
         if value is not None:
             states.apply(value)
     with ThreadPoolExecutor(readers, thread_name_prefix="tieredstore-catalog") as pool:
-        traced = trace_partitions(source, states.finished(), {}, pool, at_once=_AHEAD * readers)
+        traced = trace_partitions(source, states.finished(), KnownProofs(), pool, at_once=_AHEAD * readers)
     return catalog_of(traced, states.problems())
 
 
@@ -92,6 +93,11 @@ class _Survey:
     problems: list[Problem] = field(default_factory=list[Problem])
     changed: bool = False
 
+    def keep(self, row: SegmentRow) -> None:
+        """Have a row in the catalog file that is new to it."""
+        self.rows[row.path] = row
+        self.changed = True
+
 
 def _survey(source: SegmentSource, scope: Scope, loaded: LoadedRows | None, pool: Executor, readers: int) -> _Survey:
     survey = _Survey()
@@ -100,8 +106,7 @@ def _survey(source: SegmentSource, scope: Scope, loaded: LoadedRows | None, pool
     # The listing goes on while manifests are under way.
     for read in in_parallel(pool, lambda objects: _read(source, objects), unknown, at_once=_AHEAD * readers):
         if isinstance(read, SegmentRow):
-            survey.rows[read.path] = read
-            survey.changed = True
+            survey.keep(read)
         elif read is not None:
             survey.problems.append(read)
     return survey
@@ -142,17 +147,22 @@ def _incomplete(objects: SegmentObjects) -> Problem:
     return Problem(ProblemKind.INCOMPLETE, objects.segment_id, objects.start_offset, f"it has no {missing}")
 
 
-def _trace(source: SegmentSource, survey: _Survey, pool: Executor, readers: int) -> list[TracedPartition]:
-    """The lineages of what the survey has; a leader-epoch index that was read for that joins its segment's row."""
-    rows = survey.rows.values()
-    known = {row.metadata.remote_log_segment_id: row.history for row in rows if row.history is not None}
-    segments = (row.metadata for row in rows)
+def _trace(source: SegmentSource, survey: _Survey, pool: Executor, readers: int) -> Traced:
+    """The lineages of what the survey has; what was read of segments for that joins their rows."""
+    rows = {row.metadata.remote_log_segment_id: row for row in survey.rows.values()}
+    known = KnownProofs(
+        {segment_id: row.history for segment_id, row in rows.items() if row.history is not None},
+        {segment_id for segment_id, row in rows.items() if row.is_proven},
+    )
+    segments = (row.metadata for row in rows.values())
     traced = trace_partitions(source, segments, known, pool, at_once=_AHEAD * readers)
-    read = {partition.ruler.remote_log_segment_id: partition.history for partition in traced if partition.history}
-    for row in list(rows) if read.keys() - known.keys() else ():
-        if (history := read.get(row.metadata.remote_log_segment_id)) is not None:
-            survey.rows[row.path] = dataclasses.replace(row, history=history)
-            survey.changed = True
+    for partition in traced.partitions:
+        for metadata in partition.proven:
+            row = rows[metadata.remote_log_segment_id]
+            survey.keep(dataclasses.replace(row, metadata=metadata, is_proven=True))
+        ruler = partition.ruler.remote_log_segment_id
+        if partition.history is not None and ruler not in known.histories:
+            survey.keep(dataclasses.replace(survey.rows[rows[ruler].path], history=partition.history))
     return traced
 
 

@@ -34,10 +34,11 @@ class SegmentRow:
     """One segment that counts.
 
     ``path`` is the main path of its objects as it was listed. ``history`` is its leader-epoch index, read only of
-    segments that rule a partition.
+    segments that rule a partition. ``is_proven`` says that end and epochs were held against what the segment holds.
     """
 
     path: str
     stamp: Stamp
     metadata: RemoteLogSegmentMetadata
     history: LeaderEpochs | None = None
+    is_proven: bool = False

@@ -1,16 +1,17 @@
-"""Lineages of many partitions: which of them need a leader-epoch index is found out, and that is read."""
+"""Lineages of many partitions: what has to be read for that beside manifests is found out, and read."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tieredstore.catalog.claims import proven, reaching_over
 from tieredstore.catalog.completion import read_history
-from tieredstore.catalog.lineage import needs_history, ruling_segment, trace_lineage
-from tieredstore.catalog.view import Catalog, PartitionSegments, Problem
+from tieredstore.catalog.lineage import Lineage, needs_history, ruling_segment, trace_lineage
+from tieredstore.catalog.view import Catalog, PartitionSegments, Problem, ProblemKind
 from tieredstore.errors import CorruptData, IndexNotRecorded, SegmentNotFound, TieredStoreError, UnknownKey
 from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
@@ -22,54 +23,125 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TracedPartition:
-    """One partition's segments, the one that rules them, and its leader-epoch index if that had to be read."""
+    """One partition's segments, the one that rules them, and its leader-epoch index if that had to be read.
+
+    ``proven`` are those segments whose end and epochs had to be held against what they hold, as these are.
+    """
 
     ruler: RemoteLogSegmentMetadata
     history: LeaderEpochs | None
     segments: PartitionSegments
+    proven: tuple[RemoteLogSegmentMetadata, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KnownProofs:
+    """What need not be asked for again: leader-epoch indexes, and segments whose end and epochs were proven."""
+
+    histories: Mapping[RemoteLogSegmentId, LeaderEpochs] = field(default_factory=dict[RemoteLogSegmentId, LeaderEpochs])
+    segments: Collection[RemoteLogSegmentId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """The partitions that have segments, and the segments that do not count after all."""
+
+    partitions: list[TracedPartition]
+    problems: list[Problem]
 
 
 def trace_partitions(
     source: SegmentSource,
     segments: Iterable[RemoteLogSegmentMetadata],
-    known: Mapping[RemoteLogSegmentId, LeaderEpochs],
+    known: KnownProofs,
     pool: Executor,
     *,
     at_once: int,
-) -> list[TracedPartition]:
+) -> Traced:
     """The lineage of each partition of ``segments``; two requests where an index is needed and not ``known``.
 
-    What is wrong with one partition's index takes the place of its lineage; an error of the store is raised.
+    A segment that is said to reach into others, or to be of a leader epoch that was left behind, is held against its
+    own objects first, three requests. What is wrong with one partition's index takes the place of its lineage; an error
+    of the store is raised.
     """
     grouped: dict[TopicIdPartition, list[RemoteLogSegmentMetadata]] = defaultdict(list)
     for segment in segments:
         grouped[segment.topic_id_partition].append(segment)
-    jobs = in_parallel(pool, lambda group: _trace(source, group, known), grouped.values(), at_once=at_once)
-    return list(jobs)
+    jobs = in_parallel(pool, lambda group: _Tracing(source, group, known).trace(), grouped.values(), at_once=at_once)
+    traced = Traced([], [])
+    for partition, problems in jobs:
+        traced.problems.extend(problems)
+        if partition is not None:
+            traced.partitions.append(partition)
+    return traced
 
 
-def catalog_of(traced: Iterable[TracedPartition], problems: Iterable[Problem]) -> Catalog:
-    """The catalog of these partitions."""
-    segments = {partition.ruler.topic_id_partition: partition.segments for partition in traced}
-    return Catalog.of(dict(sorted(segments.items())), problems)
+def catalog_of(traced: Traced, problems: Iterable[Problem]) -> Catalog:
+    """The catalog of these partitions; ``problems`` are those that were met before."""
+    segments = {partition.ruler.topic_id_partition: partition.segments for partition in traced.partitions}
+    return Catalog.of(dict(sorted(segments.items())), (*problems, *traced.problems))
 
 
-def _trace(
-    source: SegmentSource,
-    segments: Sequence[RemoteLogSegmentMetadata],
-    known: Mapping[RemoteLogSegmentId, LeaderEpochs],
-) -> TracedPartition:
-    ruler = ruling_segment(segments)
-    history = None
-    try:
-        if needs_history(ruler, segments):
-            # The index never changes under its id, so that the catalog file may keep it.
-            history = known.get(ruler.remote_log_segment_id) or read_history(source, ruler)
-        lineage = trace_lineage(segments, ruler, history)
-    # Trouble with one partition is told where it is asked for; the others are as good as before.
-    except (CorruptData, UnknownKey, IndexNotRecorded, SegmentNotFound) as error:
-        return TracedPartition(ruler, None, PartitionSegments.of(segments, _explained(ruler, error)))
-    return TracedPartition(ruler, history, PartitionSegments.of(segments, lineage))
+class _Tracing:
+    """One partition on its way from what manifests say to a lineage."""
+
+    def __init__(self, source: SegmentSource, segments: Iterable[RemoteLogSegmentMetadata], known: KnownProofs) -> None:
+        self._source = source
+        self._known = known
+        self._segments = {segment.remote_log_segment_id: segment for segment in segments}
+        self._asked: set[RemoteLogSegmentId] = set()
+        self._proven: set[RemoteLogSegmentId] = set()
+        self._problems: list[Problem] = []
+
+    def trace(self) -> tuple[TracedPartition | None, list[Problem]]:
+        self._prove(reaching_over(self._segments.values()))
+        while self._segments:
+            ruler = ruling_segment(self._segments.values())
+            history: LeaderEpochs | None = None
+            lineage: Lineage | TieredStoreError
+            try:
+                history = self._history(ruler)
+                lineage = trace_lineage(list(self._segments.values()), ruler, history)
+                doubtful = [cut.segment for cut in lineage.cuts]
+            # Trouble with one partition is told where it is asked for; the others are as good as before.
+            except (CorruptData, UnknownKey, IndexNotRecorded, SegmentNotFound) as error:
+                lineage, doubtful = _explained(ruler, error), [ruler]
+            # Each is asked once, so that this ends.
+            if not self._prove(doubtful):
+                segments = PartitionSegments.of(self._segments.values(), lineage)
+                known = history if isinstance(lineage, Lineage) else None
+                proven = tuple(self._segments[segment_id] for segment_id in self._proven & self._segments.keys())
+                return TracedPartition(ruler, known, segments, proven), self._problems
+        return None, self._problems
+
+    def _history(self, ruler: RemoteLogSegmentMetadata) -> LeaderEpochs | None:
+        if not needs_history(ruler, self._segments.values()):
+            return None
+        # The index never changes under its id, so that the catalog file may keep it.
+        return self._known.histories.get(ruler.remote_log_segment_id) or read_history(self._source, ruler)
+
+    def _prove(self, doubtful: Iterable[RemoteLogSegmentMetadata]) -> bool:
+        """Hold these against what they hold, each once; whether there were any."""
+        asked = {segment.remote_log_segment_id for segment in doubtful} - self._asked - set(self._known.segments)
+        for segment_id in sorted(asked):
+            self._prove_one(segment_id)
+        self._asked |= asked
+        return bool(asked)
+
+    def _prove_one(self, segment_id: RemoteLogSegmentId) -> None:
+        segment = self._segments[segment_id]
+        try:
+            self._segments[segment_id] = proven(self._source, segment)
+            self._proven.add(segment_id)
+        # Retention takes segments all the time.
+        except SegmentNotFound:
+            del self._segments[segment_id]
+        except CorruptData as error:
+            del self._segments[segment_id]
+            self._problems.append(Problem(ProblemKind.DAMAGED, segment_id, segment.start_offset, str(error)))
+        # Whoever relies on what it says meets the missing key.
+        except UnknownKey:
+            pass
 
 
 def _explained(ruler: RemoteLogSegmentMetadata, error: TieredStoreError) -> TieredStoreError:

@@ -61,7 +61,8 @@ def _read(fields: Mapping[str, object], size: int) -> RemoteLogSegmentMetadata:
             _topic_id_partition(_object(segment_id.get("topicIdPartition"))), _uuid(segment_id.get("id"))
         ),
         start_offset=start_offset,
-        end_offset=_integer(fields.get("endOffset"), at_least=start_offset),
+        # What is held ends one behind it, which has to be a number of Java's too.
+        end_offset=_integer(fields.get("endOffset"), at_least=start_offset, at_most=MAX_INT64 - 1),
         segment_size_in_bytes=size,
         max_timestamp_ms=_integer(fields.get("maxTimestampMs"), at_least=-1),
         broker_id=_integer(fields.get("brokerId"), at_least=-1, at_most=MAX_INT32),

@@ -1,0 +1,164 @@
+"""What manifests claim of their segments, held against what these hold before anything is covered or cut by it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.stored_records import StoredTopic
+from tieredstore.catalog import CatalogFile, Lineage, ProblemKind, load_catalog
+from tieredstore.kafka.indexes import AbortedTransaction
+from tieredstore.records import read_records
+from tieredstore.records.numbers import int64_values
+from tieredstore.testing.batches import Producer
+from tieredstore.testing.segments import PARTITION, Record, build_batch, build_end_marker
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Iterator[StoredTopic]:
+    with closing(StoredTopic(tmp_path)) as topic:
+        yield topic
+
+
+def alter(topic: StoredTopic, number: int, **fields: object) -> None:
+    """Fields of the segment metadata in one manifest of a topic, as damage or an older writer leaves them."""
+    key = manifest_keys(topic)[number]
+    document = json.loads(topic.store.get(key))
+    document["remoteLogSegmentMetadata"].update(fields)
+    topic.store.put(key, json.dumps(document, separators=(",", ":")).encode())
+
+
+def manifest_keys(topic: StoredTopic) -> list[str]:
+    return sorted(info.key for info in topic.store.list() if info.key.endswith(".rsm-manifest"))
+
+
+def extents(lineage: Lineage) -> list[tuple[int, int]]:
+    return [(span.start, span.stop) for span in lineage.spans]
+
+
+def lineage_of(topic: StoredTopic) -> Lineage:
+    return topic.catalog().lineage(PARTITION.topic, PARTITION.partition)
+
+
+def offsets_of(topic: StoredTopic) -> list[int]:
+    with read_records(topic.manager, "events", 0, columns=["offset"]) as read:
+        return [offset for batch in read for offset in int64_values(batch, "offset")]
+
+
+def three_segments(topic: StoredTopic) -> None:
+    for base in (0, 100, 200):
+        topic.copy_plain(base, 100, size=10)
+
+
+@pytest.mark.parametrize("claimed", [199, 205, 299, 399, 899, 2**62])
+def test_a_segment_covers_no_more_than_its_log_holds(topic: StoredTopic, claimed: int) -> None:
+    three_segments(topic)
+    alter(topic, 0, endOffset=claimed)
+    lineage = lineage_of(topic)
+    assert extents(lineage) == [(0, 100), (100, 200), (200, 300)]
+    assert offsets_of(topic) == list(range(300))
+
+
+def test_what_was_held_against_its_log_is_kept_in_the_catalog_file(topic: StoredTopic) -> None:
+    three_segments(topic)
+    alter(topic, 0, endOffset=899)
+    file = CatalogFile.beside(topic.store, "")
+    first = load_catalog(topic.manager, file=file)
+    topic.manager.close()
+    topic.store.reset()
+    assert load_catalog(topic.manager, file=file) == first
+    assert topic.store.requests == {"list": 1, "get": 1, "head": 1}
+
+
+def test_a_claim_costs_requests_only_where_it_reaches_into_another(topic: StoredTopic) -> None:
+    three_segments(topic)
+    topic.store.reset()
+    assert extents(lineage_of(topic)) == [(0, 100), (100, 200), (200, 300)]
+    load_catalog(topic.manager)
+    assert topic.store.requests == {"list": 1, "get": 3}
+
+
+def test_two_copies_of_one_extent_agree_and_cost_no_requests(topic: StoredTopic) -> None:
+    three_segments(topic)
+    topic.copy_plain(100, 100, size=10)
+    topic.catalog()
+    load_catalog(topic.manager)
+    assert topic.store.requests == {"list": 1, "get": 4}
+
+
+def test_copies_that_overlap_rightly_stay_as_they_are(topic: StoredTopic) -> None:
+    topic.copy_plain(0, 100, size=10)
+    topic.copy_plain(50, 100, size=10)
+    topic.copy_plain(60, 140, size=10)
+    lineage = lineage_of(topic)
+    assert extents(lineage) == [(0, 100), (100, 200)]
+    assert len(lineage.covered) == 1
+
+
+def test_a_claim_whose_log_cannot_be_walked_is_a_problem(topic: StoredTopic) -> None:
+    three_segments(topic)
+    alter(topic, 1, endOffset=899)
+    key = manifest_keys(topic)[1].replace(".rsm-manifest", ".log")
+    topic.store.put(key, b"x" * len(topic.store.get(key)))
+    catalog = topic.catalog()
+    assert [(problem.kind, problem.start_offset) for problem in catalog.problems] == [(ProblemKind.DAMAGED, 100)]
+    assert "events-0 at offset 100" in str(catalog.problems[0])
+    assert [(gap.start, gap.stop) for gap in catalog.gaps()] == [(100, 200)]
+
+
+def test_a_damaged_offset_index_keeps_no_claim_from_being_checked(topic: StoredTopic) -> None:
+    topic.copy_plain(0, 100, size=1000)
+    topic.copy_plain(100, 100, size=1000)
+    alter(topic, 0, endOffset=899)
+    key = manifest_keys(topic)[0].replace(".rsm-manifest", ".indexes")
+    indexes = bytearray(topic.store.get(key))
+    indexes[:8] = b"\x7f" * 8
+    topic.store.put(key, bytes(indexes))
+    assert extents(lineage_of(topic)) == [(0, 100), (100, 200)]
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize(
+    "epochs",
+    [{}, {"4": 0}, {"1": 0}, {"0": 2**40}, {"0": 1000, "1": 5}, {"3": 250}],
+    ids=["none", "later", "next", "behind the end", "descending", "within"],
+)
+def test_epochs_that_are_not_the_segments_own_cut_nothing(
+    topic: StoredTopic, number: int, epochs: dict[str, int]
+) -> None:
+    history = ((0, 0), (2, 150), (3, 180))
+    for base in (0, 100, 200):
+        batches = [
+            build_batch([Record(b"v")] * 10, at, leader_epoch=max(epoch for epoch, start in history if start <= at))
+            for at in range(base, base + 100, 10)
+        ]
+        topic.copy(base, batches, leader_epochs=history)
+    alter(topic, number, segmentLeaderEpochs=epochs)
+    lineage = lineage_of(topic)
+    assert extents(lineage) == [(0, 100), (100, 200), (200, 300)]
+    assert (lineage.cuts, lineage.covered) == ((), ())
+
+
+def test_an_end_that_java_cannot_count_beyond_is_taken_from_the_log(topic: StoredTopic) -> None:
+    three_segments(topic)
+    alter(topic, 2, endOffset=2**63 - 1)
+    assert extents(lineage_of(topic)) == [(0, 100), (100, 200), (200, 300)]
+    assert offsets_of(topic) == list(range(300))
+
+
+def test_the_manifests_own_entries_say_whether_there_are_aborted_transactions(topic: StoredTopic) -> None:
+    producer = Producer(7, 0, 0, transactional=True)
+    batches = [
+        build_batch([Record(b"aborted")], 0, producer=producer),
+        build_end_marker(1, producer, commit=False),
+        build_batch([Record(b"kept")], 2),
+    ]
+    topic.copy(0, batches, aborted=[AbortedTransaction(7, 0, 1, 2)])
+    alter(topic, 0, txnIdxEmpty=True)
+    topic.catalog()
+    with read_records(topic.manager, "events", 0, columns=["value"], isolation="read_committed") as read:
+        assert [value for batch in read for value in batch.column("value").to_pylist()] == [b"kept"]
