@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -27,7 +26,11 @@ def copy_under_another_id(folder: Path, base_offset: int) -> str:
     segment_id = str(Uuid.random())
     for path in stored_files(folder):
         if path.name.startswith(f"{base_offset:020}-"):
-            shutil.copy(path, path.with_name(f"{base_offset:020}-{segment_id}{path.suffix}"))
+            first_id = path.stem.removeprefix(f"{base_offset:020}-").encode()
+            content = path.read_bytes()
+            if path.suffix == ".rsm-manifest":
+                content = content.replace(first_id, segment_id.encode())
+            path.with_name(f"{base_offset:020}-{segment_id}{path.suffix}").write_bytes(content)
     return segment_id
 
 

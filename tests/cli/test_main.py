@@ -126,6 +126,8 @@ def test_names_that_the_locale_cannot_show_are_no_reason_to_fail(tmp_path: Path)
     assert tieredstore("copy", "-c", settings, ORIGINALS).code == 0
     (topic,) = (tmp_path / "store").iterdir()
     topic.rename(topic.with_name(topic.name.replace("single", "größe")))
+    for manifest in (tmp_path / "store").rglob("*.rsm-manifest"):
+        manifest.write_bytes(manifest.read_bytes().replace(b'"topic":"single"', '"topic":"größe"'.encode()))
     for arguments in (["ls"], ["inspect", "größe", "0", "0"], ["fetch", "größe", "0", "7"]):
         done = spawn(*arguments, "-c", settings, PYTHONIOENCODING="ascii")
         assert done.code == (3 if arguments[0] == "fetch" else 0)

@@ -85,6 +85,7 @@ def error_of(properties: dict[str, str]) -> str:
     ("fetch.chunk.cache.retention.ms", -1, 2**63 - 1),
     ("fetch.chunk.cache.prefetch.max.size", 0, 2**31 - 1),
     ("fetch.coalesce.max.bytes", 1, 2**31 - 1),
+    ("fetch.chunk.min.size", 1, 2**31 - 1),
     ("fetch.parallelism", 1, 1024),
     ("fetch.rate.limit.bytes.per.second", 1048576, 1000000000),
     ("fetch.chunk.cache.get.timeout.ms", 1, 2**63 - 1),
@@ -132,7 +133,7 @@ def test_the_gcs_chunk_is_a_multiple_of_256_kib(number: int) -> None:
 
 @pytest.mark.parametrize(("base", "name"), [(base, name) for base, name, kind in PROPERTIES if kind.type == "bool"])
 def test_booleans_are_words_of_any_case(base: dict[str, str], name: str) -> None:
-    if name != "encryption.enabled":
+    if not name.startswith("encryption."):
         settings_from({**base, "compression.enabled": "true", name: " TRUE "})
     settings_from({**base, name: "False"})
     for text in ("", "yes", "1", "on", "true false"):

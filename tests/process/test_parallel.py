@@ -273,3 +273,22 @@ def test_a_forked_child_drops_nothing_of_its_parent_s_and_does_not_hang() -> Non
         assert list(results) == [True] * 3
         pool.shutdown()
     """)
+
+
+def test_what_is_in_flight_is_bounded_by_weight_too(pool: ThreadPoolExecutor) -> None:
+    begun: list[int] = []
+
+    def weigh(item: int) -> int:
+        begun.append(item)
+        return item
+
+    weights = [1, 1, 1, 50, 200, 3, 3, 90, 11]
+    results = in_parallel(pool, lambda item: item, weights, at_once=4, weigh=weigh, max_weight=100)
+    taken: list[int] = []
+    for result in results:
+        # All that was weighed is in flight but for the last one, which may be waiting for room.
+        in_flight = begun[len(taken) : -1]
+        assert len(in_flight) <= 4
+        assert sum(in_flight) <= 100 or len(in_flight) == 1
+        taken.append(result)
+    assert taken == weights

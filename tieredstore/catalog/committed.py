@@ -13,8 +13,9 @@ from typing import Final
 from tieredstore.backends.base import ObjectStore
 from tieredstore.catalog.listing import SegmentObjects, list_segments
 from tieredstore.catalog.stored import load_segment
-from tieredstore.errors import ManifestCorrupt, SegmentNotFound
+from tieredstore.errors import CorruptData, SegmentNotFound
 from tieredstore.format.keys import Suffix
+from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 from tieredstore.kafka.checkpoints import (
     LeaderEpochs,
     parse_leader_epochs,
@@ -90,10 +91,11 @@ class CommittedSegments:
         *,
         max_age_s: float = MAX_AGE_S,
         max_segments: int = _MAX_SEGMENTS,
+        rules: ManifestRules = DEFAULT_RULES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``prefix`` is ``key.prefix``; the store stays the caller's to close."""
-        self._store, self._prefix = store, prefix
+        self._store, self._prefix, self._rules = store, prefix, rules
         self._max_age_s, self._max_segments, self._clock = max_age_s, max_segments, clock
         self._lock = threading.Lock()
         self._partitions: OrderedDict[TopicIdPartition, _Partition] = OrderedDict()
@@ -111,7 +113,7 @@ class CommittedSegments:
             if not known.answers_for(identity.base_offset, now - self._max_age_s):
                 known.take(identity.base_offset, now, self._list(identity))
                 self._make_room()
-            return known.find(identity, self._store)
+            return known.find(identity, self._store, self._rules)
 
     def changed(self, identity: SegmentIdentity) -> None:
         """Something was done about this segment: the next question for it asks the store, whatever the listing's age.
@@ -183,27 +185,27 @@ class _Partition:
         self.size = 1 + len(committed)
         self.changed_offsets.clear()
 
-    def find(self, identity: SegmentIdentity, store: ObjectStore) -> SegmentObjects | None:
+    def find(self, identity: SegmentIdentity, store: ObjectStore, rules: ManifestRules) -> SegmentObjects | None:
         """The whole copy with this identity."""
         for objects in self._by_offset.get(identity.base_offset, ()):
             segment_id = objects.segment_id.id
             if segment_id not in self._identities:
-                self._identities[segment_id] = self._read(objects, store)
+                self._identities[segment_id] = self._read(objects, store, rules)
             if self._identities[segment_id] == identity:
                 return objects
         return None
 
-    def _read(self, objects: SegmentObjects, store: ObjectStore) -> SegmentIdentity | None:
+    def _read(self, objects: SegmentObjects, store: ObjectStore, rules: ManifestRules) -> SegmentIdentity | None:
         """The identity of a copy, by one request; None if it does not count as one."""
         if objects.missing:
             lost = ", ".join(f".{suffix.value}" for suffix in objects.missing)
             self._warn(objects, f"lost its {lost} and counts as not copied")
             return None
         try:
-            return SegmentIdentity.of_stored(load_segment(store, objects).metadata)
+            return SegmentIdentity.of_stored(load_segment(store, objects, rules).metadata)
         except SegmentNotFound:
             return None  # deleted since it was listed
-        except ManifestCorrupt as error:
+        except CorruptData as error:
             self._warn(objects, f"counts as not copied: {error}")
             return None
 

@@ -15,7 +15,7 @@ from tieredstore.catalog.completion import described
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
 from tieredstore.catalog.metadata_topic import SegmentStates
 from tieredstore.catalog.rows import SegmentRow, Stamp
-from tieredstore.catalog.stored import load_segment
+from tieredstore.catalog.stored import MAX_MANIFESTS_IN_FLIGHT, load_segment, manifest_size
 from tieredstore.catalog.tracing import KnownProofs, Traced, catalog_of, trace_partitions
 from tieredstore.catalog.view import Catalog, Problem, ProblemKind
 from tieredstore.errors import CorruptData, SegmentNotFound, StoreError, UnknownKey
@@ -104,7 +104,14 @@ def _survey(source: SegmentSource, scope: Scope, loaded: LoadedRows | None, pool
     cursor = None if loaded is None else loaded.rows.cursor()
     unknown = _unknown(source, scope, cursor, survey)
     # The listing goes on while manifests are under way.
-    for read in in_parallel(pool, lambda objects: _read(source, objects), unknown, at_once=_AHEAD * readers):
+    for read in in_parallel(
+        pool,
+        lambda objects: _read(source, objects),
+        unknown,
+        at_once=_AHEAD * readers,
+        weigh=manifest_size,
+        max_weight=MAX_MANIFESTS_IN_FLIGHT,
+    ):
         if isinstance(read, SegmentRow):
             survey.keep(read)
         elif read is not None:
@@ -132,7 +139,7 @@ def _unknown(
 def _read(source: SegmentSource, objects: SegmentObjects) -> SegmentRow | Problem | None:
     """The row of a segment by its manifest; None if it was deleted meanwhile."""
     try:
-        stored = load_segment(source.store, objects)
+        stored = load_segment(source.store, objects, source.manifest_rules)
         return SegmentRow(objects.main_path, Stamp.of(stored.manifest_object), described(source, stored))
     # Retention deletes all the time; what went between listing and reading is not damage.
     except SegmentNotFound:

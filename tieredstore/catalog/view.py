@@ -105,8 +105,16 @@ class Catalog:
     def incarnations(self, topic: str) -> tuple[Incarnation, ...]:
         """The lives of a topic, by the time of their last copy; ResourceNotFound if there is none."""
         if topic not in self.lives:
-            raise ResourceNotFound(f"no segment of a topic named {topic!r} was found")
+            raise ResourceNotFound(f"no segment of a topic named {topic!r} was found{self._why_none(topic)}")
         return self.lives[topic]
+
+    def _why_none(self, topic: str) -> str:
+        # Segments that are there and do not count are no absence: whoever asks has to hear of them.
+        of_topic = [problem for problem in self.problems if problem.segment_id.topic_id_partition.topic == topic]
+        if not of_topic:
+            return ""
+        more = f" (and {len(of_topic) - 1} more)" if len(of_topic) > 1 else ""
+        return f" that counts: {of_topic[0]}{more}"
 
     def incarnation(self, topic: str, topic_id: Uuid | None = None) -> Incarnation:
         """One life of the topic.

@@ -30,7 +30,7 @@ def parse_address(
 def segment_at(bucket: Bucket, address: SegmentAddress) -> StoredSegment:
     """The one segment at ``address``, its manifest read; SegmentNotFound names near ones, ConfigError several."""
     with _in_words():
-        return find_segment(bucket.store, bucket.prefix, address)
+        return find_segment(bucket.store, bucket.prefix, address, bucket.manifest_rules)
 
 
 def objects_at(bucket: Bucket, address: SegmentAddress) -> SegmentObjects:

@@ -60,7 +60,7 @@ def copy(
         manager = None if dry_run else stack.enter_context(bucket.manager())
         started = time.monotonic()
         bar = stack.enter_context(progress("copy", total))
-        committed = CommittedSegments(bucket.store, bucket.prefix)
+        committed = CommittedSegments(bucket.store, bucket.prefix, rules=bucket.manifest_rules)
 
         def step(segment: FoundSegment) -> SegmentOutcome:
             if manager is None:

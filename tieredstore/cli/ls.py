@@ -21,7 +21,7 @@ from tieredstore.cli.output import (
     print_table,
     ratio_of,
 )
-from tieredstore.errors import ManifestCorrupt
+from tieredstore.errors import CorruptData
 from tieredstore.model import TopicIdPartition, Uuid, human_bytes
 from tieredstore.ops.listing import ListedSegment, SegmentTotals, load_listing
 
@@ -46,8 +46,8 @@ def ls(
     incarnation = None if topic_id is None else Uuid.parse(topic_id)
     with opened(settings, store) as bucket:
         objects = list_segments(bucket.store, bucket.prefix, topic=topic, topic_id=incarnation, partition=partition)
-        damage: list[ManifestCorrupt] = []
-        listed = _noting(damage, load_listing(bucket.store, objects))
+        damage: list[CorruptData] = []
+        listed = _noting(damage, load_listing(bucket.store, objects, bucket.manifest_rules))
         if as_json:
             sys.stdout.writelines(json_array(segment_row(segment) for segment in listed))
         elif partition is None:
@@ -55,7 +55,7 @@ def ls(
         else:
             _print_segments(listed)
     if damage:
-        raise typer.Exit(ManifestCorrupt.exit_code)
+        raise typer.Exit(CorruptData.exit_code)
 
 
 def segment_row(segment: ListedSegment) -> dict[str, JsonValue]:
@@ -77,7 +77,7 @@ def segment_row(segment: ListedSegment) -> dict[str, JsonValue]:
         "leader_epochs": None,
         "complete": segment.whole is not None,
         "missing": [suffix.value for suffix in objects.missing],
-        "damage": str(loaded) if isinstance(loaded, ManifestCorrupt) else None,
+        "damage": str(loaded) if isinstance(loaded, CorruptData) else None,
     }
     return {**row, **_manifest_row(loaded)} if isinstance(loaded, StoredSegment) else row
 
@@ -105,10 +105,10 @@ def _manifest_row(loaded: StoredSegment) -> dict[str, JsonValue]:
     }
 
 
-def _noting(damage: list[ManifestCorrupt], listed: Iterable[ListedSegment]) -> Iterator[ListedSegment]:
+def _noting(damage: list[CorruptData], listed: Iterable[ListedSegment]) -> Iterator[ListedSegment]:
     """``listed``, with the damaged manifests gathered on the way."""
     for segment in listed:
-        if isinstance(segment.loaded, ManifestCorrupt):
+        if isinstance(segment.loaded, CorruptData):
             damage.append(segment.loaded)
         yield segment
 
@@ -176,7 +176,7 @@ def _form(whole: StoredSegment) -> str:
 
 def _report(segment: ListedSegment) -> None:
     objects = segment.objects
-    if isinstance(segment.loaded, ManifestCorrupt):
+    if isinstance(segment.loaded, CorruptData):
         fault = str(segment.loaded)
     else:
         fault = "no " + ", no ".join(f".{suffix.value}" for suffix in objects.missing)

@@ -45,8 +45,17 @@ class EncryptionProperties(SettingsGroup):
         description="All key pairs that reading may need, the active one among them; required with encryption.",
     )
 
+    required: Annotated[bool, BOOLEAN] = Field(
+        default=False,
+        alias="encryption.required",
+        description="Refuse segments that are stored in plain: once all of a bucket are encrypted, one that is not was "
+        "put there by somebody else. Needs encryption.enabled. Not of the plugin.",
+    )
+
     @model_validator(mode="after")
     def _complete(self) -> EncryptionProperties:
+        if self.required and not self.enabled:
+            raise broken_rule("encryption.required", "is true; it needs encryption.enabled")
         if not self.enabled:
             return self
         if self.key_pair_id is None:
@@ -74,10 +83,11 @@ class KeyPairFiles(SettingsGroup):
 
 
 class EncryptionSettings(SettingsGroup):
-    """The key ring: all its pairs, and the id of the one that wraps new data keys."""
+    """The key ring: all its pairs, the id of the one that wraps new data keys, whether all segments need one."""
 
     key_pair_id: str
     key_pairs: tuple[KeyPairFiles, ...]
+    required: bool = False
 
 
 def pair_id(name: str) -> str | None:
@@ -98,4 +108,6 @@ def read_encryption(reader: SettingsReader) -> EncryptionSettings | None:
     pairs = [
         reader.read(KeyPairFiles, under=f"{PAIRS}.{listed_id}.", fields={"id": listed_id}) for listed_id in ring.ids
     ]
-    return EncryptionSettings(key_pair_id=ring.key_pair_id, key_pairs=tuple(pair for pair in pairs if pair))
+    return EncryptionSettings(
+        key_pair_id=ring.key_pair_id, key_pairs=tuple(pair for pair in pairs if pair), required=ring.required
+    )

@@ -134,6 +134,12 @@ class FetchSettings(SettingsGroup):
         description="Bytes to load ahead of a sequential reader, with or without a cache; 0: none, which is the "
         "plugin's default.",
     )
+    min_chunk_size: Annotated[int, integer(1)] = Field(
+        default=1024,
+        alias="fetch.chunk.min.size",
+        description="A segment of more than 65,536 chunks is refused if these are smaller (and than chunk.size): "
+        "a manifest of a kilobyte can declare millions of chunks, which cost its reader. Not of the plugin.",
+    )
     rate_limit: Annotated[int | None, integer(1048576, 1000000000)] = Field(
         default=None,
         alias="fetch.rate.limit.bytes.per.second",

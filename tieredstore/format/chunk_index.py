@@ -10,17 +10,19 @@ from __future__ import annotations
 import base64
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import overload
+from typing import Final, overload
 
 from tieredstore.errors import InvalidRange, ManifestCorrupt
 from tieredstore.format.base64_text import decode_base64
-from tieredstore.format.chunk_sizes import pack_chunk_sizes, unpack_chunk_sizes
+from tieredstore.format.chunk_sizes import ChunkSizes, pack_chunk_sizes, unpack_chunk_sizes
 from tieredstore.format.sizes import ENCRYPTION_OVERHEAD
 from tieredstore.limits import MAX_INT32
 from tieredstore.model import ByteRange
+
+_BLOCK: Final = 128  # chunks whose positions are told from one known position
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,8 @@ class ChunkIndex(ABC):
     def positions(self) -> Sequence[int]:
         """``chunk_count + 1`` stored positions: chunk ``i`` is stored at ``[p[i], p[i + 1])``.
 
-        A ``variable`` index decodes its list at each call: keep the result while working on a segment.
+        A ``variable`` index unpacks its list at each call: keep the result while working on a segment. A position is
+        computed when it is asked for.
         """
 
     @property
@@ -143,9 +146,9 @@ class VariableChunkIndex(ChunkIndex):
             )
         # Three looks in place of one a chunk: the smallest, the greatest and the last, which may be shorter than the
         # others.
-        _check_stored_size(min(sizes), self.original_chunk_size)
-        _check_stored_size(max(sizes), min(self.original_chunk_size, self.original_file_size))
-        _check_stored_size(sizes[-1], self._last_original_size())
+        for size in sizes.bounds_of_most() or ():
+            _check_stored_size(size, self.original_chunk_size)
+        _check_stored_size(sizes.last, self._last_original_size())
 
     @classmethod
     def from_sizes(cls, original_chunk_size: int, original_file_size: int, sizes: Sequence[int]) -> VariableChunkIndex:
@@ -163,14 +166,54 @@ class VariableChunkIndex(ChunkIndex):
         """``transformedChunks`` as the manifest has it."""
         return base64.b64encode(self.packed_sizes).decode("ascii")
 
-    def stored_sizes(self) -> array[int]:
-        """The stored size of every chunk, decoded at each call."""
+    def stored_sizes(self) -> ChunkSizes:
+        """The stored size of every chunk, unpacked at each call."""
         return unpack_chunk_sizes(self.packed_sizes)
 
     def positions(self) -> Sequence[int]:
         """See the base class."""
+        return _VariablePositions(self.stored_sizes())
+
+
+class _VariablePositions(Sequence[int]):
+    """The sums of a list of sizes, known block by block, as far as they were asked for. Safe from several threads."""
+
+    __slots__ = ("_sizes", "_starts")
+
+    def __init__(self, sizes: ChunkSizes) -> None:
+        self._sizes = sizes
         # 64 bits: the sum may pass 2^31, where the plugin's own arithmetic overflows.
-        return array("q", accumulate(self.stored_sizes(), initial=0))
+        self._starts = array("q", [0])
+
+    def __len__(self) -> int:
+        return self._sizes.length + 1
+
+    @overload
+    def __getitem__(self, item: int) -> int: ...
+    @overload
+    def __getitem__(self, item: slice) -> Sequence[int]: ...
+    def __getitem__(self, item: int | slice) -> int | Sequence[int]:
+        if isinstance(item, slice):
+            return [self[i] for i in range(*item.indices(len(self)))]
+        chunk = item + len(self) if item < 0 else item
+        if not 0 <= chunk < len(self):
+            raise IndexError(f"no position {item} among {len(self)}")
+        block, rest = divmod(chunk, _BLOCK)
+        return self._start_of(block) + self._sizes.sum_of(chunk - rest, chunk)
+
+    def __iter__(self) -> Iterator[int]:
+        return accumulate(self._sizes, initial=0)
+
+    def _start_of(self, block: int) -> int:
+        starts = self._starts
+        if block >= len(starts):
+            # Twice as many each time, in an array that nobody has seen yet: without a lock, a second thread at worst
+            # does the same again.
+            starts = array("q", starts)
+            for number in range(len(starts), min(max(block + 1, 2 * len(starts)), -(-len(self) // _BLOCK))):
+                starts.append(starts[-1] + self._sizes.sum_of((number - 1) * _BLOCK, number * _BLOCK))
+            self._starts = starts
+        return starts[block]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from struct import Struct
-from typing import Final
+from typing import Final, overload
 
 import zstandard
 
@@ -31,6 +32,63 @@ _INT: Final = Struct(">i")
 _ONE: Final = Struct(">ii")
 _HEAD: Final = Struct(">iib")
 _LEVEL: Final = 3  # the plugin's; any level is read
+_BLOCK: Final = 4096  # so many sizes are numbers at once where all are looked at
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkSizes(Sequence[int]):
+    """A list of sizes that stays in its binary form: a size becomes a number when it is asked for.
+
+    A manifest of a kilobyte can list ten million sizes, which as numbers would take hundreds of megabytes.
+    """
+
+    length: int
+    base: int
+    width: int
+    differences: bytes
+    last: int
+
+    def __len__(self) -> int:
+        return self.length
+
+    @overload
+    def __getitem__(self, item: int) -> int: ...
+    @overload
+    def __getitem__(self, item: slice) -> Sequence[int]: ...
+    def __getitem__(self, item: int | slice) -> int | Sequence[int]:
+        if isinstance(item, slice):
+            return [self[chunk] for chunk in range(*item.indices(self.length))]
+        chunk = item + self.length if item < 0 else item
+        if not 0 <= chunk < self.length:
+            raise IndexError(f"no size {item} among {self.length}")
+        return self.sum_of(chunk, chunk + 1)
+
+    def __iter__(self) -> Iterator[int]:
+        for block in self._blocks():
+            yield from (self.base + difference for difference in block)
+        if self.length:
+            yield self.last
+
+    def sum_of(self, start: int, stop: int) -> int:
+        """The sum of the sizes ``start`` up to ``stop``, both within the list."""
+        most = max(start, min(stop, self.length - 1))  # the last size is none of the differences
+        total = sum(self._differences(start, most)) + (most - start) * self.base
+        return total + self.last if start < stop == self.length else total
+
+    def bounds_of_most(self) -> tuple[int, int] | None:
+        """The smallest and the greatest size of all but the last; None where there is no other."""
+        extremes = [(min(block), max(block)) for block in self._blocks()]
+        if not extremes:
+            return None
+        return self.base + min(least for least, _ in extremes), self.base + max(most for _, most in extremes)
+
+    def _blocks(self) -> Iterator[Sequence[int]]:
+        for start in range(0, self.length - 1, _BLOCK):
+            yield self._differences(start, min(start + _BLOCK, self.length - 1))
+
+    def _differences(self, start: int, stop: int) -> Sequence[int]:
+        raw = self.differences[start * self.width : stop * self.width]
+        return raw if self.width == 1 else _widen(raw, self.width)
 
 
 def encode_chunk_sizes(sizes: Sequence[int]) -> bytes:
@@ -50,15 +108,15 @@ def encode_chunk_sizes(sizes: Sequence[int]) -> bytes:
     return b"".join((_HEAD.pack(len(sizes), base, width), differences, _INT.pack(sizes[-1])))
 
 
-def decode_chunk_sizes(raw: bytes | bytearray | memoryview) -> array[int]:
+def decode_chunk_sizes(raw: bytes | bytearray | memoryview) -> ChunkSizes:
     """The sizes of a binary form; ManifestCorrupt unless it is exactly one list of sizes within 0..2^31-1."""
     count = _read_int(raw, 0)
     if count == 0:
         _check_length(raw, _INT.size)
-        return array("i")
+        return ChunkSizes(0, 0, 1, b"", 0)
     if count == 1:
         _check_length(raw, _ONE.size)
-        return array("i", (_read_int(raw, _INT.size),))
+        return ChunkSizes(1, 0, 1, b"", _read_int(raw, _INT.size))
     return _decode_many(raw, count)
 
 
@@ -70,7 +128,7 @@ def pack_chunk_sizes(sizes: Sequence[int]) -> bytes:
     return zstandard.ZstdCompressor(level=_LEVEL).compress(binary)
 
 
-def unpack_chunk_sizes(frame: bytes) -> array[int]:
+def unpack_chunk_sizes(frame: bytes) -> ChunkSizes:
     """The sizes in one zstd frame, with no allocation above 10 MiB whatever it claims; ManifestCorrupt if damaged."""
     try:
         # The header alone is read here. A frame that does not say its size could grow without end, and is refused.
@@ -84,7 +142,7 @@ def unpack_chunk_sizes(frame: bytes) -> array[int]:
     return decode_chunk_sizes(binary)
 
 
-def _decode_many(raw: bytes | bytearray | memoryview, count: int) -> array[int]:
+def _decode_many(raw: bytes | bytearray | memoryview, count: int) -> ChunkSizes:
     if len(raw) < _HEAD.size:
         raise ManifestCorrupt(f"the list of chunk sizes ends after {len(raw)} bytes, inside its head")
     _, base, width = _HEAD.unpack_from(raw)
@@ -93,12 +151,10 @@ def _decode_many(raw: bytes | bytearray | memoryview, count: int) -> array[int]:
     stop = _HEAD.size + (count - 1) * width
     # `count` comes from the bytes: before anything is made of it, it must agree with how many there are.
     _check_length(raw, stop + _INT.size)
-    differences = _widen(raw[_HEAD.size : stop], width)
-    try:
-        sizes = array("i", [base + difference for difference in differences])
-    except OverflowError as error:
-        raise ManifestCorrupt(f"the list of chunk sizes holds a size above {MAX_INT32}") from error
-    sizes.append(_read_int(raw, stop))
+    sizes = ChunkSizes(count, base, width, bytes(raw[_HEAD.size : stop]), _read_int(raw, stop))
+    bounds = sizes.bounds_of_most()
+    if bounds is not None and bounds[1] > MAX_INT32:
+        raise ManifestCorrupt(f"the list of chunk sizes holds a size above {MAX_INT32}")
     return sizes
 
 

@@ -18,6 +18,8 @@ from tieredstore.errors import ManifestCorrupt
 from tieredstore.limits import MAX_INT32
 
 _MAX_DIGITS: Final = 1000  # no field has more than 19; this bounds the time that a number of an unknown field takes
+_MAX_VALUES: Final = 100_000  # a manifest has fifty and one a leader epoch; 5 million empty lists would take 400 MiB
+_MAX_WIDE: Final = 1 << 20  # one letter outside of ASCII makes all others as wide; what is long in a manifest is base64
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}")
 _ESCAPE: Final = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
@@ -38,8 +40,9 @@ class JsonObject:
     @classmethod
     def parse(cls, raw: bytes | bytearray | memoryview) -> JsonObject:
         """The object that ``raw`` starts with; ManifestCorrupt if it does not start with one in UTF-8."""
+        _check_cost(raw := bytes(raw))
         # Only what belongs to the object must be UTF-8: bytes that are not travel as lone surrogates until it is known.
-        text = bytes(raw).decode("utf-8", "surrogateescape").lstrip(" \t\r\n")
+        text = raw.decode("utf-8", "surrogateescape").lstrip(" \t\r\n")
         try:
             document, stop = _DECODER.raw_decode(text)
             text[:stop].encode("utf-8")
@@ -117,9 +120,14 @@ class JsonObject:
         return ManifestCorrupt(f"the manifest's field {self._name(name)} is {_SHORT.repr(value)}, not {expected}")
 
 
+def shortened(value: object) -> str:
+    """A value of a manifest as messages show it."""
+    return _SHORT.repr(value)
+
+
 def has_lone_surrogates(text: str) -> bool:
     """Whether a JSON escape put half of a character into ``text``: it then has no bytes in UTF-8."""
-    return _SURROGATE.search(text) is not None
+    return not text.isascii() and _SURROGATE.search(text) is not None
 
 
 def json_bytes(document: Mapping[str, object]) -> bytes:
@@ -127,6 +135,17 @@ def json_bytes(document: Mapping[str, object]) -> bytes:
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     # Jackson writes the hexadecimal digits of control characters in upper case.
     return _ESCAPE.sub(_upper_hex, text).encode("utf-8")
+
+
+def _check_cost(raw: bytes) -> None:
+    """Refuse what would take many times its own size in memory, before anything is made of it."""
+    # Each value has one of these before it. What stands in texts or behind the object is counted too: no manifest that
+    # anybody wrote comes near.
+    values = sum(raw.count(mark) for mark in (b",", b"[", b"{"))
+    if values > _MAX_VALUES:
+        raise ManifestCorrupt(f"the manifest holds about {values} values: more than {_MAX_VALUES} are never written")
+    if len(raw) > _MAX_WIDE and not raw.isascii():
+        raise ManifestCorrupt(f"the manifest has {len(raw)} bytes with letters outside of ASCII among them")
 
 
 def _upper_hex(escape: re.Match[str]) -> str:

@@ -28,7 +28,8 @@ from tieredstore.errors import ManifestCorrupt
 from tieredstore.format.base64_text import decode_base64
 from tieredstore.format.chunk_index import ChunkIndex, FixedChunkIndex, VariableChunkIndex
 from tieredstore.format.json_object import JsonObject, json_bytes
-from tieredstore.format.segment_metadata import metadata_fields, read_metadata
+from tieredstore.format.manifest_rules import DEFAULT_RULES, KnownSegment, ManifestRules
+from tieredstore.format.segment_metadata import check_recorded, metadata_fields, read_metadata
 from tieredstore.format.sizes import ENCRYPTION_OVERHEAD
 from tieredstore.limits import MAX_INT32
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata
@@ -158,8 +159,16 @@ class SegmentManifest:
             self._check_encrypted_indexes()
 
     @classmethod
-    def from_bytes(cls, raw: bytes | bytearray | memoryview) -> SegmentManifest:
-        """Read a manifest; ManifestCorrupt, naming the field, if it is damaged. What follows the object is ignored."""
+    def from_bytes(
+        cls,
+        raw: bytes | bytearray | memoryview,
+        known: KnownSegment | None = None,
+        rules: ManifestRules = DEFAULT_RULES,
+    ) -> SegmentManifest:
+        """Read a manifest; ManifestCorrupt, naming the field, if it is damaged. What follows the object is ignored.
+
+        SegmentCorrupt if it records another segment than the ``known`` one, or breaks the ``rules``.
+        """
         if len(raw) > MAX_MANIFEST_SIZE:
             raise ManifestCorrupt(f"the manifest has {len(raw)} bytes: more than {MAX_MANIFEST_SIZE} are never written")
         fields = JsonObject.parse(raw)
@@ -167,13 +176,18 @@ class SegmentManifest:
         # Jackson takes the number 1 for the text; True is equal to 1 in Python and is no version.
         if (version := fields.raw("version")) != "1" and (version != 1 or type(version) is not int):
             raise ManifestCorrupt("the manifest's version is not 1, the only one that this reader knows")
-        chunk_index = _read_chunk_index(fields.child("chunkIndex"))
+        metadata = fields.optional("remoteLogSegmentMetadata")
+        if known is not None:
+            check_recorded(metadata, known)
+        rules.check_encryption(fields.optional("encryption") is not None)
+        log_size = None if known is None else known.log_size
+        chunk_index = _read_chunk_index(fields.child("chunkIndex"), rules, log_size)
         return cls(
             chunk_index=chunk_index,
             segment_indexes=_read_segment_indexes(fields.child("segmentIndexes")),
             compression=fields.boolean("compression"),
             encryption=None if fields.optional("encryption") is None else _read_encryption(fields.child("encryption")),
-            metadata=read_metadata(fields.optional("remoteLogSegmentMetadata"), chunk_index.original_file_size),
+            metadata=read_metadata(metadata, chunk_index.original_file_size),
         )
 
     def to_bytes(self) -> bytes:
@@ -209,13 +223,15 @@ class SegmentManifest:
     def _check_variable(self, index: VariableChunkIndex) -> None:
         # A list is legal for uncompressed segments too, and then each size follows from the original's.
         sizes = index.stored_sizes()
-        if min(sizes) <= self._overhead:
-            raise ManifestCorrupt(f"transformedChunks lists a chunk of {min(sizes)} bytes, too few to be encrypted")
+        least = min(sizes.last, *(sizes.bounds_of_most() or ()), MAX_INT32)
+        if least <= self._overhead:
+            raise ManifestCorrupt(f"transformedChunks lists a chunk of {least} bytes, too few to be encrypted")
         if self.compression:
             return
-        for chunk_id, size in enumerate(sizes):
-            if size != index.original_size(chunk_id) + self._overhead:
-                raise ManifestCorrupt(f"compression is false, but the stored size of chunk {chunk_id} is {size}")
+        whole, last = (index.original_size(chunk) + self._overhead for chunk in (0, index.chunk_count - 1))
+        if sizes.bounds_of_most() not in {None, (whole, whole)} or sizes.last != last:
+            chunk = next((chunk for chunk, size in enumerate(sizes) if size != whole), index.chunk_count - 1)
+            raise ManifestCorrupt(f"compression is false, but the stored size of chunk {chunk} is {sizes[chunk]}")
 
     def _check_encrypted_indexes(self) -> None:
         for kind, entry in self.segment_indexes.recorded():
@@ -226,12 +242,13 @@ class SegmentManifest:
                 )
 
 
-def _read_chunk_index(fields: JsonObject) -> ChunkIndex:
+def _read_chunk_index(fields: JsonObject, rules: ManifestRules, log_size: int | None) -> ChunkIndex:
     kind = fields.text("type")
     if kind not in {"fixed", "variable"}:
         raise ManifestCorrupt(f"chunkIndex.type is {kind[:20]!r}, neither 'fixed' nor 'variable'")
     fields.refuse_damaged_names(_FIXED_FIELDS if kind == "fixed" else _VARIABLE_FIELDS)
     chunk_size, file_size = fields.integer("originalChunkSize"), fields.integer("originalFileSize")
+    rules.check_chunks(chunk_size, file_size, log_size)
     if kind == "variable":
         return VariableChunkIndex.from_text(chunk_size, file_size, fields.text("transformedChunks"))
     return FixedChunkIndex(

@@ -1,6 +1,7 @@
 """``remoteLogSegmentMetadata`` of a manifest: which segment it is, for readers that do not ask Kafka.
 
-The plugin writes it and never reads it, and nothing of it locates or transforms data.
+The plugin writes it and never reads it, and nothing of it locates or transforms data. It tells whose manifest it is,
+though: one that was copied over another segment's is known by it.
 """
 
 from __future__ import annotations
@@ -8,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from tieredstore.errors import TieredStoreError
-from tieredstore.format.json_object import has_lone_surrogates
+from tieredstore.errors import SegmentCorrupt, TieredStoreError
+from tieredstore.format.json_object import has_lone_surrogates, shortened
+from tieredstore.format.manifest_rules import KnownSegment
 from tieredstore.limits import MAX_INT32, MAX_INT64
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 
@@ -46,6 +48,31 @@ def read_metadata(fields: object, segment_size_in_bytes: int) -> RemoteLogSegmen
         return _read(_object(fields), segment_size_in_bytes)
     except (_UnusableError, TieredStoreError):  # the model's own checks raise the latter
         return None
+
+
+def check_recorded(fields: object, known: KnownSegment) -> None:
+    """SegmentCorrupt if topic, topic id, partition, segment id or start offset are recorded and are not the key's.
+
+    Each is compared by itself, wherever it is recorded: in metadata that is of no use otherwise too.
+    """
+    where = known.segment_id.topic_id_partition
+    recorded = _mapping(fields)
+    segment_id = _mapping(recorded.get("remoteLogSegmentId"))
+    partition = _mapping(segment_id.get("topicIdPartition"))
+    inner = _mapping(partition.get("topicPartition"))
+    for name, value, expected in (
+        ("topic", inner.get("topic"), where.topic),
+        ("topicId", partition.get("topicId"), str(where.topic_id)),
+        ("partition", inner.get("partition"), where.partition),
+        ("segment id", segment_id.get("id"), str(known.segment_id.id)),
+        ("startOffset", recorded.get("startOffset"), known.start_offset),
+    ):
+        # A value of another type was written by nobody: it records nothing.
+        if type(value) is type(expected) and value != expected:
+            raise SegmentCorrupt(
+                f"it is the manifest of another segment: it records the {name} {shortened(value)}, and its key says "
+                f"{shortened(expected)}"
+            )
 
 
 # Of its own and private: no caller should see why, and ValueError would also catch mistakes of this module.
@@ -87,6 +114,10 @@ def _epoch(name: str) -> int:
     if not (name.isascii() and name.isdecimal() and len(name) <= 10) or str(int(name)) != name:
         raise _UnusableError
     return _integer(int(name), at_most=MAX_INT32)
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return cast("dict[str, object]", value) if isinstance(value, dict) else {}
 
 
 def _object(value: object) -> Mapping[str, object]:

@@ -9,8 +9,9 @@ from typing import Final
 from tieredstore.backends.base import ObjectStore
 from tieredstore.catalog.listing import SegmentObjects, list_segments
 from tieredstore.catalog.stored import StoredSegment, load_segment
-from tieredstore.errors import ConfigError, ManifestCorrupt, ResourceNotFound, SegmentNotFound
+from tieredstore.errors import ConfigError, CorruptData, ResourceNotFound, SegmentNotFound
 from tieredstore.format.keys import Suffix
+from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid
 
 _MOST_NAMED: Final = 20
@@ -83,7 +84,9 @@ class SegmentAbsent(SegmentNotFound):
         return f"{absent}{clause}; segments near it begin at {', '.join(map(str, self.near))}"
 
 
-def find_segment(store: ObjectStore, prefix: str, address: SegmentAddress) -> StoredSegment:
+def find_segment(
+    store: ObjectStore, prefix: str, address: SegmentAddress, rules: ManifestRules = DEFAULT_RULES
+) -> StoredSegment:
     """The one segment at ``address``, its manifest read: one listing of the partition and one request.
 
     Whole segments go first; if there is none, one that was committed and lost an object since is taken, so that its
@@ -92,7 +95,7 @@ def find_segment(store: ObjectStore, prefix: str, address: SegmentAddress) -> St
     listed = _list_partition(store, prefix, address)
     committed = [objects for objects in _committed(listed) if address.matches(objects)]
     candidates = [objects for objects in committed if not objects.missing] or committed
-    return load_segment(store, _only(store, address, candidates, listed))
+    return load_segment(store, _only(store, address, candidates, listed), rules)
 
 
 def find_objects(store: ObjectStore, prefix: str, address: SegmentAddress) -> SegmentObjects:
@@ -130,7 +133,7 @@ def _only(
 def _candidate(store: ObjectStore, objects: SegmentObjects) -> Candidate:
     try:
         return Candidate(objects, load_segment(store, objects).metadata)
-    except (ManifestCorrupt, ResourceNotFound):
+    except (CorruptData, ResourceNotFound):
         return Candidate(objects, None)
 
 

@@ -11,6 +11,8 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.wrappers.stack import open_wrapped
 from tieredstore.config import Settings
 from tieredstore.format.keys import displayed_key
+from tieredstore.format.manifest_rules import ManifestRules
+from tieredstore.remote.manifest_object import rules_of
 
 if TYPE_CHECKING:
     from tieredstore.remote import RemoteStorageManager
@@ -27,6 +29,11 @@ class Bucket:
     def prefix(self) -> str:
         """What all keys of segments begin with."""
         return self.settings.key_prefix
+
+    @property
+    def manifest_rules(self) -> ManifestRules:
+        """What the settings demand of manifests."""
+        return rules_of(self.settings)
 
     def shown(self, key: str) -> str:
         """The key as messages show it."""

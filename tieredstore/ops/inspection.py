@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import enum
-import itertools
 from dataclasses import dataclass
 
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.catalog.stored import StoredSegment
-from tieredstore.format.chunk_index import ChunkIndex, FixedChunkIndex
+from tieredstore.format.chunk_index import ChunkIndex, FixedChunkIndex, VariableChunkIndex
 from tieredstore.format.keys import Suffix
 
 
@@ -61,5 +60,7 @@ class StoredChunkSizes:
             last = index.final_transformed_chunk_size
             largest = max(last, index.transformed_chunk_size) if index.chunk_count > 1 else last
             return cls(last, average, largest)
-        sizes = [stop - start for start, stop in itertools.pairwise(index.positions())]
-        return cls(min(sizes), average, max(sizes))
+        assert isinstance(index, VariableChunkIndex)  # there are two kinds
+        sizes = index.stored_sizes()
+        every = (sizes.last, *(sizes.bounds_of_most() or ()))
+        return cls(min(every), average, max(every))

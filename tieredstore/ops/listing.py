@@ -10,13 +10,14 @@ from typing import TypeAlias
 from tieredstore.backends.base import ObjectStore
 from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.catalog.stored import StoredSegment, load_segments
-from tieredstore.errors import ManifestCorrupt, SegmentNotFound
+from tieredstore.errors import CorruptData, SegmentNotFound
 from tieredstore.format.keys import Suffix
+from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 from tieredstore.model import TopicIdPartition
 from tieredstore.process.parallel import READERS
 
-Loaded: TypeAlias = StoredSegment | ManifestCorrupt | None
-"""A segment, the damage of its manifest, or None where there is no manifest."""
+Loaded: TypeAlias = StoredSegment | CorruptData | None
+"""A segment, what is wrong with its manifest, or None where there is no manifest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,9 @@ class ListedSegment:
         return self.loaded.metadata.max_timestamp_ms
 
 
-def load_listing(store: ObjectStore, listed: Iterable[SegmentObjects]) -> Iterator[ListedSegment]:
+def load_listing(
+    store: ObjectStore, listed: Iterable[SegmentObjects], rules: ManifestRules = DEFAULT_RULES
+) -> Iterator[ListedSegment]:
     """The segments in the order of (topic, topic id, partition, base offset, segment id), their manifests read.
 
     The listing is held, manifests are not. A segment that is deleted meanwhile is left out.
@@ -52,7 +55,7 @@ def load_listing(store: ObjectStore, listed: Iterable[SegmentObjects]) -> Iterat
     ordered = sorted(listed, key=_order)
     with_manifest = [objects for objects in ordered if objects.find(Suffix.MANIFEST) is not None]
     with ThreadPoolExecutor(READERS, thread_name_prefix="tieredstore-ls") as pool:
-        loaded = load_segments(store, with_manifest, pool)
+        loaded = load_segments(store, with_manifest, pool, rules=rules)
         for objects in ordered:
             manifest = next(loaded) if objects.find(Suffix.MANIFEST) is not None else None
             if not isinstance(manifest, SegmentNotFound):

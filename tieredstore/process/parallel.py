@@ -28,11 +28,14 @@ def in_parallel(
     at_once: int,
     ordered: bool = True,
     deadline: Deadline | None = None,
+    weigh: Callable[[_Item], int] | None = None,
+    max_weight: int = 0,
 ) -> Generator[_Result, None, None]:
     """The results of ``job`` in the order of ``items``; in that of their coming if not ``ordered``.
 
     At most ``at_once`` items are with the pool, waiting, being worked on, or done and not yet asked for, which bounds
     memory; one more is taken from ``items`` meanwhile. Items are taken on the caller's thread, in between results.
+    With ``weigh`` these items together weigh at most ``max_weight``; one that weighs more is there alone.
 
     When a job fails none is begun any more that comes after it. The results before it are still given, then its error
     is raised; an error of ``items`` is raised at once. StoreUnavailable if the ``deadline`` passes while a result is
@@ -42,11 +45,12 @@ def in_parallel(
     run = _Run[_Item, _Result](pool, job, ordered, deadline)
     try:
         for item in items:
-            while run.size >= at_once and not run.has_failed:
+            weight = 0 if weigh is None else weigh(item)
+            while run.size and not run.has_failed and (run.size >= at_once or run.weight + weight > max_weight):
                 yield run.next_result()
             if run.has_failed:
                 break
-            run.begin(item)
+            run.begin(item, weight)
         while run.size:
             yield run.next_result()
     finally:
@@ -67,7 +71,9 @@ class _Run(Generic[_Item, _Result]):
         self._job = job
         self._ordered = ordered
         self._deadline = deadline
+        self.weight = 0
         self._futures: deque[Future[_Result]] = deque()
+        self._weights: dict[Future[_Result], int] = {}
         self._done: queue.SimpleQueue[Future[_Result]] = queue.SimpleQueue()
         self._process = os.getpid()
         self._begun = 0
@@ -83,11 +89,14 @@ class _Run(Generic[_Item, _Result]):
         """How many items are with the pool, or done and not taken."""
         return len(self._futures)
 
-    def begin(self, item: _Item) -> None:
+    def begin(self, item: _Item, weight: int) -> None:
         """Give the pool one more."""
         future = self._pool.submit(self._do, self._begun, item)
         self._begun += 1
         self._futures.append(future)
+        if weight:
+            self._weights[future] = weight
+            self.weight += weight
         if not self._ordered:
             future.add_done_callback(self._done.put)
 
@@ -96,6 +105,7 @@ class _Run(Generic[_Item, _Result]):
         while True:
             future = self._first() if self._ordered else self._first_done()
             self._futures.remove(future)
+            self.weight -= self._weights.pop(future, 0)
             try:
                 return future.result()
             except _Dropped:

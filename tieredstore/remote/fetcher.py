@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 
 from tieredstore import metrics
 from tieredstore.backends.base import ObjectStore
-from tieredstore.config import ChunkCacheSettings, FetchSettings, IndexCacheSettings
+from tieredstore.config import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
 from tieredstore.errors import ConfigError
+from tieredstore.format.manifest_rules import ManifestRules
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata
 from tieredstore.remote.bounded_map import BoundedMap
 from tieredstore.remote.cached_loads import CachedLoads
@@ -16,7 +17,7 @@ from tieredstore.remote.chunk_cache import ChunkCache, MemoryChunkCache
 from tieredstore.remote.chunk_loader import ChunkLoader
 from tieredstore.remote.indexes import BlobCache, Indexes, weight_of_indexes
 from tieredstore.remote.layout import KeyLayout
-from tieredstore.remote.manifests import Manifests, OpenManifest
+from tieredstore.remote.manifests import Manifests, OpenManifest, weight_of_manifest
 from tieredstore.remote.pools import Pools
 from tieredstore.remote.segment_logs import SegmentLogs
 from tieredstore.remote.statistics import FetchCounters
@@ -36,11 +37,25 @@ class Fetcher:
 
     @classmethod
     def of_settings(
-        cls, settings: FetchSettings, store: ObjectStore, layout: KeyLayout, key_ring: KeyRing | None, *, pools: Pools
+        cls,
+        settings: FetchSettings,
+        store: ObjectStore,
+        layout: KeyLayout,
+        key_ring: KeyRing | None,
+        *,
+        pools: Pools,
+        rules: ManifestRules,
     ) -> Fetcher:
         """The ``fetch.*`` settings, over a store."""
         counters = FetchCounters()
-        manifests = _manifests(settings, store, layout, key_ring, pools, counters)
+        manifests = Manifests(
+            store,
+            layout,
+            key_ring,
+            loads=_manifest_loads(settings.manifest_cache, pools),
+            counters=counters,
+            rules=rules,
+        )
         cache, blobs = (None, None) if settings.chunk_cache is None else _chunk_cache(settings.chunk_cache)
         indexes = Indexes(
             store,
@@ -89,18 +104,9 @@ class Fetcher:
             self.chunk_cache.close()
 
 
-def _manifests(
-    settings: FetchSettings,
-    store: ObjectStore,
-    layout: KeyLayout,
-    key_ring: KeyRing | None,
-    pools: Pools,
-    counters: FetchCounters,
-) -> Manifests:
-    limits = settings.manifest_cache
-    cache = BoundedMap[str, OpenManifest](limits.size, retention_ms=limits.retention_ms)
-    loads = CachedLoads(cache, pools.lookup, limits.get_timeout_ms, "the segment's manifest")
-    return Manifests(store, layout, key_ring, loads=loads, counters=counters)
+def _manifest_loads(limits: ManifestCacheSettings, pools: Pools) -> CachedLoads[OpenManifest]:
+    cache = BoundedMap[str, OpenManifest](limits.size, weigh=weight_of_manifest, retention_ms=limits.retention_ms)
+    return CachedLoads(cache, pools.lookup, limits.get_timeout_ms, "the segment's manifest")
 
 
 def _index_loads(limits: IndexCacheSettings, pools: Pools) -> CachedLoads[dict[IndexType, bytes]]:

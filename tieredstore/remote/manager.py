@@ -20,7 +20,7 @@ from tieredstore.model import IndexType, LogSegmentData, RemoteLogSegmentMetadat
 from tieredstore.remote.base import RemoteStorageManagerBase
 from tieredstore.remote.fetcher import Fetcher
 from tieredstore.remote.layout import KeyLayout
-from tieredstore.remote.manifest_object import delete_manifest_first
+from tieredstore.remote.manifest_object import delete_manifest_first, rules_of
 from tieredstore.remote.pools import Pools
 from tieredstore.remote.segment_logs import requested_range
 from tieredstore.remote.source import NextSegment
@@ -54,6 +54,7 @@ class RemoteStorageManager(RemoteStorageManagerBase):
         """
         self.settings = settings
         self.layout = KeyLayout(settings.key_prefix, settings.key_prefix_mask)
+        self.manifest_rules = rules_of(settings)
         self.key_ring = _key_ring(settings)
         self._fields = tuple(CustomMetadataField[name] for name in settings.custom_metadata_fields)
         with contextlib.ExitStack() as opened:  # what was opened is closed again if the rest of it fails
@@ -68,7 +69,9 @@ class RemoteStorageManager(RemoteStorageManagerBase):
                     lookup=settings.fetch.manifest_cache.thread_pool_size,
                 )
                 opened.callback(pools.shutdown)
-            self._fetcher = Fetcher.of_settings(settings.fetch, store, self.layout, self.key_ring, pools=pools)
+            self._fetcher = Fetcher.of_settings(
+                settings.fetch, store, self.layout, self.key_ring, pools=pools, rules=self.manifest_rules
+            )
             opened.callback(self._fetcher.close)
             opened.callback(self._fetcher.export())
             options = WriteOptions(

@@ -3,25 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from tieredstore.backends.base import ObjectStore
-from tieredstore.errors import ManifestCorrupt
+from tieredstore.errors import ManifestCorrupt, SegmentCorrupt
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE, SegmentManifest
+from tieredstore.format.manifest_rules import KnownSegment, ManifestRules
+
+if TYPE_CHECKING:
+    from tieredstore.config import Settings
 
 
-def read_manifest(store: ObjectStore, key: str, shown: str) -> SegmentManifest:
-    """The manifest under ``key``, by one request; ObjectNotFound, or ManifestCorrupt naming it as ``shown``.
+def rules_of(settings: Settings) -> ManifestRules:
+    """What the settings demand of manifests; chunks as small as these settings would write are always read."""
+    encryption = settings.encryption
+    return ManifestRules(
+        min(settings.fetch.min_chunk_size, settings.chunk_size), encryption is not None and encryption.required
+    )
 
-    An object with more bytes than any manifest is not read.
+
+def read_manifest(
+    store: ObjectStore, key: str, shown: str, known: KnownSegment, rules: ManifestRules
+) -> SegmentManifest:
+    """The manifest under ``key``, by one request: all who read one come through here.
+
+    ObjectNotFound; ManifestCorrupt, naming it as ``shown``; SegmentCorrupt if it is not that of the ``known`` segment,
+    or breaks the ``rules``. An object with more bytes than any manifest is not read.
     """
     raw = store.get_small(key, MAX_MANIFEST_SIZE)
     if raw is None:
         raise ManifestCorrupt(f"{shown} is damaged: it has more than {MAX_MANIFEST_SIZE} bytes, which no manifest has")
     try:
-        return SegmentManifest.from_bytes(raw)
+        return SegmentManifest.from_bytes(raw, known, rules)
     except ManifestCorrupt as error:
         raise ManifestCorrupt(f"{shown} is damaged: {error}") from error
+    except SegmentCorrupt as error:
+        raise SegmentCorrupt(f"{shown} is refused: {error}") from error
 
 
 def delete_manifest_first(store: ObjectStore, keys: Iterable[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import (
     CorruptData,
@@ -13,7 +13,9 @@ from tieredstore.errors import (
     SegmentNotFound,
     UnknownKey,
 )
+from tieredstore.format.chunk_index import VariableChunkIndex
 from tieredstore.format.keys import Suffix
+from tieredstore.format.manifest_rules import DEFAULT_RULES, KnownSegment, ManifestRules
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.remote.manifest_object import read_manifest
 from tieredstore.transform.encryption import DataKey, SegmentCipher
@@ -25,6 +27,13 @@ if TYPE_CHECKING:
     from tieredstore.remote.layout import KeyLayout
     from tieredstore.remote.statistics import FetchCounters
     from tieredstore.transform.keyring import KeyRing
+
+
+_MANIFEST_COST: Final = 64 << 10
+"""Bytes that a manifest in the cache may take for one entry; that of 20,000 chunks takes as many."""
+
+_EPOCH_COST: Final = 128
+"""Bytes that a leader epoch takes in memory, roughly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +51,19 @@ class OpenManifest:
         return self.opened
 
 
+def weight_of_manifest(opened: OpenManifest) -> int:
+    """How many ordinary manifests take as much memory: 1 but for hostile ones, which may take a thousand times more."""
+    manifest = opened.manifest
+    held = 0
+    if isinstance(manifest.chunk_index, VariableChunkIndex):
+        held += len(manifest.chunk_index.packed_sizes)
+    if manifest.encryption is not None:
+        held += len(manifest.encryption.wrapped) + len(manifest.encryption.aad) + 4 * len(manifest.encryption.key_id)
+    if manifest.metadata is not None:
+        held += _EPOCH_COST * len(manifest.metadata.segment_leader_epochs)
+    return 1 + held // _MANIFEST_COST
+
+
 class Manifests:
     """The manifests of a store, cached by key: ``fetch.manifest.cache.*``. What is absent is asked for each time."""
 
@@ -53,15 +75,17 @@ class Manifests:
         *,
         loads: CachedLoads[OpenManifest],
         counters: FetchCounters,
+        rules: ManifestRules = DEFAULT_RULES,
     ) -> None:
         self._store = store
         self._layout = layout
         self._key_ring = key_ring
         self._loads = loads
         self._counters = counters
+        self._rules = rules
 
     def get(self, metadata: RemoteLogSegmentMetadata) -> OpenManifest:
-        """The segment's manifest, by at most one request; SegmentNotFound without one."""
+        """The segment's manifest, by at most one request; SegmentNotFound without one, SegmentCorrupt for another's."""
         key = self._layout.key(metadata, Suffix.MANIFEST)
         return self._loads.get(key, lambda: self._load(key, metadata))
 
@@ -89,8 +113,9 @@ class Manifests:
     def _load(self, key: str, metadata: RemoteLogSegmentMetadata) -> OpenManifest:
         self._counters.add(manifest_requests=1)
         shown = self._layout.shown(key)
+        known = KnownSegment(metadata.remote_log_segment_id, metadata.start_offset)
         try:
-            manifest = read_manifest(self._store, key, shown)
+            manifest = read_manifest(self._store, key, shown, known, self._rules)
         except ObjectNotFound as error:
             raise SegmentNotFound(f"{metadata} is not in the store: {shown} does not exist") from error
         # Unwrapped once for all reads of the segment: RSA takes longer than decrypting a chunk.

@@ -10,6 +10,7 @@ from tieredstore.model import IndexType, RemoteLogSegmentMetadata
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
     from tieredstore.format.manifest import SegmentManifest
+    from tieredstore.format.manifest_rules import ManifestRules
     from tieredstore.remote.layout import KeyLayout
     from tieredstore.remote.stream import SegmentStream
 
@@ -31,6 +32,11 @@ class SegmentSource(Protocol):
     @property
     def layout(self) -> KeyLayout:
         """Which keys the objects of a segment have."""
+        ...
+
+    @property
+    def manifest_rules(self) -> ManifestRules:
+        """What the settings demand of manifests."""
         ...
 
     def fetch_log_segment(
