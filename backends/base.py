@@ -61,6 +61,14 @@ class ObjectStore(ABC):
     def identity(self) -> str:
         """Where the objects lie, as a URL without credentials: equal for two stores that hold the same objects."""
 
+    @property
+    def conditional_writes(self) -> bool:
+        """Whether ``if_absent`` and ``replace`` are atomic among all processes: of racing writers exactly one wins.
+
+        What moves shared state (key rotation, for one) refuses a store that says no.
+        """
+        return True
+
     @abstractmethod
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         """Write the whole object at once: readers see the old object (or none) until all of the new one is durable.

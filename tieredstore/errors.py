@@ -5,6 +5,7 @@ Errors carry policy as class attributes, so that a caller decides by attribute a
     TieredStoreError                      retryable  exit_code
     ├── ConfigError                       no         2   a user's setting or argument is wrong
     │   └── KeyRingError                  no         2   key files or key ids that cannot be used
+    │       └── WrongKey                  no         2   a pair of the right id that does not open a data key
     ├── InvalidRange                      no         2   a byte range outside of what was asked for
     ├── InvalidSegment                    no         2   local segment files that cannot be copied
     ├── ResourceNotFound                  no         3   absent: nothing was ever there, or it was deleted
@@ -55,6 +56,16 @@ class ConfigError(TieredStoreError):
 
 class KeyRingError(ConfigError):
     """A key file, key id or key size that the key ring cannot use."""
+
+
+class WrongKey(KeyRingError):
+    """The pair that a manifest names is on the ring and does not open the data key: it is another pair of that id.
+
+    A damaged data key in a manifest looks the same: nothing in the format tells the two apart. Hence the exit code of
+    what cannot be read.
+    """
+
+    exit_code = 4
 
 
 class InvalidRange(TieredStoreError):

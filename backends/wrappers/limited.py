@@ -44,6 +44,11 @@ class LimitedStore(ObjectStore):
         """That of the store within."""
         return self.inner.identity
 
+    @property
+    def conditional_writes(self) -> bool:
+        """That of the store within."""
+        return self.inner.conditional_writes
+
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         """The body flows at the limit's rate."""
         bucket = self._up

@@ -35,6 +35,11 @@ class MeteredStore(ObjectStore):
         """That of the store within."""
         return self.inner.identity
 
+    @property
+    def conditional_writes(self) -> bool:
+        """That of the store within."""
+        return self.inner.conditional_writes
+
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         """One object up; the time that its body takes to come is not the store's."""
         if isinstance(body, bytes | bytearray | memoryview):

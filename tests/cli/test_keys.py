@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli_process import ORIGINALS, spawn, tieredstore, write_settings
-from tieredstore.config import read_properties
+from tieredstore.config import load_settings, read_properties
 from tieredstore.transform.keyring import KeyRing
 
 
@@ -76,3 +76,44 @@ def test_keys_go_to_the_current_folder_without_d(tmp_path: Path, monkeypatch: py
     assert done.code == 0
     assert {path.name for path in tmp_path.iterdir()} == {"k.private.pem", "k.public.pem"}
     assert f"={tmp_path / 'k.private.pem'}\n" in done.text
+
+
+def test_a_second_pair_joins_the_first_and_other_lines_stay(tmp_path: Path) -> None:
+    settings = write_settings(tmp_path)
+    settings.write_bytes(b"# our bucket\n! \xe9\n" + settings.read_bytes())
+    settings.chmod(0o640)
+    before = settings.read_bytes()
+    assert tieredstore("keys", "add", "k1", "-c", settings, "--bits", 2048).code == 0
+    assert tieredstore("copy", "-c", settings, ORIGINALS).code == 0
+    added = tieredstore("keys", "add", "k2", "-c", settings, "-d", tmp_path, "--bits", 2048)
+    assert (added.code, added.text.splitlines()[-1]) == (0, f"{settings} lists k1, k2")
+    assert settings.read_bytes().startswith(before)
+    assert stat.S_IMODE(settings.stat().st_mode) == 0o640
+    properties = read_properties(settings)
+    assert (properties["encryption.key.pair.id"], properties["encryption.key.pairs"]) == ("k1", "k1,k2")
+    assert tieredstore("keys", "add", "k3", "-c", settings, "--bits", 2048, "--activate").code == 0
+    assert read_properties(settings)["encryption.key.pair.id"] == "k3"
+    assert tieredstore("fetch", "-c", settings, "single", 0, 0).code == 0
+    assert tieredstore("keys", "rotate", "-c", settings).code == 0
+    assert {row["key_id"] for row in tieredstore("ls", "-c", settings, "--json").json} == {"k3"}
+
+
+def test_a_brokers_own_file_gets_the_pair_under_its_prefix(tmp_path: Path) -> None:
+    settings = tmp_path / "server.properties"
+    settings.write_text(
+        "node.id=1\nremote.log.storage.manager.impl.prefix=tiered.\ntiered.storage.backend.class=memory\n"
+        "tiered.chunk.size=100\n"
+    )
+    assert tieredstore("keys", "add", "k1", "-c", settings, "--bits", 2048).code == 0
+    assert read_properties(settings)["tiered.encryption.key.pairs"] == "k1"
+    assert load_settings(settings).encryption is not None
+
+
+def test_a_pair_that_is_listed_already_is_not_made(tmp_path: Path) -> None:
+    settings = write_settings(tmp_path)
+    assert tieredstore("keys", "add", "k1", "-c", settings, "--bits", 2048).code == 0
+    before, folder = settings.read_bytes(), tmp_path / "other"
+    folder.mkdir()
+    again = tieredstore("keys", "add", "k1", "-c", settings, "-d", folder, "--bits", 2048)
+    assert (again.code, settings.read_bytes(), list(folder.iterdir())) == (2, before, [])
+    assert "lists the key pair 'k1' already" in again.stderr

@@ -211,7 +211,7 @@ def text_of_all() -> str:
 
 
 def test_the_settings_for_a_second_key_pair_use_both() -> None:
-    (block,) = blocks(REPOSITORY / "docs" / "operations.md", "properties")
+    (block,) = blocks(REPOSITORY / "docs" / "keys.md", "properties")
     lines = dict(line.split("=", 1) for line in block.splitlines())
     encryption = settings_from({"storage.backend.class": "memory", "chunk.size": "1"} | lines).encryption
     assert encryption is not None

@@ -17,7 +17,7 @@ from tests.support.golden_data import ALL_SEGMENTS, GoldenSegment, segments
 from tests.support.paths import REPOSITORY
 from tests.support.stored_golden import manifest_of, metadata_of, original_indexes, settings_of
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import CorruptData, IndexNotRecorded, UnknownKey
+from tieredstore.errors import CorruptData, IndexNotRecorded, UnknownKey, WrongKey
 from tieredstore.model import IndexType
 from tieredstore.remote import RemoteStorageManager
 
@@ -126,7 +126,7 @@ class Damaged:
             return SAME if self.manager.fetch_index(self.metadata, kind).read() == self.indexes.get(kind) else OTHER
         except IndexNotRecorded:
             return SAME if kind not in self.indexes else OTHER
-        except (CorruptData, UnknownKey):
+        except (CorruptData, UnknownKey, WrongKey):
             return ERROR
 
 

@@ -18,7 +18,7 @@ from tieredstore.catalog.rows import SegmentRow, Stamp
 from tieredstore.catalog.stored import MAX_MANIFESTS_IN_FLIGHT, load_segment, manifest_size
 from tieredstore.catalog.tracing import KnownProofs, Traced, catalog_of, trace_partitions
 from tieredstore.catalog.view import Catalog, Problem, ProblemKind
-from tieredstore.errors import CorruptData, SegmentNotFound, StoreError, UnknownKey
+from tieredstore.errors import CorruptData, SegmentNotFound, StoreError, UnknownKey, WrongKey
 from tieredstore.format.keys import Suffix, object_key, parse_key
 from tieredstore.model import Uuid
 from tieredstore.process.parallel import READERS, in_parallel
@@ -144,7 +144,7 @@ def _read(source: SegmentSource, objects: SegmentObjects) -> SegmentRow | Proble
     # Retention deletes all the time; what went between listing and reading is not damage.
     except SegmentNotFound:
         return None
-    except (CorruptData, UnknownKey) as error:
+    except (CorruptData, UnknownKey, WrongKey) as error:
         kind = ProblemKind.DAMAGED if isinstance(error, CorruptData) else ProblemKind.UNREADABLE
         return Problem(kind, objects.segment_id, objects.start_offset, str(error))
 

@@ -12,7 +12,7 @@ from tieredstore.catalog.claims import proven, reaching_over
 from tieredstore.catalog.completion import read_history
 from tieredstore.catalog.lineage import Lineage, needs_history, ruling_segment, trace_lineage
 from tieredstore.catalog.view import Catalog, PartitionSegments, Problem, ProblemKind
-from tieredstore.errors import CorruptData, IndexNotRecorded, SegmentNotFound, TieredStoreError, UnknownKey
+from tieredstore.errors import CorruptData, IndexNotRecorded, SegmentNotFound, TieredStoreError, UnknownKey, WrongKey
 from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
 from tieredstore.process.parallel import in_parallel
@@ -104,7 +104,7 @@ class _Tracing:
                 lineage = trace_lineage(list(self._segments.values()), ruler, history)
                 doubtful = [cut.segment for cut in lineage.cuts]
             # Trouble with one partition is told where it is asked for; the others are as good as before.
-            except (CorruptData, UnknownKey, IndexNotRecorded, SegmentNotFound) as error:
+            except (CorruptData, UnknownKey, WrongKey, IndexNotRecorded, SegmentNotFound) as error:
                 lineage, doubtful = _explained(ruler, error), [ruler]
             # Each is asked once, so that this ends.
             if not self._prove(doubtful):
@@ -140,7 +140,7 @@ class _Tracing:
             del self._segments[segment_id]
             self._problems.append(Problem(ProblemKind.DAMAGED, segment_id, segment.start_offset, str(error)))
         # Whoever relies on what it says meets the missing key.
-        except UnknownKey:
+        except (UnknownKey, WrongKey):
             pass
 
 

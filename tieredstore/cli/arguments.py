@@ -7,6 +7,10 @@ from typing import Annotated, TypeAlias
 
 import typer
 
+from tieredstore.catalog.listing import Scope
+from tieredstore.errors import ConfigError
+from tieredstore.model import Uuid
+
 SettingsPath: TypeAlias = Annotated[
     Path | None,
     typer.Option(
@@ -43,3 +47,17 @@ OutputPath: TypeAlias = Annotated[
 ]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="JSON for scripts instead of text for a person.")]
 DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+OnlyTopic: TypeAlias = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic.")]
+OnlyPartition: TypeAlias = Annotated[
+    int | None, typer.Option("--partition", metavar="PARTITION", min=0, help="Only this partition; needs --topic.")
+]
+Parallel: TypeAlias = Annotated[
+    int, typer.Option("--parallel", metavar="N", min=1, max=256, help="So many segments at once.")
+]
+
+
+def chosen_scope(topic: str | None, topic_id: str | None, partition: int | None) -> Scope:
+    """The segments that --topic, --topic-id and --partition leave; ConfigError for a partition of no topic."""
+    if topic is None and (partition is not None or topic_id is not None):
+        raise ConfigError("--partition and --topic-id narrow a topic: give --topic too")
+    return Scope(topic, None if topic_id is None else Uuid.parse(topic_id), partition)

@@ -9,14 +9,22 @@ from typing import Annotated, Final
 import javaproperties
 import typer
 
+from tieredstore.cli.arguments import SettingsPath
+from tieredstore.cli.key_use import check, list_keys, rotate
+from tieredstore.cli.output import print_lines
+from tieredstore.errors import ConfigError
 from tieredstore.ops.key_pairs import KeyPairFiles, generate_key_pair
+from tieredstore.ops.key_settings import add_key_pair, listed_pairs
 
-app: Final = typer.Typer(no_args_is_help=True, help="Make the key pairs that encryption needs.")
+app: Final = typer.Typer(no_args_is_help=True, help="Key pairs: make, count, rotate and retire them.")
+app.command()(rotate)
+app.command("list")(list_keys)
+app.command()(check)
 
 
 @app.callback()
 def keys() -> None:
-    """Make the key pairs that encryption needs."""
+    """Key pairs: make, count, rotate and retire them."""
 
 
 @app.command()
@@ -35,6 +43,35 @@ def generate(
     Example: tieredstore keys generate key1 -d /etc/kafka/keys
     """
     sys.stdout.write(settings_lines(generate_key_pair(key_id, directory, bits)))
+
+
+@app.command()
+def add(
+    key_id: Annotated[str, typer.Argument(metavar="ID", help="The pair's name; segments record it for good.")],
+    settings: SettingsPath = None,
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            "-d", "--directory", metavar="DIR", help="Where the two files go.", show_default="beside SETTINGS"
+        ),
+    ] = None,
+    bits: Annotated[int, typer.Option("--bits", min=2048, max=16384, help="Size of the RSA modulus.")] = 3072,
+    activate: Annotated[bool, typer.Option("--activate", help="New segments are encrypted by it from now on.")] = False,
+) -> None:
+    """Make an RSA key pair, and let it join those of the settings file.
+
+    The active pair stays the active one unless there is none yet: first every reader and writer gets both pairs, then
+    the new one becomes the active one. All other lines of the file stay as they are.
+
+    Example: tieredstore keys add key2 -c store.properties
+    """
+    if settings is None:
+        raise ConfigError("no settings file is named: give --settings FILE (-c)")
+    if key_id in listed_pairs(settings):
+        raise ConfigError(f"{settings} lists the key pair {key_id!r} already; choose another id")
+    files = generate_key_pair(key_id, settings.absolute().parent if directory is None else directory, bits)
+    add_key_pair(settings, files, activate=activate)
+    print_lines([f"{files.private}", f"{files.public}", f"{settings} lists {', '.join(listed_pairs(settings))}"])
 
 
 def settings_lines(files: KeyPairFiles) -> str:

@@ -101,6 +101,12 @@ def print_json(value: JsonValue) -> None:
     sys.stdout.write(json_text(value))
 
 
+def print_json_line(value: JsonValue) -> None:
+    """``value`` as one line of JSON on stdout, at once: for what comes one by one over hours."""
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
+
+
 def json_array(rows: Iterable[JsonValue]) -> Iterator[str]:
     """The pieces of a JSON array, one row a line, as ``rows`` are made."""
     separator = "[\n "

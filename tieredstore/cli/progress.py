@@ -6,9 +6,20 @@ import contextlib
 import sys
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from time import monotonic
+from typing import Final
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 
 from tieredstore.cli.output import complain, plain
 
@@ -19,6 +30,32 @@ class Bar:
 
     advance: Callable[[int], None]
     say: Callable[[str], None]
+
+
+_LINE_EVERY_S: Final = 10.0
+
+
+@contextlib.contextmanager
+def counting(what: str, unit: str) -> Generator[Callable[[], None], None, None]:
+    """What to call for each one done, where nobody knows how many there are: a counter on a terminal, else a line
+    every ten seconds."""
+    if sys.stderr.isatty():
+        columns = (TextColumn("{task.description}"), SpinnerColumn(), TextColumn("{task.completed:,} " + unit))
+        console = Console(stderr=True, markup=False, highlight=False)
+        with Progress(*columns, TimeElapsedColumn(), console=console, transient=True, redirect_stdout=False) as bar:
+            task = bar.add_task(what, total=None)
+            yield lambda: bar.advance(task)
+        return
+    done, told_at = 0, monotonic()
+
+    def advance() -> None:
+        nonlocal done, told_at
+        done += 1
+        if (now := monotonic()) - told_at >= _LINE_EVERY_S:
+            told_at = now
+            complain(f"{what}: {done:,} {unit} so far")
+
+    yield advance
 
 
 @contextlib.contextmanager

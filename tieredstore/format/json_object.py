@@ -130,7 +130,13 @@ def has_lone_surrogates(text: str) -> bool:
     return not text.isascii() and _SURROGATE.search(text) is not None
 
 
-def json_bytes(document: Mapping[str, object]) -> bytes:
+def json_value_at(text: str, place: int) -> tuple[object, int]:
+    """The JSON value that begins at ``place``, and where it ends; ValueError if none does."""
+    value: tuple[object, int] = _DECODER.raw_decode(text, place)
+    return value
+
+
+def json_bytes(document: Mapping[str, object] | str) -> bytes:
     """Compact JSON in UTF-8, character for character as the plugin writes it."""
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     # Jackson writes the hexadecimal digits of control characters in upper case.

@@ -38,9 +38,9 @@ def generate_key_pair(key_id: str, directory: Path, bits: int) -> KeyPairFiles:
         if path.exists():
             raise ConfigError(f"{path} exists already, and a key is never overwritten; choose another id or folder")
     private, public = _pem_pair(bits)
-    _write_new(files.private, private, mode=0o600)
+    write_new(files.private, private, mode=0o600)
     try:
-        _write_new(files.public, public, mode=0o644)
+        write_new(files.public, public, mode=0o644)
     except ConfigError:
         files.private.unlink()
         raise
@@ -56,7 +56,7 @@ def _pem_pair(bits: int) -> tuple[bytes, bytes]:
     return private, public
 
 
-def _write_new(path: Path, content: bytes, *, mode: int) -> None:
+def write_new(path: Path, content: bytes, *, mode: int) -> None:
     """Write a file that must not exist yet, never readable by more than ``mode`` says; ConfigError if it cannot be."""
     try:
         # The mode is given as the file is made: one that is narrowed afterwards was open to all for a moment.

@@ -9,12 +9,12 @@ from typing import TypeAlias
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.catalog.listing import SegmentObjects
-from tieredstore.catalog.stored import StoredSegment, load_segments
+from tieredstore.catalog.stored import MAX_MANIFESTS_IN_FLIGHT, StoredSegment, load_segment, manifest_size
 from tieredstore.errors import CorruptData, SegmentNotFound
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 from tieredstore.model import TopicIdPartition
-from tieredstore.process.parallel import READERS
+from tieredstore.process.parallel import READERS, in_parallel
 
 Loaded: TypeAlias = StoredSegment | CorruptData | None
 """A segment, what is wrong with its manifest, or None where there is no manifest."""
@@ -52,14 +52,38 @@ def load_listing(
 
     The listing is held, manifests are not. A segment that is deleted meanwhile is left out.
     """
-    ordered = sorted(listed, key=_order)
-    with_manifest = [objects for objects in ordered if objects.find(Suffix.MANIFEST) is not None]
-    with ThreadPoolExecutor(READERS, thread_name_prefix="tieredstore-ls") as pool:
-        loaded = load_segments(store, with_manifest, pool, rules=rules)
-        for objects in ordered:
-            manifest = next(loaded) if objects.find(Suffix.MANIFEST) is not None else None
-            if not isinstance(manifest, SegmentNotFound):
-                yield ListedSegment(objects, manifest)
+    return load_stream(store, sorted(listed, key=_order), rules=rules)
+
+
+def load_stream(
+    store: ObjectStore,
+    listed: Iterable[SegmentObjects],
+    *,
+    rules: ManifestRules = DEFAULT_RULES,
+    parallel: int = READERS,
+) -> Iterator[ListedSegment]:
+    """The segments as they are listed, their manifests read: neither those nor the listing are held.
+
+    A segment that is deleted meanwhile is left out.
+    """
+
+    def load(objects: SegmentObjects) -> ListedSegment | None:
+        if objects.find(Suffix.MANIFEST) is None:
+            return ListedSegment(objects, None)
+        try:
+            return ListedSegment(objects, load_segment(store, objects, rules))
+        except CorruptData as damage:
+            return ListedSegment(objects, damage)
+        except SegmentNotFound:
+            return None
+
+    with ThreadPoolExecutor(parallel, thread_name_prefix="tieredstore-ls") as pool:
+        loaded = in_parallel(
+            pool, load, listed, at_once=4 * parallel, weigh=manifest_size, max_weight=MAX_MANIFESTS_IN_FLIGHT
+        )
+        for segment in loaded:
+            if segment is not None:
+                yield segment
 
 
 class SegmentTotals:

@@ -19,6 +19,7 @@ from tieredstore.format.manifest import SegmentManifest
 from tieredstore.model import IndexType, LogSegmentData, RemoteLogSegmentMetadata
 from tieredstore.remote.base import RemoteStorageManagerBase
 from tieredstore.remote.fetcher import Fetcher
+from tieredstore.remote.key_ring import key_ring_of
 from tieredstore.remote.layout import KeyLayout
 from tieredstore.remote.manifest_object import delete_manifest_first, rules_of
 from tieredstore.remote.pools import Pools
@@ -27,7 +28,6 @@ from tieredstore.remote.source import NextSegment
 from tieredstore.remote.statistics import FetchStats
 from tieredstore.remote.stream import SegmentStream
 from tieredstore.remote.writer import SegmentWriter, StoredSizes, WriteOptions
-from tieredstore.transform.keyring import KeyRing
 
 if TYPE_CHECKING:
     from tieredstore.transform.encryption import RandomBytes
@@ -55,7 +55,7 @@ class RemoteStorageManager(RemoteStorageManagerBase):
         self.settings = settings
         self.layout = KeyLayout(settings.key_prefix, settings.key_prefix_mask)
         self.manifest_rules = rules_of(settings)
-        self.key_ring = _key_ring(settings)
+        self.key_ring = key_ring_of(settings)
         self._fields = tuple(CustomMetadataField[name] for name in settings.custom_metadata_fields)
         with contextlib.ExitStack() as opened:  # what was opened is closed again if the rest of it fails
             if store is None:
@@ -176,10 +176,3 @@ class RemoteStorageManager(RemoteStorageManagerBase):
             return None
         path = main_path(metadata.remote_log_segment_id, metadata.start_offset)
         return CustomMetadata(sizes.total, self.layout.prefix, path).only(self._fields).to_bytes()
-
-
-def _key_ring(settings: Settings) -> KeyRing | None:
-    if settings.encryption is None:
-        return None
-    files = {pair.id: (pair.public_key_file, pair.private_key_file) for pair in settings.encryption.key_pairs}
-    return KeyRing.from_files(settings.encryption.key_pair_id, files)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import (
     CorruptData,
-    ManifestCorrupt,
     ObjectNotFound,
     RangeNotSatisfiable,
     SegmentNotFound,
     UnknownKey,
+    WrongKey,
 )
 from tieredstore.format.chunk_index import VariableChunkIndex
 from tieredstore.format.keys import Suffix
@@ -41,12 +41,12 @@ class OpenManifest:
     """A manifest and what its data key opens. ``cipher`` raises if the key ring does not hold the pair."""
 
     manifest: SegmentManifest
-    opened: SegmentCipher | UnknownKey | ManifestCorrupt | None
+    opened: SegmentCipher | UnknownKey | WrongKey | None
 
     @property
     def cipher(self) -> SegmentCipher | None:
         """What opens the segment's units; None for a segment that is not encrypted."""
-        if isinstance(self.opened, UnknownKey | ManifestCorrupt):
+        if isinstance(self.opened, UnknownKey | WrongKey):
             raise self.opened.with_traceback(None)
         return self.opened
 
@@ -87,7 +87,11 @@ class Manifests:
     def get(self, metadata: RemoteLogSegmentMetadata) -> OpenManifest:
         """The segment's manifest, by at most one request; SegmentNotFound without one, SegmentCorrupt for another's."""
         key = self._layout.key(metadata, Suffix.MANIFEST)
-        return self._loads.get(key, lambda: self._load(key, metadata))
+        opened = self._loads.get(key, lambda: self._load(key, metadata))
+        if isinstance(opened.opened, UnknownKey | WrongKey):
+            # Not kept: its data key may be wrapped by another pair soon, one that is on the ring.
+            self._loads.discard(key)
+        return opened
 
     def forget(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Drop the segment's manifest from the cache."""
@@ -121,7 +125,7 @@ class Manifests:
         # Unwrapped once for all reads of the segment: RSA takes longer than decrypting a chunk.
         return OpenManifest(manifest, self._open(manifest))
 
-    def _open(self, manifest: SegmentManifest) -> SegmentCipher | UnknownKey | ManifestCorrupt | None:
+    def _open(self, manifest: SegmentManifest) -> SegmentCipher | UnknownKey | WrongKey | None:
         wrapped = manifest.encryption
         if wrapped is None:
             return None
@@ -132,5 +136,5 @@ class Manifests:
             )
         try:
             return SegmentCipher(DataKey(self._key_ring.unwrap(wrapped.key_id, wrapped.wrapped), wrapped.aad))
-        except (UnknownKey, ManifestCorrupt) as error:
+        except (UnknownKey, WrongKey) as error:
             return error  # who only looks at the manifest needs no key

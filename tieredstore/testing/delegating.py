@@ -36,6 +36,11 @@ class DelegatingObjectStore(ObjectStore):
         """The inner store's: these are its objects."""
         return self.inner.identity
 
+    @property
+    def conditional_writes(self) -> bool:
+        """As ``inner``."""
+        return self.inner.conditional_writes
+
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         """As ``inner``."""
         self.inner.put(key, body, if_absent=if_absent)

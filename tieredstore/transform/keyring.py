@@ -15,7 +15,7 @@ from Crypto.Cipher import PKCS1_OAEP
 from Crypto.Hash import SHA3_512
 from Crypto.PublicKey.RSA import RsaKey
 
-from tieredstore.errors import KeyRingError, ManifestCorrupt, UnknownKey
+from tieredstore.errors import KeyRingError, UnknownKey, WrongKey
 from tieredstore.format.sizes import DATA_KEY_SIZE
 from tieredstore.transform.pem import read_private_key, read_public_key
 
@@ -77,7 +77,7 @@ class KeyRing:
         return PKCS1_OAEP.new(self._pairs[self.active_id].public, hashAlgo=SHA3_512).encrypt(data_key)
 
     def unwrap(self, key_id: str, wrapped: bytes) -> bytes:
-        """The data key. UnknownKey if the ring has no such pair, ManifestCorrupt if the pair does not open it."""
+        """The data key. UnknownKey if the ring has no such pair, WrongKey if the pair does not open it."""
         pair = self._pairs.get(key_id)
         if pair is None:
             raise UnknownKey(
@@ -87,9 +87,9 @@ class KeyRing:
         try:
             return PKCS1_OAEP.new(pair.private, hashAlgo=SHA3_512).decrypt(wrapped)
         except (ValueError, TypeError) as error:
-            raise ManifestCorrupt(
-                f"key pair {key_id!r} does not open the data key: the manifest changed, or {key_id!r} is another pair "
-                "than the one that wrote it"
+            raise WrongKey(
+                f"key pair {key_id!r} does not open the data key: it is another pair than the {key_id!r} that wrapped "
+                f"it, or the manifest is damaged; check the files of encryption.key.pairs.{key_id}"
             ) from error
 
 

@@ -1,0 +1,135 @@
+"""``keys rotate``, ``keys list`` and ``keys check`` on a bucket of two key pairs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import javaproperties
+import pytest
+
+from tests.support.cli_process import tieredstore
+from tests.support.golden_data import segments, settings_text
+from tests.support.paths import GOLDEN
+
+CASE = "08-keyring"
+SEGMENTS = segments(CASE)
+OLD = [segment for segment in SEGMENTS if b'"key1:' in segment.stored("rsm-manifest").read_bytes()]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    shutil.copytree(GOLDEN / CASE / "store", tmp_path / "store")
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def both(root: Path) -> Path:
+    """Settings with both pairs, key2 the active one."""
+    return _settings(root, "both.properties", settings_text(CASE))
+
+
+@pytest.fixture
+def new_alone(root: Path) -> Path:
+    texts = {name: value for name, value in settings_text(CASE).items() if ".key1." not in name}
+    return _settings(root, "new.properties", texts | {"encryption.key.pairs": "key2"})
+
+
+def _settings(root: Path, name: str, texts: dict[str, str]) -> Path:
+    path = root.parent / name
+    path.write_text(javaproperties.dumps(texts | {"storage.root": str(root)}, timestamp=False))
+    return path
+
+
+def counted(settings: Path) -> dict[str | None, int]:
+    return {row["key_id"]: row["segments"] for row in tieredstore("keys", "list", "-c", settings, "--json").json}
+
+
+def test_rotate_then_check_then_retire(both: Path, new_alone: Path) -> None:
+    before = {"key1": len(OLD), "key2": len(SEGMENTS) - len(OLD)}
+    assert counted(both) == before
+    needed = tieredstore("keys", "check", "--retire", "key1", "-c", both)
+    assert needed.code == 5
+    assert needed.text.count("wrapped") == len(OLD)
+    assert f"{len(OLD)} segments are encrypted by it" in needed.stderr
+
+    dry = tieredstore("keys", "rotate", "-c", both, "--dry-run")
+    assert (dry.code, dry.stderr) == (0, "")
+    assert f"{len(OLD)} of {len(SEGMENTS)} segments would be rotated to key pair 'key2'" in dry.text
+    assert counted(both) == before
+
+    done = tieredstore("keys", "rotate", "-c", both)
+    assert (done.code, done.stderr) == (0, "")
+    assert f"{len(OLD)} of {len(SEGMENTS)} segments rotated to key pair 'key2'" in done.text
+    assert "readers need 'key1' until 20" in done.text
+    assert counted(both) == {"key2": len(SEGMENTS)}
+    retired = tieredstore("keys", "check", "--retire", "key1", "-c", new_alone)
+    assert (retired.code, retired.stdout) == (0, b"")
+    for segment in SEGMENTS:
+        read = tieredstore("fetch", "-c", new_alone, segment.topic, segment.partition, segment.base_offset)
+        assert read.stdout == segment.original("log").read_bytes()
+
+    again = tieredstore("keys", "rotate", "-c", both)
+    assert f"0 of {len(SEGMENTS)} segments rotated" in again.text
+    assert f"{len(SEGMENTS)} were under it already" in again.text
+    assert "readers need" not in again.text
+
+
+def test_a_pair_that_is_not_on_the_ring_ends_with_4_and_is_named(new_alone: Path) -> None:
+    done = tieredstore("keys", "rotate", "-c", new_alone)
+    assert done.code == 4
+    assert done.stderr.count("key pair 'key1', which is not on the ring") == len(OLD)
+    assert f"{len(OLD)} need a pair that is not on the ring" in done.text
+
+
+def test_json_has_a_line_a_segment_and_a_summary(both: Path) -> None:
+    lines = [json.loads(line) for line in tieredstore("keys", "rotate", "-c", both, "--json").text.splitlines()]
+    *rows, summary = lines
+    assert [(row["base_offset"], row["key_id"], row["outcome"]) for row in rows] == [
+        (segment.base_offset, *(("key1", "rotated") if segment in OLD else ("key2", "active"))) for segment in SEGMENTS
+    ]
+    assert summary["summary"]["rotated"] == len(OLD)
+    assert summary["summary"]["active_key"] == "key2"
+
+
+def test_leftovers_and_damage_may_need_the_pair(root: Path, both: Path) -> None:
+    tieredstore("keys", "rotate", "-c", both)
+    (root / f"{SEGMENTS[0].main_path}.rsm-manifest").write_bytes(b"{")
+    (root / f"{SEGMENTS[1].main_path}.rsm-manifest").unlink()
+    checked = tieredstore("keys", "check", "--retire", "key1", "-c", both, "--json")
+    *rows, summary = [json.loads(line) for line in checked.text.splitlines()]
+    assert checked.code == 5
+    assert {row["name"]: row["reason"] for row in rows} == {
+        SEGMENTS[0].main_path: "damaged",
+        SEGMENTS[1].main_path: "uncommitted",
+    }
+    assert summary["summary"]["needed"] is True
+
+
+def test_a_write_that_has_not_ended_may_need_the_pair(root: Path, both: Path) -> None:
+    tieredstore("keys", "rotate", "-c", both)
+    folder = (root / SEGMENTS[0].main_path).parent
+    (folder / ".~tieredstore-0123456789abcdef").write_bytes(b"of a killed writer")
+    checked = tieredstore("keys", "check", "--retire", "key1", "-c", both)
+    assert (checked.code, checked.text.count("unfinished")) == (5, 1)
+
+
+def test_only_a_topic_is_rotated_and_a_partition_needs_one(both: Path) -> None:
+    assert tieredstore("keys", "rotate", "-c", both, "--partition", 0).code == 2
+    assert "0 of 0" in tieredstore("keys", "rotate", "-c", both, "--topic", "other").text
+    topic = SEGMENTS[0].topic
+    assert f"{len(OLD)} of" in tieredstore("keys", "rotate", "-c", both, "--topic", topic, "--partition", 0).text
+
+
+def test_without_a_key_ring_there_is_nothing_to_rotate_to(root: Path) -> None:
+    done = tieredstore("keys", "rotate", "--store", f"file://{root}")
+    assert done.code == 2
+    assert "encryption.key.pair.id (the new pair)" in done.stderr
+
+
+def test_the_table_names_the_active_pair(both: Path) -> None:
+    lines = tieredstore("keys", "list", "-c", both).text.splitlines()
+    assert [line.split()[0] for line in lines[2:]] == ["key1", "key2"]
+    assert lines[2].endswith("yes")
+    assert lines[3].endswith("active")

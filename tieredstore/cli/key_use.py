@@ -1,0 +1,265 @@
+"""``tieredstore keys rotate``, ``list`` and ``check``: the key pairs that a bucket's segments need."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from time import time
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from tieredstore.catalog.listing import Scope, list_in_scope
+from tieredstore.cli.arguments import (
+    DryRun,
+    Json,
+    OnlyPartition,
+    OnlyTopic,
+    Parallel,
+    SettingsPath,
+    StoreUrl,
+    TopicId,
+    chosen_scope,
+)
+from tieredstore.cli.opened import opened
+from tieredstore.cli.output import JsonValue, complain, iso_utc, print_json, print_json_line, print_lines, print_table
+from tieredstore.cli.progress import counting
+from tieredstore.errors import ConfigError, PreconditionFailed, StoreUnavailable, UnknownKey
+from tieredstore.model import human_bytes
+from tieredstore.ops.key_use import NeedReason, key_totals, needs_of
+from tieredstore.ops.listing import ListedSegment, SegmentTotals, load_stream
+from tieredstore.ops.rotation_steps import RotationOutcome, RotationStep
+from tieredstore.process.parallel import READERS
+
+if TYPE_CHECKING:
+    from tieredstore.config import EncryptionSettings, Settings
+    from tieredstore.transform.keyring import KeyRing
+
+_WORDS: Final = {
+    RotationOutcome.ACTIVE: "were under it already",
+    RotationOutcome.PLAIN: "are not encrypted",
+    RotationOutcome.UNKNOWN_KEY: "need a pair that is not on the ring",
+    RotationOutcome.WRONG_KEY: "are not opened by the pair of their id",
+    RotationOutcome.DAMAGED: "have a damaged manifest",
+    RotationOutcome.CHANGED: "were being changed by somebody else: run it again",
+    RotationOutcome.GONE: "were deleted meanwhile",
+}
+_NEEDS: Final = {
+    NeedReason.WRAPPED: "segments are encrypted by it",
+    NeedReason.DAMAGED: "manifests are damaged",
+    NeedReason.UNCOMMITTED: "segments have no manifest",
+    NeedReason.UNFINISHED: "writes have not ended",
+}
+_PLAIN: Final = "(not encrypted)"
+
+
+def rotate(
+    settings: SettingsPath = None,
+    store: StoreUrl = None,
+    topic: OnlyTopic = None,
+    partition: OnlyPartition = None,
+    topic_id: TopicId = None,
+    parallel: Parallel = READERS,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Wrap every segment's data key again, under the active key pair (encryption.key.pair.id).
+
+    Data and indexes stay as they are; in each manifest one text changes. Every writer and reader must have the new pair
+    on its ring first. Stopped or killed, run it again. A segment whose pair is not on the ring, or does not open its
+    data key, is named and left alone; the run ends with 4 then.
+
+    Example: tieredstore keys rotate -c store.properties --dry-run
+    """
+    from tieredstore.ops.rotation import rotate_keys  # noqa: PLC0415  loads cryptography
+
+    scope = chosen_scope(topic, topic_id, partition)
+    outcomes: Counter[RotationOutcome] = Counter()
+    old_keys: set[str] = set()
+    with opened(settings, store) as bucket:
+        ring = _required_ring(bucket.settings)
+        listed = list_in_scope(bucket.store, bucket.prefix, scope)
+        steps = rotate_keys(bucket.store, listed, ring, dry_run=dry_run, parallel=parallel)
+        with counting("checking" if dry_run else "rotating", "segments") as advance:
+            for step in steps:
+                outcomes[step.outcome] += 1
+                if step.outcome is RotationOutcome.ROTATED and step.key_id is not None:
+                    old_keys.add(step.key_id)
+                _report(step, as_json=as_json)
+                advance()
+        cached_ms = bucket.settings.fetch.manifest_cache.retention_ms
+    if as_json:
+        counts = {outcome.value: outcomes[outcome] for outcome in RotationOutcome}
+        print_json_line({"summary": {**counts, "active_key": ring.active_id, "dry_run": dry_run}})
+    else:
+        _print_rotation(outcomes, old_keys, ring.active_id, cached_ms, dry_run=dry_run)
+    if any(outcome.is_failure for outcome in outcomes):
+        raise typer.Exit(UnknownKey.exit_code)
+    if outcomes[RotationOutcome.CHANGED]:
+        raise typer.Exit(StoreUnavailable.exit_code)
+
+
+def list_keys(
+    settings: SettingsPath = None,
+    store: StoreUrl = None,
+    topic: OnlyTopic = None,
+    partition: OnlyPartition = None,
+    topic_id: TopicId = None,
+    parallel: Parallel = READERS,
+    as_json: Json = False,
+) -> None:
+    """List the key pairs that segments are encrypted by: segments, bytes, and their oldest and newest last record.
+
+    Reads every manifest, and needs no key.
+
+    Example: tieredstore keys list -c store.properties
+    """
+    scope = chosen_scope(topic, topic_id, partition)
+    with opened(settings, store) as bucket, counting("reading", "manifests") as advance:
+        listed = list_in_scope(bucket.store, bucket.prefix, scope)
+        totals = key_totals(_counted(load_stream(bucket.store, listed, parallel=parallel), advance))
+        encryption = bucket.settings.encryption
+    rows = sorted(totals.items(), key=lambda entry: (entry[0] is None, entry[0] or ""))
+    if as_json:
+        print_json([_key_row(key_id, sums, encryption) for key_id, sums in rows])
+        return
+    if not rows:
+        complain("no segments found")
+        return
+    columns = ("KEY PAIR", ">SEGMENTS", ">SIZE", ">STORED", "OLDEST", "NEWEST", "ON THE RING")
+    print_table(columns, [_key_cells(key_id, sums, encryption) for key_id, sums in rows])
+
+
+def check(
+    retire: Annotated[str, typer.Option("--retire", metavar="ID", help="The pair that is to go.")],
+    settings: SettingsPath = None,
+    store: StoreUrl = None,
+    parallel: Parallel = READERS,
+    as_json: Json = False,
+) -> None:
+    """Say whether a key pair can be retired: nothing is printed and the exit code is 0 if nothing needs it any more.
+
+    Else it lists what needs the pair, or may need it yet, and ends with 5. Objects without a manifest and unfinished
+    uploads count: they may be committed under the pair. First every writer must have another pair active.
+
+    Example: tieredstore keys check --retire key1 -c store.properties
+    """
+    with opened(settings, store) as bucket:
+        listed = list_in_scope(bucket.store, bucket.prefix, Scope())
+        reasons: Counter[NeedReason] = Counter()
+        with counting("reading", "manifests") as advance:
+            for need in needs_of(bucket.store, bucket.prefix, listed, retire, advance=advance, parallel=parallel):
+                reasons[need.reason] += 1
+                row = {"name": need.name, "reason": need.reason.value, "detail": need.detail or None}
+                if as_json:
+                    print_json_line(row)
+                else:
+                    print_lines([f"{need.reason.value:12} {need.name}"])
+    if as_json:
+        counts = {reason.value: reasons[reason] for reason in NeedReason}
+        print_json_line({"summary": {**counts, "key": retire, "needed": bool(reasons)}})
+    if reasons:
+        complain(f"key pair {retire!r} is needed, or may be: {_sum_of(reasons)}; keys rotate wraps them anew")
+        raise typer.Exit(PreconditionFailed.exit_code)
+    complain(f"nothing needs key pair {retire!r} any more")
+
+
+def _required_ring(settings: Settings) -> KeyRing:
+    from tieredstore.remote.key_ring import key_ring_of  # noqa: PLC0415  loads cryptography
+
+    ring = key_ring_of(settings)
+    if ring is None:
+        raise ConfigError(
+            "the settings have no key ring to rotate to: set encryption.enabled, encryption.key.pair.id (the new pair) "
+            "and encryption.key.pairs (the new pair and the old ones)"
+        )
+    return ring
+
+
+def _report(step: RotationStep, *, as_json: bool) -> None:
+    if as_json:
+        partition = step.objects.segment_id.topic_id_partition
+        row: dict[str, JsonValue] = {
+            "topic": partition.topic,
+            "topic_id": str(partition.topic_id),
+            "partition": partition.partition,
+            "base_offset": step.objects.start_offset,
+            "segment_id": str(step.objects.segment_id.id),
+            "outcome": step.outcome.value,
+            "key_id": step.key_id,
+            "reason": step.reason,
+        }
+        print_json_line(row)
+    elif step.reason is not None:
+        complain(f"left alone: {step.reason}")
+
+
+def _print_rotation(
+    outcomes: Mapping[RotationOutcome, int], old_keys: AbstractSet[str], active: str, cached_ms: int, *, dry_run: bool
+) -> None:
+    done = sum(outcomes.values())
+    verb = "would be rotated" if dry_run else "rotated"
+    print_lines([f"{outcomes[RotationOutcome.ROTATED]} of {done} segments {verb} to key pair {active!r}"])
+    rest = [f"{outcomes[outcome]} {words}" for outcome, words in _WORDS.items() if outcomes.get(outcome, 0)]
+    if rest:
+        print_lines(["; ".join(rest)])
+    if old_keys and not dry_run:
+        print_lines([_until(sorted(old_keys), cached_ms)])
+
+
+def _until(old_keys: Sequence[str], cached_ms: int) -> str:
+    names = ", ".join(map(repr, old_keys))
+    if cached_ms < 0:
+        return f"readers keep manifests for ever (fetch.manifest.cache.retention.ms): restart them before {names} goes"
+    until = iso_utc(int(time() * 1000) + cached_ms)
+    return (
+        f"readers need {names} until {until}, when their caches have let the old manifests go "
+        "(fetch.manifest.cache.retention.ms, of brokers too); then ask: tieredstore keys check --retire ID"
+    )
+
+
+def _key_row(key_id: str | None, totals: SegmentTotals, encryption: EncryptionSettings | None) -> dict[str, JsonValue]:
+    oldest, newest = totals.timestamps or (None, None)
+    return {
+        "key_id": key_id,
+        "segments": totals.segments,
+        "size": totals.size,
+        "stored_size": totals.stored_size,
+        "oldest_timestamp_ms": oldest,
+        "oldest_timestamp": iso_utc(oldest),
+        "newest_timestamp_ms": newest,
+        "newest_timestamp": iso_utc(newest),
+        "on_the_ring": key_id is not None and key_id in _ring_ids(encryption),
+        "active": key_id is not None and encryption is not None and encryption.key_pair_id == key_id,
+    }
+
+
+def _key_cells(key_id: str | None, totals: SegmentTotals, encryption: EncryptionSettings | None) -> list[str]:
+    oldest, newest = totals.timestamps or (None, None)
+    ring = "" if key_id is None else "no"
+    if key_id in _ring_ids(encryption):
+        ring = "active" if encryption is not None and encryption.key_pair_id == key_id else "yes"
+    return [
+        _PLAIN if key_id is None else key_id,
+        str(totals.segments),
+        human_bytes(totals.size),
+        human_bytes(totals.stored_size),
+        iso_utc(oldest) or "?",
+        iso_utc(newest) or "?",
+        ring,
+    ]
+
+
+def _ring_ids(encryption: EncryptionSettings | None) -> tuple[str, ...]:
+    return () if encryption is None else tuple(pair.id for pair in encryption.key_pairs)
+
+
+def _sum_of(reasons: Mapping[NeedReason, int]) -> str:
+    return ", ".join(f"{count} {_NEEDS[reason]}" for reason, count in sorted(reasons.items()))
+
+
+def _counted(listed: Iterable[ListedSegment], advance: Callable[[], None]) -> Iterator[ListedSegment]:
+    for segment in listed:
+        advance()
+        yield segment

@@ -1,0 +1,64 @@
+"""A key pair that joins those of a settings file."""
+
+from __future__ import annotations
+
+import secrets
+import stat
+from pathlib import Path
+from typing import Final
+
+import javaproperties
+
+from tieredstore.config.encryption import PAIRS
+from tieredstore.config.properties import own_properties, read_properties
+from tieredstore.errors import ConfigError
+from tieredstore.ops.key_pairs import KeyPairFiles, write_new
+
+_ENABLED: Final = "encryption.enabled"
+_ACTIVE: Final = "encryption.key.pair.id"
+
+
+def listed_pairs(path: Path) -> tuple[str, ...]:
+    """The ids of the pairs that a settings file lists; ConfigError if it cannot be read."""
+    ours = own_properties(read_properties(path), str(path)).values
+    return tuple(key_id for key_id in (part.strip() for part in ours.get(PAIRS, "").split(",")) if key_id)
+
+
+def add_key_pair(path: Path, files: KeyPairFiles, *, activate: bool = False) -> None:
+    """Let the pair join those of a settings file, a broker's own too.
+
+    All other lines stay as they are, comments too; the file is replaced whole or not at all, and keeps its mode. The
+    active pair stays the active one unless there is none yet, or ``activate`` says so. ConfigError if the file lists
+    the id already, or cannot be read or written.
+    """
+    own = own_properties(read_properties(path), str(path))
+    listed = listed_pairs(path)
+    if files.key_id in listed:
+        raise ConfigError(f"{path} lists the key pair {files.key_id!r} already; choose another id")
+    lines = {
+        _ENABLED: "true",
+        PAIRS: ",".join([*listed, files.key_id]),
+        f"{PAIRS}.{files.key_id}.public.key.file": str(files.public.absolute()),
+        f"{PAIRS}.{files.key_id}.private.key.file": str(files.private.absolute()),
+    }
+    if activate or not own.values.get(_ACTIVE):
+        lines[_ACTIVE] = files.key_id
+    # Java's encoding of the file; what it cannot hold is written as an escape.
+    document = javaproperties.PropertiesFile.loads(path.read_bytes().decode("latin-1"))
+    for name, value in lines.items():
+        if own.values.get(name) != value:
+            document[f"{own.prefix}{name}"] = value
+    _replace(path, document.dumps().encode("latin-1"))
+
+
+def _replace(path: Path, content: bytes) -> None:
+    # A link goes on pointing at the file.
+    target = path.resolve()
+    draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
+    try:
+        write_new(draft, content, mode=stat.S_IMODE(target.stat().st_mode))
+        draft.replace(target)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
+    finally:
+        draft.unlink(missing_ok=True)

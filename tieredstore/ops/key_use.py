@@ -1,0 +1,80 @@
+"""Which key pairs the segments of a store need."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from tieredstore.backends.base import ObjectStore
+from tieredstore.catalog.listing import SegmentObjects
+from tieredstore.catalog.stored import StoredSegment
+from tieredstore.errors import CorruptData
+from tieredstore.ops.listing import ListedSegment, SegmentTotals, load_stream
+from tieredstore.process.parallel import READERS
+
+
+def key_totals(listed: Iterable[ListedSegment]) -> Mapping[str | None, SegmentTotals]:
+    """Sums of the segments by the pair that wraps their data keys; None for those that are not encrypted.
+
+    Segments whose manifest is damaged or missing are not counted: their pair is not known.
+    """
+    totals: dict[str | None, SegmentTotals] = {}
+    for segment in listed:
+        if isinstance(segment.loaded, StoredSegment):
+            encryption = segment.loaded.manifest.encryption
+            key_id = None if encryption is None else encryption.key_id
+            totals.setdefault(key_id, SegmentTotals()).add(segment.loaded)
+    return totals
+
+
+class NeedReason(enum.StrEnum):
+    """Why a pair may be needed."""
+
+    WRAPPED = "wrapped"
+    """The segment's data key is wrapped by it."""
+
+    DAMAGED = "damaged"
+    """The segment's manifest cannot be read, so that its pair is not known."""
+
+    UNCOMMITTED = "uncommitted"
+    """Objects without a manifest, of a copy under way or a broken one: it may be committed under the pair yet."""
+
+    UNFINISHED = "unfinished"
+    """A write that has begun and not ended: its segment may be committed under the pair yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyNeed:
+    """Something that needs a pair, or may: ``name`` is the segment's path, or the key of a write that began."""
+
+    name: str
+    reason: NeedReason
+    detail: str = ""
+
+
+def needs_of(
+    store: ObjectStore,
+    prefix: str,
+    listed: Iterable[SegmentObjects],
+    key_id: str,
+    *,
+    advance: Callable[[], None] = lambda: None,
+    parallel: int = READERS,
+) -> Iterator[KeyNeed]:
+    """All that needs the pair ``key_id``, or may: nothing of it is left if the pair can be retired.
+
+    ``advance`` is called for each segment. Unfinished writes are looked for before the segments are listed: one that
+    is committed in between is listed then.
+    """
+    for write in store.abandoned_writes(prefix):
+        yield KeyNeed(write.key, NeedReason.UNFINISHED)
+    for segment in load_stream(store, listed, parallel=parallel):
+        advance()
+        path = segment.objects.main_path
+        if isinstance(segment.loaded, CorruptData):
+            yield KeyNeed(path, NeedReason.DAMAGED, str(segment.loaded))
+        elif segment.loaded is None:
+            yield KeyNeed(path, NeedReason.UNCOMMITTED)
+        elif (wrapped := segment.loaded.manifest.encryption) is not None and wrapped.key_id == key_id:
+            yield KeyNeed(path, NeedReason.WRAPPED)
