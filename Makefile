@@ -6,6 +6,9 @@ STORE ?= filesystem
 PYTEST_ARGS ?=
 PIN := uv pip compile --universal --generate-hashes --no-header --no-annotate --python-version 3.11
 
+# Where an image sets it, each process of a test would compile the package again, and each worker all tests.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test toolchain servers check types mypy pyright layers static unit soak asan bench docs lock clean
 
 help: ## say what can be made

@@ -46,12 +46,12 @@ def sas_of(server: AzureServer, container: str, permission: str = "racwdl") -> s
 
 
 class TestAzureObjectStore(ObjectStoreTests):
-    listed_objects = 250
+    listed_objects = 25
 
     @pytest.fixture
     def store(self, azurite: AzureServer) -> Iterator[ObjectStore]:
         key = AccountKey(azurite.account_name, azurite.account_key)
-        options = AzureOptions(make_container(azurite), key, azurite.endpoint_url, page_size=100)
+        options = AzureOptions(make_container(azurite), key, azurite.endpoint_url, page_size=10)
         self.sas = sas_of(azurite, options.container)
         with closing(AzureObjectStore(options)) as store, urllib3.PoolManager() as self.pool:
             yield store
@@ -198,6 +198,17 @@ def test_a_listing_goes_over_pages_of_any_size(azurite: AzureServer, container: 
             store.put(key, b"x")
         assert [info.key for info in store.list()] == keys
         assert [info.key for info in store.list(start_after="03")] == keys[4:]
+
+
+def test_a_deletion_of_more_keys_than_a_request_takes_deletes_the_first_and_the_last(
+    azurite: AzureServer, container: str
+) -> None:
+    keys = [f"{number:03}" for number in range(AzureObjectStore.keys_per_deletion + 1)]
+    with closing(make_azure(azurite.endpoint_url, container)) as store:
+        for key in (keys[0], keys[-1], "other"):
+            store.put(key, b"x")
+        store.delete(keys)
+        assert [info.key for info in store.list()] == ["other"]
 
 
 @given(st.lists(st.text(alphabet="ab/\ud7ff\ue000\uffee\U00010000😀", max_size=6), unique=True))

@@ -34,11 +34,11 @@ from tieredstore.testing.store_writes import WriteTests
 
 
 class TestGcsObjectStore(ObjectStoreTests):
-    listed_objects = 250
+    listed_objects = 25
 
     @pytest.fixture
     def store(self, fake_gcs: GcsServer) -> Iterator[ObjectStore]:
-        options = GcsOptions(fake_gcs.make_bucket(), Anonymous(), fake_gcs.endpoint_url, page_size=100)
+        options = GcsOptions(fake_gcs.make_bucket(), Anonymous(), fake_gcs.endpoint_url, page_size=10)
         with closing(GcsObjectStore(options)) as store, urllib3.PoolManager() as self.pool:
             yield store
 

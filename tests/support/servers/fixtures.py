@@ -6,8 +6,12 @@ server takes one of its own: ``with start_minio() as server: ... server.kill()``
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
 from typing import Any, cast
 
+import botocore.loaders
+import botocore.session
 import pytest
 
 from tests.support.servers.azurite_server import AzureServer
@@ -44,6 +48,14 @@ def _server(config: pytest.Config, name: str) -> Server:
     workerinput = getattr(config, "workerinput", None)
     texts = config.stash[_servers].describe(name) if workerinput is None else ask(workerinput[_DOOR], name)
     return server_of(name, texts)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _data_of_botocore_is_read_once() -> Iterator[None]:
+    """Each session of botocore parses its descriptions of S3 anew, for 0.2 s; each test has a session of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(botocore.session, "create_loader", functools.cache(botocore.loaders.create_loader))
+        yield
 
 
 @pytest.fixture(scope="session")
