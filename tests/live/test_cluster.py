@@ -92,12 +92,13 @@ def test_times_are_looked_up_as_consumers_do(kafka: KafkaServer) -> None:
 
 def test_what_is_not_there_is_said(kafka: KafkaServer) -> None:
     topic = make_topic(kafka)
-    with cluster_of(kafka) as cluster:
+    properties = {"bootstrap.servers": kafka.bootstrap_servers}
+    with LiveCluster(properties, isolation="read_uncommitted", timeout_s=2) as cluster:
         with pytest.raises(ResourceNotFound, match=f"^there is no nobody at {kafka.bootstrap_servers}$"):
             cluster.topic("nobody")
         with pytest.raises(ResourceNotFound, match=f"^there is no {topic}-1 at"):
             cluster.end_offsets([(topic, 0), (topic, 1)])
         with pytest.raises(ResourceNotFound, match=f"^there is no {topic}-1 at"):
             cluster.end_offsets([(topic, 1)])
-        with pytest.raises(ResourceNotFound, match=r"^there is no nobody at"):
+        with pytest.raises(ResourceNotFound, match=r"^there is no nobody-0 at"):
             cluster.earliest_offsets([("nobody", 0)])

@@ -16,11 +16,12 @@ from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12Certificat
 from cryptography.hazmat.primitives.serialization.pkcs12 import serialize_key_and_certificates as serialize_key_store
 
 from tests.support.kafka_topics import Produced, allow_to_read, make_topic, produce
+from tests.support.mock_kafka import mock_kafka
 from tests.support.servers.kafka import PASSWORD, USER, KafkaServer, start_kafka
 from tests.support.servers.kafka_certificates import issue, make_authority
 from tests.support.servers.process import free_port
-from tieredstore.errors import BrokerDenied, BrokerUnavailable, TieredStoreError
-from tieredstore.live import LiveCluster, read_live
+from tieredstore.errors import BrokerDenied, BrokerUnavailable, ResourceNotFound, TieredStoreError
+from tieredstore.live import LiveCluster, LiveFollower, read_live
 
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -161,8 +162,25 @@ def test_the_right_to_read_the_topic_is_all_that_is_needed(guarded: KafkaServer)
         for ask in (lambda: cluster.topic(forbidden), lambda: cluster.end_offsets([(forbidden, 0)])):
             with pytest.raises(BrokerDenied, match="authorization failed"):
                 ask()
+    # Long before the time is over.
     with pytest.raises(BrokerDenied, match="authorization failed"):
-        next(read_live(listener, forbidden, 0, 0, 3, isolation="read_committed", timeout_s=2))
+        next(read_live(listener, forbidden, 0, 0, 3, isolation="read_committed", timeout_s=500))
+    with LiveFollower(listener, isolation="read_committed", timeout_s=500) as follower:
+        follower.add({(allowed, 0): 0, (forbidden, 0): 0})
+        with pytest.raises(BrokerDenied, match="authorization failed"):
+            list(iter(lambda: follower.poll(400), None))
+
+
+def test_nothing_that_is_asked_for_creates_a_topic() -> None:
+    """Not even on a broker that makes every topic that it is asked for, as Kafka does unless told otherwise."""
+    with mock_kafka() as broker:
+        properties = {"bootstrap.servers": broker.bootstrap_servers, "allow.auto.create.topics": "true"}
+        with LiveCluster(properties, isolation="read_committed", timeout_s=0.4) as cluster:
+            with pytest.raises(ResourceNotFound):
+                cluster.end_offsets([("nobody", 0)])
+            with pytest.raises(ResourceNotFound):
+                next(read_live(properties, "nobody", 0, 0, 1, isolation="read_committed", timeout_s=0.4))
+            assert cluster.topics() == ()
 
 
 @pytest.mark.broker

@@ -136,12 +136,12 @@ def test_a_topic_that_is_created_again_during_the_read_is_data_loss(kafka: Kafka
 
 def test_a_topic_or_partition_that_is_not_there_is_said(kafka: KafkaServer) -> None:
     with pytest.raises(ResourceNotFound, match="there is no nobody at"):
-        list(reading(kafka, "nobody", 0, 1, topic_id=Uuid.random()))
+        list(reading(kafka, "nobody", 0, 1, topic_id=Uuid.random(), timeout_s=1))
     properties = {"bootstrap.servers": kafka.bootstrap_servers}
     topic = make_topic(kafka)
     for name, partition in ((topic, 7), ("nobody", 0)):
         with pytest.raises(ResourceNotFound, match=f"{name}-{partition} at"):
-            list(read_live(properties, name, partition, 0, 1, isolation="read_committed", timeout_s=3))
+            list(read_live(properties, name, partition, 0, 1, isolation="read_committed", timeout_s=1))
 
 
 def change_log(server: KafkaServer, topic: str, change: Callable[[bytes], bytes]) -> None:

@@ -13,8 +13,9 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from tieredstore.errors import DataLoss, TieredStoreError
 from tieredstore.live.clients import LiveConsumer
-from tieredstore.live.faults import OF_GROUPS, OUT_OF_RANGE, fault
+from tieredstore.live.faults import OF_GROUPS, OUT_OF_RANGE, fault, translated
 from tieredstore.live.messages import MessageColumns, before, last_offset, pieces, size_of
+from tieredstore.live.topic_watch import TopicWatch
 
 _ROWS: Final = 10_000
 _TARGET_BYTES: Final = 4 * 1024 * 1024
@@ -46,6 +47,7 @@ class BoundedRead:
         self._range = extent
         self._columns = columns
         self._timeout_s = timeout_s
+        self._watch = TopicWatch(consumer, timeout_s)
         self._doing = f"{extent} cannot be read"
         self._position = extent.start
         self._fetch_position = -1
@@ -61,7 +63,8 @@ class BoundedRead:
         """The records. What came before an error is given before it is raised."""
         extent = self._range
         self._consumer.statistics.listener = self._hear_statistics
-        self._consumer.assign([TopicPartition(extent.topic, extent.partition, extent.start)])
+        with translated(self._doing):
+            self._consumer.assign([TopicPartition(extent.topic, extent.partition, extent.start)])
         self._progress()
         while not self._is_done():
             self._take(self._arrived())
@@ -102,7 +105,7 @@ class BoundedRead:
             # As many for the next call as make the target's size, if they are like these.
             self._rows = max(1, min(_ROWS, _TARGET_BYTES * len(messages) // max(1, size)))
         elif nothing:
-            self._error = self._denial_or_timeout()
+            self._error = self._silence()
 
     def _flush(self) -> Iterator[pa.RecordBatch]:
         messages, size = self._pending, self._pending_bytes
@@ -134,11 +137,11 @@ class BoundedRead:
             return None
         if code in OUT_OF_RANGE:
             return self._out_of_range(error)
-        translated = fault(error, self._doing)
-        if translated.retryable:
+        broker_error = fault(error, self._doing)
+        if broker_error.retryable:
             self._consumer.trouble.note(error)
             return None
-        return translated
+        return broker_error
 
     def _out_of_range(self, error: KafkaError) -> TieredStoreError:
         extent, position = self._range, self._position
@@ -155,28 +158,23 @@ class BoundedRead:
             return DataLoss(f"{extent} ends before offset {end} now, and was to be read from offset {position} on")
         return DataLoss(f"{self._doing} from offset {position} on: {error.str()}")
 
-    def _denial_or_timeout(self) -> TieredStoreError | None:
+    def _silence(self) -> TieredStoreError | None:
+        """The error where nothing came just now: what does not pass at once, the rest when the time is over."""
         trouble = self._consumer.trouble
-        denial = trouble.denial(self._doing)
-        if denial is not None or time.monotonic() < self._deadline:
-            return denial
+        final = trouble.final(self._doing) or self._topic_fault()
+        if final is not None or time.monotonic() < self._deadline:
+            return final
         # The broker answers, and its log has ended: to wait for a connection would not help.
         if trouble.noted is None and 0 <= self._end < self._range.stop:
             return DataLoss(
                 f"{self._range} ends before offset {self._end}, and was to be read up to offset {self._range.stop}: "
                 f"it was cut, or that is no end that the broker has told"
             )
-        return self._topic_fault() or trouble.unavailable(self._doing, self._timeout_s)
+        return trouble.unavailable(self._doing, self._timeout_s)
 
     def _topic_fault(self) -> TieredStoreError | None:
-        """What the brokers say of the topic, where that is why nothing comes: a consumer is not told."""
-        topic = self._range.topic
-        try:
-            listed = self._consumer.list_topics(topic, timeout=min(5.0, self._timeout_s))
-        except KafkaException:
-            return None
-        error = listed.topics[topic].error if topic in listed.topics else None
-        return None if error is None else fault(error, self._doing)
+        topic, partition = self._range.topic, self._range.partition
+        return self._watch.faults(topic, [partition], self._doing).get(partition) if self._watch.is_due else None
 
     def _hear_statistics(self, text: str) -> None:
         """Records of aborted transactions never come, but the fetcher's position moves over them."""
@@ -189,6 +187,7 @@ class BoundedRead:
 
     def _progress(self) -> None:
         self._deadline = time.monotonic() + self._timeout_s
+        self._watch.begin()
         if self._position > self._range.start or self._end >= 0:
             self._consumer.trouble.forget()
 

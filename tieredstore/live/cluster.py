@@ -15,8 +15,9 @@ from confluent_kafka import TopicPartition as KafkaPartition
 
 from tieredstore.errors import BrokerError, BrokerUnavailable, ResourceNotFound, TieredStoreError
 from tieredstore.live.clients import LiveAdmin, check_configuration
-from tieredstore.live.faults import fault
+from tieredstore.live.faults import fault, kind_of, unknown_s
 from tieredstore.live.properties import check_timeout, client_configuration
+from tieredstore.live.topic_watch import TopicWatch
 from tieredstore.model import Isolation, TopicPartition, Uuid
 from tieredstore.process.per_process import PerProcess
 
@@ -30,6 +31,9 @@ _admin: Final[Any] = admin
 _spec: Final = _admin.OffsetSpec
 _EARLIEST: Final = _spec.earliest()
 _LATEST: Final = _spec.latest()
+
+_SILENCE: Final = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT})
+"""Where the client says more of its connections than the call does."""
 
 Asked = TypeVar("Asked")
 
@@ -72,8 +76,10 @@ class LiveCluster:
                 listed = client.list_topics(timeout=min(1.0, self._timeout_s))
             except KafkaException as error:
                 self._listen(client, doing)
-                if time.monotonic() > end:
-                    raise client.trouble.unavailable(doing, self._timeout_s) from error
+                failure = self._failure(client, error, doing)
+                if not failure.retryable or time.monotonic() > end:
+                    raise failure from error
+                time.sleep(_POLL_S)
             else:
                 return tuple(sorted(name for name in listed.topics if name not in _INTERNAL))
 
@@ -83,6 +89,17 @@ class LiveCluster:
         if topic not in known:
             raise ResourceNotFound(f"there is no {topic} at {self._servers}")
         return known[topic]
+
+    def existing_topic(self, topic: str) -> LiveTopic:
+        """As :meth:`topic`, for one that was there a moment ago: asked for again while not all brokers know of it."""
+        end = time.monotonic() + unknown_s(self._timeout_s)
+        while True:
+            try:
+                return self.topic(topic)
+            except ResourceNotFound:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(_AGAIN_S)
 
     def describe(self, topics: Iterable[str]) -> dict[str, LiveTopic]:
         """Those of the topics that there are, by name. One request, however many are asked for."""
@@ -132,7 +149,8 @@ class LiveCluster:
             futures = _untyped(client).list_offsets(wanted, isolation_level=level, request_timeout=timeout_s)
             return {(theirs.topic, theirs.partition): future for theirs, future in futures.items()}
 
-        answers = self._answers(client, ask, f"offsets of {self._servers} cannot be looked up")
+        watch = TopicWatch(client, self._timeout_s)
+        answers = self._answers(client, ask, f"offsets of {self._servers} cannot be looked up", watch=watch)
         return {where: answers[where].offset for where in specs}
 
     def _answers(
@@ -142,12 +160,14 @@ class LiveCluster:
         doing: str,
         *,
         absent_too: bool = False,
+        watch: TopicWatch | None = None,
     ) -> dict[Asked, Any]:
         """Asked again while the brokers say that it may succeed later, as that a partition gets another leader.
 
         What there is not is None if ``absent_too``, and an error otherwise.
         """
-        end = time.monotonic() + self._timeout_s
+        begun = time.monotonic()
+        end = begun + self._timeout_s
         while True:
             # The last attempt too gets a moment in which it can be answered.
             futures = ask(max(_AGAIN_S, end - time.monotonic()))
@@ -155,27 +175,36 @@ class LiveCluster:
             try:
                 for what, future in futures.items():
                     try:
-                        answers[what] = self._answer(client, what, future, doing, end)
+                        answers[what] = self._answer(client, what, future, doing, end, watch)
                     except ResourceNotFound:
                         if not absent_too:
                             raise
                         answers[what] = None
-            except BrokerUnavailable:
+            except (BrokerUnavailable, ResourceNotFound) as error:
                 # All are asked again, not the failed one alone: it costs no more, and the answers are of one time.
-                if time.monotonic() + _AGAIN_S > end:
+                # Offsets are asked of what was there a moment ago, of which not all brokers may know yet.
+                last = end if error.retryable else begun + unknown_s(self._timeout_s)
+                if time.monotonic() + _AGAIN_S > last:
                     raise
                 time.sleep(_AGAIN_S)
             else:
                 client.trouble.forget()
                 return answers
 
-    def _answer(self, client: LiveAdmin, what: object, future: Future[Any], doing: str, end: float) -> Any:
+    def _answer(
+        self, client: LiveAdmin, what: object, future: Future[Any], doing: str, end: float, watch: TopicWatch | None
+    ) -> Any:
         while True:
             try:
                 return future.result(_POLL_S)
             except TimeoutError:
                 # A client that is denied says so by its callback, which runs only while it is polled.
                 self._listen(client, doing)
+                if watch is not None and watch.is_due:
+                    topic, partition = cast("TopicPartition", what)
+                    faults = watch.faults(topic, [partition], f"{doing}, for {_named(what)}")
+                    if faults:
+                        raise self._absent_named(faults[partition], _named(what)) from None
                 if time.monotonic() > end:
                     raise client.trouble.unavailable(doing, self._timeout_s) from None
             except KafkaException as error:
@@ -184,35 +213,34 @@ class LiveCluster:
 
     def _fault(self, client: LiveAdmin, error: KafkaException, what: object, doing: str) -> TieredStoreError:
         """What went wrong with one of them, or with the connection, which then says more."""
-        code = error.args[0].code()
-        if code == KafkaError._NOENT and isinstance(what, tuple):
-            return self._leaderless(cast("TopicPartition", what))
-        if code in {KafkaError._TIMED_OUT, KafkaError._TRANSPORT}:
-            return client.trouble.unavailable(doing, self._timeout_s)
-        named = f"{what[0]}-{what[1]}" if isinstance(what, tuple) else f"{what}"
-        translated = fault(error.args[0], f"{doing}, for {named}")
-        if isinstance(translated, ResourceNotFound):
-            return ResourceNotFound(f"there is no {named} at {self._servers}")
-        return translated
+        named = _named(what)
+        of = f"{doing}, for {named}"
+        if error.args[0].code() != KafkaError._NOENT or not isinstance(what, tuple):
+            return self._absent_named(self._failure(client, error, of), named)
+        # Why no broker could be asked librdkafka does not tell.
+        topic, partition = cast("TopicPartition", what)
+        why = TopicWatch(client, self._timeout_s).errors(topic, [partition]).get(partition)
+        if why is None or kind_of(why) is BrokerUnavailable:
+            return BrokerUnavailable(f"{doing}: {named} has no leader now")
+        return self._absent_named(fault(why, of), named)
 
-    def _leaderless(self, where: TopicPartition) -> TieredStoreError:
-        """Why no broker could be asked: librdkafka does not tell."""
-        topic, partition = where
-        try:
-            there = self.topic(topic).partitions
-        except TieredStoreError as error:
-            return error
-        named = f"{topic}-{partition}"
-        if partition not in there:
-            return ResourceNotFound(f"there is no {named} at {self._servers}")
-        return BrokerUnavailable(f"offsets of {self._servers} cannot be looked up: {named} has no leader now")
+    def _failure(self, client: LiveAdmin, error: KafkaException, doing: str) -> TieredStoreError:
+        """What went wrong with a call, or with the connection."""
+        if error.args[0].code() in _SILENCE:
+            return client.trouble.unavailable(doing, self._timeout_s)
+        return fault(error.args[0], doing)
+
+    def _absent_named(self, error: TieredStoreError, named: str) -> TieredStoreError:
+        """What is absent has one sentence, whoever says so."""
+        is_absent = isinstance(error, ResourceNotFound)
+        return ResourceNotFound(f"there is no {named} at {self._servers}") if is_absent else error
 
     def _listen(self, client: LiveAdmin, doing: str) -> None:
-        """Let the client say what it has to; BrokerDenied if it was refused."""
+        """Let the client say what it has to; an error if that does not pass, as that it was refused."""
         client.poll(0)
-        denial = client.trouble.denial(doing)
-        if denial is not None:
-            raise denial
+        final = client.trouble.final(doing)
+        if final is not None:
+            raise final
 
     def close(self) -> None:
         """Let this process's client go; it is made again when it is needed."""
@@ -232,6 +260,11 @@ class LiveCluster:
 
 def _forget(client: LiveAdmin) -> None:
     """It ends with its last reference."""
+
+
+def _named(what: object) -> str:
+    """A topic by its name, a partition as topic and number."""
+    return "-".join(map(str, cast("tuple[object, ...]", what))) if isinstance(what, tuple) else f"{what}"
 
 
 def _untyped(client: LiveAdmin) -> Any:

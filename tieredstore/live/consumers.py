@@ -10,6 +10,7 @@ from typing import Final
 from confluent_kafka import KafkaException
 
 from tieredstore.live.clients import LiveConsumer
+from tieredstore.live.faults import unknown_s
 from tieredstore.process.forks import is_inherited
 
 _logger: Final = logging.getLogger(__name__)
@@ -18,6 +19,13 @@ _KEPT: Final = 4
 """Idle ones of a pool; reads that go on side by side have one each, however many they are."""
 
 _STATISTICS_MS: Final = 1000
+
+_FETCH_WAIT_MS: Final = 20
+"""How long a broker waits at the end of its log before it answers a bounded read that there is no more.
+
+A read up to the end waits for that answer where transactions end, and the next read by the same consumer for one that
+is under way: the library's 500 ms cost each of them half a second.
+"""
 
 
 def reading_configuration(configuration: Mapping[str, str], timeout_s: float) -> dict[str, str]:
@@ -30,9 +38,13 @@ def reading_configuration(configuration: Mapping[str, str], timeout_s: float) ->
         "enable.partition.eof": "true",
         "max.poll.interval.ms": "86400000",
         "statistics.interval.ms": str(_STATISTICS_MS),
-        # How long a topic may be unknown, as a new one is at first. Shorter than we wait, for a better sentence.
-        "topic.metadata.propagation.max.ms": str(int(min(30.0, timeout_s / 2) * 1000)),
+        "topic.metadata.propagation.max.ms": str(int(unknown_s(timeout_s) * 1000)),
     }
+
+
+def bounded_configuration(configuration: Mapping[str, str], timeout_s: float) -> dict[str, str]:
+    """That of a consumer whose reads end where the broker's log did a moment ago."""
+    return {"fetch.wait.max.ms": str(_FETCH_WAIT_MS), **reading_configuration(configuration, timeout_s)}
 
 
 class ConsumerPool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Final
 
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 
 from tieredstore.errors import (
     BatchCorrupt,
@@ -15,16 +17,30 @@ from tieredstore.errors import (
     TieredStoreError,
 )
 
+_UNKNOWN_S: Final = 5.0
+"""How long a topic or partition that should be there may be unknown to the brokers before it counts as absent.
+
+Each broker learns for itself of what was created a moment ago: one with KRaft within milliseconds, one that lags or
+asks ZooKeeper within a second or two. Java's clients wait for their whole time-out, and so tell of a misspelt name
+after a minute.
+"""
+
 _DENIED: Final = frozenset(
     {
         KafkaError._AUTHENTICATION,
         KafkaError._SSL,
         KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+        KafkaError.DELEGATION_TOKEN_AUTH_DISABLED,
+        KafkaError.DELEGATION_TOKEN_EXPIRED,
+        KafkaError.DELEGATION_TOKEN_NOT_FOUND,
+        KafkaError.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED,
         KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.ILLEGAL_SASL_STATE,
         KafkaError.SASL_AUTHENTICATION_FAILED,
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         KafkaError.UNSUPPORTED_SASL_MECHANISM,
-        KafkaError.ILLEGAL_SASL_STATE,
     }
 )
 _ABSENT: Final = frozenset(
@@ -35,23 +51,62 @@ _ABSENT: Final = frozenset(
         KafkaError.UNKNOWN_TOPIC_ID,
     }
 )
-_PASSING: Final = frozenset(
+_PASSING_WITHOUT_NAME: Final = frozenset({-137, 103, 106, 122, 123, 129, 133})
+"""Those for which not every version of the library that works here has a name: _DESTROY_BROKER, INCONSISTENT_TOPIC_ID,
+FETCH_SESSION_TOPIC_ID_ERROR, SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH, REBOOTSTRAP_REQUIRED,
+SHARE_SESSION_LIMIT_REACHED."""
+
+_PASSING: Final = _PASSING_WITHOUT_NAME | frozenset(
     {
         KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._IN_PROGRESS,
+        KafkaError._INTR,
+        KafkaError._ISR_INSUFF,
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError._NODE_UPDATE,
+        KafkaError._OUTDATED,
+        KafkaError._PARTIAL,
+        KafkaError._PREV_IN_PROGRESS,
+        KafkaError._PURGE_INFLIGHT,
+        KafkaError._PURGE_QUEUE,
+        KafkaError._QUEUE_FULL,
         KafkaError._RESOLVE,
+        KafkaError._RETRY,
         KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
         KafkaError._TRANSPORT,
+        KafkaError._UNKNOWN_BROKER,
+        KafkaError._WAIT_CACHE,
+        KafkaError._WAIT_COORD,
         KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.CONCURRENT_TRANSACTIONS,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.ELECTION_NOT_NEEDED,
+        KafkaError.ELIGIBLE_LEADERS_NOT_AVAILABLE,
         KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError.FETCH_SESSION_ID_NOT_FOUND,
+        KafkaError.INVALID_FETCH_SESSION_EPOCH,
+        KafkaError.KAFKA_STORAGE_ERROR,
         KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.LISTENER_NOT_FOUND,
         KafkaError.NETWORK_EXCEPTION,
+        KafkaError.NOT_CONTROLLER,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.NOT_ENOUGH_REPLICAS,
+        KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.PREFERRED_LEADER_NOT_AVAILABLE,
         KafkaError.REPLICA_NOT_AVAILABLE,
         KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.THROTTLING_QUOTA_EXCEEDED,
         KafkaError.UNKNOWN_LEADER_EPOCH,
+        KafkaError.UNSTABLE_OFFSET_COMMIT,
     }
 )
+"""What may be otherwise in a moment: all that Java's clients call retriable, but for what is absent or damaged."""
+
 OUT_OF_RANGE: Final = frozenset(
     {KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION, KafkaError.OFFSET_OUT_OF_RANGE}
 )
@@ -79,8 +134,12 @@ class Trouble:
         self._answered = False
 
     def note(self, error: KafkaError) -> None:
-        """Keep what tells most: that all brokers are down follows on the reason."""
-        if error.code() != KafkaError._ALL_BROKERS_DOWN or self.noted is None:
+        """Keep what tells most: that all brokers are down follows on the reason, and a lost connection on a refusal."""
+        # Of topics the consumer's own errors tell which one is meant.
+        if error.code() in OF_GROUPS or kind_of(error) is ResourceNotFound:
+            return
+        follows = error.code() == KafkaError._ALL_BROKERS_DOWN or self._is_final()
+        if self.noted is None or not follows:
             self.noted = error
 
     def forget(self) -> None:
@@ -88,36 +147,56 @@ class Trouble:
         self.noted = None
         self._answered = True
 
-    def denial(self, doing: str) -> TieredStoreError | None:
-        """What the broker refused us for, or we it: librdkafka would try again for ever.
+    def final(self, doing: str) -> TieredStoreError | None:
+        """What waiting does not mend, as that the broker refuses us, or we it: librdkafka would try again for ever."""
+        return fault(self.noted, doing) if self.noted is not None and self._is_final() else None
 
-        A TLS handshake also fails where the connection is lost in it; not the first ones, if nothing ever came.
-        """
-        code = None if self.noted is None else self.noted.code()
-        if self.noted is None or code not in _DENIED or (code == KafkaError._SSL and self._answered):
-            return None
-        return fault(self.noted, doing)
+    def _is_final(self) -> bool:
+        if self.noted is None or kind_of(self.noted) not in (BrokerDenied, BrokerError):
+            return False
+        # A TLS handshake also fails where the connection is lost in it; not the first ones, if nothing ever came.
+        return self.noted.code() != KafkaError._SSL or not self._answered
 
     def unavailable(self, doing: str, timeout_s: float) -> TieredStoreError:
         """Nothing came within ``timeout_s`` seconds."""
         if self.noted is not None and self.noted.code() != KafkaError._ALL_BROKERS_DOWN:
-            return fault(self.noted, doing)
+            error = fault(self.noted, doing)
+            # A connection on which something else than Kafka speaks damages no record.
+            return BrokerUnavailable(str(error)) if isinstance(error, BatchCorrupt) else error
         # A listener for TLS or SASL closes the connections of clients that come without, and tells them nothing.
         return BrokerUnavailable(
             f"{doing}: no broker answered within {timeout_s:g} s; if it runs, see that security.protocol is its own"
         )
 
 
+def kind_of(error: KafkaError) -> type[TieredStoreError]:
+    """The class of ours for one of theirs: only BrokerUnavailable is to be tried again."""
+    code = error.code()
+    if code in _DENIED:
+        return BrokerDenied
+    if code in _ABSENT:
+        return ResourceNotFound
+    if code in _DAMAGED:
+        return BatchCorrupt
+    if not error.fatal() and (code in _PASSING or error.retriable()):
+        return BrokerUnavailable
+    return BrokerError
+
+
 def fault(error: KafkaError, doing: str) -> TieredStoreError:
     """The error of ours for one of theirs; ``doing`` says what failed, and of what."""
-    code = error.code()
-    sentence = f"{doing}: {error.str() or error.name()}"
-    if code in _DENIED:
-        return BrokerDenied(sentence)
-    if code in _ABSENT:
-        return ResourceNotFound(sentence)
-    if code in _DAMAGED:
-        return BatchCorrupt(sentence)
-    if code in _PASSING or error.retriable():
-        return BrokerUnavailable(sentence)
-    return BrokerError(sentence)
+    return kind_of(error)(f"{doing}: {error.str() or error.name()}")
+
+
+def unknown_s(timeout_s: float) -> float:
+    """How long the brokers may not know what should be there, for one who waits ``timeout_s`` seconds for them."""
+    return min(_UNKNOWN_S, timeout_s / 4)
+
+
+@contextmanager
+def translated(doing: str) -> Generator[None]:
+    """What a client raises in the block as an error of ours."""
+    try:
+        yield
+    except KafkaException as error:
+        raise fault(error.args[0], doing) from error

@@ -17,9 +17,10 @@ from tieredstore.errors import BatchCorrupt, ResourceNotFound, TieredStoreError
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.live.clients import LiveConsumer
 from tieredstore.live.consumers import reading_configuration
-from tieredstore.live.faults import OF_GROUPS, OUT_OF_RANGE, fault
+from tieredstore.live.faults import OF_GROUPS, OUT_OF_RANGE, fault, translated
 from tieredstore.live.messages import MessageColumns, last_offset, pieces, size_of
 from tieredstore.live.properties import check_timeout, client_configuration
+from tieredstore.live.topic_watch import TopicWatch
 from tieredstore.model import Isolation, TopicPartition
 
 _ROWS: Final = 10_000
@@ -76,6 +77,9 @@ class LiveFollower:
         """Errors that are raised once all is given that came before them."""
         self._rows = _FIRST_ROWS
         self._answered_at = time.monotonic()
+        self._watch = TopicWatch(self._consumer, timeout_s)
+        self._watched = ""
+        """The topic that was looked at last."""
 
     @property
     def positions(self) -> Mapping[TopicPartition, int]:
@@ -87,17 +91,20 @@ class LiveFollower:
         self.remove(positions)
         if positions:
             # Incremental: the others are fetched on, and what was read ahead of them is kept.
-            self._consumer.incremental_assign([KafkaPartition(*where, at) for where, at in positions.items()])
+            with translated(self._doing):
+                self._consumer.incremental_assign([KafkaPartition(*where, at) for where, at in positions.items()])
             self._positions.update(positions)
             self._silent.update(positions)
             self._answered_at = time.monotonic()
+            self._watch.begin()
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
         """Follow these no longer; what had come of them and was not asked for is dropped."""
         known = [where for where in partitions if where in self._positions]
         if not known:
             return
-        self._consumer.incremental_unassign([KafkaPartition(*where) for where in known])
+        with translated(self._doing):
+            self._consumer.incremental_unassign([KafkaPartition(*where) for where in known])
         for where in known:
             del self._positions[where]
             self._silent.discard(where)
@@ -108,8 +115,9 @@ class LiveFollower:
         """What comes next, of whichever partition; None if nothing does for ``timeout_s``.
 
         Nothing is no error as long as a broker is there: a log may not grow. BrokerUnavailable, to be tried again, if
-        none has answered for the follower's own time-out; BrokerDenied, ResourceNotFound, BatchCorrupt. What came
-        before an error is given before it is raised, and asked again the follower goes on behind what it has given.
+        none has answered for the follower's own time-out; BrokerDenied, BrokerError, BatchCorrupt. What came before an
+        error is given before it is raised, and asked again the follower goes on behind what it has given. A topic or
+        partition that the brokers still do not know after some seconds is gone.
         """
         self.wait(timeout_s)
         if not self._ready:
@@ -185,19 +193,19 @@ class LiveFollower:
             return
         if code in OF_GROUPS:
             return
-        translated = fault(error, self._doing)
-        if code in OUT_OF_RANGE or isinstance(translated, ResourceNotFound):
+        broker_error = fault(error, self._doing)
+        if code in OUT_OF_RANGE or isinstance(broker_error, ResourceNotFound):
             if where in runs:
                 # What came before the error is good, and tells where the bucket has to go on.
                 self._release(where, runs)
             if where in self._positions:
                 self._ready.append(LiveEvent(where, None, self._positions[where]))
-        elif translated.retryable:
+        elif broker_error.retryable:
             # librdkafka tries again by itself: this is an error only if nothing comes until the time is over.
             self._consumer.trouble.note(error)
         else:
             # Raised here it would take along what came of other partitions in the same answer.
-            self._failed.setdefault(where, translated)
+            self._failed.setdefault(where, broker_error)
 
     def _raise_failure(self) -> None:
         """The error of a partition, which begins again behind what was given: the consumer has moved on."""
@@ -216,17 +224,32 @@ class LiveFollower:
     def _check_broker(self) -> None:
         """An error if a broker should have said something by now, and is not there when it is looked for."""
         trouble = self._consumer.trouble
-        denial = trouble.denial(self._doing)
-        if denial is not None:
-            raise denial
+        final = trouble.final(self._doing)
+        if final is not None:
+            raise final
+        self._check_silent()
         if (trouble.noted is None and not self._silent) or time.monotonic() < self._answered_at + self._timeout_s:
             return
         # Connections come and go while a log does not grow, and nobody tells that they are back.
         self._look_for_broker()
         if self._silent:
-            raise self._topic_fault() or trouble.unavailable(self._doing, self._timeout_s)
+            raise trouble.unavailable(self._doing, self._timeout_s)
         trouble.forget()
         self._answered_at = time.monotonic()
+
+    def _check_silent(self) -> None:
+        """Find out why nothing has come of some yet: of one topic after the other."""
+        if not self._silent or not self._watch.is_due:
+            return
+        topics = {topic for topic, _ in self._silent}
+        self._watched = min({topic for topic in topics if topic > self._watched} or topics)
+        partitions = sorted(number for topic, number in self._silent if topic == self._watched)
+        for number, error in self._watch.faults(self._watched, partitions, self._doing).items():
+            if not isinstance(error, ResourceNotFound):
+                raise error
+            where = self._watched, number
+            self._silent.discard(where)
+            self._ready.append(LiveEvent(where, None, self._positions[where]))
 
     def _look_for_broker(self) -> None:
         try:
@@ -234,16 +257,6 @@ class LiveFollower:
             self._consumer.list_topics(self._any_topic(), timeout=min(_LOOK_S, self._timeout_s))
         except KafkaException as error:
             raise self._consumer.trouble.unavailable(self._doing, self._timeout_s) from error
-
-    def _topic_fault(self) -> TieredStoreError | None:
-        """What the brokers say of a topic of which nothing comes."""
-        topic = min(self._silent)[0]
-        try:
-            listed = self._consumer.list_topics(topic, timeout=min(_LOOK_S, self._timeout_s))
-        except KafkaException:
-            return None
-        error = listed.topics[topic].error if topic in listed.topics else None
-        return None if error is None else fault(error, self._doing)
 
     def _any_topic(self) -> str:
         return next(iter(self._positions))[0]

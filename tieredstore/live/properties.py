@@ -24,7 +24,8 @@ _OPERATING_SYSTEM: Final = ("socket.receive.buffer.bytes", "socket.send.buffer.b
 
 _WITHOUT_EFFECT: Final = frozenset(
     {
-        "auto.commit.interval.ms", "auto.include.jmx.reporter", "default.api.timeout.ms", "exclude.internal.topics",
+        "allow.auto.create.topics", "auto.commit.interval.ms", "auto.include.jmx.reporter", "default.api.timeout.ms",
+        "exclude.internal.topics",
         "group.instance.id", "group.protocol", "group.remote.assignor", "heartbeat.interval.ms", "max.poll.interval.ms",
         "max.poll.records", "metrics.num.samples", "metrics.recording.level", "metrics.sample.window.ms",
         "partition.assignment.strategy", "session.timeout.ms", "socket.connection.setup.timeout.max.ms",
@@ -66,6 +67,11 @@ _DEFAULTS: Final = {
     "fetch.message.max.bytes": "4194304",
 }
 
+_FIXED: Final = {
+    # Nothing is written to the cluster, and an administrative client would by asking for a topic's metadata.
+    "allow.auto.create.topics": "false",
+}
+
 
 def client_configuration(properties: Mapping[str, str], isolation: Isolation) -> dict[str, str]:
     """What librdkafka's consumer is to be given. Names are looked at, values only where they are translated.
@@ -85,7 +91,7 @@ def client_configuration(properties: Mapping[str, str], isolation: Isolation) ->
             renamed[name] = "0"
     if "ssl.endpoint.identification.algorithm" in renamed:
         renamed["ssl.endpoint.identification.algorithm"] = _host_check(renamed["ssl.endpoint.identification.algorithm"])
-    return _with_defaults(renamed | settings) | {"isolation.level": isolation}
+    return _with_defaults(renamed | settings) | _FIXED | {"isolation.level": isolation}
 
 
 def check_timeout(timeout_s: float) -> None:

@@ -14,7 +14,7 @@ from tieredstore.kafka.records import COLUMNS
 from tieredstore.limits import MAX_OFFSET
 from tieredstore.live.bounded import BoundedRead, LiveRange
 from tieredstore.live.cluster import LiveCluster
-from tieredstore.live.consumers import ConsumerPool, reading_configuration
+from tieredstore.live.consumers import ConsumerPool, bounded_configuration
 from tieredstore.live.messages import MessageColumns
 from tieredstore.live.properties import client_configuration
 from tieredstore.model import Isolation, Uuid
@@ -35,7 +35,7 @@ class LiveReader:
         self._timeout_s = timeout_s
         # Lent from read to read: a new consumer has to connect, and to ask who leads what, before its first record.
         self._consumers = PerProcess(
-            partial(ConsumerPool, reading_configuration(configuration, timeout_s)), ConsumerPool.close
+            partial(ConsumerPool, bounded_configuration(configuration, timeout_s)), ConsumerPool.close
         )
 
     def read(
@@ -78,7 +78,7 @@ class LiveReader:
         """DataLoss naming both ids if the topic is another one than was meant: its offsets mean nothing then."""
         if topic_id is None:
             return
-        known_id = self.cluster.topic(topic).topic_id
+        known_id = self.cluster.existing_topic(topic).topic_id
         if known_id != topic_id:
             raise DataLoss(
                 f"topic {topic} was created again: its id is {known_id} on the broker, and the records of {topic_id} "

@@ -1,0 +1,152 @@
+"""What does not pass ends a call long before its time is over, by an error of its class; what passes is waited for.
+
+On a mock of brokers, which answer with the errors that are wanted.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+
+from tests.support.mock_kafka import FETCH, LIST_OFFSETS, MockKafka, mock_kafka
+from tieredstore.errors import BrokerDenied, BrokerError, BrokerUnavailable, ResourceNotFound, TieredStoreError
+from tieredstore.live import LiveCluster, LiveFollower, read_live
+from tieredstore.model import TopicPartition
+
+LONG_S = 100.0
+"""Nobody waits so long for a test: what ends has ended for another reason."""
+
+RECORDS = 5
+Call = Callable[[MockKafka, TopicPartition, float], object]
+
+
+@pytest.fixture
+def broker() -> Iterator[MockKafka]:
+    """With a topic ``t`` of two partitions, and records in the first."""
+    with mock_kafka() as cluster:
+        cluster.make_topic("t", partitions=2)
+        producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": "0"})
+        for _ in range(RECORDS):
+            producer.produce("t", b"", partition=0)
+        assert producer.flush(20) == 0
+        yield cluster
+
+
+def read(broker: MockKafka, where: TopicPartition, timeout_s: float) -> object:
+    batches = read_live(
+        {"bootstrap.servers": broker.bootstrap_servers}, *where, 0, RECORDS,
+        isolation="read_uncommitted", timeout_s=timeout_s,
+    )  # fmt: skip
+    return sum(batch.num_rows for batch in batches)
+
+
+def look_up(broker: MockKafka, where: TopicPartition, timeout_s: float) -> object:
+    properties = {"bootstrap.servers": broker.bootstrap_servers}
+    with LiveCluster(properties, isolation="read_uncommitted", timeout_s=timeout_s) as cluster:
+        return cluster.end_offsets([where])[where]
+
+
+def follow(broker: MockKafka, where: TopicPartition, timeout_s: float) -> object:
+    """How many records come, none where the follower gives the partition up."""
+    rows = 0
+    with LiveFollower(
+        {"bootstrap.servers": broker.bootstrap_servers}, isolation="read_uncommitted", timeout_s=timeout_s
+    ) as follower:
+        follower.add({where: 0})
+        while rows < RECORDS:
+            event = follower.poll(1)
+            if event is not None and event.records is None:
+                return None
+            rows += 0 if event is None or event.records is None else event.records.num_rows
+    return rows
+
+
+CALLS = [read, look_up, follow]
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, BrokerDenied),
+        (KafkaError.CLUSTER_AUTHORIZATION_FAILED, BrokerDenied),
+        (KafkaError.TOPIC_EXCEPTION, BrokerError),
+        (KafkaError.UNSUPPORTED_VERSION, BrokerError),
+    ],
+)
+def test_what_the_metadata_say_of_a_topic_ends_the_call(
+    broker: MockKafka, call: Call, code: int, kind: type[TieredStoreError]
+) -> None:
+    broker.set_topic_error("t", code)
+    with pytest.raises(kind, match=rf"{broker.bootstrap_servers} cannot be .*{KafkaError(code).str()}") as raised:
+        call(broker, ("t", 0), LONG_S)
+    assert type(raised.value) is kind
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (KafkaError.TOPIC_AUTHORIZATION_FAILED, BrokerDenied),
+        (KafkaError.UNSUPPORTED_VERSION, BrokerError),
+        (KafkaError.UNKNOWN, BrokerError),
+    ],
+)
+def test_what_a_request_is_answered_ends_the_call(broker: MockKafka, code: int, kind: type[TieredStoreError]) -> None:
+    for request, call in ((FETCH, read), (LIST_OFFSETS, look_up)):
+        broker.push_errors(request, code)
+        with pytest.raises(kind) as raised:
+            call(broker, ("t", 0), LONG_S)
+        assert type(raised.value) is kind
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_what_passes_is_waited_for(broker: MockKafka, call: Call) -> None:
+    passing = [KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.KAFKA_STORAGE_ERROR]
+    broker.push_errors(LIST_OFFSETS if call is look_up else FETCH, *passing)
+    assert call(broker, ("t", 0), LONG_S) == RECORDS
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_what_does_not_pass_in_time_is_unavailable_and_says_why(broker: MockKafka, call: Call) -> None:
+    broker.set_topic_error("t", KafkaError.LEADER_NOT_AVAILABLE)
+    with pytest.raises(BrokerUnavailable, match="Leader not available"):
+        call(broker, ("t", 0), 0.4)
+
+
+@pytest.mark.parametrize("where", [("nobody", 0), ("t", 2)])
+def test_what_is_absent_is_so_after_a_part_of_the_time(broker: MockKafka, where: TopicPartition) -> None:
+    """A quarter of it, or five seconds."""
+    timeout_s = 2.0
+    for call in (read, look_up):
+        begun = time.monotonic()
+        with pytest.raises(ResourceNotFound, match=f"{where[0]}-{where[1]} at {broker.bootstrap_servers}"):
+            call(broker, where, timeout_s)
+        assert time.monotonic() - begun >= timeout_s / 5
+    assert follow(broker, where, timeout_s) is None
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_topic_that_not_all_brokers_know_of_yet_is_waited_for(broker: MockKafka, call: Call) -> None:
+    broker.set_topic_error("t", KafkaError.UNKNOWN_TOPIC_OR_PART)
+    known = threading.Timer(0.3, broker.set_topic_error, ("t", KafkaError.NO_ERROR))
+    known.start()
+    assert call(broker, ("t", 0), LONG_S) == RECORDS
+    assert not known.is_alive()
+
+
+def test_a_follower_gives_up_one_partition_and_keeps_the_others(broker: MockKafka) -> None:
+    properties = {"bootstrap.servers": broker.bootstrap_servers}
+    came: dict[TopicPartition, object] = {}
+    with LiveFollower(properties, isolation="read_uncommitted", timeout_s=2) as follower:
+        follower.add({("t", 0): 0, ("nobody", 0): 0, ("t", 2): 0, ("t", 1): 0})
+        end = time.monotonic() + 30
+        while len(came) < 3 and time.monotonic() < end:
+            event = follower.poll(0.2)
+            if event is not None:
+                came[event.where] = None if event.records is None else True
+        assert came == {("t", 0): True, ("nobody", 0): None, ("t", 2): None}
+        assert set(follower.positions) == {("t", 0), ("t", 1)}

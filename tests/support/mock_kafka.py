@@ -1,0 +1,90 @@
+"""librdkafka's own mock of a cluster, which answers with the errors that a test wants: no JVM, and up in milliseconds.
+
+Through ctypes, since its Python binding has none of it. It knows no topic ids, and does not answer ``describe``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import confluent_kafka
+from confluent_kafka import KafkaError
+
+FETCH: Final = 1
+LIST_OFFSETS: Final = 2
+METADATA: Final = 3
+
+_PRODUCER: Final = 0
+_POINTER: Final = ctypes.c_void_p
+_TEXT: Final = ctypes.c_char_p
+
+
+class MockKafka:
+    """A cluster of mocked brokers in this process."""
+
+    def __init__(self, library: Any, cluster: int) -> None:
+        self._library = library
+        self._cluster = cluster
+        self.bootstrap_servers: str = library.rd_kafka_mock_cluster_bootstraps(cluster).decode()
+
+    def make_topic(self, topic: str, partitions: int = 1) -> None:
+        code = self._library.rd_kafka_mock_topic_create(self._cluster, topic.encode(), partitions, 1)
+        assert code == KafkaError.NO_ERROR
+
+    def set_topic_error(self, topic: str, code: int) -> None:
+        """What the metadata say of the topic from now on; ``NO_ERROR`` ends it."""
+        self._library.rd_kafka_mock_topic_set_error(self._cluster, topic.encode(), code)
+
+    def set_leader(self, topic: str, partition: int, broker: int) -> None:
+        """-1 for none."""
+        assert self._library.rd_kafka_mock_partition_set_leader(self._cluster, topic.encode(), partition, broker) == 0
+
+    def push_errors(self, request: int, *codes: int) -> None:
+        """The answers to the next requests of this kind."""
+        array = (ctypes.c_int * len(codes))(*codes)
+        self._library.rd_kafka_mock_push_request_errors_array(self._cluster, request, len(codes), array)
+
+
+@contextmanager
+def mock_kafka(brokers: int = 1) -> Generator[MockKafka]:
+    """A cluster for the block."""
+    library = _library()
+    conf = library.rd_kafka_conf_new()
+    failure = ctypes.create_string_buffer(256)
+    library.rd_kafka_conf_set(conf, b"log_level", b"0", failure, len(failure))
+    client = library.rd_kafka_new(_PRODUCER, conf, failure, len(failure))
+    assert client, failure.value
+    cluster = library.rd_kafka_mock_cluster_new(client, brokers)
+    try:
+        yield MockKafka(library, cluster)
+    finally:
+        library.rd_kafka_mock_cluster_destroy(cluster)
+        library.rd_kafka_destroy(client)
+
+
+def _library() -> Any:
+    """The very library that the binding has loaded."""
+    packages = Path(confluent_kafka.__file__).parent.parent
+    (path,) = packages.glob("confluent_kafka.libs/librdkafka-*")
+    library: Any = ctypes.CDLL(str(path))
+    # Pointers do not fit into what ctypes takes results for.
+    for name, result, arguments in (
+        ("conf_new", _POINTER, []),
+        ("conf_set", ctypes.c_int, [_POINTER, _TEXT, _TEXT, _TEXT, ctypes.c_size_t]),
+        ("new", _POINTER, [ctypes.c_int, _POINTER, _TEXT, ctypes.c_size_t]),
+        ("destroy", None, [_POINTER]),
+        ("mock_cluster_new", _POINTER, [_POINTER, ctypes.c_int]),
+        ("mock_cluster_destroy", None, [_POINTER]),
+        ("mock_cluster_bootstraps", _TEXT, [_POINTER]),
+        ("mock_topic_create", ctypes.c_int, [_POINTER, _TEXT, ctypes.c_int, ctypes.c_int]),
+        ("mock_topic_set_error", None, [_POINTER, _TEXT, ctypes.c_int]),
+        ("mock_partition_set_leader", ctypes.c_int, [_POINTER, _TEXT, ctypes.c_int32, ctypes.c_int32]),
+        ("mock_push_request_errors_array", None, [_POINTER, ctypes.c_int16, ctypes.c_size_t, _POINTER]),
+    ):
+        function = getattr(library, f"rd_kafka_{name}")
+        function.restype, function.argtypes = result, arguments
+    return library
