@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta, timezone
@@ -198,3 +200,32 @@ def test_milliseconds_since_1970_are_exact(milliseconds: int) -> None:
     assert isinstance(place, datetime)
     assert parse_place(place.isoformat()) == place
     assert place.timestamp() == pytest.approx(milliseconds / 1000)
+
+
+def damaged_copy(folder: Path, number: int) -> tuple[str, Path, str]:
+    """The objects of a golden topic of several partitions, one manifest of partition 0 damaged: options for it."""
+    case = "01-none"
+    shutil.copytree(case_path(case) / "store", folder / "store")
+    own = [segment for segment in segments(case) if segment.partition == 0]
+    (folder / "store" / f"{own[number].main_path}.rsm-manifest").write_bytes(b"{}")
+    settings = folder / "store.properties"
+    text = (case_path(case) / "rsm.properties").read_text()
+    settings.write_text(re.sub(r"storage\.root=.*", f"storage.root={folder / 'store'}", text))
+    return "-c", settings, own[0].topic
+
+
+# At the end nothing is passed over by who follows: what comes behind is a hole then.
+@pytest.mark.parametrize(("number", "follow"), [(0, False), (-1, False), (0, True)])
+def test_a_segment_that_cannot_be_read_fails_the_command_or_is_told_of(
+    number: int, follow: bool, tmp_path: Path
+) -> None:
+    where = damaged_copy(tmp_path, number)
+    failed = tieredstore("cat", *where, *["--follow"] * follow)
+    assert failed.code == 3
+    assert re.search(r"does not count: .* --data-loss report", failed.stderr)
+    assert "on_data_loss" not in failed.stderr
+    if not follow:
+        reported = tieredstore("cat", *where, "--data-loss", "report", "--json")
+        assert reported.code == 0
+        assert "does not count" in reported.stderr
+        assert {json.loads(line)["partition"] for line in reported.text.splitlines()} == {0, 1}

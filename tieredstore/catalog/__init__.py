@@ -4,6 +4,7 @@ from tieredstore.catalog.catalog_file import CatalogFile
 from tieredstore.catalog.lineage import Cut, Gap, Lineage, Span
 from tieredstore.catalog.listing import SegmentObjects, list_segments
 from tieredstore.catalog.planning import catalog_of_metadata_topic, load_catalog
+from tieredstore.catalog.problems import Problem, ProblemKind
 from tieredstore.catalog.stored import StoredSegment, load_segment, load_segments
 from tieredstore.catalog.timestamps import (
     BatchDecoding,
@@ -12,7 +13,7 @@ from tieredstore.catalog.timestamps import (
     offset_range,
     offsets_for_times,
 )
-from tieredstore.catalog.view import Catalog, Incarnation, PartitionSegments, Problem, ProblemKind
+from tieredstore.catalog.view import Catalog, Incarnation, PartitionSegments
 
 __all__ = [
     "BatchDecoding",

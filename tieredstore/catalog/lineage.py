@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from tieredstore.catalog.problems import Problem, unreadable_between
 from tieredstore.errors import CorruptData, IndexesCorrupt, SegmentNotFound
 from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.limits import MAX_OFFSET
@@ -71,6 +72,7 @@ class Lineage:
     ``spans`` are in the order of offsets, without overlap; between two of them there may be a gap. ``cuts`` are the
     parts of segments that are not of this log; ``covered`` the segments that hold nothing that others do not.
     ``epochs`` are the leader epochs that ruled, as far back as was needed: the first may have begun earlier.
+    ``problems`` are segments of the partition that were found and do not count.
     """
 
     partition: TopicIdPartition
@@ -78,6 +80,7 @@ class Lineage:
     spans: tuple[Span, ...]
     cuts: tuple[Cut, ...] = ()
     covered: tuple[RemoteLogSegmentMetadata, ...] = ()
+    problems: tuple[Problem, ...] = ()
 
     @property
     def earliest_offset(self) -> int:
@@ -118,6 +121,17 @@ class Lineage:
         around = self._touching(low, high, margin=1) if low < high else ()
         extents = ((max(a.stop, low), min(b.start, high)) for a, b in itertools.pairwise(around))
         return tuple(Gap(self.partition, first, last) for first, last in extents if first < last)
+
+    def unreadable_between(
+        self, start: int, stop: int, *, starts_there: bool, stops_there: bool
+    ) -> tuple[Problem, ...]:
+        """The segments that may hide records of these offsets: see ``problems.unreadable_between``."""
+        if not self.problems:
+            return ()
+        extents = [(span.start, span.stop) for span in self.spans]
+        return tuple(
+            unreadable_between(self.problems, extents, start, stop, starts_there=starts_there, stops_there=stops_there)
+        )
 
     def spans_since(self, timestamp_ms: int) -> Iterator[Span]:
         """The spans that may hold a record of ``timestamp_ms`` or later, by their segments' greatest timestamps."""

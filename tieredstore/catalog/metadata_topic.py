@@ -14,7 +14,7 @@ from tieredstore.catalog.metadata_records import (
     SegmentUpdate,
     parse_metadata_record,
 )
-from tieredstore.catalog.view import Problem, ProblemKind
+from tieredstore.catalog.problems import Problem, ProblemKind
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
 
 _PROBLEMS: Final = {

@@ -14,10 +14,11 @@ from tieredstore.catalog.catalog_file import CatalogFile, LoadedRows
 from tieredstore.catalog.completion import described
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
 from tieredstore.catalog.metadata_topic import SegmentStates
+from tieredstore.catalog.problems import Problem, ProblemKind
 from tieredstore.catalog.rows import SegmentRow, Stamp
 from tieredstore.catalog.stored import MAX_MANIFESTS_IN_FLIGHT, load_segment, manifest_size
 from tieredstore.catalog.tracing import KnownProofs, Traced, catalog_of, trace_partitions
-from tieredstore.catalog.view import Catalog, Problem, ProblemKind
+from tieredstore.catalog.view import Catalog
 from tieredstore.errors import CorruptData, SegmentNotFound, StoreError, UnknownKey, WrongKey
 from tieredstore.format.keys import Suffix, object_key, parse_key
 from tieredstore.model import Uuid

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from tieredstore.catalog.claims import proven, reaching_over
 from tieredstore.catalog.completion import read_history
 from tieredstore.catalog.lineage import Lineage, needs_history, ruling_segment, trace_lineage
-from tieredstore.catalog.view import Catalog, PartitionSegments, Problem, ProblemKind
+from tieredstore.catalog.problems import Problem, ProblemKind
+from tieredstore.catalog.view import Catalog, PartitionSegments
 from tieredstore.errors import CorruptData, IndexNotRecorded, SegmentNotFound, TieredStoreError, UnknownKey, WrongKey
 from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition

@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-import enum
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from tieredstore.catalog.lineage import Gap, Lineage
-from tieredstore.errors import ConfigError, ResourceNotFound, TieredStoreError
-from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
-
-
-class ProblemKind(enum.Enum):
-    """Why a segment was left out; the value is a clause for a person."""
-
-    INCOMPLETE = "not all of its objects are there"
-    UNFINISHED = "its copy was not finished"
-    BEING_DELETED = "it is being deleted"
-    DAMAGED = "what tells of it is damaged"
-    UNREADABLE = "what tells of it cannot be decrypted"
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A segment that was found and does not count, and why; ``detail`` is a sentence."""
-
-    kind: ProblemKind
-    segment_id: RemoteLogSegmentId
-    start_offset: int
-    detail: str
-
-    def __str__(self) -> str:
-        where = self.segment_id.topic_id_partition
-        return f"segment {self.segment_id.id} of {where} at offset {self.start_offset} does not count: {self.detail}"
+from tieredstore.catalog.problems import Problem
+from tieredstore.errors import ConfigError, DataLoss, ResourceNotFound, TieredStoreError
+from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +64,8 @@ class Catalog:
     @classmethod
     def of(cls, segments: Mapping[TopicIdPartition, PartitionSegments], problems: Iterable[Problem] = ()) -> Catalog:
         """The catalog of these partitions."""
+        known = tuple(problems)
+        segments = dict(zip(segments, _with_problems(segments, known), strict=True))
         by_topic: defaultdict[str, defaultdict[Uuid, dict[int, PartitionSegments]]]
         by_topic = defaultdict(lambda: defaultdict(dict))
         for where, partition in segments.items():
@@ -96,15 +74,19 @@ class Catalog:
             topic: sorted((_incarnation(topic, *life) for life in by_id.items()), key=_last_copied)
             for topic, by_id in by_topic.items()
         }
-        return cls(segments, {topic: tuple(lives[topic]) for topic in sorted(lives)}, tuple(problems))
+        return cls(segments, {topic: tuple(lives[topic]) for topic in sorted(lives)}, known)
 
     def topics(self) -> tuple[str, ...]:
         """The names of the topics that have segments, sorted."""
         return tuple(self.lives)
 
     def incarnations(self, topic: str) -> tuple[Incarnation, ...]:
-        """The lives of a topic, by the time of their last copy; ResourceNotFound if there is none."""
+        """The lives of a topic, by the time of their last copy; ResourceNotFound if there is none.
+
+        DataLoss if it has segments of which none can be read.
+        """
         if topic not in self.lives:
+            self._expect_readable(lambda where: where.topic == topic)
             raise ResourceNotFound(f"no segment of a topic named {topic!r} was found{self._why_none(topic)}")
         return self.lives[topic]
 
@@ -140,11 +122,14 @@ class Catalog:
     def lineage(self, topic: str, partition: int, topic_id: Uuid | None = None) -> Lineage:
         """The log of one partition.
 
-        ResourceNotFound if it has no segment; what kept its lineage from being traced is raised as it is.
+        ResourceNotFound if it has no segment, DataLoss if it has none that can be read; what kept its lineage from
+        being traced is raised as it is.
         """
         life = self.incarnation(topic, topic_id)
-        held = self.segments.get(TopicIdPartition(life.topic_id, topic, partition))
+        wanted = TopicIdPartition(life.topic_id, topic, partition)
+        held = self.segments.get(wanted)
         if held is None:
+            self._expect_readable(lambda where: where == wanted)
             raise ResourceNotFound(f"partition {partition} of topic {topic} ({life.topic_id}) has no segment")
         if isinstance(held.lineage, TieredStoreError):
             raise held.lineage.with_traceback(None)
@@ -155,9 +140,35 @@ class Catalog:
         logs = (held.lineage for _, held in sorted(self.segments.items()))
         return tuple(gap for log in logs if isinstance(log, Lineage) for gap in log.gaps)
 
+    def unreadable_partitions(self, topic: str, topic_id: Uuid | None = None) -> tuple[int, ...]:
+        """The partitions, sorted, that have segments of which none can be read."""
+        life = self.incarnation(topic, topic_id)
+        held = {problem.segment_id.topic_id_partition for problem in self.problems if problem.is_loss}
+        wanted = (where for where in held if (where.topic, where.topic_id) == (topic, life.topic_id))
+        return tuple(sorted({where.partition for where in wanted} - set(life.partitions)))
+
     def problems_of(self, where: TopicIdPartition) -> tuple[Problem, ...]:
         """The segments of one partition that do not count."""
         return tuple(problem for problem in self.problems if problem.segment_id.topic_id_partition == where)
+
+    def _expect_readable(self, is_wanted: Callable[[TopicIdPartition], bool]) -> None:
+        for problem in self.problems:
+            if problem.is_loss and is_wanted(problem.segment_id.topic_id_partition):
+                raise DataLoss(f"there are segments, and none that can be read: {problem}")
+
+
+def _with_problems(
+    segments: Mapping[TopicIdPartition, PartitionSegments], problems: Iterable[Problem]
+) -> Iterator[PartitionSegments]:
+    """Each partition with what does not count of it, since its log does not tell of that."""
+    by_partition: defaultdict[TopicIdPartition, list[Problem]] = defaultdict(list)
+    for problem in problems:
+        by_partition[problem.segment_id.topic_id_partition].append(problem)
+    for where, held in segments.items():
+        if where in by_partition and isinstance(held.lineage, Lineage):
+            yield replace(held, lineage=replace(held.lineage, problems=tuple(by_partition[where])))
+        else:
+            yield held
 
 
 def _incarnation(topic: str, topic_id: Uuid, partitions: Mapping[int, PartitionSegments]) -> Incarnation:

@@ -24,6 +24,9 @@ WindowEdge: TypeAlias = int | datetime
 
 _POLL_S: Final = 1.0
 
+ACCEPT_LOSS: Final = "use --data-loss report"
+"""What a person does who puts up with losses."""
+
 
 @dataclass(frozen=True, slots=True)
 class LogRequest:
@@ -50,9 +53,7 @@ class LogRequest:
             topic_ids={} if self.topic_id is None else {self.topic: Uuid.parse(self.topic_id)},
             client=self.client,
             timeout_s=log_query.timeout_of(self.client or {}),
-            words=partitions.QueryWords(
-                accept_loss="use --data-loss report", topic_ids="--topic-id", choose_topic_id="--topic-id"
-            ),
+            words=partitions.QueryWords(accept_loss=ACCEPT_LOSS, topic_ids="--topic-id", choose_topic_id="--topic-id"),
         )
         return query
 
@@ -64,8 +65,10 @@ def records_across_seam(source: SegmentSource, request: LogRequest) -> Iterator[
     query = request.query()
     snapshot = _snapshot(source, query)
     with nullcontext() if query.client is None else partitions.open_reader(query) as reader:
+        windows = {log.where: _window(log, request) for log in _logs(snapshot)}
+        _check_readable(snapshot, query, request, windows)
         for log in _logs(snapshot):
-            start, stop = _window(log, request)
+            start, stop = windows[log.where]
             batches = partitions.read_window(
                 log, start, stop, source=source, query=query, settings=settings, reader=reader
             )
@@ -81,7 +84,9 @@ def records_as_they_come(source: SegmentSource, request: LogRequest) -> Iterator
     partitions = arrow_module("tieredstore.partitions")
     settings = arrow_module("tieredstore.records.settings").ReadSettings(columns=SHOWN)
     query = request.query()
-    starts: dict[TopicPartition, int] = {log.where: _window(log, request)[0] for log in _logs(_snapshot(source, query))}
+    snapshot = _snapshot(source, query)
+    starts: dict[TopicPartition, int] = {log.where: _window(log, request)[0] for log in _logs(snapshot)}
+    _check_readable(snapshot, query, request, {where: (start, start) for where, start in starts.items()})
     with partitions.LogTail(source, query, starts, settings=settings) as tail:
         while True:
             tail_records = tail.poll(_POLL_S)
@@ -96,6 +101,22 @@ def _snapshot(source: SegmentSource, query: LogQuery) -> LogSnapshot:
         complain(problem)
     snapshot.check_selected(query)
     return snapshot
+
+
+def _check_readable(
+    snapshot: LogSnapshot, query: LogQuery, request: LogRequest, windows: Mapping[TopicPartition, tuple[int, int]]
+) -> None:
+    """DataLoss by the policy for what is asked for and cannot be read."""
+    stop = request.stop
+    # The windows end where the logs do; what was asked for may lie behind that.
+    asked = {
+        where: (first, max(last, stop) if isinstance(stop, int) else last) for where, (first, last) in windows.items()
+    }
+    arrow_module("tieredstore.partitions").check_readable(
+        snapshot, query, asked,
+        starts_there=asked if isinstance(request.start, int) else (),
+        stops_there=asked if isinstance(stop, int) else (),
+    )  # fmt: skip
 
 
 def _logs(snapshot: LogSnapshot) -> list[PartitionLog]:

@@ -14,7 +14,7 @@ import typer
 from tieredstore.catalog import Catalog, Lineage, load_catalog
 from tieredstore.cli.arguments import Json, SettingsPath, StoreUrl, Topic, TopicId
 from tieredstore.cli.live_client import BootstrapServer, KafkaConfig, KafkaProperties, client_properties
-from tieredstore.cli.logs import LogRequest, records_across_seam, records_as_they_come
+from tieredstore.cli.logs import ACCEPT_LOSS, LogRequest, records_across_seam, records_as_they_come
 from tieredstore.cli.opened import opened
 from tieredstore.cli.output import JsonValue, complain, iso_utc, print_json, print_table
 from tieredstore.cli.record_rows import SHOWN, arrow_module, header_line, json_lines, text_lines
@@ -91,11 +91,13 @@ def cat(
             _show(show(manager, request), as_json=as_json)
         return
     records = arrow_module("tieredstore.records")
-    chosen = records.ReadSettings(columns=SHOWN, isolation=isolation.value, on_data_loss=data_loss.value)
+    chosen = records.ReadSettings(
+        columns=SHOWN, isolation=isolation.value, on_data_loss=data_loss.value, accept_loss=ACCEPT_LOSS
+    )
     with opened(settings, store) as place, place.manager() as manager:
         catalog, incarnation = _catalog(manager, topic, partition, topic_id)
         reader: RecordReader = records.RecordReader(manager, catalog, chosen)
-        partitions = catalog.partitions(topic, incarnation) if partition is None else (partition,)
+        partitions = _partitions(catalog, topic, incarnation, data_loss) if partition is None else (partition,)
         if not as_json:
             sys.stdout.write(header_line())
         for number in partitions:
@@ -103,6 +105,13 @@ def cat(
             with reader.read(topic, number, *bounds, topic_id=incarnation) as read:
                 for batch in read:
                     sys.stdout.writelines((json_lines if as_json else text_lines)(batch, number))
+
+
+def _partitions(catalog: Catalog, topic: str, topic_id: Uuid, data_loss: DataLossPolicy) -> tuple[int, ...]:
+    """All that there are, those too of which nothing can be read where that is to be an error."""
+    readable = catalog.partitions(topic, topic_id)
+    lost = catalog.unreadable_partitions(topic, topic_id) if data_loss is DataLossPolicy.FAIL else ()
+    return tuple(sorted((*lost, *readable)))
 
 
 def _show(records: Iterable[tuple[int, pa.RecordBatch]], *, as_json: bool) -> None:

@@ -20,7 +20,7 @@ from tieredstore.partitions.selections import Assign, Selection, Subscribe, Subs
 from tieredstore.partitions.snapshots import LogSnapshots
 from tieredstore.partitions.split_plan import SplitLimits, WindowSplit, plan_windows
 from tieredstore.partitions.stored_window import read_record_split
-from tieredstore.partitions.unreadable import check_readable
+from tieredstore.partitions.unreadable import check_readable, named_partitions
 from tieredstore.partitions.window import read_window
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "WindowSplit",
     "check_readable",
     "ending_offsets",
+    "named_partitions",
     "offset_windows",
     "open_reader",
     "plan_windows",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from tieredstore.catalog.view import Problem, ProblemKind
+from tieredstore.catalog.problems import Problem
 from tieredstore.errors import ResourceNotFound
 from tieredstore.model import TopicPartition
 from tieredstore.partitions.log_survey import LogSurvey
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from tieredstore.live import LiveCluster
     from tieredstore.partitions.log_query import LogQuery
     from tieredstore.remote.source import SegmentSource
-
-_UNREADABLE: Final = (ProblemKind.DAMAGED, ProblemKind.UNREADABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ class LogSnapshot:
         survey.ask_for_beginnings()
         catalog = survey.catalog(catalog_file)
         logs = {log.where: log for log in survey.logs(catalog)}
-        unreadable = tuple(problem for problem in catalog.problems if problem.kind in _UNREADABLE)
+        unreadable = tuple(problem for problem in catalog.problems if problem.is_loss)
         return cls(logs, (*map(str, catalog.problems), *survey.losses), unreadable)
 
     def bytes_between(self, where: TopicPartition, start: int, stop: int) -> int:

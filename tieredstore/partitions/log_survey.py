@@ -86,7 +86,8 @@ class LogSurvey:
             where = topic, number
             if topic_id is None or not self._is_wanted(where):
                 continue
-            lineage = catalog.lineage(topic, number, topic_id) if number in stored else None
+            # What cannot be read of it is judged for the snapshot as a whole: see `check_readable`.
+            lineage = replace(catalog.lineage(topic, number, topic_id), problems=()) if number in stored else None
             # One that was added to the topic a moment ago has no beginning yet.
             has_beginning = number in on_broker and where in self._live_starts
             if has_beginning or lineage is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Self
 import pyarrow as pa
 
 from tieredstore.catalog.lineage import Lineage, Span
+from tieredstore.catalog.problems import Problem
 from tieredstore.errors import DataLoss
 from tieredstore.records.report import LostOffsets, ReadReport
 from tieredstore.records.settings import ReadSettings
@@ -34,7 +35,8 @@ class PartitionRead(Iterator[pa.RecordBatch]):
         self.start = start
         self.stop = stop
         self.schema = settings.schema
-        self.report = ReadReport(next_offset=start, lost=checked_losses(lineage, start, stop, settings))
+        lost = checked_losses(lineage, start, stop, settings)
+        self.report = ReadReport(start, lost, unreadable=unreadable_segments(lineage, start, stop))
         self._batches = self._read(source, lineage, settings)
 
     def _read(
@@ -79,13 +81,25 @@ def stretches(lineage: Lineage, start: int, stop: int) -> Iterator[list[Span]]:
 
 
 def checked_losses(lineage: Lineage, start: int, stop: int, settings: ReadSettings) -> tuple[LostOffsets, ...]:
-    """The lost offsets, each logged; DataLoss if there are any and ``settings`` don't say that they are reported."""
+    """The lost offsets, each logged; DataLoss if there are any and ``settings`` don't say that they are reported.
+
+    So are segments that nobody can read, within the window or right beside it: see :func:`unreadable_segments`.
+    """
     lost = tuple(lost_offsets(lineage, start, stop))
-    if lost and settings.on_data_loss == "fail":
-        raise DataLoss(_sentence(lost, lineage))
-    for extent in lost:
-        _logger.warning("%s", extent)
+    unreadable = unreadable_segments(lineage, start, stop)
+    if (lost or unreadable) and settings.on_data_loss == "fail":
+        raise DataLoss(_sentence(lost, unreadable, lineage, settings))
+    for loss in (*lost, *unreadable):
+        _logger.warning("%s", loss)
     return lost
+
+
+def unreadable_segments(lineage: Lineage, start: int, stop: int) -> tuple[Problem, ...]:
+    """The segments that nobody can read and that may have records of the offsets, or lie right beside them.
+
+    Who names an offset to begin or to end at takes the problems beside it out of the lineage.
+    """
+    return lineage.unreadable_between(start, stop, starts_there=False, stops_there=False)
 
 
 def lost_offsets(lineage: Lineage, start: int, stop: int) -> Iterator[LostOffsets]:
@@ -96,10 +110,16 @@ def lost_offsets(lineage: Lineage, start: int, stop: int) -> Iterator[LostOffset
     yield from lineage.gaps_between(start, stop)
 
 
-def _sentence(lost: tuple[LostOffsets, ...], lineage: Lineage) -> str:
+def _sentence(
+    lost: tuple[LostOffsets, ...], unreadable: tuple[Problem, ...], lineage: Lineage, settings: ReadSettings
+) -> str:
+    damage = [str(problem) for problem in unreadable[:_SHOWN]]
+    if len(unreadable) > _SHOWN:
+        damage.append(f"and so it is with {len(unreadable) - _SHOWN} more")
     extents = ", ".join(f"{extent.start} to {extent.stop - 1}" for extent in lost[:_SHOWN])
     more = f" and {len(lost) - _SHOWN} more such ranges" if len(lost) > _SHOWN else ""
+    missing = [f"offsets {extents}{more} of {lineage.partition} are in no segment"] if lost else []
     return (
-        f"offsets {extents}{more} of {lineage.partition} are in no segment; there are {lineage.earliest_offset} to "
-        f"{lineage.end_offset - 1}. Ask for what is there, or have lost offsets reported instead (on_data_loss)"
+        f"{'; '.join((*missing, *damage))}; there are {lineage.earliest_offset} to {lineage.end_offset - 1}. Ask for "
+        f"what is there by its offsets, or {settings.accept_loss}"
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from tieredstore.catalog.lineage import Gap
 
 if TYPE_CHECKING:
+    from tieredstore.catalog.problems import Problem
     from tieredstore.kafka.records import SkippedBatch
     from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition
 
@@ -54,10 +55,12 @@ class ReadReport:
     """Grows while its read goes on; whole once the read is exhausted.
 
     ``next_offset`` is where a following read has to begin: all records before it were given, or are not to be.
-    ``lost`` is known before the first record.
+    ``lost`` and ``unreadable``, segments that nobody can read and that may hide records, are known before the first
+    record.
     """
 
     next_offset: int
     lost: tuple[LostOffsets, ...] = ()
     undecided: Undecided | None = None
     skipped: list[SkippedInSegment] = field(default_factory=list[SkippedInSegment])
+    unreadable: tuple[Problem, ...] = ()

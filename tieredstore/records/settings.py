@@ -25,7 +25,8 @@ class ReadSettings:
 
     ``on_corrupt`` says what a damaged batch is: an error, or left out and reported. The log is decoded in pieces of
     ``piece_bytes`` at most, into record batches of about ``target_bytes``; ``max_batch_bytes`` bounds what one of
-    Kafka's batches may have, stored and decompressed. ConfigError for what cannot be.
+    Kafka's batches may have, stored and decompressed. ``accept_loss`` is what an error names as the way out where data
+    are lost, in the words of whoever asks. ConfigError for what cannot be.
     """
 
     columns: Sequence[str] = COLUMNS
@@ -36,6 +37,7 @@ class ReadSettings:
     piece_bytes: int = 4 * _MIB
     target_bytes: int = 4 * _MIB
     max_batch_bytes: int = 256 * _MIB
+    accept_loss: str = "have losses reported (on_data_loss)"
 
     def __post_init__(self) -> None:
         choices = {"isolation": Isolation, "on_data_loss": OnDataLoss, "on_corrupt": Literal["fail", "skip"]}

@@ -64,11 +64,16 @@ class RecordReader:
         None stands for the first record there is and for the end. Times are looked up here, everything else is asked
         for as the records are. An offset before the first one is data loss, one behind the end is not there yet and
         reads nothing. ResourceNotFound for a topic or partition without segments; ConfigError for a topic that was
-        created again, unless its ``topic_id`` is given, and for offsets that are no window; DataLoss by the settings.
+        created again, unless its ``topic_id`` is given, and for offsets that are no window; DataLoss by the settings,
+        also for segments that nobody can read, in the window or beside an end of it that no offset names.
         """
         lineage = self.catalog.lineage(topic, partition, topic_id)
         first, last = self.window(lineage, start, stop)
-        return PartitionRead(self.source, lineage, first, last, self.settings)
+        # Whoever names an offset knows what lies beside it; times and a beginning are looked up in what there is.
+        problems = lineage.unreadable_between(
+            first, last, starts_there=isinstance(start, int), stops_there=isinstance(stop, int)
+        )
+        return PartitionRead(self.source, replace(lineage, problems=problems), first, last, self.settings)
 
     def window(self, lineage: Lineage, start: Place | None, stop: Place | None) -> tuple[int, int]:
         """The offsets (half-open) that two places stand for; empty where times have the second before the first."""

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from tieredstore.partitions.log_snapshot import LogSnapshot
 from tieredstore.partitions.positions import offset_windows
-from tieredstore.partitions.unreadable import check_readable
+from tieredstore.partitions.unreadable import check_readable, named_partitions
 from tieredstore.spark.source.filters import Bounds, bounds_of
 from tieredstore.spark.source.managers import manager_of
 from tieredstore.spark.source.options import SourceOptions
@@ -50,11 +50,16 @@ class BatchReader(DataSourceReader):
         snapshot = LogSnapshot.take(manager, query)
         for problem in snapshot.problems:
             _logger.warning("%s", problem)
-        check_readable(snapshot, query, options.starting, options.ending)
+        check_readable(snapshot, query, {})
         snapshot.check_selected(query)
-        windows = self._narrowed(
-            offset_windows(snapshot, query, options.starting, options.ending, if_too_late=options.timestamp_strategy)
+        windows = offset_windows(
+            snapshot, query, options.starting, options.ending, if_too_late=options.timestamp_strategy
         )
+        check_readable(
+            snapshot, query, windows,
+            starts_there=named_partitions(options.starting), stops_there=named_partitions(options.ending),
+        )  # fmt: skip
+        windows = self._narrowed(windows)
         since = None if self._bounds is None else self._bounds.since_ms
         return plan_tasks(manager, snapshot, windows, options, since_ms=since)
 

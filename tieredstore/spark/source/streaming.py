@@ -15,6 +15,7 @@ from tieredstore.errors import ResourceNotFound
 from tieredstore.partitions.losses import LossRule
 from tieredstore.partitions.positions import starting_offsets
 from tieredstore.partitions.snapshots import LogSnapshots
+from tieredstore.partitions.unreadable import check_readable, named_partitions
 from tieredstore.spark.source.admission import TriggerDelay, TriggerLimits
 from tieredstore.spark.source.managers import manager_of
 from tieredstore.spark.source.options import SourceOptions
@@ -68,6 +69,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             begins = starting_offsets(
                 snapshot, self._query, self._options.starting, if_too_late=self._options.timestamp_strategy
             )
+            check_readable(
+                snapshot, self._query, {where: (begin, begin) for where, begin in begins.items()},
+                starts_there=named_partitions(self._options.starting), stops_there=begins,
+            )  # fmt: skip
             return StreamOffsets.at(begins, snapshot.logs).as_initial().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -87,7 +92,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the ends up to which this run reads."""
         with one_sentence():
-            self._target = _ends(self._logs.current())
+            snapshot = self._logs.current()
+            ends = {where: (log.end, log.end) for where, log in snapshot.logs.items()}
+            check_readable(snapshot, self._query, ends, starts_there=ends)
+            self._target = _ends(snapshot)
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         """The tasks of a batch: of one that :meth:`latestOffset` has just found, or one to be read again."""

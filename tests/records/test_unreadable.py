@@ -1,0 +1,139 @@
+"""Segments that nobody can read: whoever asks for their offsets, or for the end beside them, is told, by one rule."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.stored_records import StoredTopic
+from tieredstore.errors import DataLoss, ResourceNotFound
+from tieredstore.partitions import (
+    LogQuery,
+    LogSnapshot,
+    Subscribe,
+    check_readable,
+)
+from tieredstore.records import AtTime, Place, ReadSettings, RecordReader, plan_splits
+from tieredstore.records.numbers import int64_values
+from tieredstore.testing.segments import PARTITION
+
+REPORT = ReadSettings(columns=["offset"], on_data_loss="report")
+FAIL = ReadSettings(columns=["offset"])
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Iterator[StoredTopic]:
+    with closing(StoredTopic(tmp_path)) as topic:
+        yield topic
+
+
+def four_segments(topic: StoredTopic, *damaged: int) -> None:
+    """Offsets 0 to 399, timestamps like them; the manifests of some of the four are no manifests."""
+    for base in (0, 100, 200, 300):
+        topic.copy_plain(base, 100, size=10)
+    manifests = sorted(info.key for info in topic.store.list() if info.key.endswith(".rsm-manifest"))
+    for number in damaged:
+        topic.store.put(manifests[number], b"{}")
+
+
+def offsets(topic: StoredTopic, start: Place | None, stop: Place | None, chosen: ReadSettings) -> list[int]:
+    with topic.reader(chosen).read("events", 0, start, stop) as read:
+        return [offset for batch in read for offset in int64_values(batch, "offset")]
+
+
+LOSSES = [
+    pytest.param(0, None, None, id="first, from the beginning"),
+    pytest.param(0, None, 150, id="first, from the beginning up to an offset"),
+    pytest.param(0, 0, None, id="first, by its offset"),
+    pytest.param(0, 50, 200, id="first, by an offset within"),
+    pytest.param(0, AtTime(20), None, id="first, by a time within"),
+    pytest.param(3, None, None, id="last, up to the end"),
+    pytest.param(3, 150, None, id="last, from an offset up to the end"),
+    pytest.param(3, 150, 301, id="last, by its offset"),
+    pytest.param(3, 350, 360, id="last, behind what there is"),
+    pytest.param(3, 150, AtTime(320), id="last, by a time within"),
+    pytest.param(3, AtTime(320), None, id="last, from a time within"),
+    pytest.param(1, None, None, id="a middle one"),
+    pytest.param(1, AtTime(150), None, id="a middle one, by a time within"),
+    pytest.param(1, 120, 130, id="a middle one, within"),
+]
+
+
+@pytest.mark.parametrize(("damaged", "start", "stop"), LOSSES)
+def test_an_unreadable_segment_fails_the_read_that_asks_for_it_or_is_reported(
+    topic: StoredTopic, damaged: int, start: Place | None, stop: Place | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    four_segments(topic, damaged)
+    with pytest.raises(DataLoss, match=rf"at offset {100 * damaged} does not count: .*on_data_loss") as raised:
+        offsets(topic, start, stop, FAIL)
+    assert raised.value.exit_code == 3
+    with caplog.at_level(logging.WARNING), topic.reader(REPORT).read("events", 0, start, stop) as read:
+        assert [problem.start_offset for problem in read.report.unreadable] == [100 * damaged]
+        assert not {o for batch in read for o in int64_values(batch, "offset")} & set(range(damaged * 100, 100))
+    assert any("does not count" in message for message in caplog.messages)
+
+
+@pytest.mark.parametrize(
+    ("damaged", "start", "stop"),
+    [
+        (0, 100, None),
+        (0, 250, 260),
+        (0, AtTime(150), None),
+        (3, None, 300),
+        (3, 100, 200),
+        (3, None, AtTime(250)),
+        (1, 200, None),
+        (1, None, 100),
+        (1, AtTime(250), None),
+    ],
+)
+def test_an_unreadable_segment_elsewhere_is_nobodys_loss(
+    topic: StoredTopic, damaged: int, start: Place | None, stop: Place | None
+) -> None:
+    four_segments(topic, damaged)
+    with topic.reader(FAIL).read("events", 0, start, stop) as read:
+        assert sum(batch.num_rows for batch in read) == read.stop - read.start
+        assert read.report.unreadable == ()
+
+
+def test_one_whose_offsets_another_copy_holds_is_no_loss(topic: StoredTopic) -> None:
+    four_segments(topic, 3)
+    topic.copy_plain(300, 100, size=10)
+    assert offsets(topic, None, None, FAIL) == list(range(400))
+
+
+@pytest.mark.parametrize("damaged", [0, 1, 3])
+def test_splits_are_planned_by_the_same_rule(topic: StoredTopic, damaged: int) -> None:
+    four_segments(topic, damaged)
+    lineage = topic.catalog().lineage("events", 0)
+    first, end = lineage.earliest_offset, lineage.end_offset
+    with pytest.raises(DataLoss, match=f"at offset {100 * damaged} does not count"):
+        plan_splits(topic.manager, lineage, first, end, FAIL, max_split_bytes=1 << 20)
+    assert plan_splits(topic.manager, lineage, first, end, REPORT, max_split_bytes=1 << 20).splits
+
+
+@pytest.mark.parametrize("damaged", [0, 3])
+def test_a_snapshot_is_judged_by_the_same_rule(topic: StoredTopic, damaged: int) -> None:
+    four_segments(topic, damaged)
+    query = LogQuery(Subscribe(("events",)), isolation="read_uncommitted")
+    snapshot = LogSnapshot.take(topic.manager, query)
+    where = ("events", 0)
+    log = snapshot.logs[where]
+    named = {"starts_there": [where]} if damaged == 0 else {"stops_there": [where]}
+    with pytest.raises(DataLoss, match=f"at offset {100 * damaged} does not count"):
+        check_readable(snapshot, query, {where: (log.earliest, log.end)})
+    check_readable(snapshot, query, {where: (log.earliest, log.end)}, **named)
+
+
+def test_a_topic_of_which_nothing_can_be_read_is_lost_and_not_absent(topic: StoredTopic) -> None:
+    four_segments(topic, 0, 1, 2, 3)
+    with pytest.raises(DataLoss, match=r"none that can be read: segment .* of events-0"):
+        RecordReader(topic.manager, topic.catalog(), REPORT).read("events", 0)
+    with pytest.raises(ResourceNotFound) as raised:
+        RecordReader(topic.manager, topic.catalog(), REPORT).read("others", 0)
+    assert not isinstance(raised.value, DataLoss)
+    assert PARTITION.topic == "events"

@@ -1,0 +1,72 @@
+"""Segments that were found and do not count, and why."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tieredstore.limits import MAX_OFFSET
+from tieredstore.model import RemoteLogSegmentId
+
+
+class ProblemKind(enum.Enum):
+    """Why a segment was left out; the value is a clause for a person."""
+
+    INCOMPLETE = "not all of its objects are there"
+    UNFINISHED = "its copy was not finished"
+    BEING_DELETED = "it is being deleted"
+    DAMAGED = "what tells of it is damaged"
+    UNREADABLE = "what tells of it cannot be decrypted"
+
+
+_HOLD_RECORDS: Final = (ProblemKind.DAMAGED, ProblemKind.UNREADABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A segment that was found and does not count, and why; ``detail`` is a sentence."""
+
+    kind: ProblemKind
+    segment_id: RemoteLogSegmentId
+    start_offset: int
+    detail: str
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether it was whole once, so that nobody can read records that were stored."""
+        return self.kind in _HOLD_RECORDS
+
+    def __str__(self) -> str:
+        where = self.segment_id.topic_id_partition
+        return f"segment {self.segment_id.id} of {where} at offset {self.start_offset} does not count: {self.detail}"
+
+
+def unreadable_between(
+    problems: Iterable[Problem],
+    extents: Sequence[tuple[int, int]],
+    start: int,
+    stop: int,
+    *,
+    starts_there: bool,
+    stops_there: bool,
+) -> Iterator[Problem]:
+    """Those problems that may hide records of the offsets ``start`` up to ``stop`` (half-open).
+
+    ``extents`` are the offsets (half-open) that can be read, ascending. A segment of which nothing is told but where it
+    begins may reach to the next of them. One beside the window hides records as well, unless somebody said that the
+    window ``starts_there``, or ``stops_there``: who asks for a log's beginning or its end, or for a time, would get
+    those too if they could be read.
+    """
+    for problem in problems:
+        first = problem.start_offset
+        if not problem.is_loss or any(low <= first < high for low, high in extents):
+            continue
+        end = min((low for low, _ in extents if low > first), default=MAX_OFFSET)
+        is_within = first < stop and start < end
+        is_before = not starts_there and end == start
+        # Nothing that can be read lies between the window's end and the segment.
+        is_behind = not stops_there and first >= stop and not any(stop < high and low < first for low, high in extents)
+        if is_within or is_before or is_behind:
+            yield problem
