@@ -21,6 +21,7 @@ Errors carry policy as class attributes, so that a caller decides by attribute a
     ├── UnknownKey                        no         4   data wrapped by a key that is not on the ring
     ├── SegmentAlreadyExists              no         5   a manifest stands already under this segment id
     ├── SegmentTooLarge                   no         2   over the format's 2^31 limits
+    ├── AlreadyClosed                     no         1   used after it was closed, or closed while it was used
     ├── BrokerError                       no         6   the Kafka broker said no
     │   ├── BrokerDenied                  no         6   credentials or a certificate that the broker or we refuse
     │   └── BrokerUnavailable             yes        75  no answer in time, connection lost: try again
@@ -140,6 +141,10 @@ class SegmentAlreadyExists(TieredStoreError):
     """A manifest stands already under this segment id; nothing was written."""
 
     exit_code = 5
+
+
+class AlreadyClosed(TieredStoreError):
+    """What is asked was closed before, or while it was asked: a manager, a tail, the threads that did the work."""
 
 
 class BrokerError(TieredStoreError):

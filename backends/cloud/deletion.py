@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from tieredstore.errors import ObjectNotFound, TieredStoreError
+from tieredstore.process.thread_pool import ThreadPool
 
 
 def delete_singly(keys: Sequence[str], delete: Callable[[str], object], parallelism: int) -> Sequence[TieredStoreError]:
@@ -22,5 +22,5 @@ def delete_singly(keys: Sequence[str], delete: Callable[[str], object], parallel
 
     if not keys:
         return []
-    with ThreadPoolExecutor(min(parallelism, len(keys)), thread_name_prefix="tieredstore-delete") as pool:
+    with ThreadPool(min(parallelism, len(keys)), "tieredstore-delete") as pool:
         return [error for error in pool.map(failure, keys) if error is not None]

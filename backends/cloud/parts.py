@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -13,6 +12,7 @@ from tieredstore.backends.base import Body
 from tieredstore.backends.cloud.pages import POOL, Pages
 from tieredstore.backends.contract.bodies import open_body
 from tieredstore.process.parallel import in_parallel
+from tieredstore.process.thread_pool import ThreadPool
 
 Result = TypeVar("Result")
 
@@ -125,10 +125,12 @@ def send_parts(
         cutter.give_back(part)
         return part.number, result
 
-    # The end of the block waits for the parts that are on their way.
-    with ThreadPoolExecutor(parallelism, thread_name_prefix="tieredstore-upload") as pool:
+    pool = ThreadPool(parallelism, "tieredstore-upload")
+    try:
         parts = _chained(first, cutter)
         results = dict(in_parallel(pool, send_one, parts, at_once=parallelism, ordered=False))
+    finally:
+        pool.shutdown()  # after an interrupt too it waits for the parts that are on their way
     return [results[number] for number in sorted(results)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Collection, Iterable, Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +23,7 @@ from tieredstore.errors import CorruptData, SegmentNotFound, StoreError, Unknown
 from tieredstore.format.keys import Suffix, object_key, parse_key
 from tieredstore.model import Uuid
 from tieredstore.process.parallel import READERS, in_parallel
+from tieredstore.process.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
@@ -55,7 +56,7 @@ def load_catalog(
     scope = Scope(topic, topic_id, partition, None if topics is None else frozenset(topics))
     origin = Origin(source.store.identity, source.layout.prefix)
     loaded = None if file is None else file.load(origin)
-    with ThreadPoolExecutor(readers, thread_name_prefix="tieredstore-catalog") as pool:
+    with ThreadPool(readers, "tieredstore-catalog") as pool:
         survey = _survey(source, scope, loaded, pool, readers)
         traced = _trace(source, survey, pool, readers)
     if file is not None and loaded is not None and update_file:
@@ -81,7 +82,7 @@ def catalog_of_metadata_topic(
     for value in values:
         if value is not None:
             states.apply(value)
-    with ThreadPoolExecutor(readers, thread_name_prefix="tieredstore-catalog") as pool:
+    with ThreadPool(readers, "tieredstore-catalog") as pool:
         traced = trace_partitions(source, states.finished(), KnownProofs(), pool, at_once=_AHEAD * readers)
     return catalog_of(traced, states.problems())
 

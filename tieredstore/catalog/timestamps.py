@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -19,6 +18,7 @@ from tieredstore.errors import BatchCorrupt, ConfigError
 from tieredstore.kafka.batches import BatchHeader, TimestampType
 from tieredstore.model import TopicIdPartition
 from tieredstore.process.parallel import READERS, in_parallel
+from tieredstore.process.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,7 +71,7 @@ def offsets_for_times(
     readers: int = READERS,
 ) -> dict[TopicIdPartition, OffsetAndTimestamp | None]:
     """:func:`offset_for_time` of many partitions, ``readers`` at once."""
-    with ThreadPoolExecutor(readers, thread_name_prefix="tieredstore-times") as pool:
+    with ThreadPool(readers, "tieredstore-times") as pool:
         jobs = in_parallel(pool, lambda item: offset_for_time(source, *item), times, at_once=len(times))
         return dict(zip((lineage.partition for lineage, _ in times), jobs, strict=True))
 

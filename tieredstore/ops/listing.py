@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -15,6 +14,7 @@ from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 from tieredstore.model import TopicIdPartition
 from tieredstore.process.parallel import READERS, in_parallel
+from tieredstore.process.thread_pool import ThreadPool
 
 Loaded: TypeAlias = StoredSegment | CorruptData | None
 """A segment, what is wrong with its manifest, or None where there is no manifest."""
@@ -77,7 +77,7 @@ def load_stream(
         except SegmentNotFound:
             return None
 
-    with ThreadPoolExecutor(parallel, thread_name_prefix="tieredstore-ls") as pool:
+    with ThreadPool(parallel, "tieredstore-ls") as pool:
         loaded = in_parallel(
             pool, load, listed, at_once=4 * parallel, weigh=manifest_size, max_weight=MAX_MANIFESTS_IN_FLIGHT
         )

@@ -7,7 +7,6 @@ its bytes (see ``format.data_key_field``).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.catalog.listing import SegmentObjects
@@ -19,6 +18,7 @@ from tieredstore.format.manifest import MAX_MANIFEST_SIZE, SegmentManifest, Wrap
 from tieredstore.ops.conditions import require_conditional_writes
 from tieredstore.ops.rotation_steps import RotationOutcome, RotationStep
 from tieredstore.process.parallel import READERS, in_parallel
+from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.transform.keyring import KeyRing
 
 _LOOKS = 2
@@ -46,7 +46,7 @@ def rotate_keys(
     rotation = _Rotation(store, key_ring, dry_run=dry_run)
     with_manifest = (objects for objects in listed if objects.find(Suffix.MANIFEST) is not None)
     # RSA leaves the interpreter's lock, so that these threads use all cores.
-    with ThreadPoolExecutor(parallel, thread_name_prefix="tieredstore-rotate") as pool:
+    with ThreadPool(parallel, "tieredstore-rotate") as pool:
         yield from in_parallel(
             pool,
             rotation.rotate,

@@ -6,7 +6,6 @@ The bucket is read up to the *seam*, the offset up to which its records are deci
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,6 +15,7 @@ from tieredstore.model import TopicPartition, Uuid
 from tieredstore.partitions.partition_log import PartitionLog
 from tieredstore.partitions.selections import Assign, named_topics, selected_topics
 from tieredstore.process.parallel import READERS, in_parallel
+from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.split_planning import decided_end
 from tieredstore.records.times import offset_at
@@ -73,7 +73,7 @@ class LogSurvey:
             self._live_topics |= self._cluster.describe([topic for topic in topics if topic not in self._live_topics])
         known = [partition for topic in topics for partition in self._partitions(catalog, topic)]
         extents = self._live_extents(partition.where for partition in known if partition.on_broker)
-        with ThreadPoolExecutor(READERS, thread_name_prefix="tieredstore-logs") as pool:
+        with ThreadPool(READERS, "tieredstore-logs") as pool:
             logs = in_parallel(pool, lambda partition: self._log_of(partition, extents), known, at_once=4 * READERS)
             return list(logs)
 

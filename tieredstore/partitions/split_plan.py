@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -15,6 +14,7 @@ from tieredstore.partitions.losses import losses_between, report_losses
 from tieredstore.partitions.partition_log import OffsetWindow, PartitionLog
 from tieredstore.partitions.stored_window import stored_runs
 from tieredstore.process.parallel import READERS, in_parallel
+from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.records.report import LostOffsets
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.split_planning import plan_splits
@@ -81,7 +81,7 @@ def plan_windows(
     # One run alone has all readers, and many share them: their number is the same.
     readers = max(1, READERS // max(1, len(runs)))
     planner = _StoredPlanner(source, query, limits, _split_bytes(extents, limits), readers)
-    with ThreadPoolExecutor(READERS, thread_name_prefix="tieredstore-splits") as pool:
+    with ThreadPool(READERS, "tieredstore-splits") as pool:
         planned = list(in_parallel(pool, planner.splits, runs, at_once=2 * READERS))
     splits: list[WindowSplit] = list(itertools.chain.from_iterable(planned))
     return splits + list(_live_splits(_live_extents(extents), limits, already=len(splits)))

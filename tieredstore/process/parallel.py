@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import queue
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import CancelledError, Executor, Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures import Executor, Future
 from typing import Final, Generic, TypeVar
 
+from tieredstore.errors import AlreadyClosed
 from tieredstore.process.deadline import Deadline
+from tieredstore.process.futures import is_done, outcome
 
 READERS: Final = 16
 """Requests at once unless told otherwise: a planning waits for round trips, not for bytes."""
@@ -39,8 +39,9 @@ def in_parallel(
 
     When a job fails none is begun any more that comes after it. The results before it are still given, then its error
     is raised; an error of ``items`` is raised at once. StoreUnavailable if the ``deadline`` passes while a result is
-    waited for. However it ends, by an error, by ``close`` or because nobody asks for more, jobs that wait are dropped,
-    and those under way go on to their own end: the pool's owner waits for them by shutting it down.
+    waited for; AlreadyClosed if the pool drops what waits, and in a child that was forked meanwhile. However it ends,
+    by an error, by ``close`` or because nobody asks for more, jobs that wait are dropped, and those under way go on to
+    their own end: the pool's owner waits for them by shutting it down.
     """
     run = _Run[_Item, _Result](pool, job, ordered, deadline)
     try:
@@ -102,12 +103,14 @@ class _Run(Generic[_Item, _Result]):
 
     def next_result(self) -> _Result:
         """Wait for the one that is due; raises its error."""
+        if os.getpid() != self._process:
+            raise AlreadyClosed("this was begun by the parent process, whose threads a fork leaves behind; begin anew")
         while True:
             future = self._first() if self._ordered else self._first_done()
             self._futures.remove(future)
             self.weight -= self._weights.pop(future, 0)
             try:
-                return future.result()
+                return outcome(future)
             except _Dropped:
                 # It may be done a moment before the failed job is for whose sake it was dropped: that one is there too.
                 continue
@@ -130,10 +133,8 @@ class _Run(Generic[_Item, _Result]):
 
     def _first(self) -> Future[_Result]:
         future = self._futures[0]
-        while not future.done():
-            with contextlib.suppress(CancelledError, FutureTimeoutError):
-                future.exception(self._remaining_s())
-            self._check_deadline(future.done())
+        while not is_done(future, self._remaining_s()):
+            self._check_deadline()
         return future
 
     def _first_done(self) -> Future[_Result]:
@@ -141,11 +142,11 @@ class _Run(Generic[_Item, _Result]):
             try:
                 return self._done.get(timeout=self._remaining_s())
             except queue.Empty:
-                self._check_deadline(is_done=False)
+                self._check_deadline()
 
     def _remaining_s(self) -> float | None:
         return None if self._deadline is None else max(0.0, self._deadline.remaining_s())
 
-    def _check_deadline(self, is_done: bool) -> None:
-        if self._deadline is not None and not is_done:
+    def _check_deadline(self) -> None:
+        if self._deadline is not None:
             self._deadline.check("what is done in parallel")

@@ -1,44 +1,162 @@
-"""Threads that outlive a call, and are a forked child's own."""
+"""Threads that outlive a call, are a forked child's own, and keep no process from ending."""
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import queue
+import threading
+import weakref
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from concurrent.futures import Executor, Future
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
+from tieredstore.process.deadline import Deadline
 from tieredstore.process.forks import begin_again_after_fork
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
+_Task: TypeAlias = tuple[Future[Any], Callable[[], Any]]
+
+_LAST_WORDS_S: Final = 1.0
+"""How long a process that ends waits for tasks under way, in all pools together."""
 
 
 class ThreadPool(Executor):
     """At most ``threads`` threads, which start when there is work; a forked child has its own, and none of the work.
 
-    Python's pool counts the parent's threads in a child as its own, so that what is given to it there waits for ever.
-    Futures of the parent are never done in a child: whoever keeps some begins again too.
+    Python's pool counts the parent's threads in a child as its own, so that what is given to it there waits for ever,
+    and no process ends before its last task does, however long a store keeps silent. Here a process that ends drops
+    what waits, and leaves what runs behind after a second. Futures of the parent are never done in a child: whoever
+    keeps some begins again too. Left by an interrupt (or by a generator's end) ``with`` does not wait for what runs.
     """
 
     def __init__(self, threads: int, name: str) -> None:
-        self._size = threads
-        self._name = name
-        self._is_shut = False
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
-        begin_again_after_fork(self)
-
-    def begin_again(self) -> None:
-        """In a forked child: no thread yet; still shut down if it was."""
-        self._pool = ThreadPoolExecutor(self._size, thread_name_prefix=self._name)
-        if self._is_shut:
-            self._pool.shutdown()
+        self._crew = _Crew(threads, name)
+        # Of a pool that is forgotten the threads end too.
+        weakref.finalize(self, self._crew.dismiss)
 
     def submit(
         self, fn: Callable[_Parameters, _Result], /, *args: _Parameters.args, **kwargs: _Parameters.kwargs
     ) -> Future[_Result]:
         """RuntimeError once it is shut down."""
-        return self._pool.submit(fn, *args, **kwargs)
+        future: Future[_Result] = Future()
+        self._crew.take((future, partial(fn, *args, **kwargs)))
+        return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more work; what waits is dropped if ``cancel_futures``."""
-        self._is_shut = True
-        self._pool.shutdown(wait, cancel_futures=cancel_futures)
+        self._crew.dismiss()
+        if cancel_futures:
+            self._crew.drop_waiting()
+        if wait:
+            self._crew.join(None)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        is_interrupted = kind is not None and not issubclass(kind, Exception)
+        self.shutdown(wait=not is_interrupted, cancel_futures=kind is not None)
+
+
+class _Crew:
+    """The threads of a pool and what waits for them; it does not know the pool, which may be forgotten."""
+
+    def __init__(self, size: int, name: str) -> None:
+        self._size = size
+        self._name = name
+        self._is_dismissed = False
+        self._begin()
+        begin_again_after_fork(self)
+        _CREWS.add(self)
+
+    def _begin(self) -> None:
+        # Reentrant: the garbage collector may forget another pool, or this one's work, anywhere.
+        self._lock = threading.RLock()
+        self._threads: list[threading.Thread] = []
+        self._idle = threading.Semaphore(0)
+        self._waiting: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+
+    def begin_again(self) -> None:
+        """In a forked child: no thread yet; still dismissed if it was."""
+        self._begin()
+
+    def take(self, task: _Task) -> None:
+        with self._lock:
+            if self._is_dismissed:
+                raise RuntimeError("the threads were shut down")
+            self._waiting.put(task)
+            if self._idle.acquire(blocking=False) or len(self._threads) >= self._size:
+                return
+            name = f"{self._name}_{len(self._threads)}"
+            # A daemon: one that a store keeps waiting must not keep the process from ending.
+            thread = threading.Thread(target=_work, args=(self._waiting, self._idle), name=name, daemon=True)
+            self._threads.append(thread)
+        thread.start()  # without the lock, since it waits for the thread to have begun
+
+    def dismiss(self) -> None:
+        """Take no more; each thread ends when nothing waits."""
+        with self._lock:
+            if not self._is_dismissed:
+                self._is_dismissed = True
+                self._waiting.put(None)
+
+    def drop_waiting(self) -> None:
+        """Of what waits nothing is begun any more, and whoever waits for it is told."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                task = self._waiting.get_nowait()
+                if task is not None and task[0].cancel():
+                    task[0].set_running_or_notify_cancel()
+        self._waiting.put(None)
+
+    def join(self, deadline: Deadline | None) -> None:
+        """Wait for the threads, which were dismissed."""
+        for thread in self._threads:
+            if thread.ident is not None and thread is not threading.current_thread():
+                thread.join(None if deadline is None else max(0.0, deadline.remaining_s()))
+
+
+_CREWS: Final[weakref.WeakSet[_Crew]] = weakref.WeakSet()
+
+
+def _work(waiting: queue.SimpleQueue[_Task | None], idle: threading.Semaphore) -> None:
+    while True:
+        try:
+            task = waiting.get_nowait()
+        except queue.Empty:
+            idle.release()
+            task = waiting.get()
+        if task is None:
+            waiting.put(None)  # for the next thread
+            return
+        _run(*task)
+        del task  # an idle thread keeps nobody's memory
+
+
+def _run(future: Future[Any], work: Callable[[], Any]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = work()
+    except BaseException as error:  # noqa: BLE001  a future carries any error
+        future.set_exception(error)
+        del future  # which the error's traceback would keep, and it the error
+    else:
+        future.set_result(result)
+
+
+def _end_all() -> None:
+    """When the process ends: what runs may touch what Python is about to take down."""
+    deadline = Deadline.after(_LAST_WORDS_S)
+    crews = list(_CREWS)
+    for crew in crews:
+        crew.dismiss()
+        crew.drop_waiting()
+    for crew in crews:
+        crew.join(deadline)
+
+
+atexit.register(_end_all)

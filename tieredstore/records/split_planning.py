@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -16,6 +15,7 @@ from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.kafka.records.pieces import OnCorrupt
 from tieredstore.model import TopicIdPartition
 from tieredstore.process.parallel import READERS, in_parallel
+from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.records.borders import around, cut, end_of, start_of
 from tieredstore.records.partition import checked_losses, stretches
 from tieredstore.records.report import LostOffsets, Undecided
@@ -79,7 +79,7 @@ def plan_splits(
         _logger.warning("%s", undecided)
     end = _end(lineage, start, stop, undecided)
     bounds = _Bounds(max_split_bytes, max_split_records, since_ms, settings.on_corrupt)
-    with ThreadPoolExecutor(readers, thread_name_prefix="tieredstore-splits") as pool:
+    with ThreadPool(readers, "tieredstore-splits") as pool:
         spans = bounds.checked(lineage.spans_between(start, end))
         job = partial(_parts, source, bounds)
         parts = [part for of_span in in_parallel(pool, job, spans, at_once=2 * readers) for part in of_span]
@@ -185,7 +185,7 @@ def _with_aborted(
     start: int,
     stop: int,
     parts: Sequence[SplitPart],
-    pool: ThreadPoolExecutor,
+    pool: ThreadPool,
 ) -> list[SplitPart]:
     """The parts with the aborted transactions whose records they must not give."""
     decided: list[SplitPart] = []
@@ -201,7 +201,7 @@ def _with_aborted(
 
 
 def _looked_up(
-    source: SegmentSource, spans: Sequence[Span], parts: Sequence[SplitPart], pool: ThreadPoolExecutor
+    source: SegmentSource, spans: Sequence[Span], parts: Sequence[SplitPart], pool: ThreadPool
 ) -> dict[Span, Sequence[AbortedTransaction]]:
     """The transaction indexes of the spans that are read, several asked for at once."""
     first, last = parts[0].start_offset, parts[-1].stop_offset

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Final, TypeAlias
 
+from tieredstore.errors import AlreadyClosed
 from tieredstore.model import ByteRange
 from tieredstore.transform.chunks import fresh_memory
 
@@ -54,15 +56,39 @@ class StreamBuffers:
         self.originals = BufferPool(reuse=reuse)
 
 
-@dataclass(frozen=True, slots=True)
 class Destination:
-    """A reader's own buffer, and which bytes of the log belong into it: chunks inside are decoded straight there."""
+    """A reader's own buffer, and which bytes of the log belong into it: chunks inside are decoded straight there.
 
-    buffer: memoryview
-    byte_range: ByteRange
+    It is lent to whoever writes into it, until the reader takes it back. Safe from several threads.
+    """
 
-    def region(self, log_range: ByteRange) -> memoryview | None:
-        """The part of the buffer where ``log_range`` belongs; None if not all of it does."""
-        if log_range.start < self.byte_range.start or log_range.stop > self.byte_range.stop:
-            return None
-        return self.buffer[log_range.start - self.byte_range.start : log_range.stop - self.byte_range.start]
+    def __init__(self, buffer: memoryview, byte_range: ByteRange) -> None:
+        self._buffer = buffer
+        self._range = byte_range
+        self._changed = threading.Condition(threading.Lock())
+        self._writers = 0
+        self._is_back = False
+
+    def holds(self, log_range: ByteRange) -> bool:
+        """Whether all of ``log_range`` belongs into it."""
+        return self._range.start <= log_range.start and log_range.stop <= self._range.stop
+
+    @contextmanager
+    def lent(self, log_range: ByteRange) -> Generator[memoryview]:
+        """The part of the buffer where ``log_range`` belongs, for the block; AlreadyClosed if it was taken back."""
+        with self._changed:
+            if self._is_back:
+                raise AlreadyClosed("the read that this was fetched for has ended")
+            self._writers += 1
+        try:
+            yield self._buffer[log_range.start - self._range.start : log_range.stop - self._range.start]
+        finally:
+            with self._changed:
+                self._writers -= 1
+                self._changed.notify_all()
+
+    def take_back(self, timeout_s: float) -> bool:
+        """Lend it no more, and wait until nobody writes into it; False if somebody still does after the time-out."""
+        with self._changed:
+            self._is_back = True
+            return self._changed.wait_for(lambda: not self._writers, timeout_s)

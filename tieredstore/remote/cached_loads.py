@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Generic, TypeVar
 
 from tieredstore.errors import StoreUnavailable
 from tieredstore.process.forks import begin_again_after_fork
+from tieredstore.process.futures import Overdue, outcome
+from tieredstore.process.lifetime import Lifetime
 from tieredstore.remote.bounded_map import BoundedMap
 
 Value = TypeVar("Value")
@@ -19,11 +20,15 @@ class CachedLoads(Generic[Value]):
     """A cache that runs one load a key, whoever waits for it. Safe from several threads.
 
     A caller that gives up does not cancel the load; failures are not kept. ``timeout_ms`` is how long a caller waits.
+    Once ``life`` has ended nothing is given any more, also of what is cached.
     """
 
-    def __init__(self, cache: BoundedMap[str, Value], pool: Executor, timeout_ms: int, what: str) -> None:
+    def __init__(
+        self, cache: BoundedMap[str, Value], pool: Executor, timeout_ms: int, what: str, *, life: Lifetime
+    ) -> None:
         self._cache = cache
-        self._pool = pool
+        self._life = life
+        self._pool = life.bound(pool)
         self._timeout_s = timeout_ms / 1000
         self._what = what
         self.begin_again()
@@ -36,21 +41,24 @@ class CachedLoads(Generic[Value]):
 
     def get(self, key: str, load: Callable[[], Value]) -> Value:
         """The cached value, or what ``load`` returns or raises; StoreUnavailable if that takes too long."""
+        self._life.check()
         cached = self._cache.get(key)
         if cached is not None:
             return cached
         future = self._started(key, load)
         try:
-            return future.result(self._timeout_s)
-        except FutureTimeoutError as error:
-            if future.done():
-                raise  # the load's own TimeoutError, not ours
+            return outcome(future, self._timeout_s)
+        except Overdue as error:
             waited = f"{self._timeout_s:g} s"
             raise StoreUnavailable(f"{self._what} did not come within {waited}; it goes on loading") from error
 
     def discard(self, key: str) -> None:
         """Forget a value."""
         self._cache.discard(key)
+
+    def close(self) -> None:
+        """Forget all: manifests come with their data keys."""
+        self._cache.clear()
 
     def _started(self, key: str, load: Callable[[], Value]) -> Future[Value]:
         with self._lock:
@@ -70,6 +78,7 @@ class CachedLoads(Generic[Value]):
     def _run(self, key: str, load: Callable[[], Value]) -> Value:
         try:
             loaded = load()
+            self._life.check()
             self._cache.put(key, loaded)
             return loaded
         finally:

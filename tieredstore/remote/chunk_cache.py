@@ -154,6 +154,7 @@ class MemoryChunkCache(ChunkCache):
         self.encrypted = encrypted
         self._chunks = BoundedMap[ChunkKey, bytes](size_bytes, weigh=len, retention_ms=retention_ms, clock=clock)
         self._counters = Counters()
+        self._is_closed = False
 
     def get_into(self, key: ChunkKey, buffer: memoryview) -> bool:
         """See the base class."""
@@ -167,14 +168,15 @@ class MemoryChunkCache(ChunkCache):
 
     def put(self, key: ChunkKey, data: Buffer) -> None:
         """See the base class; ``bytes`` are kept as they are, anything else is copied."""
-        if len(data):
+        if len(data) and not self._is_closed:
             self._chunks.put(key, bytes(data))
 
     def __contains__(self, key: ChunkKey) -> bool:
         return key in self._chunks
 
     def close(self) -> None:
-        """See the base class."""
+        """See the base class; what a load that was under way puts afterwards is not kept."""
+        self._is_closed = True
         self._chunks.clear()
 
     @property

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import CorruptData, ObjectNotFound, RangeNotSatisfiable, SegmentCorrupt
 from tieredstore.process.forks import begin_again_after_fork
+from tieredstore.process.lifetime import Lifetime
 from tieredstore.remote.buffers import Destination, Original, StreamBuffers
 from tieredstore.remote.chunk_cache import ChunkCache, ChunkKey
 from tieredstore.remote.chunk_loads import Arrived, Job, Load, OpenSegment, Scheduled
@@ -41,11 +43,13 @@ class ChunkLoader:
         cache: ChunkCache | None,
         coalesce_max_bytes: int,
         counters: FetchCounters,
+        life: Lifetime,
     ) -> None:
         self._store = store
         self._identity = store.identity  # asked for once: it is part of every chunk's key
         self._manifests = manifests
-        self._pools = pools
+        self._life = life
+        self._pools = pools.bound(life)
         self.cache = cache
         self.coalesce_max_bytes = coalesce_max_bytes
         self.counters = counters
@@ -58,6 +62,15 @@ class ChunkLoader:
         self._running: dict[ChunkKey, Load] = {}
         # Without a lock: a stream may be closed by the garbage collector, wherever this thread is just then.
         self._idle_buffers: deque[StreamBuffers] = deque(maxlen=MAX_IDLE_BUFFERS)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the manager was closed."""
+        return self._life.is_over
+
+    def check_open(self) -> None:
+        """AlreadyClosed once the manager was closed; what a cache holds is not given any more either."""
+        self._life.check()
 
     def take_buffers(self) -> StreamBuffers:
         """Memory for a stream: what an earlier one left, if there is any."""
@@ -186,11 +199,9 @@ class ChunkLoader:
     def _fetch(self, job: Job) -> Arrived:
         """One GET for the run; its chunks are decoded by the transform pool."""
         segment, run = job.segment, job.run
-        start, stop = segment.positions[run.start], segment.positions[run.stop]
-        direct = job.region(run) if segment.decoder.is_identity else None
-        stored = job.buffers.stored.take(stop - start) if direct is None else direct
+        start = segment.positions[run.start]
         try:
-            self._read_stored(segment, start, stored)
+            stored = self._read_stored(job)
         except RangeNotSatisfiable as error:
             # Of a run that reaches past the object's end the first chunks may still be there.
             if len(run) > 1:
@@ -202,13 +213,14 @@ class ChunkLoader:
         for chunk in run:
             piece = stored[segment.positions[chunk] - start : segment.positions[chunk + 1] - start]
             decoding.append(self._pools.transform.submit(self._decode, job, chunk, piece))
-        return Arrived(decoding, stored if direct is None else None)
+        is_direct = segment.decoder.is_identity and job.fits(run)
+        return Arrived(decoding, None if is_direct else stored)
 
     def _fetch_one_by_one(self, job: Job) -> Arrived:
         """The object ends within the run: what lies before its end is still good."""
         decoding: list[Future[Original]] = []
         # Its readers were told which chunks come into their buffers: that must stay as it is for the run as a whole.
-        copied = job.segment.decoder.is_identity and job.region(job.run) is None
+        copied = job.segment.decoder.is_identity and not job.fits(job.run)
         for chunk in job.run:
             alone = replace(job, run=range(chunk, chunk + 1), destination=None if copied else job.destination)
             try:
@@ -220,9 +232,17 @@ class ChunkLoader:
                 decoding.append(failed)
         return Arrived(decoding)
 
-    def _read_stored(self, segment: OpenSegment, position: int, buffer: memoryview) -> None:
-        self.counters.add(requests=1, bytes_fetched=len(buffer))
-        self._store.get_into(segment.log_key, position, buffer)
+    def _read_stored(self, job: Job) -> memoryview:
+        """The stored bytes of the job's run, by one request."""
+        self._life.check()
+        segment, run = job.segment, job.run
+        start, stop = segment.positions[run.start], segment.positions[run.stop]
+        buffers, size = job.buffers.stored, stop - start
+        memory = job.memory(run, buffers, size) if segment.decoder.is_identity else nullcontext(buffers.take(size))
+        with memory as stored:
+            self.counters.add(requests=1, bytes_fetched=size)
+            self._store.get_into(segment.log_key, start, stored)
+        return stored
 
     def _decode(self, job: Job, chunk: int, stored: memoryview) -> Original:
         segment = job.segment
@@ -244,8 +264,7 @@ class ChunkLoader:
     def _original(job: Job, chunk: int, stored: memoryview) -> Original:
         if job.segment.decoder.is_identity:
             return stored
-        original = job.region(range(chunk, chunk + 1))
-        if original is None:
-            original = job.buffers.originals.take(job.segment.index.original_size(chunk))
-        job.segment.decoder.decode_into(stored, original)
+        size = job.segment.index.original_size(chunk)
+        with job.memory(range(chunk, chunk + 1), job.buffers.originals, size) as original:
+            job.segment.decoder.decode_into(stored, original)
         return original

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import CancelledError, Future, wait
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from time import monotonic
 
 from tieredstore.errors import StoreUnavailable
 from tieredstore.format.chunk_index import ChunkIndex
 from tieredstore.model import ByteRange, RemoteLogSegmentMetadata
-from tieredstore.remote.buffers import Destination, Original, StreamBuffers
+from tieredstore.process.futures import Overdue, outcome
+from tieredstore.remote.buffers import BufferPool, Destination, Original, StreamBuffers
 from tieredstore.transform.chunks import ChunkDecoder
 
 
@@ -36,17 +37,23 @@ class Job:
     buffers: StreamBuffers
     destination: Destination | None = None
 
-    def region(self, run: range) -> memoryview | None:
-        """Where the original bytes of these chunks belong in the reader's buffer; None if they do not."""
-        if self.destination is None:
-            return None
-        first, last = (self.segment.index.original_range(chunk) for chunk in (run.start, run.stop - 1))
-        return self.destination.region(ByteRange(first.start, last.stop))
-
     def is_direct(self, chunk: int) -> bool:
         """Whether the chunk ends up in the reader's buffer without a copy."""
-        unit = self.run if self.segment.decoder.is_identity else range(chunk, chunk + 1)
-        return self.region(unit) is not None
+        return self.fits(self.run if self.segment.decoder.is_identity else range(chunk, chunk + 1))
+
+    def fits(self, run: range) -> bool:
+        """Whether the original bytes of these chunks belong into the reader's buffer, all of them."""
+        return self.destination is not None and self.destination.holds(self._original_range(run))
+
+    def memory(self, run: range, pool: BufferPool, size: int) -> AbstractContextManager[memoryview]:
+        """Where ``size`` bytes of these chunks are to be written: the reader's buffer if they fit, or the pool's."""
+        if self.destination is not None and self.fits(run):
+            return self.destination.lent(self._original_range(run))
+        return nullcontext(pool.take(size))
+
+    def _original_range(self, run: range) -> ByteRange:
+        first, last = (self.segment.index.original_range(chunk) for chunk in (run.start, run.stop - 1))
+        return ByteRange(first.start, last.stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +76,13 @@ class Load:
         """The original bytes of one of the chunks; raises what went wrong, or StoreUnavailable after the time-out."""
         until = None if timeout_s is None else monotonic() + timeout_s
         try:
-            decoded = self._arrived.result(timeout_s).decoding[number - self.chunks.start]
-            return decoded.result(None if until is None else max(0.0, until - monotonic()))
-        except FutureTimeoutError as error:
+            decoded = outcome(self._arrived, timeout_s).decoding[number - self.chunks.start]
+            return outcome(decoded, None if until is None else max(0.0, until - monotonic()))
+        except Overdue as error:
             raise StoreUnavailable(
                 f"chunk {number} did not come within {timeout_s:g} s (fetch.chunk.cache.get.timeout.ms); it goes on "
                 "loading"
             ) from error
-        except CancelledError as error:
-            raise StoreUnavailable("the remote storage manager was closed while it was read from") from error
 
     def finish_one(self, original: Original | None, buffers: StreamBuffers) -> None:
         """Its one reader is done with a chunk: memory that nobody looks at any more goes back.
@@ -85,7 +90,7 @@ class Load:
         ``original`` is None for a chunk that lies in the reader's own buffer.
         """
         self._unread -= 1
-        stored = self._arrived.result().stored
+        stored = outcome(self._arrived).stored
         if original is not None and (stored is None or original.obj is not stored.obj):
             buffers.originals.give(original)
         if stored is not None and not self._unread:
@@ -94,12 +99,6 @@ class Load:
     def cancel(self) -> None:
         """Do not start what has not started; what runs goes on into memory that nobody waits for."""
         self._arrived.cancel()
-
-    def settle(self) -> None:
-        """Wait until nothing of it is written any more, well or not."""
-        wait([self._arrived])
-        if not self._arrived.cancelled() and self._arrived.exception() is None:
-            wait(self._arrived.result().decoding)
 
 
 @dataclass(frozen=True, slots=True)

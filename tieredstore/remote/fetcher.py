@@ -11,6 +11,7 @@ from tieredstore.config import ChunkCacheSettings, FetchSettings, IndexCacheSett
 from tieredstore.errors import ConfigError
 from tieredstore.format.manifest_rules import ManifestRules
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata
+from tieredstore.process.lifetime import Lifetime
 from tieredstore.remote.bounded_map import BoundedMap
 from tieredstore.remote.cached_loads import CachedLoads
 from tieredstore.remote.chunk_cache import ChunkCache, MemoryChunkCache
@@ -45,23 +46,18 @@ class Fetcher:
         *,
         pools: Pools,
         rules: ManifestRules,
+        life: Lifetime,
     ) -> Fetcher:
-        """The ``fetch.*`` settings, over a store."""
+        """The ``fetch.*`` settings, over a store, until ``life`` ends."""
         counters = FetchCounters()
-        manifests = Manifests(
-            store,
-            layout,
-            key_ring,
-            loads=_manifest_loads(settings.manifest_cache, pools),
-            counters=counters,
-            rules=rules,
-        )
+        manifest_loads = _manifest_loads(settings.manifest_cache, pools, life)
+        manifests = Manifests(store, layout, key_ring, loads=manifest_loads, counters=counters, rules=rules)
         cache, blobs = (None, None) if settings.chunk_cache is None else _chunk_cache(settings.chunk_cache)
         indexes = Indexes(
             store,
             layout,
             manifests,
-            loads=_index_loads(settings.index_cache, pools),
+            loads=_index_loads(settings.index_cache, pools, life),
             counters=counters,
             blobs=blobs,
             keep_stored=cache is not None and cache.encrypted,
@@ -73,11 +69,13 @@ class Fetcher:
             cache=cache,
             coalesce_max_bytes=settings.coalesce_max_bytes,
             counters=counters,
+            life=life,
         )
         # The setting is the chunk cache's: without one a read waits as long as the store does.
         timeout_s = None if settings.chunk_cache is None else settings.chunk_cache.get_timeout_ms / 1000
         options = ReadOptions(settings.read_ahead_bytes, timeout_s)
-        return cls(manifests, indexes, SegmentLogs(layout, manifests, loader, options, pools=pools), counters, cache)
+        logs = SegmentLogs(layout, manifests, loader, options, pools=pools, life=life)
+        return cls(manifests, indexes, logs, counters, cache)
 
     def forget(self, metadata: RemoteLogSegmentMetadata) -> None:
         """The segment is going to be deleted: what memory holds of it is no longer true."""
@@ -98,22 +96,24 @@ class Fetcher:
         return stop_all
 
     def close(self) -> None:
-        """Close what was prepared, and the chunk cache."""
+        """Close what was prepared, and the caches."""
         self.logs.close()
+        self.manifests.close()
+        self.indexes.close()
         if self.chunk_cache is not None:
             self.chunk_cache.close()
 
 
-def _manifest_loads(limits: ManifestCacheSettings, pools: Pools) -> CachedLoads[OpenManifest]:
+def _manifest_loads(limits: ManifestCacheSettings, pools: Pools, life: Lifetime) -> CachedLoads[OpenManifest]:
     cache = BoundedMap[str, OpenManifest](limits.size, weigh=weight_of_manifest, retention_ms=limits.retention_ms)
-    return CachedLoads(cache, pools.lookup, limits.get_timeout_ms, "the segment's manifest")
+    return CachedLoads(cache, pools.lookup, limits.get_timeout_ms, "the segment's manifest", life=life)
 
 
-def _index_loads(limits: IndexCacheSettings, pools: Pools) -> CachedLoads[dict[IndexType, bytes]]:
+def _index_loads(limits: IndexCacheSettings, pools: Pools, life: Lifetime) -> CachedLoads[dict[IndexType, bytes]]:
     cache = BoundedMap[str, dict[IndexType, bytes]](
         limits.size, weigh=weight_of_indexes, retention_ms=limits.retention_ms
     )
-    return CachedLoads(cache, pools.lookup, limits.get_timeout_ms, "the segment's indexes")
+    return CachedLoads(cache, pools.lookup, limits.get_timeout_ms, "the segment's indexes", life=life)
 
 
 def _chunk_cache(settings: ChunkCacheSettings) -> tuple[ChunkCache, BlobCache | None]:

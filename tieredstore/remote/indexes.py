@@ -87,6 +87,10 @@ class Indexes:
             raise IndexNotRecorded(f"{metadata} was copied without a {index_type.value} index")
         return recorded[index_type]
 
+    def close(self) -> None:
+        """Forget all."""
+        self._loads.close()
+
     def forget(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Drop the segment's indexes from the cache in memory."""
         self._loads.discard(self._layout.data_key(metadata, Suffix.INDEXES))

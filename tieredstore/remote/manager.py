@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable
 from time import perf_counter
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO, Self
+from typing import TYPE_CHECKING, BinaryIO, Final, Self
 
 from tieredstore import metrics
 from tieredstore.backends.base import ObjectStore
@@ -17,10 +17,13 @@ from tieredstore.format.custom_metadata import CustomMetadata, CustomMetadataFie
 from tieredstore.format.keys import Suffix, main_path
 from tieredstore.format.manifest import SegmentManifest
 from tieredstore.model import IndexType, LogSegmentData, RemoteLogSegmentMetadata
+from tieredstore.process.closer import Closer
+from tieredstore.process.lifetime import Lifetime
 from tieredstore.remote.base import RemoteStorageManagerBase
 from tieredstore.remote.fetcher import Fetcher
 from tieredstore.remote.key_ring import key_ring_of
 from tieredstore.remote.layout import KeyLayout
+from tieredstore.remote.managed_store import ManagedStore, ManagerCalls
 from tieredstore.remote.manifest_object import delete_manifest_first, rules_of
 from tieredstore.remote.pools import Pools
 from tieredstore.remote.segment_logs import requested_range
@@ -33,10 +36,18 @@ if TYPE_CHECKING:
     from tieredstore.transform.encryption import RandomBytes
 
 
+CLOSE_S: Final = 2.0
+"""Seconds that closing a manager takes at most."""
+
+_REST_S: Final = 0.7
+"""Seconds that closing waits for what is under way: a copy undoes what it wrote."""
+
+
 class RemoteStorageManager(RemoteStorageManagerBase):
     """Copies, fetches and deletes segments, byte-compatible with Aiven's plugin. Safe from several threads.
 
-    Holds thread pools and caches: close it, or use it as a context manager.
+    Holds thread pools and caches: close it, or use it as a context manager. From then on everything that was asked of
+    it, through its streams and its store too, raises AlreadyClosed, and so does what is under way, at once.
     """
 
     def __init__(
@@ -58,9 +69,17 @@ class RemoteStorageManager(RemoteStorageManagerBase):
         self.key_ring = key_ring_of(settings)
         self._fields = tuple(CustomMetadataField[name] for name in settings.custom_metadata_fields)
         with contextlib.ExitStack() as opened:  # what was opened is closed again if the rest of it fails
+            owns_store = store is None
             if store is None:
                 store = opened.enter_context(contextlib.closing(open_wrapped(settings)))
-            self.store = store
+            self._life = Lifetime("the remote storage manager")
+            self._calls = ManagerCalls(self._life)
+            self._is_at_rest = True  # as long as nothing was begun
+            opened.callback(lambda: self._calls.shutdown(self._is_at_rest))
+            self._store = store
+            self._owns_store = owns_store
+            self.store: ObjectStore = ManagedStore(store, self._calls)
+            """The objects, for as long as the manager is open."""
             threads = settings.transform_thread_pool_size or os.cpu_count() or 1
             if pools is None:
                 pools = Pools.of_threads(
@@ -68,9 +87,16 @@ class RemoteStorageManager(RemoteStorageManagerBase):
                     fetch=settings.fetch.parallelism,
                     lookup=settings.fetch.manifest_cache.thread_pool_size,
                 )
-                opened.callback(pools.shutdown)
+                own_pools = pools
+                opened.callback(lambda: own_pools.shutdown(self._is_at_rest))
             self._fetcher = Fetcher.of_settings(
-                settings.fetch, store, self.layout, self.key_ring, pools=pools, rules=self.manifest_rules
+                settings.fetch,
+                store,
+                self.layout,
+                self.key_ring,
+                pools=pools,
+                rules=self.manifest_rules,
+                life=self._life,
             )
             opened.callback(self._fetcher.close)
             opened.callback(self._fetcher.export())
@@ -85,6 +111,7 @@ class RemoteStorageManager(RemoteStorageManagerBase):
             pool = pools.transform
             self._writer = SegmentWriter(store, self.layout, options, pool=pool, random_bytes=random_bytes)
             self._opened = opened.pop_all()
+        self._closer = Closer(self._life.end, self._close)
 
     def copy_log_segment_data(
         self,
@@ -95,13 +122,16 @@ class RemoteStorageManager(RemoteStorageManagerBase):
     ) -> bytes | None:
         """Copy a closed segment; its custom metadata, or None if ``custom.metadata.fields.include`` is empty.
 
-        The manifest is written last and commits. ``on_progress`` is called with the stored bytes of each chunk.
+        The manifest is written last and commits. ``on_progress`` is called with the stored bytes of each chunk, on
+        another thread.
         SegmentAlreadyExists if the id was used before; InvalidSegment and SegmentTooLarge before anything is
         written. After any error nothing of the attempt is visible.
         """
         with metrics.SEGMENT_COPY_ERRORS.count_exceptions():
             started = perf_counter()
-            sizes = self._writer.copy(metadata, log_segment_data, on_progress)
+            sizes = self._calls.run_writing(
+                lambda check: self._writer.copy(metadata, log_segment_data, on_progress, check)
+            )
         metrics.SEGMENT_COPY.observe(perf_counter() - started)
         return self._custom_metadata(metadata, sizes)
 
@@ -155,13 +185,29 @@ class RemoteStorageManager(RemoteStorageManagerBase):
         self._fetcher.forget(metadata)
         with metrics.SEGMENT_DELETE_ERRORS.count_exceptions():
             started = perf_counter()
-            delete_manifest_first(self.store, [self.layout.key(metadata, suffix) for suffix in Suffix])
+            keys = [self.layout.key(metadata, suffix) for suffix in Suffix]
+            self._calls.run(lambda: delete_manifest_first(self._store, keys))
         metrics.SEGMENT_DELETE.observe(perf_counter() - started)
         metrics.SEGMENT_DELETE_BYTES.inc(metadata.segment_size_in_bytes)
 
+    def check_open(self) -> None:
+        """AlreadyClosed if it was closed."""
+        self._life.check()
+
     def close(self) -> None:
-        """End the threads, close the caches, and the store unless it was given. Streams that are still open fail."""
+        """End what is under way, close the caches, and the store unless it was given. Idempotent.
+
+        It takes about two seconds at most: a call that the store does not answer is left behind, with its thread. May
+        be called by several threads and by a signal's handler.
+        """
+        self._closer.close(CLOSE_S)
+
+    def _close(self) -> None:
+        self._is_at_rest = self._life.rest(_REST_S)
         self._opened.close()
+        if not self._is_at_rest and self._owns_store:
+            self._life.rest(None)
+            self._store.close()  # which what was left behind may have opened again
 
     def __enter__(self) -> Self:
         return self

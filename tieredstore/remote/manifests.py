@@ -93,6 +93,10 @@ class Manifests:
             self._loads.discard(key)
         return opened
 
+    def close(self) -> None:
+        """Forget all."""
+        self._loads.close()
+
     def forget(self, metadata: RemoteLogSegmentMetadata) -> None:
         """Drop the segment's manifest from the cache."""
         self._loads.discard(self._layout.key(metadata, Suffix.MANIFEST))

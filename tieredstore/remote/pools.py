@@ -6,6 +6,7 @@ import os
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
+from tieredstore.process.lifetime import Lifetime
 from tieredstore.process.thread_pool import ThreadPool
 
 
@@ -26,7 +27,11 @@ class Pools:
             **{name: ThreadPool(size or os.cpu_count() or 1, f"tieredstore-{name}") for name, size in sizes.items()}
         )
 
-    def shutdown(self) -> None:
-        """Wait for what runs, drop what waits."""
+    def bound(self, life: Lifetime) -> Pools:
+        """The same threads, for work whose futures end with ``life``."""
+        return Pools(life.bound(self.transform), life.bound(self.fetch), life.bound(self.lookup))
+
+    def shutdown(self, wait: bool) -> None:
+        """Drop what waits; ``wait`` for what runs, or leave it behind."""
         for pool in (self.lookup, self.fetch, self.transform):
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(wait, cancel_futures=True)

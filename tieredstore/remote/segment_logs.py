@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.errors import InvalidRange, SegmentCorrupt, TieredStoreError
+from tieredstore.errors import AlreadyClosed, InvalidRange, SegmentCorrupt, TieredStoreError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import ByteRange, RemoteLogSegmentId, RemoteLogSegmentMetadata
 from tieredstore.process.forks import begin_again_after_fork
+from tieredstore.process.futures import outcome
+from tieredstore.process.lifetime import Lifetime
 from tieredstore.remote.chunk_cache import layout_digest
 from tieredstore.remote.chunk_loads import OpenSegment
 from tieredstore.remote.source import NextSegment
@@ -31,13 +34,20 @@ class SegmentLogs:
     """Opens the logs of a store's segments as streams. Safe from several threads."""
 
     def __init__(
-        self, layout: KeyLayout, manifests: Manifests, loader: ChunkLoader, options: ReadOptions, *, pools: Pools
+        self,
+        layout: KeyLayout,
+        manifests: Manifests,
+        loader: ChunkLoader,
+        options: ReadOptions,
+        *,
+        pools: Pools,
+        life: Lifetime,
     ) -> None:
         self._layout = layout
         self._manifests = manifests
         self._loader = loader
         self._options = options
-        self._pools = pools
+        self._pools = pools.bound(life)
         self.begin_again()
         begin_again_after_fork(self)
 
@@ -130,7 +140,7 @@ class _Prepared:
     def take(self) -> SegmentStream | None:
         """The stream; None if it could not be opened: who opens it now is told why."""
         try:
-            return self._opening.result()
+            return outcome(self._opening)
         # The caller opens the segment itself then, and meets the error where it can be handled.
         except TieredStoreError:
             return None
@@ -141,12 +151,13 @@ class _Prepared:
 
     def _prefetch(self, opening: Future[SegmentStream]) -> None:
         if not opening.cancelled() and opening.exception() is None:
-            opening.result().prefetch(self._byte_count)
+            with contextlib.suppress(AlreadyClosed):  # nobody will read on
+                outcome(opening).prefetch(self._byte_count)
 
 
 def _close(opening: Future[SegmentStream]) -> None:
     if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()
+        outcome(opening).close()
 
 
 class _NextSegment:

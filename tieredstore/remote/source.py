@@ -24,6 +24,10 @@ class SegmentSource(Protocol):
     Whoever is given a source neither copies nor deletes, and leaves closing it to its owner.
     """
 
+    def check_open(self) -> None:
+        """AlreadyClosed if its owner has closed it, as every read then says too."""
+        ...
+
     @property
     def store(self) -> ObjectStore:
         """The objects, for listings and manifests."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+from tieredstore.errors import AlreadyClosed
 from tieredstore.model import ByteRange
 from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.remote.buffers import Destination, Original, StreamBuffers
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
 
     from tieredstore.remote.chunk_loader import ChunkLoader
     from tieredstore.remote.chunk_loads import Load, OpenSegment, Scheduled
+
+_TAKE_BACK_S: Final = 0.5
+"""Seconds that a read which ends early waits for those who write into its buffer, until it looks whether to go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +113,12 @@ class SegmentStream(io.RawIOBase):
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Up to ``size`` bytes (all that remain if negative): as many as there are, ``b""`` only at the end."""
+        self._check_open()
         data = bytearray(self.remaining if size is None or size < 0 else min(size, self.remaining))
-        self.readinto(data)
+        # After an error nobody waits for what may still be written into it: nobody will look at it.
+        self._fill(
+            memoryview(data), Destination(memoryview(data), ByteRange(self._position, self._position + len(data)))
+        )
         return bytes(data)
 
     def readall(self) -> bytes:
@@ -117,22 +126,18 @@ class SegmentStream(io.RawIOBase):
         return self.read()
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
-        """Fill ``buffer`` as far as the range goes; the number of bytes, 0 only at the end."""
+        """Fill ``buffer`` as far as the range goes; the number of bytes, 0 only at the end.
+
+        After AlreadyClosed or an interrupt a call that the store does not answer may still write into the buffer.
+        """
         self._check_open()
         target = memoryview(buffer).cast("B")[: self.remaining]
-        start, filled = self._position, 0
-        destination = Destination(target, ByteRange(start, start + len(target)))
+        destination = Destination(target, ByteRange(self._position, self._position + len(target)))
         try:
-            while filled < len(target):
-                self._schedule(len(target) - filled, destination)
-                filled += self._take(target[filled:])
-        except BaseException:
-            # Nothing was consumed: the same read may be tried again.
-            self._position = start
-            self._forget()
+            return self._fill(target, destination)
+        except BaseException as error:
+            self._take_back(destination, error)
             raise
-        self._after_read(filled)
-        return filled
 
     def chunks(self) -> Iterator[memoryview]:
         """The bytes that remain, a chunk at a time, without a copy; each is valid until the next is asked for."""
@@ -141,6 +146,7 @@ class SegmentStream(io.RawIOBase):
             chunk_range = self._segment.index.original_range(self._segment.index.chunk_at(self._position))
             size = min(chunk_range.stop, self._range.stop) - self._position
             try:
+                self._loader.check_open()
                 self._schedule(size)
                 data = self._current()
             except BaseException:
@@ -171,11 +177,38 @@ class SegmentStream(io.RawIOBase):
     def _check_open(self) -> None:
         if self.closed:
             raise ValueError("the stream is closed")
+        self._loader.check_open()
+
+    def _fill(self, target: memoryview, destination: Destination) -> int:
+        start, filled = self._position, 0
+        try:
+            while filled < len(target):
+                self._loader.check_open()
+                self._schedule(len(target) - filled, destination)
+                filled += self._take(target[filled:])
+        except BaseException:
+            # Nothing was consumed: the same read may be tried again.
+            self._position = start
+            self._forget()
+            raise
+        self._after_read(filled)
+        return filled
+
+    def _take_back(self, destination: Destination, error: BaseException) -> None:
+        """After an error: the buffer is the reader's again, so what writes into it is waited for.
+
+        That ends by the store's own deadlines; whoever closed the manager, or wants to be gone, waits for a moment.
+        """
+        is_hurried = not isinstance(error, Exception)
+        while not destination.take_back(_TAKE_BACK_S):
+            if is_hurried or self._loader.is_closed:
+                return
 
     def _after_read(self, count: int) -> None:
         self._loader.counters.add(bytes_asked=count)
         if self._sequential:
-            self._schedule(0)
+            with contextlib.suppress(AlreadyClosed):  # the next read tells
+                self._schedule(0)
         self._sequential = True  # the next read goes on from here, unless a seek comes between
 
     def _schedule(self, needed: int, destination: Destination | None = None) -> None:
@@ -258,9 +291,6 @@ class SegmentStream(io.RawIOBase):
         loads: set[Load] = {entry.load for entry in self._scheduled if entry.load is not None and entry.owned}
         for load in loads:
             load.cancel()
-        for entry in self._scheduled:
-            if entry.direct and entry.load is not None:
-                entry.load.settle()  # it writes into the reader's buffer, which is the reader's again now
         self._scheduled.clear()
         self._head = None
         self._buffers = self._loader.take_buffers()  # loads that run on still write into the old memory

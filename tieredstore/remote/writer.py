@@ -65,6 +65,10 @@ class StoredSizes:
         return self.log + self.indexes + self.manifest
 
 
+def _go_on() -> None:
+    """Nothing keeps a copy from its end."""
+
+
 class SegmentWriter:
     """Copies segments into a store. Safe from several threads; memory is bounded by the options."""
 
@@ -88,10 +92,12 @@ class SegmentWriter:
         metadata: RemoteLogSegmentMetadata,
         data: LogSegmentData,
         on_progress: Callable[[int], None] | None = None,
+        check: Callable[[], None] = _go_on,
     ) -> StoredSizes:
         """Write the three objects; ``on_progress`` is given the stored bytes of each chunk as it goes out.
 
-        Store calls: one head, three puts. If one fails, what this attempt wrote is deleted, manifest first.
+        Store calls: one head, three puts. If one fails, what this attempt wrote is deleted, manifest first. ``check``
+        is called before each chunk and each put, and behind the last: if it raises, the copy fails.
         """
         with _opened(data.log_segment) as log:
             compress = self._decide(metadata, log)
@@ -103,11 +109,15 @@ class SegmentWriter:
                 upload = _Upload(self._options, metadata, compress, data_key, self._random_bytes)
                 chunks = upload.chunks(log, self._pool)
                 # In this order: what the manifest points to is there whole before the manifest is.
-                attempt.put(Suffix.LOG, _counted(chunks, metadata, on_progress))
+                attempt.put(Suffix.LOG, _counted(chunks, metadata, on_progress, check))
+                check()
                 blobs, entries = upload.indexes(data)
                 attempt.put(Suffix.INDEXES, b"".join(blobs))
+                check()
                 manifest = upload.manifest(chunks.stored_sizes, entries).to_bytes()
                 attempt.put(Suffix.MANIFEST, manifest)
+                # Whoever was told meanwhile that this failed must not meet the segment.
+                check()
         return StoredSizes(sum(chunks.stored_sizes), sum(map(len, blobs)), len(manifest))
 
     def _decide(self, metadata: RemoteLogSegmentMetadata, log: BinaryIO) -> bool:
@@ -303,7 +313,10 @@ def _read_index(path: Path) -> bytes:
 
 
 def _counted(
-    chunks: TransformedChunks, metadata: RemoteLogSegmentMetadata, on_progress: Callable[[int], None] | None
+    chunks: TransformedChunks,
+    metadata: RemoteLogSegmentMetadata,
+    on_progress: Callable[[int], None] | None,
+    check: Callable[[], None],
 ) -> Iterator[Buffer]:
     """The chunks, stopped where the stored size passes the format's limit."""
     total = 0
@@ -311,6 +324,7 @@ def _counted(
         for stored in stored_chunks:
             total += len(stored)
             _check_stored_size(metadata, total)
+            check()
             yield stored
             if on_progress is not None:
                 on_progress(len(stored))

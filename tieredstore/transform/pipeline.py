@@ -73,9 +73,8 @@ class TransformedChunks:
                 free.append(slot)
         finally:
             # Nothing may go on writing into this segment's memory, or reading its file, after the iteration ended.
-            for _, future in running:
-                future.cancel()
-            wait([future for _, future in running])
+            # Not of those that were dropped: they count as waiting until a thread comes by them, if one ever does.
+            wait([future for _, future in running if not future.cancel()])
 
     def _positions(self) -> Iterator[int]:
         return iter(range(0, self._size, self._chunk_size))

@@ -1,0 +1,303 @@
+"""A manager that is closed while it is used, in every state: each use ends at once, by one error, and silently."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.closing_states import COPIES, LOG, OTHERS, READS, Scene, Use, waiting
+from tests.support.fresh_python import run_fresh
+from tests.support.small_segments import memory_settings, new_metadata, write_segment
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.errors import AlreadyClosed
+from tieredstore.model import IndexType
+from tieredstore.process import closer as closer_module
+from tieredstore.remote import RemoteStorageManager
+from tieredstore.remote import manager as manager_module
+
+AT_ONCE_S = 5.0
+"""A second on a machine that does nothing else; a hang lasts as long as the store is silent, a minute here."""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_logged(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(manager_module, "_REST_S", 0.1)
+    yield
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def close_during(scene: Scene, use: Use) -> None:
+    with waiting(scene, use) as under_way:
+        begun = time.monotonic()
+        scene.manager.close()
+        assert time.monotonic() - begun < manager_module.CLOSE_S + AT_ONCE_S
+        under_way.end()
+        assert under_way.ended_at - begun < AT_ONCE_S
+        assert type(under_way.error) is AlreadyClosed, repr(under_way.error)
+        assert "remote storage manager was closed" in str(under_way.error)
+
+
+@pytest.mark.parametrize("cache", ["", "memory", "disk"])
+@pytest.mark.parametrize("mode", ["none", "zstd+enc"])
+@pytest.mark.parametrize("state", READS)
+def test_a_read_that_waits_ends_when_the_manager_is_closed(tmp_path: Path, state: str, mode: str, cache: str) -> None:
+    if state == "load_of_another_reader" and not cache:
+        pytest.skip("without a cache no load is shared")
+    close_during(Scene(tmp_path, cache=cache, mode=mode), READS[state])
+
+
+@pytest.mark.parametrize("state", OTHERS)
+def test_what_else_waits_ends_too(tmp_path: Path, state: str) -> None:
+    close_during(Scene(tmp_path), OTHERS[state])
+
+
+@pytest.mark.parametrize("mode", ["none", "zstd+enc"])
+@pytest.mark.parametrize("state", COPIES)
+def test_a_copy_ends_and_leaves_nothing(tmp_path: Path, state: str, mode: str) -> None:
+    scene = Scene(tmp_path, mode=mode)
+    before = [info.key for info in scene.store.inner.list()]
+    close_during(scene, COPIES[state])
+    deadline = time.monotonic() + 30
+    # Its thread goes on when the store answers again, and undoes what it did.
+    while [info.key for info in scene.store.inner.list()] != before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert [info.key for info in scene.store.inner.list()] == before
+
+
+def uses(scene: Scene) -> dict[str, Callable[[], object]]:
+    """Everything that a manager can be asked, and its streams and iterators from before."""
+    manager, metadata = scene.manager, scene.metadata
+    stream, half_read = manager.open(metadata), manager.open(metadata)
+    half_read.read(1500)
+    chunks, listed = manager.open(metadata).chunks(), manager.store.list()
+    next(chunks)
+    next(listed)
+    store = manager.store
+    return {
+        "open": lambda: manager.open(metadata),
+        "fetch": lambda: manager.fetch_log_segment(metadata, 0),
+        "manifest": lambda: manager.fetch_manifest(metadata),
+        "index": lambda: manager.fetch_index(metadata, IndexType.OFFSET),
+        "empty index": lambda: manager.fetch_index(metadata, IndexType.TIMESTAMP),
+        "indexes": lambda: manager.fetch_all_indexes(metadata),
+        "copy": lambda: manager.copy_log_segment_data(new_metadata(len(LOG)), scene.data),
+        "delete": lambda: manager.delete_log_segment_data(metadata),
+        "check": manager.check_open,
+        "read": lambda: stream.read(1),
+        "read on": lambda: half_read.read(1),
+        "readinto": lambda: half_read.readinto(bytearray(10)),
+        "read all": half_read.read,
+        "chunks": lambda: next(chunks),
+        "list on": lambda: next(listed),
+        "list": lambda: list(store.list()),
+        "get": lambda: store.get("x"),
+        "get_small": lambda: store.get_small("x", 1),
+        "get_into": lambda: store.get_into("x", 0, bytearray(1)),
+        "put": lambda: store.put("x", b"x"),
+        "put stream": lambda: store.put("x", iter([b"x"])),
+        "replace": lambda: store.replace("x", b"x", "etag"),
+        "store delete": lambda: store.delete(["x"]),
+        "head": lambda: store.head("x"),
+        "abandoned": lambda: list(store.abandoned_writes()),
+    }
+
+
+@pytest.mark.parametrize("cache", ["", "memory", "disk"])
+def test_a_closed_manager_serves_nothing_any_more_whatever_is_cached(tmp_path: Path, cache: str) -> None:
+    scene = Scene(tmp_path, cache=cache)
+    scene.manager.open(scene.metadata).read()
+    asked = uses(scene)
+    scene.manager.close()
+    scene.manager.close()
+    before = len(scene.store.calls)
+    for use in asked.values():
+        with pytest.raises(AlreadyClosed, match="remote storage manager was closed"):
+            use()
+    assert scene.store.calls[before:] == []
+    scene.store.put("x", b"the store is its owner's still")
+
+
+def test_closing_from_several_threads_closes_once(tmp_path: Path) -> None:
+    closed: list[str] = []
+
+    class Noted(MemoryObjectStore):
+        def close(self) -> None:
+            closed.append("store")
+            time.sleep(0.05)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(manager_module, "open_wrapped", lambda _: Noted())
+        manager = RemoteStorageManager(memory_settings())
+    threads = [threading.Thread(target=manager.close) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert closed == ["store"]
+
+
+def test_a_store_that_does_not_close_keeps_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = threading.Event()
+
+    class Stuck(MemoryObjectStore):
+        def close(self) -> None:
+            assert answers.wait(60)
+
+    monkeypatch.setattr(manager_module, "open_wrapped", lambda _: Stuck())
+    monkeypatch.setattr(manager_module, "CLOSE_S", 0.2)
+    manager = RemoteStorageManager(memory_settings())
+    begun = time.monotonic()
+    manager.close()
+    manager.close()
+    assert 0.2 < time.monotonic() - begun < AT_ONCE_S
+    answers.set()
+
+
+def test_what_goes_wrong_when_a_manager_is_closed_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken(MemoryObjectStore):
+        def close(self) -> None:
+            raise OSError("no")
+
+    monkeypatch.setattr(manager_module, "open_wrapped", lambda _: Broken())
+    manager = RemoteStorageManager(memory_settings())
+    with pytest.raises(OSError, match="no"):
+        manager.close()
+
+
+def test_a_signals_handler_may_close_what_the_main_thread_reads(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    scene.store.fall_silent("get_into")
+
+    def interrupt() -> None:
+        assert scene.store.is_asked.wait(30)
+        time.sleep(0.1)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: scene.manager.close())
+    try:
+        threading.Thread(target=interrupt).start()
+        with pytest.raises(AlreadyClosed):
+            scene.manager.open(scene.metadata).read(10)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        scene.store.answers.set()
+
+
+def test_a_signals_handler_may_close_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also while the main thread holds whatever lock it may hold: the signals come at random moments of its reads."""
+    settings = memory_settings(100, cache={"fetch.chunk.cache.class": "memory", "fetch.chunk.cache.size": "-1"})
+    data = write_segment(tmp_path, LOG)
+    before = signal.getsignal(signal.SIGALRM)
+    store = MemoryObjectStore()
+    monkeypatch.setattr(closer_module, "_LOCKED_S", 0.2)
+
+    def copy_and_read(manager: RemoteStorageManager) -> None:
+        while True:
+            metadata = new_metadata(len(LOG))
+            manager.copy_log_segment_data(metadata, data)
+            assert manager.open(metadata).read() == LOG
+            assert manager.open(metadata).read() == LOG
+
+    try:
+        for attempt in range(12):
+            manager = RemoteStorageManager(settings, store=store)
+            signal.signal(signal.SIGALRM, lambda *_, closing=manager: closing.close())
+            signal.setitimer(signal.ITIMER_REAL, 0.002 + attempt * 0.0023)
+            with pytest.raises(AlreadyClosed):
+                copy_and_read(manager)
+            manager.close()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_read_that_ended_early_logs_nothing_when_the_manager_is_closed(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    following = scene.copied()
+    for _ in range(20):
+        manager = RemoteStorageManager(scene.manager.settings, store=scene.store)
+        stream = manager.fetch_log_segment(scene.metadata, 0, next_segment=lambda: following)
+        stream.seek(len(LOG) - 1500)
+        stream.read(1000)
+        manager.close()
+        stream.close()
+    scene.manager.close()
+
+
+def test_an_interrupted_copy_ends_at_once_and_leaves_nothing(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    before = [info.key for info in scene.store.inner.list()]
+    scene.store.fall_silent("piece", 3)
+
+    def interrupt() -> None:
+        assert scene.store.is_asked.wait(30)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        time.sleep(0.1)
+        scene.store.answers.set()
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        scene.copied()
+    assert [info.key for info in scene.store.inner.list()] == before
+    scene.manager.close()
+
+
+@pytest.mark.slow
+def test_a_process_that_ends_without_closing_ends_at_once_and_says_nothing(tmp_path: Path) -> None:
+    run_fresh(
+        """
+        import os, signal, sys, warnings
+        from pathlib import Path
+        from tests.support.closing_states import COPIES, OTHERS, READS, Scene, Waiting
+
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, from Python 3.12 on
+        children = {}
+        for number, (name, use) in enumerate((READS | OTHERS | COPIES).items()):
+            folder = Path(sys.argv[1], str(number))
+            folder.mkdir()
+            child = os.fork()
+            if not child:
+                signal.alarm(40)
+                Waiting(Scene(folder, cache="memory"), use).begin()
+                sys.exit(7)
+            children[child] = name
+        for child, name in children.items():
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7, name
+        """,
+        tmp_path,
+    )
+
+
+@pytest.mark.slow
+def test_a_process_that_closes_in_the_midst_says_nothing(tmp_path: Path) -> None:
+    run_fresh(
+        """
+        import sys, threading
+        from pathlib import Path
+        from tests.support.closing_states import COPIES, OTHERS, READS, Scene, Waiting
+
+        ended = []
+        for number, (name, use) in enumerate((READS | OTHERS | COPIES).items()):
+            folder = Path(sys.argv[1], str(number))
+            folder.mkdir()
+            scene = Scene(folder, cache="memory")
+            under_way = Waiting(scene, use)
+            under_way.begin()
+            closer = threading.Thread(target=scene.manager.close)
+            closer.start()
+            ended.append((under_way, closer))
+        for under_way, closer in ended:
+            under_way.end()
+            assert type(under_way.error).__name__ == "AlreadyClosed", under_way.error
+            closer.join(20)
+            assert not closer.is_alive()
+        """,
+        tmp_path,
+    )

@@ -1,0 +1,195 @@
+"""The store as a manager gives it to others: every call ends when the manager is closed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from itertools import islice
+from typing import Final, TypeVar
+
+from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore
+from tieredstore.errors import AlreadyClosed
+from tieredstore.process.futures import is_done, outcome
+from tieredstore.process.lifetime import Lifetime
+from tieredstore.process.thread_pool import ThreadPool
+
+_MOST_CALLS: Final = 256
+"""Calls at once; one more waits, as it would for a connection."""
+
+_UNDO_S: Final = 2.0
+"""Seconds that an interrupt waits until what was half written is undone."""
+
+_MOST_LISTED: Final = 1024
+"""Objects that one visit to a listing's thread brings, once it is seen that many are wanted."""
+
+_Result = TypeVar("_Result")
+_Listed = TypeVar("_Listed")
+
+
+class ManagerCalls:
+    """Calls on threads of the manager's own: whoever waits for one can be told that the manager was closed.
+
+    Nobody can take a thread out of a call that a store does not answer; the caller is not the one who sits in it.
+    """
+
+    def __init__(self, life: Lifetime) -> None:
+        self.life = life
+        self._pool = ThreadPool(_MOST_CALLS, "tieredstore-call")
+        self._bound = life.bound(self._pool)
+
+    def run(self, call: Callable[[], _Result]) -> _Result:
+        """What ``call`` returns or raises; AlreadyClosed at once when the manager is closed, while the call goes on."""
+        return outcome(self._bound.submit(call))
+
+    def run_writing(self, write: Callable[[Callable[[], None]], _Result]) -> _Result:
+        """The same for a call of several steps that leaves nothing half done.
+
+        ``write`` is given a function to call between its steps: it raises once nobody waits any more, since the manager
+        was closed or the caller interrupted, and then ``write`` undoes what it did. An interrupt waits for that, but
+        not for ever.
+        """
+        is_interrupted = threading.Event()
+
+        def check() -> None:
+            self.life.check()
+            if is_interrupted.is_set():
+                raise AlreadyClosed("whoever asked for this was interrupted")
+
+        future = self._bound.submit(write, check)
+        try:
+            return outcome(future)
+        except Exception:
+            raise
+        except BaseException:
+            is_interrupted.set()
+            is_done(future, _UNDO_S)
+            raise
+
+    def shutdown(self, wait: bool) -> None:
+        """End the threads when their calls end; ``wait`` for that, or leave them behind."""
+        self._pool.shutdown(wait, cancel_futures=True)
+
+
+class ManagedStore(ObjectStore):
+    """Passes every call on, until the manager is closed; AlreadyClosed from then on. The store itself stays open.
+
+    Pickled it is the store itself. In a forked child a listing goes on behind the last object that it gave.
+    """
+
+    def __init__(self, inner: ObjectStore, calls: ManagerCalls) -> None:
+        self.inner = inner
+        self._calls = calls
+
+    def __reduce__(self) -> tuple[Callable[[ObjectStore], ObjectStore], tuple[ObjectStore]]:
+        return _same, (self.inner,)
+
+    def __repr__(self) -> str:
+        return f"ManagedStore({self.inner!r})"
+
+    @property
+    def identity(self) -> str:
+        """That of the store within."""
+        return self.inner.identity
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+        """A body that comes in pieces is given up when the manager is closed, and with it the write."""
+        if isinstance(body, bytes | bytearray | memoryview):
+            self._calls.run(lambda: self.inner.put(key, body, if_absent=if_absent))
+            return
+        try:
+            self._calls.run(lambda: self.inner.put(key, self._while_open(body), if_absent=if_absent))
+        finally:
+            _end(body)
+
+    def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
+        """As the store within."""
+        return self._calls.run(lambda: self.inner.get(key, start, stop))
+
+    def get_small(self, key: str, most: int) -> bytes | None:
+        """As the store within."""
+        return self._calls.run(lambda: self.inner.get_small(key, most))
+
+    def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
+        """By way of memory of its own: nobody writes into the buffer once this has ended."""
+        target = memoryview(buffer).cast("B")
+        own = bytearray(len(target))
+        self._calls.run(lambda: self.inner.get_into(key, start, own))
+        target[:] = own
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """As the store within; of a page of its no more is taken ahead than was asked for before."""
+        last, process = start_after, os.getpid()
+        listed = self._listed(self.inner.list(prefix, start_after))
+        while (info := next(listed, None)) is not None:
+            yield info
+            last = info.key
+            if os.getpid() != process:  # what the parent's thread is at does not come here
+                process = os.getpid()
+                listed = self._listed(self.inner.list(prefix, last))
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """As the store within; keys that are not yet asked for when the manager is closed stay."""
+        self._calls.run(lambda: self.inner.delete(self._while_open(keys)))
+
+    def head(self, key: str) -> ObjectInfo:
+        """As the store within."""
+        return self._calls.run(lambda: self.inner.head(key))
+
+    def replace(self, key: str, body: Buffer, etag: str) -> str:
+        """As the store within."""
+        return self._calls.run(lambda: self.inner.replace(key, body, etag))
+
+    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
+        """As the store within."""
+        return self._listed(self.inner.abandoned_writes(prefix))
+
+    def discard(self, write: AbandonedWrite) -> bool:
+        """As the store within."""
+        return self._calls.run(lambda: self.inner.discard(write))
+
+    def close(self) -> None:
+        """Nothing: the manager's owner closes the manager, and that the store if it is its own."""
+
+    def _while_open(self, items: Iterable[_Listed]) -> Generator[_Listed]:
+        for item in items:
+            self._calls.life.check()
+            yield item
+
+    def _listed(self, objects: Iterator[_Listed]) -> Generator[_Listed]:
+        """The same, taken on a thread of the manager's: one object, then twice as many each time."""
+        size = 1
+        try:
+            while True:
+                batch, error = self._calls.run(lambda: _taken(objects, size))  # noqa: B023  run before the next turn
+                for listed in batch:
+                    self._calls.life.check()
+                    yield listed
+                if error is not None:
+                    raise error
+                if len(batch) < size:
+                    return
+                size = min(2 * size, _MOST_LISTED)
+        finally:
+            _end(objects)
+
+
+def _taken(objects: Iterator[_Listed], count: int) -> tuple[list[_Listed], Exception | None]:
+    """The next objects, and the error that ended them."""
+    batch: list[_Listed] = []
+    try:
+        batch.extend(islice(objects, count))
+    except Exception as error:  # noqa: BLE001  told behind the objects that came before it
+        return batch, error
+    return batch, None
+
+
+def _end(items: Iterable[object]) -> None:
+    if isinstance(items, Generator):
+        with contextlib.suppress(ValueError):  # a thread that was left behind is at it
+            items.close()
+
+
+def _same(store: ObjectStore) -> ObjectStore:
+    return store
