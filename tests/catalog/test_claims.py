@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.support.stored_records import StoredTopic
 from tieredstore.catalog import CatalogFile, Lineage, ProblemKind, load_catalog
+from tieredstore.errors import DataLoss
 from tieredstore.kafka.indexes import AbortedTransaction
-from tieredstore.records import read_records
+from tieredstore.records import LostOffsets, PartitionRead, ReadSettings, plan_splits, read_records, read_split
 from tieredstore.records.numbers import int64_values
 from tieredstore.testing.batches import Producer
 from tieredstore.testing.segments import PARTITION, Record, build_batch, build_end_marker
@@ -44,8 +46,8 @@ def lineage_of(topic: StoredTopic) -> Lineage:
     return topic.catalog().lineage(PARTITION.topic, PARTITION.partition)
 
 
-def offsets_of(topic: StoredTopic) -> list[int]:
-    with read_records(topic.manager, "events", 0, columns=["offset"]) as read:
+def offsets_of(topic: StoredTopic, stop: int | None = None) -> list[int]:
+    with read_records(topic.manager, "events", 0, None, stop, columns=["offset"]) as read:
         return [offset for batch in read for offset in int64_values(batch, "offset")]
 
 
@@ -162,3 +164,25 @@ def test_the_manifests_own_entries_say_whether_there_are_aborted_transactions(to
     topic.catalog()
     with read_records(topic.manager, "events", 0, columns=["value"], isolation="read_committed") as read:
         assert [value for batch in read for value in batch.column("value").to_pylist()] == [b"kept"]
+
+
+@pytest.mark.parametrize("claimed", [100, 150, 899])
+def test_the_last_segment_is_believed_up_to_the_end_of_its_log(
+    topic: StoredTopic, claimed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic.copy_plain(0, 100, size=10)
+    alter(topic, 0, endOffset=claimed)
+    lineage = lineage_of(topic)
+    chosen = ReadSettings(columns=["offset"], on_data_loss="report")
+    for stop in (claimed + 1, 101):
+        with pytest.raises(DataLoss, match=r"events-0 at offset 0 .* ends at offset 99: .*on_data_loss"):
+            offsets_of(topic, stop)
+        with PartitionRead(topic.manager, lineage, 0, stop, chosen) as read:
+            assert [offset for batch in read for offset in int64_values(batch, "offset")] == list(range(100))
+            assert (read.report.next_offset, read.report.lost) == (100, (LostOffsets(lineage.partition, 100, stop),))
+    plan = plan_splits(topic.manager, lineage, 0, claimed + 1, chosen, max_split_bytes=1 << 20)
+    with pytest.raises(DataLoss, match="ends at offset 99"):
+        list(read_split(topic.manager, plan.splits[0], replace(chosen, on_data_loss="fail")))
+    assert sum(batch.num_rows for batch in read_split(topic.manager, plan.splits[0], chosen)) == 100
+    assert any("ends at offset 99" in message for message in caplog.messages)
+    assert offsets_of(topic, 90) == list(range(90))

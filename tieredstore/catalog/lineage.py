@@ -133,6 +133,11 @@ class Lineage:
             unreadable_between(self.problems, extents, start, stop, starts_there=starts_there, stops_there=stops_there)
         )
 
+    def is_followed(self, segment: RemoteLogSegmentMetadata) -> bool:
+        """Whether a span begins where the segment is said to end, which speaks for that end."""
+        begun = self._upto(segment.end_offset + 1)
+        return begun > 0 and self.spans[begun - 1].start == segment.end_offset + 1
+
     def spans_since(self, timestamp_ms: int) -> Iterator[Span]:
         """The spans that may hold a record of ``timestamp_ms`` or later, by their segments' greatest timestamps."""
         return (span for span in self.spans if not 0 <= span.segment.max_timestamp_ms < timestamp_ms)

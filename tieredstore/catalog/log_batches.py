@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tieredstore.errors import BatchCorrupt
 from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, walk_batch_headers
@@ -33,12 +33,20 @@ def opened_log(source: SegmentSource, segment: RemoteLogSegmentMetadata, positio
         yield LogBatches(stream, position, segment.segment_size_in_bytes, segment)
 
 
+class ByteStream(Protocol):
+    """Bytes that follow each other."""
+
+    def read(self, size: int, /) -> bytes | None:
+        """About ``size`` bytes, one at least; none at the end."""
+        ...
+
+
 class LogBatches:
     """Walks over a log from ``position`` to ``size``; ``stream`` stands at ``position``. For one thread."""
 
     def __init__(
         self,
-        stream: io.RawIOBase | io.BytesIO,
+        stream: ByteStream,
         position: int,
         size: int,
         segment: RemoteLogSegmentMetadata | None = None,

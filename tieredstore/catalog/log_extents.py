@@ -6,9 +6,10 @@ from bisect import bisect_left
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tieredstore.catalog.lineage import Span
+from tieredstore.catalog.log_pieces import BASE_OFFSET_SIZE, LogPieces
 from tieredstore.errors import BatchCorrupt, IndexesCorrupt
 from tieredstore.kafka.indexes import OffsetIndex, TimeIndex, read_offset_index, read_time_index
 from tieredstore.model import ByteRange, IndexType, RemoteLogSegmentMetadata
@@ -16,8 +17,6 @@ from tieredstore.model import ByteRange, IndexType, RemoteLogSegmentMetadata
 if TYPE_CHECKING:
     from tieredstore.remote.source import NextSegment, SegmentSource
     from tieredstore.remote.stream import SegmentStream
-
-_BASE_OFFSET_SIZE: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,33 +31,29 @@ class LogExtent:
     first_offset: int
     least_offset: int = 0
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether it is the whole log."""
-        return len(self.byte_range) == self.segment.segment_size_in_bytes
-
     @contextmanager
     def opened(
         self, source: SegmentSource, piece_bytes: int, next_segment: NextSegment | None = None
-    ) -> Generator[Iterator[memoryview]]:
+    ) -> Generator[LogPieces]:
         """The bytes in pieces of ``piece_bytes`` at most; each is valid until the next is asked for.
 
-        A request for the manifest, and those for the chunks that are reached or read ahead, none beyond the extent. For
-        ``next_segment`` see ``fetch_log_segment``.
+        A request for the manifest, and those for the chunks that are reached or read ahead: none beyond the extent, but
+        for the eight bytes with which the batch behind it begins. For ``next_segment`` see ``fetch_log_segment``.
         """
         if not len(self.byte_range):
-            yield iter(())
+            yield LogPieces(self.segment, self.byte_range, iter(()))
             return
-        first, last = self.byte_range.start, self.byte_range.stop - 1
+        stop = min(self.byte_range.stop + BASE_OFFSET_SIZE, self.segment.segment_size_in_bytes)
+        first, last = self.byte_range.start, stop - 1
         with source.fetch_log_segment(self.segment, first, last, next_segment=next_segment) as stream:
-            yield self._pieces(stream, piece_bytes)
+            yield LogPieces(self.segment, self.byte_range, self._pieces(stream, piece_bytes))
 
     def _pieces(self, stream: SegmentStream, piece_bytes: int) -> Iterator[memoryview]:
         head = bytearray()
         for chunk in stream.chunks():
-            if len(head) < _BASE_OFFSET_SIZE:
-                head += chunk[: _BASE_OFFSET_SIZE - len(head)]
-                if len(head) == _BASE_OFFSET_SIZE:
+            if len(head) < BASE_OFFSET_SIZE:
+                head += chunk[: BASE_OFFSET_SIZE - len(head)]
+                if len(head) == BASE_OFFSET_SIZE:
                     self.check_first(int.from_bytes(head, "big", signed=True))
             for start in range(0, len(chunk), piece_bytes):
                 yield chunk[start : start + piece_bytes]
@@ -75,17 +70,6 @@ class LogExtent:
                 f"the offset index of {self.segment} leads to byte {self.byte_range.start} for offset "
                 f"{self.first_offset}, and the record batch there begins at offset {base_offset}"
             )
-
-
-def extent_of_span(source: SegmentSource, span: Span) -> LogExtent:
-    """The extent that holds all records of the span, and few more: index entries lie about 4 KiB apart.
-
-    Two requests at most, none for a whole segment. IndexesCorrupt if the offset index does not fit the log.
-    """
-    segment = span.segment
-    if span.start <= segment.start_offset and span.stop > segment.end_offset:
-        return LogExtent(segment, ByteRange(0, segment.segment_size_in_bytes), span.start)
-    return _extent(source, segment, span.start, span.stop)
 
 
 def extent_for_time(source: SegmentSource, span: Span, timestamp_ms: int) -> LogExtent:
@@ -123,7 +107,8 @@ def _extent(source: SegmentSource, segment: RemoteLogSegmentMetadata, start: int
     # later may still begin before it; the next one does not.
     following = bisect_left(index, stop, key=lambda entry: entry.offset) + 1
     end = index[following].position if following < len(index) else size
-    return LogExtent(segment, ByteRange(min(index.position_for_offset(start), size), end), start)
+    # Before the batch that may hold `start` there is to be another one, which it has to follow.
+    return LogExtent(segment, ByteRange(min(index.position_for_offset(start - 1), size), end), start)
 
 
 def offset_index_of(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> OffsetIndex:

@@ -99,15 +99,30 @@ def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: Batc
         return _search_headers(source, extent, span, timestamp_ms)
     start = extent.byte_range.start
     with extent.opened(source, decoding.piece_bytes) as pieces:
-        batches = decoder.decode(pieces, start_offset=span.start, stop_offset=span.stop, position=start)
+        batches = decoder.decode(
+            pieces,
+            start_offset=span.start,
+            stop_offset=None if span.stop > span.segment.end_offset else span.stop,
+            end_offset=span.segment.end_offset + 1,
+            position=start,
+        )
         try:
             record = next(_records_since(batches, timestamp_ms), None)
+            headers = decoder.take_headers()
+            # Where the record's batch begins to count is proven by the one that follows it.
+            while record is not None and not any(header.base_offset > record.offset for header in headers):
+                if next(batches, None) is None:
+                    break
+                headers += decoder.take_headers()
         except BatchCorrupt as error:
             raise BatchCorrupt(f"{span.segment}: {error}") from error
+        headers += decoder.take_headers()
+        if len(extent.byte_range) and not any(record and header.base_offset > record.offset for header in headers):
+            pieces.check_end(decoder, 0, span.segment.end_offset + 1, is_whole=False)
     # The decoder shows no end markers, but the headers of all batches up to the record are there.
     markers = [
         OffsetAndTimestamp(header.base_offset, header.max_timestamp)
-        for header in decoder.take_headers()
+        for header in headers
         if header.is_control and header.max_timestamp >= timestamp_ms and span.start <= header.base_offset < span.stop
     ]
     records = markers if record is None else [*markers, record]

@@ -90,6 +90,10 @@ class StoredWindow:
             self._lost.append(LostOffsets(self._lineage.partition, self.position, end))
             self.position = end
             return
+        if read.report.lost:
+            # A run has no holes: the last segment does not hold what it is said to.
+            report_losses(read.report.lost, self._query)
+            self._lost += read.report.lost
         if read.report.undecided is not None:
             # A window ends where all is decided: what decided this was in segments that are missing.
             first = max(self.position, read.report.undecided.first_offset)
@@ -103,6 +107,7 @@ def read_record_split(
     source: SegmentSource, split: RecordSplit, query: LogQuery, settings: ReadSettings
 ) -> Iterator[pa.RecordBatch]:
     """The records of a split that was planned; by the query's policy without what was deleted since."""
+    settings = replace(settings, on_data_loss=query.on_data_loss, accept_loss=query.words.accept_loss)
     if query.fails_on_loss:
         try:
             yield from read_split(source, split, settings)

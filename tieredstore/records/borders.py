@@ -78,7 +78,8 @@ def end_of(segment: RemoteLogSegmentMetadata) -> Border:
 
 def around(borders: Borders, start: int, stop: int) -> Section:
     """The two borders closest to each other that hold all records with offsets from ``start`` up to ``stop``."""
-    first = bisect_right(borders, start, lo=1, key=lambda border: border.high) - 1
+    # One before the batch that may hold `start`: where a batch begins to count is proven by the one that it follows.
+    first = bisect_left(borders, start, lo=1, key=lambda border: border.high) - 1
     # The borders behind the first one only: a window within one batch still needs two.
     last = bisect_left(borders, stop, lo=first + 1, hi=len(borders) - 1, key=lambda border: border.low)
     return borders[first], borders[last]

@@ -56,7 +56,7 @@ class ReadReport:
 
     ``next_offset`` is where a following read has to begin: all records before it were given, or are not to be.
     ``lost`` and ``unreadable``, segments that nobody can read and that may hide records, are known before the first
-    record.
+    record, but for what lies behind the end of the last segment's log though it is said to be there.
     """
 
     next_offset: int

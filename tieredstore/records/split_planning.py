@@ -82,7 +82,12 @@ def plan_splits(
     with ThreadPool(readers, "tieredstore-splits") as pool:
         spans = bounds.checked(lineage.spans_between(start, end))
         job = partial(_parts, source, bounds)
-        parts = [part for of_span in in_parallel(pool, job, spans, at_once=2 * readers) for part in of_span]
+        planned = in_parallel(pool, job, spans, at_once=2 * readers)
+        parts = [
+            part if lineage.is_followed(part.segment) else replace(part, is_followed=False)
+            for of_span in planned
+            for part in of_span
+        ]
         if settings.isolation == "read_committed" and parts:
             parts = _with_aborted(source, lineage, start, end, parts, pool)
     return SplitPlan(lineage.partition, start, end, tuple(_packed(lineage.partition, parts, bounds)), lost, undecided)

@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from tieredstore.catalog.log_extents import LogExtent
-from tieredstore.errors import BatchCorrupt, IndexesCorrupt
+from tieredstore.errors import DataLoss
 from tieredstore.kafka.indexes import AbortedTransaction
-from tieredstore.kafka.records import RecordDecoder
-from tieredstore.model import ByteRange, RemoteLogSegmentMetadata, TopicIdPartition
-from tieredstore.records.borders import Border
+from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition
 from tieredstore.records.report import SkippedInSegment
+from tieredstore.records.sections import LogSection, lost_behind_end, read_section, unreached
 from tieredstore.records.settings import ReadSettings
 
 if TYPE_CHECKING:
@@ -25,30 +23,17 @@ _logger: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class SplitPart:
+class SplitPart(LogSection):
     """The records of ``segment`` between two borders of its log with offsets in ``[start_offset, stop_offset)``.
 
     Parts that meet at a border of one log share no record, though their offsets may seem to overlap there by what
     lies between two entries of the offset index: which batch stands at a border is only known once it is read.
-    ``aborted`` are the transactions whose records are not to be given.
+    ``aborted`` are the transactions whose records are not to be given. ``is_followed`` says that another segment begins
+    where this one is said to end.
     """
 
-    segment: RemoteLogSegmentMetadata
-    begin: Border
-    end: Border
-    start_offset: int
-    stop_offset: int
     aborted: tuple[AbortedTransaction, ...] = ()
-
-    @property
-    def extent(self) -> ByteRange:
-        """The bytes of the log, both ends borders of batches."""
-        return ByteRange(self.begin.position, self.end.position)
-
-    @property
-    def is_read_to_its_end(self) -> bool:
-        """Whether all batches of the extent may have records to give."""
-        return self.stop_offset >= self.end.high
+    is_followed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,33 +87,18 @@ def _read_part(
     settings: ReadSettings,
 ) -> Iterator[pa.RecordBatch]:
     decoder = settings.decoder()
-    log = LogExtent(part.segment, part.extent, part.begin.high, part.begin.low)
-    with log.opened(source, settings.piece_bytes, lambda: _to_read_ahead(following)) as pieces:
-        records = decoder.decode(
-            pieces,
-            start_offset=part.start_offset,
-            # A border's offsets are the index's word, so that nothing is left out for them: they are checked.
-            stop_offset=None if part.is_read_to_its_end else part.stop_offset,
-            end_offset=part.segment.end_offset + 1,
-            aborted=part.aborted,
-            position=part.extent.start,
-        )
-        try:
-            yield from records
-        except BatchCorrupt as error:
-            raise BatchCorrupt(f"{part.segment}: {error}") from error
+    yield from read_section(
+        source,
+        part,
+        decoder,
+        piece_bytes=settings.piece_bytes,
+        aborted=part.aborted,
+        next_segment=lambda: _to_read_ahead(following),
+    )
+    if not part.is_followed and (lost := unreached(part, decoder)) is not None:
+        sentence = lost_behind_end(lost, part)
+        if settings.on_data_loss == "fail":
+            raise DataLoss(f"{sentence}; {settings.accept_loss} to go on")
+        _logger.warning("%s", sentence)
     for batch in decoder.skipped:
         _logger.warning("%s", SkippedInSegment(part.segment, batch))
-    _check_end(decoder, part)
-
-
-def _check_end(decoder: RecordDecoder, part: SplitPart) -> None:
-    """A part that ends at another place than the plan knows lacks records, and nothing that comes later would tell."""
-    if part.extent.stop < part.segment.segment_size_in_bytes and decoder.ended_in_zeros:
-        raise BatchCorrupt(f"{part.segment}: the log ends in zeros before byte {part.extent.stop}, and goes on there")
-    too_early = decoder.next_offset < min(part.end.low, part.stop_offset) and not decoder.skipped
-    if too_early or (part.is_read_to_its_end and decoder.next_offset > part.end.high):
-        raise IndexesCorrupt(
-            f"the offset index of {part.segment} leads to byte {part.extent.stop} for the offsets {part.end.low} to "
-            f"{part.end.high}, and the record batches before it end at offset {decoder.next_offset - 1}"
-        )

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from tieredstore.catalog.lineage import Span
-from tieredstore.catalog.log_extents import LogExtent, extent_of_span
-from tieredstore.errors import BatchCorrupt, IndexesCorrupt
+from tieredstore.errors import DataLoss
 from tieredstore.kafka.records import RecordDecoder
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.records.numbers import int64_values, leading
 from tieredstore.records.report import ReadReport, SkippedInSegment
+from tieredstore.records.sections import LogSection, lost_behind_end, read_section, section_of_span, unreached
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.transaction_watch import TransactionWatch
 from tieredstore.records.transactions import Transactions
@@ -53,6 +53,7 @@ class Stretch:
         self._transactions = Transactions(source, spans)
         # Topics without transactions should not pay for them: their outcome is asked for when the first one is met.
         self._watching = self._committed
+        self._reached: int | None = None
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """The records. ``report`` is kept up to date; it has ``undecided`` where the read ended early."""
@@ -65,7 +66,7 @@ class Stretch:
             if span is None:
                 return
             yield from self._read_span(number, span)
-            self._report.next_offset = min(span.stop, self._stop)
+            self._report.next_offset = min(span.stop, self._stop) if self._reached is None else self._reached
 
     def _read_of(self, number: int) -> Span | None:
         """What is to be read of a span, if anything."""
@@ -76,31 +77,41 @@ class Stretch:
         return Span(span.segment, start, stop) if start < stop else None
 
     def _read_span(self, number: int, span: Span) -> Iterator[pa.RecordBatch]:
-        extent = extent_of_span(self._source, span)
+        section = section_of_span(self._source, span)
         aborted = self._transactions.aborted(number, span.start, span.stop) if self._committed else ()
         watch = TransactionWatch(span.stop) if self._watching else None
         decoder = self._settings.decoder(*([] if watch is None else ["offset"]))
-        # A span that ends before its segment does is cut by another copy or by the window.
-        to_its_end = span.stop > span.segment.end_offset
-        with extent.opened(self._source, self._settings.piece_bytes, lambda: self._following(number)) as pieces:
-            decoded = decoder.decode(
-                pieces if watch is None else watch.watch(pieces),
-                start_offset=span.start,
-                # A log that is read to its last byte leaves nothing on its way that was read ahead.
-                stop_offset=None if to_its_end else span.stop,
-                end_offset=span.segment.end_offset + 1,
-                aborted=aborted,
-                position=extent.byte_range.start,
-            )
-            for records in _of_segment(decoded, span.segment):
-                kept = records if watch is None else self._before_undecided(records, watch)
-                if kept.num_rows:
-                    yield kept
-                if kept.num_rows < records.num_rows:
-                    break
-            else:
-                _check_end(decoder, extent, span)
+        decoded = read_section(
+            self._source,
+            section,
+            decoder,
+            piece_bytes=self._settings.piece_bytes,
+            aborted=aborted,
+            next_segment=lambda: self._following(number),
+            look=iter if watch is None else watch.watch,
+        )
+        for records in decoded:
+            kept = records if watch is None else self._before_undecided(records, watch)
+            if kept.num_rows:
+                yield kept
+            if kept.num_rows < records.num_rows:
+                break
+        else:
+            if number == len(self._spans) - 1:
+                self._check_reached(section, decoder)
         self._note_skipped(decoder, span.segment)
+
+    def _check_reached(self, section: LogSection, decoder: RecordDecoder) -> None:
+        """Nothing follows on the segment, so that only its own log tells where it ends."""
+        lost = unreached(section, decoder)
+        if lost is None:
+            return
+        sentence = lost_behind_end(lost, section)
+        if self._settings.on_data_loss == "fail":
+            raise DataLoss(f"{sentence}; {self._settings.accept_loss} to go on")
+        _logger.warning("%s", sentence)
+        self._report.lost = (*self._report.lost, lost)
+        self._reached = lost.start
 
     def _following(self, number: int) -> RemoteLogSegmentMetadata | None:
         """The segment to read ahead into: only one that will be read from its first byte to its last."""
@@ -131,22 +142,3 @@ class Stretch:
         for batch in decoder.skipped:
             self._report.skipped.append(SkippedInSegment(segment, batch))
             _logger.warning("%s", self._report.skipped[-1])
-
-
-def _of_segment(decoded: Iterator[pa.RecordBatch], segment: RemoteLogSegmentMetadata) -> Iterator[pa.RecordBatch]:
-    """The record batches of a segment's log; errors name the segment."""
-    try:
-        yield from decoded
-    except BatchCorrupt as error:
-        raise BatchCorrupt(f"{segment}: {error}") from error
-
-
-def _check_end(decoder: RecordDecoder, extent: LogExtent, span: Span) -> None:
-    """An extent that the offset index made too short lacks records, and nothing that comes later would tell."""
-    # A damaged batch that is left out may have been the last one: its end is not known then.
-    ends_early = extent.byte_range.stop < span.segment.segment_size_in_bytes
-    if ends_early and decoder.next_offset < span.stop and not decoder.skipped:
-        raise IndexesCorrupt(
-            f"the offset index of {span.segment} leads to byte {extent.byte_range.stop} for offset {span.stop}, and "
-            f"the record batches before it end at offset {decoder.next_offset - 1}"
-        )

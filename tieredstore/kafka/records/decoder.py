@@ -75,6 +75,17 @@ class RecordDecoder:
         return min(max(self._reading.last_offset + 1, start), stop)
 
     @property
+    def offset_reached(self) -> int:
+        """One more than the last offset of the batches of the last log that were walked over."""
+        return 0 if self._reading is None else self._reading.last_offset + 1
+
+    @property
+    def stopped_at(self) -> int | None:
+        """The byte of the last log, a batch border, at which its reading stopped since all that follows is said to lie
+        at the stop offset or beyond; None where it went on to the end. Final once the iterator is exhausted."""
+        return self._reading.position if self._reading is not None and self._reading.is_stopped else None
+
+    @property
     def ended_in_zeros(self) -> bool:
         """Whether the last log ended in zeros, as a preallocated one does. Final once the iterator is exhausted."""
         return self._reading is not None and self._reading.ended_in_zeros

@@ -63,6 +63,11 @@ class LogReading:
         return self._in_zeros
 
     @property
+    def position(self) -> int:
+        """The byte of the log up to which batches were walked over."""
+        return self._position
+
+    @property
     def last_offset(self) -> int:
         """The last offset of the batches walked over, -1 before the first."""
         return self._scanner.last_offset
