@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import io
 import logging
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Final
 
 import typer
@@ -107,10 +108,16 @@ def version() -> None:
     sys.stdout.write(version_text() + "\n")
 
 
+@functools.cache
+def _command() -> Callable[..., object]:
+    """Made once: for a caller that runs many commands, as the tests do, it is most of what a command costs."""
+    return typer.main.get_command(app)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Errors of the library are one sentence on stderr; bugs are raised."""
     try:
-        app(args=arguments, prog_name="tieredstore")
+        _command()(args=arguments, prog_name="tieredstore")
     except SystemExit as done:
         code = done.code if isinstance(done.code, int) else int(done.code is not None)
     except TieredStoreError as error:
