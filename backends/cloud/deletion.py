@@ -5,20 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from tieredstore.errors import ObjectNotFound, TieredStoreError
+from tieredstore.process.deadline import Deadline, Stall
 from tieredstore.process.thread_pool import ThreadPool
 
 
-def delete_singly(keys: Sequence[str], delete: Callable[[str], object], parallelism: int) -> Sequence[TieredStoreError]:
-    """``delete`` each of the keys; the errors of those that still stand, an absent one not among them."""
+def delete_singly(
+    keys: Sequence[str], delete: Callable[[str, Deadline], object], parallelism: int, stall: Stall
+) -> Sequence[TieredStoreError]:
+    """``delete`` each of the keys; the errors of those that still stand, an absent one not among them.
+
+    Once the store has given no answer about any key for as long as ``stall`` allows, the rest is given up at once.
+    """
 
     def failure(key: str) -> TieredStoreError | None:
-        try:
-            delete(key)
-        except ObjectNotFound:
+        with stall.under_way() as deadline:
+            try:
+                delete(key, deadline)
+            except TieredStoreError as error:
+                if error.retryable:
+                    return error
+                stall.progress()
+                return None if isinstance(error, ObjectNotFound) else error
+            stall.progress()
             return None
-        except TieredStoreError as error:
-            return error
-        return None
 
     if not keys:
         return []

@@ -21,8 +21,8 @@ class CloudOptions:
     ``concurrency`` is how many requests the store's users run at once: the size of the connection pool.
 
     Of the time-outs ``call_timeout_s`` bounds one request with all its retries, ``attempt_timeout_s`` one try of it
-    (no limit of its own if None), ``upload_timeout_s`` a whole ``put``; ``connect_timeout_s`` and ``read_timeout_s``
-    bound each wait for the network, and so by how much the other three can be overrun.
+    (no limit of its own if None), ``stall_timeout_s`` the time in which an upload's requests get no byte to the store,
+    however long it takes as a whole; ``connect_timeout_s`` and ``read_timeout_s`` bound each wait for the network.
     """
 
     part_size: int = 26214400
@@ -31,7 +31,7 @@ class CloudOptions:
     attempts: int = 5
     call_timeout_s: float = CALL_TIMEOUT_S
     attempt_timeout_s: float | None = None
-    upload_timeout_s: float = 7200.0
+    stall_timeout_s: float = 600.0
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 30.0
     proxy: SocksProxy | None = None
@@ -58,6 +58,7 @@ class SharedOptions(TypedDict):
     concurrency: int
     call_timeout_s: float
     attempt_timeout_s: float | None
+    stall_timeout_s: float
     proxy: SocksProxy | None
 
 
@@ -67,5 +68,6 @@ def shared_options(settings: Settings, cloud: _Timeouts) -> SharedOptions:
         "concurrency": settings.requests_at_once,
         "call_timeout_s": seconds(cloud.api_call_timeout_ms) or CALL_TIMEOUT_S,
         "attempt_timeout_s": seconds(cloud.api_call_attempt_timeout_ms),
+        "stall_timeout_s": settings.upload_stall_timeout_ms / 1000,
         "proxy": SocksProxy.from_settings(settings.proxy),
     }

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import count, islice
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, Self, TypeVar
 
 from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
@@ -19,8 +19,16 @@ from tieredstore.backends.contract.bodies import byte_view
 from tieredstore.backends.contract.deletions import raise_failures
 from tieredstore.backends.contract.ranges import TooLargeError, check_small, is_empty_request
 from tieredstore.backends.http.deadlines import within
-from tieredstore.errors import AccessDenied, InvalidKey, ObjectNotFound, PreconditionFailed, TieredStoreError
-from tieredstore.process.deadline import Deadline
+from tieredstore.errors import (
+    AccessDenied,
+    InvalidKey,
+    ObjectNotFound,
+    PreconditionFailed,
+    StoreError,
+    StoreUnavailable,
+    TieredStoreError,
+)
+from tieredstore.process.deadline import Deadline, Stall
 from tieredstore.process.per_process import PerProcess
 from tieredstore.process.retry import Attempt, RetryPolicy
 
@@ -166,10 +174,11 @@ class CloudStore(ObjectStore, Generic[Client, Options]):
                 return self._writing(key, Condition(etag=etag)).write(cutter)
 
     def _writing(self, key: str, condition: Condition) -> Upload[Client, Options]:
-        deadline = Deadline.after(self.options.upload_timeout_s, self._retries.monotonic)
-        exists = partial(self._exists, key)
+        self._have_client("write")
+        stall = Stall(self.options.stall_timeout_s, self._retries.monotonic)
+        exists, deadline = partial(self._exists, key), self._retries.deadline
         return self._upload(
-            self.options, key, self.named(key), condition, self.call, self._translated, exists, deadline
+            self.options, key, self.named(key), condition, self.call, self._translated, exists, deadline, stall
         )
 
     def _exists(self, key: str) -> bool:
@@ -240,7 +249,9 @@ class CloudStore(ObjectStore, Generic[Client, Options]):
                     failures.append(error)
                 else:
                     valid[key] = None
-            failures += delete_batch(list(valid))
+            if valid:
+                self._have_client("delete")
+                failures += delete_batch(list(valid))
         raise_failures(failures)
 
     def head(self, key: str) -> ObjectInfo:
@@ -271,11 +282,33 @@ class CloudStore(ObjectStore, Generic[Client, Options]):
         self, operation: str, what: str, request: Callable[[Client], Result], deadline: Deadline | None = None
     ) -> Result:
         def once(attempt: Attempt) -> Result:
-            client = self._clients.get()
-            with within(attempt.deadline), self._translated(what):
-                return request(client)
+            with within(attempt.deadline):
+                client = self._clients.get()
+                try:
+                    with self._translated(what):
+                        return request(client)
+                except StoreUnavailable as error:
+                    # The network's own words ("timed out") do not say which time was up.
+                    reason = attempt.deadline.reason
+                    if attempt.deadline.remaining_s() > 0 or reason in str(error):
+                        raise
+                    raise type(error)(f"{error}; the call {reason}") from error
 
+        self._have_client(operation)
         return self._retries.call(operation, once, deadline=deadline)
+
+    def _have_client(self, operation: str) -> None:
+        """Open this process's client, if need be, by a deadline of its own: it may take longer than a short call may.
+
+        To import an SDK takes time, and to open its client may be to ask for a token.
+        """
+
+        def opened(attempt: Attempt) -> None:
+            with within(attempt.deadline):
+                self._clients.get()
+
+        if not self._clients.is_open:
+            self._retries.call(operation, opened)
 
     def _absence(self, error: MaybeNoBucket) -> TieredStoreError:
         """Whether the object is absent or its bucket: StoreError for the latter, which no other key would mend."""
@@ -288,21 +321,39 @@ class CloudStore(ObjectStore, Generic[Client, Options]):
             pass
         return ObjectNotFound(str(error))
 
+    def stall(self) -> Stall:
+        """How long a verb of several requests, one that begins now, may get nothing new: as long as a call lasts."""
+        return Stall(self._retries.timeout_s, self._retries.monotonic)
+
     def pages(
-        self, what: str, page: Callable[[Client, Token | None], tuple[Iterable[Item], Token | None]]
+        self, what: str, page: Callable[[Client, Token | None], tuple[Sequence[Item], Token | None]]
     ) -> Iterator[Item]:
-        """The items of all pages, lazily; ``page`` asks for one by the token that came with the one before it."""
-        token: Token | None = None
-        while True:
-            items, token = self.call("list", what, partial(_page_at, page, token))
+        """The items of all pages, lazily; ``page`` asks for one by the token that came with the one before it.
+
+        Pages without items have one deadline together, and a token that comes again is a StoreError: a listing brings
+        something new, or ends.
+        """
+        self._have_client("list")
+        stall = self.stall()
+        token = landmark = None
+        for number in count(1):
+            with stall.under_way() as deadline:
+                items, token = self.call("list", what, partial(_page_at, page, token), deadline=deadline)
+                if items:
+                    stall.progress()
             yield from items
             if not token:
                 return
+            if token == landmark:
+                raise StoreError(f"{what}: the store's listing goes in a circle: it gave a continuation token again")
+            # A circle of any length is noticed by a token that is kept for as many pages as came before it.
+            if number.bit_count() == 1:
+                landmark = token
 
 
 def _page_at(
-    page: Callable[[Client, Token | None], tuple[Iterable[Item], Token | None]], token: Token | None, client: Client
-) -> tuple[Iterable[Item], Token | None]:
+    page: Callable[[Client, Token | None], tuple[Sequence[Item], Token | None]], token: Token | None, client: Client
+) -> tuple[Sequence[Item], Token | None]:
     return page(client, token)
 
 

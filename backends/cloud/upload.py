@@ -13,7 +13,7 @@ from typing import ClassVar, Final, Generic, Protocol, TypeVar
 from tieredstore.backends.cloud.errors import PartsGone
 from tieredstore.backends.cloud.parts import Part, PartCutter
 from tieredstore.errors import ObjectNotFound, PreconditionFailed, StoreUnavailable
-from tieredstore.process.deadline import Deadline
+from tieredstore.process.deadline import Deadline, Stall
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -78,9 +78,10 @@ class Stored:
 
 @dataclass(frozen=True)
 class Upload(ABC, Generic[Client, Options]):
-    """One ``put`` or ``replace``: of which object, under which condition, and until when.
+    """One ``put`` or ``replace``: of which object, under which condition, and how long it may stand still.
 
-    ``call`` and ``translated`` are the store's; ``exists`` asks whether the object is there. Each write bears a
+    ``call`` and ``translated`` are the store's; ``exists`` asks whether the object is there; ``call_deadline`` is that
+    of a call that begins now. Each write bears a
     ``mark`` of its own: when an attempt's answer is lost and the next one is refused, the object tells whether it was
     ours. One that bears no mark at all counts as ours if its content is.
     """
@@ -92,7 +93,8 @@ class Upload(ABC, Generic[Client, Options]):
     call: Call[Client]
     translated: Callable[[str], AbstractContextManager[None]]
     exists: Callable[[], bool]
-    deadline: Deadline
+    call_deadline: Callable[[], Deadline]
+    stall: Stall
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     parts_gone: ClassVar[str] = "the upload is gone before it was completed"
@@ -123,11 +125,19 @@ class Upload(ABC, Generic[Client, Options]):
     def stored(self, client: Client) -> Stored:
         """The object that stands under the key, by one request that has no body to read."""
 
-    def step(self, request: Callable[[Client], Result], what: str | None = None) -> Result:
-        """One request of the write, tried again after passing failures; a broken condition is told as such."""
+    def step(
+        self, request: Callable[[Client], Result], what: str | None = None, deadline: Deadline | None = None
+    ) -> Result:
+        """One request of the write, tried again after passing failures; a broken condition is told as such.
+
+        ``deadline`` is that of several requests that are one step together.
+        """
         what = what or self.what
         try:
-            return self.call("write", what, request, deadline=self.deadline)
+            with self.stall.under_way() as end:
+                result = self.call("write", what, request, deadline=end.sooner(deadline))
+                self.stall.progress()
+                return result
         except PartsGone as error:
             raise StoreUnavailable(f"{what}: {self.parts_gone}: {error}") from error
         except (PreconditionFailed, ObjectNotFound) as error:
@@ -135,7 +145,12 @@ class Upload(ABC, Generic[Client, Options]):
                 raise
             raise PreconditionFailed(f"{what} {self.condition.broken}: nothing was written") from error
 
-    def finish(self, send: Callable[[Client], Stored], is_content: Callable[[Client, Stored], bool]) -> Stored:
+    def finish(
+        self,
+        send: Callable[[Client], Stored],
+        is_content: Callable[[Client, Stored], bool],
+        deadline: Deadline | None = None,
+    ) -> Stored:
         """The object that ``send``, the last request of the write, makes.
 
         Where it is refused and was tried before, the earlier answer may be what was lost: then the object is looked at.
@@ -156,7 +171,7 @@ class Upload(ABC, Generic[Client, Options]):
                 _logger.info("%s: was written by a try whose answer was lost (%s)", self.what, refusal)
                 return stored
 
-        return self.step(once)
+        return self.step(once, deadline=deadline)
 
     def _stored_if_ours(self, client: Client, is_content: Callable[[Client, Stored], bool]) -> Stored | None:
         try:

@@ -22,6 +22,7 @@ from tieredstore.backends.http.body import HttpAnswer
 from tieredstore.backends.http.ranges import answered_size, is_whole, range_header
 from tieredstore.errors import InvalidKey, StoreUnavailable, TieredStoreError
 from tieredstore.limits import MAX_INT64
+from tieredstore.process.deadline import Deadline
 
 if TYPE_CHECKING:
     from tieredstore.config import Settings
@@ -97,10 +98,14 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
 
     def _deletion(self) -> Callable[[Sequence[str]], Sequence[TieredStoreError]]:
         # The service runs the parts of a batch request no faster.
-        return partial(delete_singly, delete=self._delete, parallelism=self.options.delete_parallelism)
+        parallelism, stall = self.options.delete_parallelism, self.stall()
+        return partial(delete_singly, delete=self._delete, parallelism=parallelism, stall=stall)
 
-    def _delete(self, key: str) -> None:
-        self.call("delete", self.named(key), lambda client: client.blob(key).delete(retry=None))
+    def _delete(self, key: str, deadline: Deadline) -> None:
+        def request(client: GcsClient) -> None:
+            client.blob(key).delete(retry=None)
+
+        self.call("delete", self.named(key), request, deadline=deadline)
 
 
 def _check_crc(response: requests.Response, what: str, data: bytes | memoryview) -> None:

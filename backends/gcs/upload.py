@@ -107,9 +107,11 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
         mark = (blob.metadata or {}).get(WRITE_MARK)
         return Stored(str(blob.generation or 0), blob.size or 0, blob.crc32c, mark)
 
-    def finished(self, send: Callable[[GcsClient], Stored], size: int, crc: int) -> str:
+    def finished(
+        self, send: Callable[[GcsClient], Stored], size: int, crc: int, deadline: Deadline | None = None
+    ) -> str:
         """The etag of the object that ``send`` makes; ``size`` and ``crc`` are of all that the write sends."""
-        stored = self.finish(send, lambda _, stored: _is_of(stored, size, crc))
+        stored = self.finish(send, lambda _, stored: _is_of(stored, size, crc), deadline)
         if not _is_of(stored, size, crc):
             self.step(lambda client: self._remove(client, stored))
             raise self._damaged()
@@ -146,10 +148,12 @@ class _Session:
             self._url = self._upload.step(self._begin)
         self._crc = crc32c(part.data, self._crc)
         stop = self._persisted + len(part.data)
+        # Of the whole chunk: a server may take it bit by bit, and each bit is a request.
+        deadline = self._upload.call_deadline()
         if part.is_last:
-            return self._upload.finished(lambda client: self._end(client, part.data, stop), stop, self._crc)
+            return self._upload.finished(lambda client: self._end(client, part.data, stop), stop, self._crc, deadline)
         while self._persisted < stop:
-            self._upload.step(lambda client: self._continue(client, part.data, stop))
+            self._upload.step(lambda client: self._continue(client, part.data, stop), deadline=deadline)
         return None
 
     def cancel(self) -> None:

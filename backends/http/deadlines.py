@@ -35,3 +35,10 @@ def check_deadline(what: str) -> None:
     deadline = _deadline.get()
     if deadline is not None:
         deadline.check(what)
+
+
+def note_sent(position: int) -> None:
+    """So many bytes of the request's body have gone out: an upload stands still no more."""
+    deadline = _deadline.get()
+    if deadline is not None and deadline.part is not None:
+        deadline.part.reached(position)

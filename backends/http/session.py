@@ -17,8 +17,9 @@ from requests.adapters import HTTPAdapter
 
 from tieredstore.backends.base import Buffer
 from tieredstore.backends.contract.bodies import byte_view
-from tieredstore.backends.http.deadlines import PIECE_BYTES, check_deadline, current_deadline
+from tieredstore.backends.http.deadlines import PIECE_BYTES, check_deadline, current_deadline, note_sent
 from tieredstore.backends.http.proxies import SocksProxy
+from tieredstore.backends.http.sockets import BOUNDED_POOLS, close_pools
 from tieredstore.errors import StoreError, StoreUnavailable
 
 _METADATA_HOSTS: Final = ("169.254.169.254", "metadata.google.internal")
@@ -76,10 +77,19 @@ class BoundedAdapter(HTTPAdapter):
     def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **options: Any) -> None:
         """The pools, with our size of pieces."""
         super().init_poolmanager(connections, maxsize, block, blocksize=PIECE_BYTES, **options)
+        untyped: Any = self.poolmanager
+        untyped.pool_classes_by_scheme = BOUNDED_POOLS
 
     def proxy_manager_for(self, proxy: str, **options: Any) -> Any:
         """The pools behind a proxy, with our size of pieces."""
-        return super().proxy_manager_for(proxy, blocksize=PIECE_BYTES, **options)
+        manager = super().proxy_manager_for(proxy, blocksize=PIECE_BYTES, **options)
+        manager.pool_classes_by_scheme = _socks_pools() if proxy.lower().startswith("socks") else BOUNDED_POOLS
+        return manager
+
+    def close(self) -> None:
+        """Close all connections that nobody uses."""
+        for manager in (self.poolmanager, *self.proxy_manager.values()):
+            close_pools(manager)
 
     def send(self, request: requests.PreparedRequest, *args: Any, **options: Any) -> requests.Response:
         """Send, with our time-outs; a long body goes piece by piece."""
@@ -87,6 +97,13 @@ class BoundedAdapter(HTTPAdapter):
         options["timeout"] = self._limits.timeouts_s()
         request.body = _in_pieces(request.body)
         return super().send(request, *args, **options)
+
+
+def _socks_pools() -> dict[str, Any]:
+    # Needs PySocks, which only who sets a proxy has.
+    from tieredstore.backends.http.socks_sockets import SOCKS_POOLS  # noqa: PLC0415
+
+    return SOCKS_POOLS
 
 
 class StoreAdapter(BoundedAdapter):
@@ -143,11 +160,16 @@ class _PiecewiseBody:
 
     def __init__(self, views: Iterable[memoryview]) -> None:
         self._pieces = (view[at : at + PIECE_BYTES] for view in views for at in range(0, len(view), PIECE_BYTES))
+        self._sent = 0
 
     def read(self, _: int = -1) -> memoryview | bytes:
         """The next piece, not copied: of our size, whatever is asked for; empty at the end."""
+        # Asked for more, the pieces before have gone out.
+        note_sent(self._sent)
         check_deadline("sending the body")
-        return next(self._pieces, b"")
+        piece = next(self._pieces, b"")
+        self._sent += len(piece)
+        return piece
 
 
 def configured(session: AnySession, adapter: HTTPAdapter, proxy: SocksProxy | None) -> AnySession:

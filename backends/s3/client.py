@@ -13,6 +13,7 @@ from botocore.config import Config
 from botocore.credentials import CredentialProvider, CredentialResolver, Credentials
 
 from tieredstore.backends.http.proxies import SocksProxy
+from tieredstore.backends.s3.connections import bound_connections
 from tieredstore.backends.s3.credentials import chosen_credentials
 from tieredstore.backends.s3.errors import translated
 from tieredstore.backends.s3.options import Compatibility, S3Options
@@ -56,7 +57,9 @@ def open_client(options: S3Options) -> S3Client:
         _logger.warning("%s: the server's certificate is not checked", options.url)
     if options.legacy_md5:
         client.meta.events.register("before-call.s3.DeleteObjects", _md5_instead)
-    if options.proxy is not None:
+    if options.proxy is None:
+        bound_connections(client)
+    else:
         _through_proxy(client, options, options.proxy)
     return client
 

@@ -12,6 +12,7 @@ from tieredstore.backends.contract.keys import checked_key
 from tieredstore.backends.s3.errors import NotSupported, error_of
 from tieredstore.backends.s3.options import S3Options
 from tieredstore.errors import InvalidKey, TieredStoreError
+from tieredstore.process.deadline import Deadline, Stall
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -21,12 +22,16 @@ _NOT_FOR_XML: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ufffe\uffff]")
 
 
 class Deletion:
-    """One ``delete``: it knows whether the server has turned out to have no bulk delete. ``call`` is the store's."""
+    """One ``delete``: it knows whether the server has turned out to have no bulk delete.
 
-    def __init__(self, options: S3Options, identity: str, call: Call[S3Client]) -> None:
+    ``call`` is the store's; ``stall`` how long keys that go one by one may get no answer.
+    """
+
+    def __init__(self, options: S3Options, identity: str, call: Call[S3Client], stall: Stall) -> None:
         self._options = options
         self._identity = identity
         self._call = call
+        self._stall = stall
         self._has_bulk = True
 
     def failures(self, keys: Sequence[str]) -> Sequence[TieredStoreError]:
@@ -43,7 +48,8 @@ class Deletion:
             except TieredStoreError as error:
                 # The request as a whole failed, so each of its objects did.
                 failures += [error] * len(in_bulk)
-        return [*failures, *delete_singly(by_url, self._delete, self._options.upload_parallelism)]
+        singly = delete_singly(by_url, self._delete, self._options.upload_parallelism, self._stall)
+        return [*failures, *singly]
 
     def _bulk(self, keys: Sequence[str]) -> list[TieredStoreError]:
         named: Any = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
@@ -54,9 +60,11 @@ class Deletion:
         )
         return [_error_of_entry(entry) for entry in answer.get("Errors", ()) if entry.get("Code") != "NoSuchKey"]
 
-    def _delete(self, key: str) -> object:
-        what = f"{key!r} of {self._identity}"
-        return self._call("delete", what, lambda client: client.delete_object(Bucket=self._options.bucket, Key=key))
+    def _delete(self, key: str, deadline: Deadline) -> object:
+        def request(client: S3Client) -> object:
+            return client.delete_object(Bucket=self._options.bucket, Key=key)
+
+        return self._call("delete", f"{key!r} of {self._identity}", request, deadline=deadline)
 
 
 def _error_of_entry(entry: dict[str, Any]) -> TieredStoreError:

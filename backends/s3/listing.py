@@ -7,7 +7,7 @@ Their folders are asked for one by one and put in order here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from tieredstore.backends.base import AbandonedWrite, ObjectInfo
@@ -31,7 +31,7 @@ class Pages(Protocol):
     """``CloudStore.pages``."""
 
     def __call__(
-        self, what: str, page: Callable[[S3Client, Token | None], tuple[Iterable[Item], Token | None]]
+        self, what: str, page: Callable[[S3Client, Token | None], tuple[Sequence[Item], Token | None]]
     ) -> Iterator[Item]:
         """The items of all pages, lazily."""
         ...
@@ -85,7 +85,7 @@ class Listing:
         for page in self._pages(prefix, delimiter="/"):
             # A folder that is empty now lists itself, without an etag.
             entries += [info for info in _objects(page) if not (info.key.endswith("/") and info.etag in _NO_ETAG)]
-            entries += [entry["Prefix"] for entry in page.get("CommonPrefixes", ())]
+            entries += [_folder_below(prefix, entry["Prefix"]) for entry in page.get("CommonPrefixes", ())]
         # Text compares by code points, and so in the order of its UTF-8 bytes.
         return sorted(entries, key=lambda entry: entry if isinstance(entry, str) else entry.key)
 
@@ -103,10 +103,23 @@ class Listing:
             except InvalidKey:
                 # The server cannot hold a key that starts so, and says so.
                 return [], None
-            return [answer], answer.get("NextContinuationToken") if answer.get("IsTruncated") else None
+            following = answer.get("NextContinuationToken") if answer.get("IsTruncated") else None
+            # A page without keys is none, to who waits for one that brings something new.
+            return [answer] if _has_entries(answer) else [], following
 
         what = f"the keys of {self._bucket} that start with {prefix!r}"
         return self._ask(what, page)
+
+
+def _folder_below(prefix: str, folder: str) -> str:
+    """``folder``, which an answer names below ``prefix``; another one would be gone into for ever."""
+    if len(folder) <= len(prefix) or not folder.startswith(prefix):
+        raise StoreError(f"the store names the folder {folder!r:.200} below {prefix!r}")
+    return folder
+
+
+def _has_entries(page: dict[str, Any]) -> bool:
+    return bool(page.get("Contents") or page.get("CommonPrefixes"))
 
 
 def _is_by_folder(page: dict[str, Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from tieredstore.backends.http.deadlines import PIECE_BYTES, check_deadline
+from tieredstore.backends.http.deadlines import PIECE_BYTES, check_deadline, note_sent
 
 
 class PartBody(io.RawIOBase):
@@ -26,6 +26,8 @@ class PartBody(io.RawIOBase):
 
     def read(self, size: int | None = -1, /) -> Any:
         """The next bytes, as a view: more than asked for, where that is little."""
+        # Asked for more, the pieces before have gone out.
+        note_sent(self._position)
         check_deadline(self._what)
         # http.client asks for 16 KiB at a time, sends whatever it gets, and each of these rounds costs processor time.
         stop = len(self._data) if size is None or size < 0 else self._position + max(size, PIECE_BYTES)

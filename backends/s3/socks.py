@@ -6,27 +6,24 @@ that session. A test holds that requests pass the proxy, and that the proxy is g
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from botocore.awsrequest import AWSConnection
 from botocore.httpsession import URLLib3Session
-from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.contrib.socks import SOCKSConnection, SOCKSHTTPSConnection, SOCKSProxyManager
 
 from tieredstore.backends.http.proxies import SocksProxy
+from tieredstore.backends.http.sockets import BoundedConnection, close_pools, pools
+from tieredstore.backends.http.socks_sockets import BoundedSocksConnection
+from tieredstore.backends.s3.connections import WholeContinue, http_session
 from tieredstore.backends.s3.options import S3Options
-from tieredstore.errors import StoreError
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
 
-# Made by calls of `type`: the stubs of botocore and of urllib3 contradict each other about these bases.
-_CONNECTION: Final[Any] = type("S3SocksConnection", (AWSConnection, SOCKSConnection), {})
-_SECURE_CONNECTION: Final[Any] = type("S3SocksSecureConnection", (AWSConnection, SOCKSHTTPSConnection), {})
-_POOLS: Final[Any] = {
-    "http": type("S3SocksPool", (HTTPConnectionPool,), {"ConnectionCls": _CONNECTION}),
-    "https": type("S3SocksSecurePool", (HTTPSConnectionPool,), {"ConnectionCls": _SECURE_CONNECTION}),
-}
+_BEFORE: Final = (WholeContinue, BoundedSocksConnection, BoundedConnection, AWSConnection)
+_POOLS: Final = pools(SOCKSConnection, SOCKSHTTPSConnection, _BEFORE)
 
 
 def send_through(client: S3Client, options: S3Options, proxy: SocksProxy) -> None:
@@ -34,11 +31,9 @@ def send_through(client: S3Client, options: S3Options, proxy: SocksProxy) -> Non
 
     StoreError if this botocore is not built as the tested one: the setting is never ignored.
     """
-    endpoint: Any = getattr(client, "_endpoint", None)
-    if not isinstance(getattr(endpoint, "http_session", None), URLLib3Session):
-        raise StoreError("storage.proxy.host cannot be kept with this release of botocore: install the pinned one")
-    endpoint.http_session.close()
-    endpoint.http_session = _session(client, options, proxy)
+    http_session(client).close()
+    untyped: Any = client
+    untyped._endpoint.http_session = _session(client, options, proxy)
 
 
 def _session(client: S3Client, options: S3Options, proxy: SocksProxy) -> Any:
@@ -52,4 +47,5 @@ def _session(client: S3Client, options: S3Options, proxy: SocksProxy) -> Any:
     manager = SOCKSProxyManager(proxy.url, **session._get_pool_manager_kwargs())
     manager.pool_classes_by_scheme = _POOLS
     session._manager = manager
+    session.close = partial(close_pools, manager)
     return session

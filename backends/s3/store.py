@@ -92,7 +92,7 @@ class S3ObjectStore(CloudStore["S3Client", S3Options]):
         return listing.objects(prefix, start_after or "")
 
     def _deletion(self) -> Callable[[Sequence[str]], Sequence[TieredStoreError]]:
-        return Deletion(self.options, self.identity, self.call).failures
+        return Deletion(self.options, self.identity, self.call, self.stall()).failures
 
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
         """The unfinished multipart uploads, also those that are under way; of their sizes S3 tells nothing here.

@@ -125,11 +125,12 @@ class S3Upload(Upload["S3Client", S3Options]):
         """Take the parts back. What made it necessary is raised on, so a failure here is only logged."""
         target = {**self._target(), "UploadId": upload_id}
         try:
-            # An abort races with parts whose answers were lost and which the server is still writing. The upload's own
-            # deadline may be what failed it: these requests have theirs.
+            # An abort races with parts whose answers were lost and which the server is still writing. A deadline may be
+            # what failed the upload: these requests have their own.
+            deadline = self.call_deadline()
             for _ in range(_ABORTS):
-                self.call("abort", self.what, lambda client: aborted(client, target))
-                if self.call("abort", self.what, lambda client: _is_gone(client, target)):
+                self.call("abort", self.what, lambda client: aborted(client, target), deadline=deadline)
+                if self.call("abort", self.what, lambda client: _is_gone(client, target), deadline=deadline):
                     return
             _logger.warning("%s: parts of upload %s are still there", self.what, upload_id)
         except StoreError as error:

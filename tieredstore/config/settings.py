@@ -12,7 +12,7 @@ from tieredstore.config.encryption import EncryptionSettings
 from tieredstore.config.fetch import FetchSettings
 from tieredstore.config.fields import SettingsGroup, broken_rule
 from tieredstore.config.storage import BACKEND_CLASS, AzureSettings, GcsSettings, ProxySettings, S3Settings
-from tieredstore.config.values import BOOLEAN, PATH, choices, integer, string
+from tieredstore.config.values import BOOLEAN, PATH, choices, integer, long, string
 
 # Threads of a catalog's pool, which lies above this room and cannot be asked.
 _CATALOG_READERS: Final = 16
@@ -67,6 +67,12 @@ class Settings(SettingsGroup):
         default=None,
         alias="upload.rate.limit.bytes.per.second",
         description="Limit of all uploads of the process together; unset, none.",
+    )
+    upload_stall_timeout_ms: Annotated[int, long(1)] = Field(
+        default=600000,
+        alias="upload.stall.timeout.ms",
+        description="An upload fails when its requests got no byte to a cloud's store for so long; waits for the rate "
+        "limit do not count. Not of the plugin.",
     )
     transform_thread_pool_size: Annotated[int, integer(0, 1024)] = Field(
         default=0,

@@ -36,6 +36,11 @@ class PerProcess(Generic[Client]):
         self._client = None
         self._lock = threading.Lock()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether this process has its client."""
+        return self._client is not None
+
     def get(self) -> Client:
         """This process's client, made now if there is none."""
         client = self._client

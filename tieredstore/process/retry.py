@@ -58,7 +58,7 @@ class RetryPolicy:
         Any other error is raised at once: the same call would fail again. ``what`` names the operation in the log and
         in the final error; ``deadline`` is one of a larger operation that this is a part of.
         """
-        end = Deadline.after(self.timeout_s, self.monotonic).sooner(deadline)
+        end = self.deadline().sooner(deadline)
         number = 0
         while True:
             number += 1
@@ -74,6 +74,10 @@ class RetryPolicy:
                     RETRIES.labels(kind_of(error)).inc()
                 _logger.info("%s: try %d failed, next in %.2f s: %s", what, number, delay, error)
                 self.sleep(delay)
+
+    def deadline(self) -> Deadline:
+        """That of an operation that begins now."""
+        return Deadline.after(self.timeout_s, self.monotonic)
 
     def _deadline_of_attempt(self, end: Deadline) -> Deadline:
         if self.attempt_timeout_s is None:

@@ -86,6 +86,11 @@ class FaultyServer:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
+    @property
+    def open_connections(self) -> int:
+        """How many connections of clients are open."""
+        return len(self._connections)
+
     def steps(self) -> list[Step]:
         """What the requests so far were for."""
         return [asked.step for asked in list(self.asked)]

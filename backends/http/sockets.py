@@ -1,0 +1,200 @@
+"""Connections whose every wait ends by the deadline of the call that they work for.
+
+The time-outs of the libraries below are of one wait: a server that sends a byte before each of them is over, or one
+"100 Continue" after the other, keeps a call for ever, wherever the call happens to read: a header, a listing, the body
+of an error, a proxy's answer. So the socket itself looks at the deadline (``deadlines.within``) before each wait; no
+thread is needed for it. Only the look-up of a host's name cannot be cut short: the resolver has its own time-outs.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
+from urllib3.exceptions import ConnectTimeoutError, NameResolutionError, NewConnectionError
+from urllib3.util.connection import allowed_gai_family
+
+from tieredstore.backends.http.deadlines import current_deadline
+
+if TYPE_CHECKING:
+    _Connection = HTTPSConnection
+else:
+    # At run time it is only put before a class that has the methods.
+    _Connection = object
+
+AnySocket = TypeVar("AnySocket", bound=socket.socket)
+Result = TypeVar("Result")
+
+
+class _BoundedSocket:
+    """What is put before a class of sockets: each wait is no longer than the deadline is away."""
+
+    __slots__ = ()
+
+    def recv(self, *args: Any) -> Any:
+        """As of any socket."""
+        return within_deadline(self, _plain(super()).recv, *args)
+
+    def recv_into(self, *args: Any) -> Any:
+        """As of any socket."""
+        return within_deadline(self, _plain(super()).recv_into, *args)
+
+    def send(self, *args: Any) -> Any:
+        """As of any socket."""
+        return within_deadline(self, _plain(super()).send, *args)
+
+    def sendall(self, *args: Any) -> None:
+        """As of any socket."""
+        within_deadline(self, _plain(super()).sendall, *args)
+
+
+def _plain(base: object) -> Any:
+    """The class of sockets behind, whose methods ``_BoundedSocket`` cannot know."""
+    return base
+
+
+def within_deadline(sock: Any, operation: Callable[..., Result], *args: Any) -> Result:
+    """``operation`` on ``sock``, with its time-out or the time that is left, whichever is shorter."""
+    deadline = current_deadline()
+    if deadline is None:
+        return operation(*args)
+    left_s, timeout_s = deadline.remaining_s(), sock.gettimeout()
+    if left_s <= 0:
+        raise TimeoutError("the call's deadline has passed")
+    if timeout_s is not None and timeout_s <= left_s:
+        return operation(*args)
+    sock.settimeout(left_s)
+    try:
+        return operation(*args)
+    finally:
+        # The deadline of the connection's next request is another one.
+        sock.settimeout(timeout_s)
+
+
+@cache
+def _bounded_class(kind: type[socket.socket]) -> type[socket.socket]:
+    return type(f"Bounded{kind.__name__}", (_BoundedSocket, kind), {"__slots__": ()})
+
+
+def bounded(sock: Any) -> Any:
+    """``sock``, TLS or not, which from now on keeps to the deadline of the thread that uses it."""
+    # A socket that has shaken hands can be wrapped no more: its class is exchanged. TLS within TLS is no socket, but
+    # lies over one that is bounded.
+    if isinstance(sock, socket.socket) and not isinstance(sock, _BoundedSocket):
+        kind: Any = type(sock)
+        sock.__class__ = _bounded_class(kind)
+    return sock
+
+
+def connect_timeout_s(timeout_s: float | None) -> float | None:
+    """The time for making a connection: ``timeout_s``, or until the deadline; TimeoutError if that has passed."""
+    deadline = current_deadline()
+    if deadline is None:
+        return timeout_s
+    left_s = deadline.remaining_s()
+    if left_s <= 0:
+        raise TimeoutError("the call's deadline has passed")
+    return left_s if timeout_s is None else min(timeout_s, left_s)
+
+
+def first_connected(
+    host: str, port: int, family: int, connect: Callable[[Any, float | None], AnySocket], timeout_s: float | None
+) -> AnySocket:
+    """What ``connect`` makes of the first of the host's addresses (as of ``getaddrinfo``) that works.
+
+    It is given the time-out too. OSError of the last address otherwise. An unreachable host has as many time-outs as
+    addresses, so the deadline is looked at before each.
+    """
+    failures: list[OSError] = []
+    for address in socket.getaddrinfo(host.strip("[]"), port, family, socket.SOCK_STREAM):
+        left_s = connect_timeout_s(timeout_s)
+        try:
+            return connect(address, left_s)
+        except OSError as error:
+            failures = [error]
+    try:
+        raise failures[0] if failures else OSError("the host has no address")
+    finally:
+        # An error that its own frames hold would keep connections until the garbage is collected.
+        failures.clear()
+
+
+def opened(address: Any, timeout_s: float | None, options: Iterable[Any] | None, source: Any = None) -> socket.socket:
+    """A bounded socket that is connected to ``address``, which is an entry of ``getaddrinfo``."""
+    sock: socket.socket = bounded(socket.socket(*address[:3]))
+    try:
+        for option in options or ():
+            sock.setsockopt(*option)
+        sock.settimeout(timeout_s)
+        if source:
+            sock.bind(source)
+        sock.connect(address[4])
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+class BoundedConnection(_Connection):
+    """What is put before urllib3's connections, and classes made of them."""
+
+    def _new_conn(self) -> socket.socket:
+        def connect(address: Any, timeout_s: float | None) -> socket.socket:
+            return opened(address, timeout_s, self.socket_options, self.source_address)
+
+        try:
+            sock = first_connected(self._dns_host, self.port or 0, allowed_gai_family(), connect, self.timeout)
+        except socket.gaierror as error:
+            raise NameResolutionError(self.host, self, error) from error
+        except TimeoutError as error:
+            raise ConnectTimeoutError(self, f"Connection to {self.host} timed out") from error
+        except OSError as error:
+            raise NewConnectionError(self, f"Failed to establish a new connection: {error}") from error
+        sys.audit("http.client.connect", self, self.host, self.port)
+        return sock
+
+    def _connect_tls_proxy(self, hostname: str, sock: socket.socket) -> Any:
+        return bounded(_plain(super())._connect_tls_proxy(hostname, sock))
+
+    def connect(self) -> None:
+        """Connect; the proxy and TLS included."""
+        super().connect()
+        bounded(self.sock)
+
+
+def pools(
+    http: type[HTTPConnection] = HTTPConnection,
+    https: type[HTTPConnection] = HTTPSConnection,
+    before: tuple[type, ...] = (BoundedConnection,),
+) -> dict[str, Any]:
+    """Classes of pools by scheme, as pool managers have them: their connections are these, with ``before`` them."""
+    # By calls of `type`, since the stubs of the libraries contradict each other about the bases.
+    return {
+        scheme: type(
+            f"Bounded{pool.__name__}",
+            (pool,),
+            {"ConnectionCls": type(f"Bounded{kind.__name__}", (*before, kind), {})},
+        )
+        for scheme, pool, kind in (("http", HTTPConnectionPool, http), ("https", HTTPSConnectionPool, https))
+    }
+
+
+def close_pools(manager: Any) -> None:
+    """Close the idle connections of a pool manager, which only forgets its pools when it is cleared itself.
+
+    They would live on as long as an error does that holds an answer.
+    """
+    for key in manager.pools.keys():  # noqa: SIM118  it cannot be iterated over, but copies its keys
+        pool = manager.pools.get(key)
+        if pool is not None:
+            pool.close()
+    manager.clear()
+
+
+BOUNDED_POOLS: Final = pools()
+"""Those of plain connections, also to and through HTTP proxies."""

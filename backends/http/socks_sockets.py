@@ -1,0 +1,65 @@
+"""Bounded connections (see ``sockets``) through a SOCKS proxy. Needs PySocks."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from urllib3.contrib.socks import SOCKSConnection, SOCKSHTTPSConnection
+from urllib3.exceptions import ConnectTimeoutError, NewConnectionError
+
+from tieredstore.backends.http.sockets import BoundedConnection, bounded, first_connected, pools
+
+# It has no types.
+_socks: Final[Any] = importlib.import_module("socks")
+
+if TYPE_CHECKING:
+    _Connection = SOCKSHTTPSConnection
+else:
+    _Connection = object
+
+
+class BoundedSocksConnection(_Connection):
+    """What is put before urllib3's connections through a SOCKS proxy, after ``BoundedConnection``'s own methods."""
+
+    def _new_conn(self) -> Any:
+        options: Any = self._socks_options
+
+        try:
+            sock = first_connected(
+                options["proxy_host"], int(options["proxy_port"]), 0, self._through_proxy, self.timeout
+            )
+        except TimeoutError as error:
+            raise ConnectTimeoutError(self, f"Connection to {self.host} timed out") from error
+        except OSError as error:
+            # What the proxy refuses is one too.
+            raise NewConnectionError(self, f"Failed to establish a new connection: {error}") from error
+        sys.audit("http.client.connect", self, self.host, self.port)
+        return sock
+
+    def _through_proxy(self, address: Any, timeout_s: float | None) -> Any:
+        options: Any = self._socks_options
+        sock: Any = bounded(_socks.socksocket(*address[:3]))
+        try:
+            for option in self.socket_options or ():
+                sock.setsockopt(*option)
+            sock.settimeout(timeout_s)
+            sock.set_proxy(
+                options["socks_version"],
+                options["proxy_host"],
+                options["proxy_port"],
+                options["rdns"],
+                options["username"],
+                options["password"],
+            )
+            sock.connect((self.host.strip("[]"), self.port))
+        except BaseException as error:
+            sock.close()
+            cause = getattr(error, "socket_err", None)
+            raise cause or error from error
+        return sock
+
+
+SOCKS_POOLS: Final = pools(SOCKSConnection, SOCKSHTTPSConnection, (BoundedSocksConnection, BoundedConnection))
+"""Those of connections through a SOCKS proxy."""

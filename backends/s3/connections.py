@@ -1,0 +1,54 @@
+"""Bounded connections (see ``backends.http.sockets``) under botocore, which says "100-continue" in its own way.
+
+What is replaced is not public in botocore (seen in 1.44): the classes of the pools in the session of a client's
+endpoint. Tests hold that deadlines are kept and that requests pass the proxy.
+"""
+
+from __future__ import annotations
+
+import http.client
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from botocore.awsrequest import AWSHTTPConnection, AWSHTTPSConnection
+from botocore.httpsession import URLLib3Session
+
+from tieredstore.backends.http.sockets import BoundedConnection, close_pools, pools
+from tieredstore.errors import StoreError
+
+if TYPE_CHECKING:
+    from types_boto3_s3 import S3Client
+
+
+class WholeContinue:
+    """What is put before botocore's connections, since they look for the end of a "100 Continue" for ever."""
+
+    def _consume_headers(self, fp: Any) -> None:
+        while line := fp.readline():
+            if line == b"\r\n":
+                return
+        raise http.client.RemoteDisconnected("the connection ended within the headers of a 100 Continue")
+
+
+_POOLS: Final = pools(AWSHTTPConnection, AWSHTTPSConnection, (WholeContinue, BoundedConnection))
+
+
+def http_session(client: S3Client) -> Any:
+    """The HTTP session of ``client``; StoreError if this botocore is not built as the tested one."""
+    endpoint: Any = getattr(client, "_endpoint", None)
+    session = getattr(endpoint, "http_session", None)
+    if not isinstance(session, URLLib3Session) or not hasattr(session, "_pool_classes_by_scheme"):
+        raise StoreError("deadlines and proxies cannot be kept with this release of botocore: install the pinned one")
+    return session
+
+
+def bound_connections(client: S3Client) -> None:
+    """Let each wait of ``client`` for its server, or for the environment's proxy, end by the deadline of the call."""
+    session = http_session(client)
+    session._pool_classes_by_scheme = session._manager.pool_classes_by_scheme = _POOLS
+    session.close = partial(_close, session)
+
+
+def _close(session: Any) -> None:
+    for manager in (session._manager, *session._proxy_managers.values()):
+        close_pools(manager)

@@ -1,0 +1,209 @@
+"""Sockets under the clouds' SDKs: every wait ends by the deadline of the call, whatever stands before the store."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, nullcontext, suppress
+from http.client import RemoteDisconnected
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from tests.support.servers.kafka_certificates import issue, make_authority
+from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.gcs.options import Anonymous, GcsOptions
+from tieredstore.backends.gcs.store import GcsObjectStore
+from tieredstore.backends.http.deadlines import within
+from tieredstore.backends.http.proxies import SocksProxy
+from tieredstore.backends.http.sockets import bounded, first_connected
+from tieredstore.backends.s3.connections import WholeContinue, http_session
+from tieredstore.backends.s3.options import AccessKeys, S3Options
+from tieredstore.backends.s3.store import S3ObjectStore
+from tieredstore.errors import StoreError, StoreUnavailable
+from tieredstore.process.deadline import Deadline
+from tieredstore.process.retry import RetryPolicy
+
+TIMEOUT_S = 0.4
+GRACE_S = 4.0
+
+
+class Trickle:
+    """A server that answers each connection with ``first``, and then with ``drop`` again and again."""
+
+    def __init__(self, first: bytes, drop: bytes, context: ssl.SSLContext | None = None) -> None:
+        self._first, self._drop, self._context = first, drop, context
+        self._stopping = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def _accept(self) -> None:
+        while not self._stopping.is_set():
+            with suppress(OSError):
+                connection, _ = self._listener.accept()
+                self._threads.append(threading.Thread(target=self._serve, args=(connection,)))
+                self._threads[-1].start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            if self._context is not None:
+                connection = self._context.wrap_socket(connection, server_side=True)
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(self._first)
+                while not self._stopping.wait(0.01):
+                    connection.sendall(self._drop)
+
+    def close(self) -> None:
+        self._stopping.set()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(10)
+        self._listener.close()
+
+
+def make_s3(url: str, proxy: SocksProxy | None = None, *, certificate_check: bool = True) -> S3ObjectStore:
+    keys = AccessKeys("key", "secret")
+    options = S3Options(
+        "bucket", "us-east-1", url, path_style=True, credentials=keys, proxy=proxy, certificate_check=certificate_check
+    )
+    return S3ObjectStore(options, retries=RetryPolicy(timeout_s=TIMEOUT_S))
+
+
+def make_gcs(url: str, proxy: SocksProxy | None = None) -> GcsObjectStore:
+    return GcsObjectStore(GcsOptions("bucket", Anonymous(), url, proxy=proxy), retries=RetryPolicy(timeout_s=TIMEOUT_S))
+
+
+STORES: dict[str, Callable[..., ObjectStore]] = {"s3": make_s3, "gcs": make_gcs}
+"""One with botocore's connections, one with those of requests."""
+
+
+def assert_given_up(store: ObjectStore) -> None:
+    with closing(store):
+        started = time.monotonic()
+        with pytest.raises(StoreUnavailable):
+            store.get("key")
+        # To open the client has as long again.
+        assert time.monotonic() - started < 2 * TIMEOUT_S + GRACE_S
+
+
+@pytest.mark.parametrize("cloud", STORES)
+class TestBetweenHereAndTheStore:
+    def test_tls(self, cloud: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        authority = make_authority()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(issue(authority, "store").write(tmp_path / "store.pem"))
+        bundle = tmp_path / "authority.pem"
+        bundle.write_text(authority.certificate_pem)
+        for name in ("REQUESTS_CA_BUNDLE", "AWS_CA_BUNDLE"):
+            monkeypatch.setenv(name, str(bundle))
+        with closing(Trickle(b"HTTP/1.1 200 OK\r\nX-Dripping: ", b"x", context)) as server:
+            assert_given_up(STORES[cloud](f"https://127.0.0.1:{server.port}"))
+
+    def test_a_handshake(self, cloud: str) -> None:
+        # The beginning of a record of TLS.
+        with closing(Trickle(b"\x16\x03\x03\x40\x00\x02\x00\x3f\xf0", b"\x00")) as server:
+            assert_given_up(STORES[cloud](f"https://127.0.0.1:{server.port}"))
+
+    def test_a_tunnel_through_a_proxy(self, cloud: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        with closing(Trickle(b"HTTP/1.1 200 OK\r\n", b"X-Dripping: x\r\n")) as proxy:
+            monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{proxy.port}")
+            assert_given_up(STORES[cloud]("https://store.invalid"))
+
+    def test_a_proxy(self, cloud: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        with closing(Trickle(b"HTTP/1.1 200 OK\r\n", b"X-Dripping: x\r\n")) as proxy:
+            monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy.port}")
+            monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.port}")
+            assert_given_up(STORES[cloud]("http://store.invalid"))
+
+    def test_a_socks_proxy_s_answer(self, cloud: str) -> None:
+        # Connected, by way of a host whose name has 255 letters, each in time.
+        with closing(Trickle(b"\x05\x00\x05\x00\x00\x03\xff", b"x")) as proxy:
+            assert_given_up(STORES[cloud]("http://store.invalid", SocksProxy("127.0.0.1", proxy.port)))
+
+
+class TestASocket:
+    @pytest.fixture
+    def ours(self) -> Iterator[socket.socket]:
+        one, other = socket.socketpair()
+        with one, other:
+            one.settimeout(30)
+            yield bounded(one)
+
+    def test_waits_as_long_as_the_deadline_and_then_again_as_long_as_its_own_time_out(
+        self, ours: socket.socket
+    ) -> None:
+        for operation in (
+            lambda: ours.recv(1),
+            lambda: ours.recv_into(bytearray(1)),
+            lambda: ours.sendall(bytes(1 << 24)),
+        ):
+            with within(Deadline.after(0.05)), pytest.raises(TimeoutError):
+                operation()
+            assert ours.gettimeout() == 30
+
+    def test_does_not_wait_after_the_deadline(self, ours: socket.socket) -> None:
+        with within(Deadline.after(-1)), pytest.raises(TimeoutError, match="deadline"):
+            ours.send(b"x")
+
+    def test_keeps_its_own_time_out_where_that_is_shorter(self, ours: socket.socket) -> None:
+        ours.settimeout(0.05)
+        with within(Deadline.after(30)), pytest.raises(TimeoutError):
+            ours.recv(1)
+
+    def test_is_bounded_once(self, ours: socket.socket) -> None:
+        kind = type(ours)
+        assert type(bounded(ours)) is kind
+        assert kind.__mro__.count(socket.socket) == 1
+
+
+def test_all_addresses_of_a_host_have_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"192.0.2.{number}", 443)) for number in range(8)]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: addresses)
+    now = 0.0
+    given: list[float | None] = []
+
+    def unreachable(_: Any, timeout_s: float | None) -> socket.socket:
+        nonlocal now
+        given.append(timeout_s)
+        now += timeout_s or 0.0
+        raise TimeoutError
+
+    with within(Deadline(25.0, lambda: now)), pytest.raises(TimeoutError):
+        first_connected("store", 443, 0, unreachable, 10.0)
+    assert given == [10.0, 10.0, 5.0]
+    with pytest.raises(TimeoutError):
+        first_connected("store", 443, 0, unreachable, 10.0)
+    assert given[3:] == [10.0] * 8
+
+
+def test_the_next_address_is_tried() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def connect(address: Any, timeout_s: float | None) -> socket.socket:
+            if address[4][0] != "127.0.0.1":
+                raise ConnectionRefusedError
+            return socket.create_connection(address[4][:2], timeout_s)
+
+        first_connected("localhost", port, socket.AF_INET, connect, 5.0).close()
+
+
+def test_a_connection_that_ends_within_a_100_continue_is_not_read_for_ever() -> None:
+    for cut, expected in ((b"X-Header: x\r\n", pytest.raises(RemoteDisconnected)), (b"X: x\r\n\r\n", nullcontext())):
+        with expected:
+            WholeContinue()._consume_headers(BytesIO(cut))
+
+
+def test_a_botocore_that_is_built_otherwise_is_refused() -> None:
+    other: Any = requests
+    with pytest.raises(StoreError, match="botocore"):
+        http_session(other)

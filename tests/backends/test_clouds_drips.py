@@ -1,0 +1,133 @@
+"""``api.call.timeout`` holds for every verb of every cloud's store, however slowly a server's answer comes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from tests.support.fault_proxy import wait_until
+from tests.support.faulty_stores import PART_SIZES, SERVICES, store_on
+from tieredstore.backends.base import ObjectStore
+from tieredstore.errors import StoreUnavailable, TieredStoreError
+from tieredstore.testing.faulty_server.connection_ways import EVERY_STEP
+from tieredstore.testing.faulty_server.drip_ways import DRIP_WAYS, PAGE_WAYS
+from tieredstore.testing.faulty_server.server import FaultyServer
+from tieredstore.testing.faulty_server.service import Cloud, Step
+from tieredstore.testing.faulty_server.way import Must, Way
+
+TIMEOUT_S = 0.3
+GRACE_S = 4.0
+"""A busy machine's: without a deadline each of these calls goes on for ever."""
+
+PARTS = 2 * max(PART_SIZES.values())
+OBJECT = bytes(range(256)) * 4
+
+
+def _delete_many(store: ObjectStore) -> None:
+    # By twenty requests of Google's: all of them together have one deadline.
+    store.delete(f"object-{number}" for number in range(20))
+
+
+VERBS: dict[str, tuple[set[Step], Callable[[ObjectStore], object]]] = {
+    "put": ({Step.WRITE}, lambda store: store.put("other", b"small")),
+    "put in parts": ({Step.BEGIN, Step.PART, Step.COMPLETE}, lambda store: store.put("parts", iter([bytes(PARTS)]))),
+    "replace": ({Step.WRITE}, lambda store: store.replace("other", b"new", "1")),
+    "get": ({Step.READ}, lambda store: store.get("object")),
+    "get of a range": ({Step.READ}, lambda store: store.get("object", 1, 900)),
+    "get_small": ({Step.READ}, lambda store: store.get_small("object", 1 << 20)),
+    "get_into": ({Step.READ}, lambda store: store.get_into("object", 0, bytearray(len(OBJECT)))),
+    "head": ({Step.HEAD}, lambda store: store.head("object")),
+    "list": ({Step.LIST}, lambda store: list(store.list("o"))),
+    "delete": ({Step.DELETE, Step.BULK}, _delete_many),
+    "abandoned_writes": ({Step.UPLOADS}, lambda store: list(store.abandoned_writes("o"))),
+}
+
+
+@pytest.fixture(scope="module", params=list(Cloud), ids=lambda cloud: cloud.value)
+def dripping(request: pytest.FixtureRequest) -> Iterator[tuple[FaultyServer, ObjectStore]]:
+    cloud: Cloud = request.param
+    server = FaultyServer(SERVICES[cloud]())
+    # The time-outs of one wait are as long as they are by default.
+    with server, closing(store_on(server, timeout_s=TIMEOUT_S, connect_timeout_s=10, read_timeout_s=30)) as store:
+        with suppress(TieredStoreError):
+            # To open a client may take longer.
+            store.head("object")
+        yield server, store
+        assert threads_of_ours() == []
+        store.close()
+        assert wait_until(lambda: server.open_connections == 0)
+
+
+def threads_of_ours() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("tieredstore")]
+
+
+def _is_lied_to(verb: str, way: Way, cloud: Cloud) -> bool:
+    steps = VERBS[verb][0] - ({Step.BULK, Step.UPLOADS} if cloud is Cloud.GCS else set())
+    return bool(steps & set(way.steps)) and (verb, cloud) != ("abandoned_writes", Cloud.GCS)
+
+
+def _outcome(store: ObjectStore, verb: str) -> tuple[str, float, object]:
+    started = time.monotonic()
+    try:
+        answer = VERBS[verb][1](store)
+    except Exception as error:  # noqa: BLE001  the test looks at its class
+        answer = error
+    return verb, time.monotonic() - started, answer
+
+
+@pytest.mark.parametrize("way", PAGE_WAYS, ids=lambda way: way.name)
+def test_a_listing_brings_something_new_or_ends(dripping: tuple[FaultyServer, ObjectStore], way: Way) -> None:
+    server, store = dripping
+    for verb in (verb for verb in VERBS if _is_lied_to(verb, way, server.service.cloud)):
+        server.forget()
+        server.lie(way)
+        _, took_s, outcome = _outcome(store, verb)
+        assert type(outcome) is way.must.error, outcome
+        assert took_s < TIMEOUT_S + GRACE_S
+        if way.must is Must.REFUSED:
+            assert "continuation token again" in str(outcome)
+            assert len(server.asked) < 9
+        else:
+            assert took_s > 0.9 * TIMEOUT_S
+
+
+@pytest.mark.parametrize("way", DRIP_WAYS, ids=lambda way: way.name)
+def test_no_verb_waits_longer_than_its_call_s_timeout(dripping: tuple[FaultyServer, ObjectStore], way: Way) -> None:
+    server, store = dripping
+    server.forget()
+    server.service.objects.write("object", OBJECT, {})
+    server.lie(way)
+    verbs = [verb for verb in VERBS if _is_lied_to(verb, way, server.service.cloud)]
+    with ThreadPoolExecutor(len(verbs)) as pool:
+        outcomes = list(pool.map(partial(_outcome, store), verbs))
+    for verb, took_s, outcome in outcomes:
+        assert type(outcome) is StoreUnavailable, (verb, outcome)
+        assert "deadline" in str(outcome)
+        assert took_s < TIMEOUT_S + GRACE_S, verb
+    if set(way.steps) == set(EVERY_STEP):
+        # None is kept open for other requests.
+        assert wait_until(lambda: server.open_connections == 0)
+
+
+def test_pages_without_objects_are_passed_over(dripping: tuple[FaultyServer, ObjectStore]) -> None:
+    server, store = dripping
+    server.forget()
+    server.service.objects.write("object", OBJECT, {})
+    empty = iter(range(5))
+    of_empty_pages = PAGE_WAYS[0].answer
+    once = replace(
+        PAGE_WAYS[0], answer=lambda exchange: of_empty_pages(exchange) if next(empty, None) else exchange.honest()
+    )
+    next(empty)
+    server.lie(once)
+    outcome = _outcome(store, "list")
+    server.be_honest()
+    assert outcome[2] == list(store.list("o"))
