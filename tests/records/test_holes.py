@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.support.golden_records import rows_of
 from tests.support.stored_records import StoredTopic, plain_batch
 from tieredstore.errors import BatchCorrupt, CorruptData, DataLoss, IndexesCorrupt
-from tieredstore.records import ReadSettings, RecordReader
+from tieredstore.records import AtTime, ReadSettings, RecordReader
 from tieredstore.testing.segments import PARTITION
 
 REPORT = ReadSettings(on_data_loss="report")
@@ -200,3 +200,32 @@ def test_a_damaged_batch_fails_or_is_left_out_and_reported(
     (skipped,) = read.report.skipped
     assert (skipped.segment, skipped.batch.base_offset) == (topic.copied[0], 10)
     assert caplog.messages == [str(skipped)]
+
+
+@pytest.mark.parametrize("bit", [0, 2, 4, 7, 8])
+def test_a_wrong_base_offset_never_ends_a_read_early(topic: StoredTopic, bit: int) -> None:
+    """No checksum covers it, and one behind the end of what is read looks like that end."""
+    topic.copy_plain(0, 200, batch=5)
+    batch = topic.copied[0].segment_size_in_bytes // 40
+    catalog = topic.catalog()
+    reader = RecordReader(topic.manager, catalog, ReadSettings(columns=["offset"]))
+    for number in range(0, 40, 2):
+        log_key, whole = overwritten(topic, number * batch + 7 - bit // 8, bit % 8)
+        for start, stop in ((32, 151), (35, 150), (AtTime(32), 151), (150, None)):
+            wanted = range(start.timestamp_ms if isinstance(start, AtTime) else start, stop or 200)
+            try:
+                with reader.read("events", 0, start, stop) as read:
+                    offsets = [row["offset"] for records in read for row in records.to_pylist()]
+            except CorruptData as error:
+                assert "events-0" in str(error)  # noqa: PT017 - right records are the other way to pass
+            else:
+                assert offsets == list(wanted)
+        topic.store.put(log_key, whole)
+
+
+def overwritten(topic: StoredTopic, byte: int, bit: int) -> tuple[str, bytes]:
+    """Flip a bit of the only log; returns its key and what it was."""
+    (key,) = [info.key for info in topic.store.list() if info.key.endswith(".log")]
+    whole = topic.store.get(key)
+    overwrite_log(topic, bytes([whole[byte] ^ 1 << bit]), at=byte)
+    return key, whole

@@ -1,0 +1,233 @@
+"""Every bit of manifests and batch headers, flipped: the records are right, or there is an error, or the table says so.
+
+``NOTICED`` is a table of docs/format.md. `make soak` flips every bit; here are samples of each place.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from tests.support.cli_process import tieredstore
+from tests.support.damaged_buckets import (
+    ERROR,
+    HEADER_PLACES,
+    OTHER,
+    OTHER_EPOCHS,
+    RIGHT,
+    DamagedBucket,
+    header_bits,
+)
+from tests.support.golden_data import GoldenSegment, case_path, segments
+from tests.support.paths import REPOSITORY
+from tests.support.record_batches import message, message_set
+from tests.support.spark_tasks import reader_of, rows_of_reader
+from tests.support.stored_records import StoredTopic
+from tieredstore.errors import BatchCorrupt, TieredStoreError
+from tieredstore.kafka.batches import CompressionType
+from tieredstore.records import ReadSettings
+from tieredstore.testing.segments import Record, build_batch
+
+HEADERS: Final = ("01-none", "06-codec-gzip-createtime", "07-txn", "11-single-record", "12-smallbatch")
+"""Cases whose logs are stored as they were."""
+
+MANIFESTS: Final = ("01-none", "02-zstd-onechunk", "07-txn", "11-single-record")
+
+MOST_IN_SOAK: Final = 4200
+"""Bits of one place in one segment: all but for segments of hundreds of batches, and but for what a checksum covers."""
+
+FORMAT: Final = (REPOSITORY / "docs" / "format.md").read_text()
+_TIME: Final = rb'"maxTimestampMs":(\d+)'
+
+
+class Row(NamedTuple):
+    """A place, what may come of its flips by any way of reading but by a time, and what by a time."""
+
+    place: str
+    outcomes: frozenset[str]
+    by_time: frozenset[str]
+
+
+def _row(place: str, outcomes: set[str], by_time: set[str] | None = None) -> Row:
+    return Row(place, frozenset(outcomes), frozenset(outcomes if by_time is None else by_time))
+
+
+NOTICED: Final = [
+    _row("base offset", {ERROR, RIGHT}),
+    _row("length", {ERROR, RIGHT}),
+    _row("partition leader epoch", {OTHER_EPOCHS, RIGHT}),
+    _row("magic", {ERROR, RIGHT}),
+    _row("CRC, and what it covers", {ERROR, RIGHT}),
+    _row("maxTimestampMs of the manifest", {ERROR, RIGHT}, {ERROR, OTHER, RIGHT}),
+    _row("all else of the manifest", {ERROR, RIGHT}),
+]
+ROWS: Final = {row.place: row for row in NOTICED}
+
+
+@pytest.fixture(scope="module")
+def buckets() -> Iterator[dict[str, DamagedBucket]]:
+    opened = {case: DamagedBucket(case) for case in sorted({*HEADERS, *MANIFESTS, "03-enc"})}
+    yield opened
+    for bucket in opened.values():
+        bucket.close()
+
+
+def check(bucket: DamagedBucket, segment: GoldenSegment, suffix: str, bits: list[int], row: Row) -> None:
+    for bit in bits:
+        for reading, outcome in bucket.outcomes(segment, suffix, bit).items():
+            allowed = row.by_time if reading == "by time" else row.outcomes
+            assert outcome in allowed, f"{segment}: bit {bit} of .{suffix}, read {reading}: {outcome}"
+
+
+def manifest_bits(segment: GoldenSegment) -> dict[str, list[int]]:
+    """By the rows of the table."""
+    raw = segment.stored("rsm-manifest").read_bytes()
+    match = re.search(_TIME, raw)
+    assert match is not None
+    times = range(8 * match.start(1), 8 * match.end(1))
+    return {
+        "maxTimestampMs of the manifest": list(times),
+        "all else of the manifest": [bit for bit in range(8 * len(raw)) if bit not in times],
+    }
+
+
+def sample(bits: list[int], seed: object, count: int) -> list[int]:
+    return bits if len(bits) <= count else random.Random(str(seed)).sample(bits, count)
+
+
+@pytest.mark.parametrize("place", list(HEADER_PLACES))
+@pytest.mark.parametrize("case", HEADERS)
+def test_flipped_bits_of_batch_headers_lose_nothing_in_silence(
+    buckets: dict[str, DamagedBucket], case: str, place: str
+) -> None:
+    for segment in segments(case)[:2]:
+        check(buckets[case], segment, "log", sample(list(header_bits(segment, place)), place, 2), ROWS[place])
+
+
+@pytest.mark.parametrize("case", MANIFESTS)
+def test_flipped_bits_of_manifests_lose_nothing_in_silence(buckets: dict[str, DamagedBucket], case: str) -> None:
+    for segment in segments(case)[:2]:
+        for place, bits in manifest_bits(segment).items():
+            check(buckets[case], segment, "rsm-manifest", sample(bits, segment, 4), ROWS[place])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("segment", [segment for case in HEADERS for segment in segments(case)], ids=str)
+def test_every_bit_of_the_batch_headers(buckets: dict[str, DamagedBucket], segment: GoldenSegment) -> None:
+    for place in HEADER_PLACES:
+        bits = list(header_bits(segment, place))
+        check(buckets[segment.case], segment, "log", sample(bits, place, MOST_IN_SOAK), ROWS[place])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("segment", [segment for case in MANIFESTS for segment in segments(case)], ids=str)
+def test_every_bit_of_every_manifest(buckets: dict[str, DamagedBucket], segment: GoldenSegment) -> None:
+    for place, bits in manifest_bits(segment).items():
+        check(buckets[segment.case], segment, "rsm-manifest", bits, ROWS[place])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("segment", segments("03-enc"), ids=str)
+def test_many_bits_of_the_manifests_of_encrypted_segments(
+    buckets: dict[str, DamagedBucket], segment: GoldenSegment
+) -> None:
+    """Their private keys make each try slow."""
+    for place, bits in manifest_bits(segment).items():
+        check(buckets[segment.case], segment, "rsm-manifest", sample(bits, segment, MOST_IN_SOAK), ROWS[place])
+
+
+class Folder:
+    """A golden bucket in a folder, for front ends that open their store by themselves."""
+
+    def __init__(self, case: str, folder: Path) -> None:
+        self.topic = segments(case)[0].topic
+        self.segments = segments(case)
+        self.root = folder / case
+        for path in (case_path(case) / "store").rglob("*"):
+            if path.is_file():
+                target = self.root / path.relative_to(case_path(case) / "store")
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(path.read_bytes())
+
+    def flips(self, count: int) -> Iterator[None]:
+        """One flipped bit after the other, of base offsets and of manifests but for their times; always the same."""
+        source = random.Random(7)
+        for number in range(count):
+            segment = source.choice(self.segments)
+            if number % 2:
+                path, bits = self.root / f"{segment.main_path}.log", list(header_bits(segment, "base offset"))
+            else:
+                path = self.root / f"{segment.main_path}.rsm-manifest"
+                bits = manifest_bits(segment)["all else of the manifest"]
+            whole, bit = path.read_bytes(), source.choice(bits)
+            damaged = bytearray(whole)
+            damaged[bit // 8] ^= 1 << bit % 8
+            path.write_bytes(damaged)
+            yield
+            path.write_bytes(whole)
+
+
+def cat(folder: Folder) -> tuple[int, list[Any]]:
+    done = tieredstore("cat", folder.topic, "--json", "--store", folder.root.as_uri())
+    return done.code, [json.loads(line) for line in done.text.splitlines()]
+
+
+@pytest.mark.parametrize("count", [12, pytest.param(1000, marks=pytest.mark.soak)], ids=["some", "many"])
+def test_cat_shows_all_records_or_fails(tmp_path: Path, count: int) -> None:
+    folder = Folder("11-single-record", tmp_path)
+    code, whole = cat(folder)
+    assert (code, len(whole)) == (0, 3)
+    for _ in folder.flips(count):
+        code, rows = cat(folder)
+        assert code in (3, 4) or (code, rows) == (0, whole)
+
+
+def test_spark_gives_all_records_or_fails(tmp_path: Path) -> None:
+    """Twenty flips, as Spark's Python processes read them, without a JVM."""
+    folder = Folder("07-txn", tmp_path)
+    options = {"subscribe": folder.topic, "storage.backend.class": "filesystem", "storage.root": str(folder.root)}
+    whole = rows_of_reader(reader_of(options))
+    for _ in folder.flips(20):
+        try:
+            rows = rows_of_reader(reader_of(options))
+        except TieredStoreError:
+            continue
+        assert rows == whole
+
+
+OLD_SET: Final = "offset of the compressed message set (magic 0, 1) that a log begins with, 0 instead"
+
+
+@pytest.mark.parametrize(("base", "outcome"), [(0, OTHER), (64, ERROR)])
+def test_an_old_message_set_that_counts_from_nothing_is_known_where_its_segment_begins_later(
+    tmp_path: Path, base: int, outcome: str
+) -> None:
+    """No checksum covers the offset, and 0 is what clients sent: the messages count from 0 then, as in Java."""
+    inner = b"".join(message(1, at, b"value", timestamp=at) for at in range(5))
+    # As compaction leaves it: the first offsets of the segment have no message.
+    batches = [message_set(1, base + 16, inner, CompressionType.GZIP), build_batch([Record(b"v")], base + 17)]
+    with closing(StoredTopic(tmp_path)) as topic:
+        topic.copy(base, batches)
+        (key,) = [info.key for info in topic.store.list() if info.key.endswith(".log")]
+        log = topic.store.get(key)
+        topic.store.put(key, bytes(8) + log[8:])
+        reader = topic.reader(ReadSettings(columns=["offset"]))
+        if outcome == ERROR:
+            with pytest.raises(BatchCorrupt, match="begins at offset 0"):
+                list(reader.read("events", 0))
+        else:
+            assert [row["offset"] for batch in reader.read("events", 0) for row in batch.to_pylist()] == [*range(5), 17]
+    assert f"| {OLD_SET} | error, but other records in a segment that begins at offset 0 | the same |" in FORMAT
+
+
+def test_the_documentation_has_this_table() -> None:
+    for row in NOTICED:
+        cells = (" or ".join(sorted(outcomes)) for outcomes in (row.outcomes, row.by_time))
+        assert f"| {row.place} | {' | '.join(cells)} |" in FORMAT
