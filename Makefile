@@ -23,9 +23,10 @@ demo: $(VENV)/installed ## real Kafka segments into a store (STORE=filesystem or
 	@$(BIN)/python -m scripts.toolchain demo
 	$(BIN)/python examples/demo.py --store $(STORE)
 
-# Coverage of product code by branch; it must not fall under the floor in pyproject.toml.
+# Coverage of product code by branch; it must not fall under the floor in pyproject.toml. Many tests wait, for a server or
+# for Spark: on two cores a third worker computes meanwhile.
 test: static $(VENV)/servers/installed ## everything CI runs
-	$(BIN)/python -m pytest --numprocesses 2 -p tests.support.coverage --durations=40 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses 3 -p tests.support.coverage --durations=40 $(PYTEST_ARGS)
 
 # The type checkers take a core each.
 static: toolchain
@@ -59,7 +60,7 @@ unit: $(VENV)/installed ## the tests that need no server, no Spark and no proces
 	$(BIN)/python -m pytest --numprocesses 2 -m "not (server or broker or spark or slow or soak)" $(PYTEST_ARGS)
 
 soak: toolchain $(VENV)/servers/installed ## what make test has no time for: docs/testing.md
-	TIEREDSTORE_SOAK=1 $(BIN)/python -m pytest --numprocesses 2 -m "soak or hypothesis or slow" $(PYTEST_ARGS)
+	TIEREDSTORE_SOAK=1 $(BIN)/python -m pytest --numprocesses 2 --timeout 3600 -o faulthandler_timeout=3000 -m "soak or hypothesis or slow" $(PYTEST_ARGS)
 
 asan: $(VENV)/installed ## damaged batches against a kernel built with AddressSanitizer
 	tests/asan/run $(BIN)/python 10000

@@ -13,6 +13,7 @@ from tests.support.cli_process import environment
 from tests.support.golden_data import segments
 from tests.support.golden_records import expected_rows
 from tests.support.paths import REPOSITORY
+from tests.support.spark_session import jvm_of_seconds
 
 QUERIED = [("none", 0, "01-none"), ("none", 1, "01-none"), ("smallbatch", 0, "12-smallbatch"), ("txn", 0, "07-txn")]
 
@@ -26,7 +27,7 @@ def test_the_demo_brings_every_segment_back_identical_and_queries_them(store: st
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        env=environment(),
+        env=environment(**jvm_of_seconds(tmp_path)),
         check=False,
         timeout=580,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,13 @@ import matplotlib.image
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
+from examples import topic_by_minute
 from examples.topic_by_minute import MINUTE, plot, shown_times, steps
 from tests.support.cli_process import environment, write_settings
 from tests.support.paths import REPOSITORY
+from tests.support.spark_session import jvm_of_seconds
 from tieredstore.config import load_settings
 from tieredstore.model import Uuid
 from tieredstore.remote import RemoteStorageManager
@@ -40,11 +44,11 @@ def fill_store(folder: Path) -> Path:
     return settings
 
 
-def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "examples/topic_by_minute.py", *map(str, arguments)],
         cwd=REPOSITORY,
-        env=environment(),
+        env=environment(**jvm_of_seconds(folder)),
         capture_output=True,
         text=True,
         check=False,
@@ -55,7 +59,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_a_topic_is_counted_by_minute_and_plotted(tmp_path: Path) -> None:
     output = tmp_path / "by-minute.png"
-    done = run(fill_store(tmp_path), PARTITION.topic, output)
+    done = run(tmp_path, fill_store(tmp_path), PARTITION.topic, output)
     assert done.returncode == 0, done.stderr
     head, *table, blank, last = done.stdout.splitlines()
     assert (head.split(), blank) == (["minute", "(UTC)", "records"], "")
@@ -65,13 +69,17 @@ def test_a_topic_is_counted_by_minute_and_plotted(tmp_path: Path) -> None:
     assert output.read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
-def test_a_topic_that_is_not_there_is_said_in_one_sentence(tmp_path: Path) -> None:
+def test_a_topic_that_is_not_there_is_said_in_one_sentence(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     output = tmp_path / "by-minute.png"
-    done = run(fill_store(tmp_path), "nope", output)
-    assert done.returncode == 1
-    assert "there is no nope in the bucket" in done.stderr
-    assert "Traceback" not in done.stderr
+    monkeypatch.setattr(topic_by_minute, "local_spark", lambda _: nullcontext(spark))
+    monkeypatch.setattr(sys, "argv", ["topic_by_minute.py", str(fill_store(tmp_path)), "nope", str(output)])
+    with pytest.raises(SystemExit) as ended:
+        topic_by_minute.main()
+    assert isinstance(ended.value.code, str)  # which Python prints, and exits with 1
+    assert "there is no nope in the bucket" in ended.value.code
+    assert "Traceback" not in ended.value.code
     assert not output.exists()
 
 

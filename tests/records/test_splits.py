@@ -19,11 +19,14 @@ from tieredstore.remote import RemoteStorageManager
 ISOLATIONS: tuple[Isolation, ...] = ("read_uncommitted", "read_committed")
 PARTITIONS = [(case, partition) for case in CASES for partition in partitions_of(case)]
 SIZES = [5_000, 20_000, 70_000, 300_000, 1 << 30]
+LEFT_TO_SOAK = (20_000, 300_000)
 
 
 @pytest.mark.parametrize(("case", "partition"), PARTITIONS)
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-@pytest.mark.parametrize("max_split_bytes", SIZES)
+@pytest.mark.parametrize(
+    "max_split_bytes", [pytest.param(size, marks=[pytest.mark.soak] if size in LEFT_TO_SOAK else []) for size in SIZES]
+)
 def test_a_whole_topic_in_splits_is_what_the_java_consumer_read(
     case: str, partition: int, isolation: Isolation, max_split_bytes: int
 ) -> None:

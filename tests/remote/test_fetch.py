@@ -260,7 +260,7 @@ def huge(
     return metadata, FilesystemObjectStore(root)
 
 
-@pytest.mark.parametrize("chunk_size", [4 << 20, pytest.param(1 << 30, marks=pytest.mark.slow), 3_000_001])
+@pytest.mark.parametrize("chunk_size", [4 << 20, pytest.param(1 << 30, marks=pytest.mark.soak), 3_000_001])
 def test_the_end_that_the_plugin_cannot_read_is_read(tmp_path: Path, chunk_size: int) -> None:
     marks = {MAX_INT32 - 9: b"last bytes", MAX_INT32 - (4 << 20) + 1: b"last chunk", 2**30 - 2: b"middle"}
     marks = {position: mark[: MAX_INT32 - position] for position, mark in marks.items()}

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +36,12 @@ JVM: Mapping[str, str] = {
 def environment() -> dict[str, str]:
     """What the environment of a driver must have: this interpreter for the workers, and the loopback interface."""
     return {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(REPOSITORY)}
+
+
+def jvm_of_seconds(folder: Path) -> dict[str, str]:
+    """More for the environment of a process that starts a Spark of its own: ``JVM``, by a file in ``folder``."""
+    (folder / "spark-defaults.conf").write_text("".join(f"{name} {value}\n" for name, value in JVM.items()))
+    return {"SPARK_CONF_DIR": str(folder)}
 
 
 @pytest.fixture(scope="session")
