@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -61,13 +62,33 @@ def test_sizes_that_are_weak_or_absurd_are_refused(bits: str, tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
-    done = tieredstore("keys", "generate", "k", "-d", tmp_path / "no", "--bits", 2048)
-    assert done.code == 2
-    assert (
-        done.stderr
-        == f"tieredstore: {tmp_path / 'no' / 'k.private.pem'} cannot be written: No such file or directory\n"
-    )
+def test_a_folder_that_is_not_there_is_made(tmp_path: Path) -> None:
+    folder = tmp_path / "etc" / "keys"
+    assert tieredstore("keys", "generate", "k", "-d", folder, "--bits", 2048).code == 0
+    assert {path.name for path in folder.iterdir()} == {"k.private.pem", "k.public.pem"}
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = tieredstore("keys", "generate", "k", "-d", tmp_path / "file" / "keys", "--bits", 2048)
+    assert (done.code, done.stdout) == (2, b"")
+    assert done.stderr == f"tieredstore: folder {tmp_path / 'file' / 'keys'} cannot be made: Not a directory\n"
+
+
+@pytest.mark.parametrize("synced", [0, 1], ids=["private", "public"])
+def test_a_pair_that_was_not_finished_leaves_no_file(
+    synced: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    descriptors: list[int] = []
+
+    def interrupted_sync(descriptor: int) -> None:
+        descriptors.append(descriptor)
+        if len(descriptors) > synced:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupted_sync)
+    assert tieredstore("keys", "generate", "k", "-d", tmp_path, "--bits", 2048).code == 130
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_keys_go_to_the_current_folder_without_d(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
