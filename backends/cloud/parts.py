@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 from tieredstore.backends.base import Body
 from tieredstore.backends.cloud.pages import POOL, Pages
 from tieredstore.backends.contract.bodies import open_body
+from tieredstore.process.interruption import Interrupted
 from tieredstore.process.parallel import in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 
@@ -117,7 +118,8 @@ def send_parts(
 
     At most ``parallelism`` parts are being sent while one more is filled: this bounds the memory at
     ``(parallelism + 1)`` parts. After any failure, of the body, of a part, or an interrupt from the keyboard, no
-    other part is begun, those on their way are waited for, and the failure is raised: nothing is sent after it.
+    other part is begun, those on their way are waited for, and the failure is raised: nothing is sent after it. Only
+    a signal that ends the process does not wait for them.
     """
 
     def send_one(part: Part) -> tuple[int, Result]:
@@ -129,8 +131,14 @@ def send_parts(
     try:
         parts = _chained(first, cutter)
         results = dict(in_parallel(pool, send_one, parts, at_once=parallelism, ordered=False))
-    finally:
+    except Interrupted:
+        # The process ends, and these with it: what time it has is for taking back what was sent.
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    except BaseException:
         pool.shutdown()  # after an interrupt too it waits for the parts that are on their way
+        raise
+    pool.shutdown()
     return [results[number] for number in sorted(results)]
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tieredstore.backends.base import Body
 from tieredstore.backends.cloud.pages import POOL, PagePool, Pages
 from tieredstore.backends.cloud.parts import Part, PartCutter, cut, send_parts
+from tieredstore.process.interruption import Interrupted
 
 
 def parts_of(body: Body, size: int) -> list[tuple[int, bytes, bool]]:
@@ -177,6 +178,23 @@ def test_after_a_failed_part_no_other_is_begun_and_those_underway_are_waited_for
         send_parts(cutter, send, 2)
     assert len(begun) < 8
     assert sorted([*ended, 3]) == sorted(begun)
+
+
+def test_a_signal_that_ends_the_process_waits_for_no_part() -> None:
+    go, ended = threading.Event(), list[int]()
+
+    def body() -> Iterator[bytes]:
+        yield b"xxx"
+        raise Interrupted
+
+    def send(part: Part) -> None:
+        go.wait(30)
+        ended.append(part.number)
+
+    with pytest.raises(Interrupted), cut(body(), 1) as cutter:
+        send_parts(cutter, send, 2)
+    assert ended == []
+    go.set()
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, GeneratorExit])

@@ -23,8 +23,9 @@ from tests.support.cli_process import (
 )
 from tieredstore.format.custom_metadata import CustomMetadata
 from tieredstore.kafka.logdir import FoundSegment, LogSegment, describe
-from tieredstore.model import Uuid
+from tieredstore.model import RemoteLogSegmentMetadata, Uuid
 from tieredstore.ops import shipping
+from tieredstore.remote import RemoteStorageManager
 
 SINGLE = "single-0"
 
@@ -296,3 +297,51 @@ def test_a_given_topic_id_stands_in_for_a_missing_partition_metadata(settings: P
         done = tieredstore("copy", "-c", settings, log_dir / SINGLE, "--topic-id", topic_id, "--json")
         assert (done.code, statuses(done)) == (0, [status] * 3)
     assert {row["topic_id"] for row in rows(settings)} == {topic_id}
+
+
+def test_an_old_log_directory_is_told_once_a_partition_and_names_the_option(settings: Path, log_dir: Path) -> None:
+    for partition in (SINGLE, "txn-0"):
+        (log_dir / partition / "partition.metadata").unlink()
+    refused = tieredstore("copy", "-c", settings, log_dir)
+    assert (refused.code, refused.text) == (2, "8 failed\n")
+    first, second, third, fourth = refused.stderr.splitlines()
+    assert first == (
+        f"tieredstore: failed     single-0 at offset 0: {log_dir / SINGLE / 'partition.metadata'} is missing, and no "
+        "segment of single-0 can be copied without it; brokers before Kafka 2.8 wrote none: copy "
+        f"{log_dir / SINGLE} by itself with --topic-id ID (kafka-topics --describe shows it)"
+    )
+    assert second == "tieredstore: failed     single-0 at offset 1 to 2: the same (2 more segments)"
+    assert third.startswith("tieredstore: failed     txn-0 at offset 0: ")
+    assert fourth == "tieredstore: failed     txn-0 at offset 605 to 2420: the same (4 more segments)"
+
+
+def test_errors_that_differ_are_all_told(settings: Path, log_dir: Path) -> None:
+    for log in sorted((log_dir / "txn-0").glob("*.log"))[1:3]:
+        log.with_suffix(".index").unlink()
+    refused = tieredstore("copy", "-c", settings, log_dir / "txn-0")
+    assert [line.count("has no file") for line in refused.stderr.splitlines()] == [1, 1]
+
+
+def test_one_topic_id_is_not_given_to_several_topics(settings: Path, log_dir: Path) -> None:
+    refused = tieredstore("copy", "-c", settings, log_dir, "--topic-id", "bG9nh4bAQgeQott-WhQBoA")
+    assert (refused.code, refused.text) == (2, "")
+    assert refused.stderr == (
+        f"tieredstore: --topic-id is that of one topic, and {log_dir} holds 2 (single, txn): copy the folders of each "
+        "by themselves\n"
+    )
+    assert rows(settings) == []
+
+
+def test_an_interrupted_copy_says_what_was_done(settings: Path, log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tieredstore("copy", "-c", settings, log_dir / SINGLE).code == 0
+
+    def copy_one(self: RemoteStorageManager, metadata: RemoteLogSegmentMetadata, *_: object, **__: object) -> None:
+        if metadata.start_offset:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(RemoteStorageManager, "copy_log_segment_data", copy_one)
+    stopped = tieredstore("copy", "-c", settings, log_dir)
+    assert (stopped.code, stopped.stderr) == (
+        130,
+        "tieredstore: stopped; 1 of 8 copied, 3 skipped; run again to go on\n",
+    )

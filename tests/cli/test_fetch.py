@@ -117,7 +117,7 @@ def test_a_reader_that_has_enough_is_no_error_to_talk_of(settings: Path, argumen
     assert running.stderr is not None
     with running.stderr as stderr:
         assert stderr.read() == b""
-    assert running.wait() == 1
+    assert running.wait() == 141
 
 
 # A shell starts its background jobs, and so whole test runs, with interrupts ignored.

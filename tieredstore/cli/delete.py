@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from tieredstore.catalog import SegmentObjects
 from tieredstore.cli.addresses import objects_at, parse_address
 from tieredstore.cli.arguments import BaseOffset, DryRun, Partition, SegmentId, SettingsPath, StoreUrl, Topic, TopicId
+from tieredstore.cli.last_words import said_if_stopped
 from tieredstore.cli.opened import opened
 from tieredstore.cli.output import print_lines
 from tieredstore.model import human_bytes
@@ -35,5 +37,13 @@ def delete(
         objects = [f"  {bucket.shown(info.key)} ({human_bytes(info.size)})" for _, info in doomed.objects]
         print_lines([f"{'would delete' if dry_run else 'deleting'} {name}", *objects])
         if not dry_run:
-            delete_objects(bucket.store, doomed)
+            with said_if_stopped(lambda: f"stopped; what is left of the segment goes by: {_again(doomed)}"):
+                delete_objects(bucket.store, doomed)
             print_lines(["deleted"])
+
+
+def _again(doomed: SegmentObjects) -> str:
+    """What goes on with it: without its manifest a segment is found by its id alone."""
+    where = doomed.segment_id.topic_id_partition
+    address = f"{where.topic} {where.partition} {doomed.start_offset}"
+    return f"tieredstore delete {address} --segment-id={doomed.segment_id.id}"

@@ -23,7 +23,8 @@ from tieredstore.cli.arguments import (
 )
 from tieredstore.cli.decoded_indexes import decoded_rows
 from tieredstore.cli.opened import opened
-from tieredstore.cli.output import json_array, output_to, table_of_rows, write_all
+from tieredstore.cli.output import json_array, table_of_rows
+from tieredstore.cli.output_file import output_to, write_all
 from tieredstore.cli.progress import progress
 from tieredstore.errors import ConfigError
 from tieredstore.model import ByteRange, IndexType

@@ -22,6 +22,7 @@ from tieredstore.cli.arguments import (
     TopicId,
     chosen_scope,
 )
+from tieredstore.cli.last_words import said_if_stopped
 from tieredstore.cli.opened import opened
 from tieredstore.cli.output import JsonValue, complain, iso_utc, print_json, print_json_line, print_lines, print_table
 from tieredstore.cli.progress import counting
@@ -81,7 +82,10 @@ def rotate(
         ring = _required_ring(bucket.settings)
         listed = list_in_scope(bucket.store, bucket.prefix, scope)
         steps = rotate_keys(bucket.store, listed, ring, dry_run=dry_run, parallel=parallel)
-        with counting("checking" if dry_run else "rotating", "segments") as advance:
+        with (
+            said_if_stopped(lambda: _stopped(outcomes, dry_run=dry_run)),
+            counting("checking" if dry_run else "rotating", "segments") as advance,
+        ):
             for step in steps:
                 outcomes[step.outcome] += 1
                 if step.outcome is RotationOutcome.ROTATED and step.key_id is not None:
@@ -206,6 +210,11 @@ def _print_rotation(
         print_lines(["; ".join(rest)])
     if old_keys and not dry_run:
         print_lines([_until(sorted(old_keys), cached_ms)])
+
+
+def _stopped(outcomes: Mapping[RotationOutcome, int], *, dry_run: bool) -> str:
+    rotated = f"{outcomes[RotationOutcome.ROTATED]} segments {'would be ' if dry_run else ''}rotated"
+    return f"stopped; {rotated}; run again to go on"
 
 
 def _until(old_keys: Sequence[str], cached_ms: int) -> str:

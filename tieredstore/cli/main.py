@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.metadata
-import io
 import logging
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
-from typing import Annotated, Final
+from typing import Annotated, Final, NoReturn
 
 import typer
 
 from tieredstore.cli import copy, delete, dump, fetch, inspect, keys, ls, records
 from tieredstore.cli.output import complain
+from tieredstore.cli.streams import ReaderGone, StandardOutputFailed, take_streams
 from tieredstore.errors import TieredStoreError
+from tieredstore.process.interruption import Interrupted, Interruption
 
 _HELP: Final = """Tiered storage for Kafka's log without the broker: copy, list, read and delete the segments that
 Kafka's tiered storage (Aiven's plugin) keeps in an object store.
@@ -37,7 +40,8 @@ broker's server.properties. TIEREDSTORE_SETTINGS may name it instead of -c.
 """
 _EPILOG: Final = (
     "Exit codes: 0 done, 1 output not written, 2 wrong usage or settings, 3 not there, 4 damaged, 5 there already, "
-    "6 refused by store or broker, 75 try again later, 130 interrupted."
+    "6 refused by store or broker, 75 try again later, 129, 130, 143 ended by SIGHUP, Ctrl-C, SIGTERM, 141 nobody read "
+    "on."
 )
 
 app: Final = typer.Typer(
@@ -120,6 +124,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _command()(args=arguments, prog_name="tieredstore")
     except SystemExit as done:
         code = done.code if isinstance(done.code, int) else int(done.code is not None)
+    except StandardOutputFailed as error:
+        code = error.exit_code  # the stream has said so itself
     except TieredStoreError as error:
         complain(str(error))
         for note in getattr(error, "__notes__", ()):
@@ -130,16 +136,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def run() -> None:
-    """The console script."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a name that the locale cannot show is no reason to fail
-    code = main()
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read our output has enough of it. What is left in the buffer must not be tried again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        code = code or 1
+def run() -> NoReturn:
+    """Run the command of this process, and end it."""
+    with Interruption() as interruption:
+
+        def output_failed(error: StandardOutputFailed) -> None:
+            if not isinstance(error, ReaderGone):
+                complain(str(error))
+            # Nobody is served by what is still under way, and closing it may wait for a store.
+            interruption.end_soon(error.exit_code)
+
+        output, complaints = take_streams(output_failed)
+        code = 0
+        try:
+            code = _run_to_the_end() or output.exit_code or complaints.exit_code
+            interruption.is_over()
+        except (Interrupted, KeyboardInterrupt):
+            pass
+        if interruption.signum is not None:
+            code = interruption.exit_code
+        if interruption.exit_code or _others_would_hold_up_the_end():
+            os._exit(code)
     sys.exit(code)
+
+
+def _run_to_the_end() -> int:
+    """The exit code of the command, all of its output written or given up."""
+    try:
+        code = main()
+    except Exception as error:  # noqa: BLE001  a bug: told as Python tells it
+        sys.excepthook(type(error), error, error.__traceback__)
+        code = 1
+    with contextlib.suppress(StandardOutputFailed):
+        sys.stdout.flush()
+    return code
+
+
+def _others_would_hold_up_the_end() -> bool:
+    """Whether the interpreter would wait for threads, which may wait for a store."""
+    return any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread())

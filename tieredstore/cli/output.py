@@ -1,94 +1,24 @@
-"""What commands write: files that are whole or absent, JSON, tables, numbers for a person."""
+"""What commands write: JSON, tables, sentences, numbers for a person."""
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
-import os
-import secrets
 import shutil
 import sys
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import BinaryIO, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
-
-from tieredstore.errors import TieredStoreError
 
 JsonValue: TypeAlias = "Mapping[str, JsonValue] | Sequence[JsonValue] | str | int | float | bool | None"
 """What can be printed as JSON."""
 
 _MAX_TIME_MS: Final = 253_402_300_799_999  # the end of the year 9999, the last that ISO 8601 has four digits for
 _WIDTH_OF_A_PIPE: Final = 240
-
-
-class OutputFailed(TieredStoreError):
-    """A file that a command was told to write cannot be written."""
-
-
-@contextlib.contextmanager
-def output_to(path: Path | None) -> Generator[BinaryIO, None, None]:
-    """Where a command's bytes go: stdout for None and ``-``, else a file that appears whole at the end or not at all.
-
-    The bytes gather in a file beside it, which is flushed to disk and renamed. A device or a pipe is written directly.
-    """
-    if path is None or str(path) == "-":
-        yield sys.stdout.buffer
-        sys.stdout.buffer.flush()
-        return
-    with _explained(path):
-        target = path.resolve()
-        if target.exists() and not target.is_file():
-            with target.open("wb", buffering=0) as device:
-                yield device
-            return
-        with _renamed_when_whole(target) as file:
-            yield file
-
-
-@contextlib.contextmanager
-def _renamed_when_whole(target: Path) -> Generator[BinaryIO, None, None]:
-    draft = target.with_name(f".tieredstore-{secrets.token_hex(8)}.part")
-    try:
-        with draft.open("xb", buffering=0) as file:
-            yield file
-            os.fsync(file.fileno())
-        draft.replace(target)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-    _sync_folder(target.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename in the folder durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _explained(path: Path) -> Generator[None, None, None]:
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise OutputFailed(f"{path} cannot be written: {error.strerror}") from error
-
-
-def write_all(file: BinaryIO, data: bytes | memoryview) -> None:
-    """Write all of ``data``: an unbuffered file may take a part of it at a time."""
-    left = memoryview(data)
-    while left:
-        left = left[file.write(left) :]
 
 
 def json_text(value: JsonValue) -> str:

@@ -22,6 +22,9 @@ from rich.progress import (
 )
 
 from tieredstore.cli.output import complain, plain
+from tieredstore.process.interruption import at_sudden_end
+
+_SHOW_CURSOR: Final = "\x1b[?25h\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,10 @@ def counting(what: str, unit: str) -> Generator[Callable[[], None], None, None]:
     if sys.stderr.isatty():
         columns = (TextColumn("{task.description}"), SpinnerColumn(), TextColumn("{task.completed:,} " + unit))
         console = Console(stderr=True, markup=False, highlight=False)
-        with Progress(*columns, TimeElapsedColumn(), console=console, transient=True, redirect_stdout=False) as bar:
+        with (
+            Progress(*columns, TimeElapsedColumn(), console=console, transient=True, redirect_stdout=False) as bar,
+            at_sudden_end(_show_cursor),
+        ):
             task = bar.add_task(what, total=None)
             yield lambda: bar.advance(task)
         return
@@ -67,6 +73,15 @@ def progress(what: str, total_bytes: int) -> Generator[Bar, None, None]:
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     console = Console(stderr=True, markup=False, highlight=False)
     # stdout is left as it is: it may be the data.
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True, redirect_stdout=False) as bar:
+    with (
+        Progress(*columns, TimeRemainingColumn(), console=console, transient=True, redirect_stdout=False) as bar,
+        at_sudden_end(_show_cursor),
+    ):
         task = bar.add_task(what, total=total_bytes)
         yield Bar(lambda count: bar.advance(task, count), lambda line: console.print(plain(line), soft_wrap=True))
+
+
+def _show_cursor() -> None:
+    """A bar hides it, and would show it again at its end."""
+    sys.stderr.write(_SHOW_CURSOR)
+    sys.stderr.flush()

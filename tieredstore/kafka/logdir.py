@@ -49,6 +49,17 @@ _INTERNAL: Final = "__"
 _VIEW_SIZE: Final = 64 * 1024
 
 
+class PartitionFileMissing(InvalidSegment):
+    """A file of the partition's folder that no segment of it can be copied without."""
+
+    def __init__(self, path: Path, partition: str) -> None:
+        super().__init__(path, partition)
+        self.path, self.partition = path, partition
+
+    def __str__(self) -> str:
+        return f"{self.path} is missing, and no segment of {self.partition} can be copied without it"
+
+
 @dataclass(frozen=True, slots=True)
 class FoundSegment:
     """A ``.log`` file, not opened yet. ``next_base_offset`` is None for the last one of its partition."""
@@ -163,11 +174,12 @@ def describe(segment: FoundSegment, topic_id: Uuid | None = None) -> LogSegment:
     its last batch is: compaction may have emptied its log. The last one ends with its last batch; empty, it is active.
 
     The topic id is that of ``partition.metadata``, which is not looked at if ``topic_id`` is given.
-    Raises InvalidSegment for files that are missing or contradict each other, BatchCorrupt for damaged ones.
+    Raises InvalidSegment for files that are missing or contradict each other (PartitionFileMissing for those that all
+    segments share), BatchCorrupt for damaged ones.
     """
     if topic_id is None:
-        topic_id = parse_partition_metadata(_read(segment.directory / PARTITION_METADATA, segment))
-    epochs = parse_leader_epochs(_read(segment.directory / LEADER_EPOCH_CHECKPOINT, segment))
+        topic_id = parse_partition_metadata(_read_of_partition(PARTITION_METADATA, segment))
+    epochs = parse_leader_epochs(_read_of_partition(LEADER_EPOCH_CHECKPOINT, segment))
     size = _size(segment.path("log"), segment)
     txn_index = segment.path("txnindex")
     # The size is taken before the batches are read, so that what a broker appends meanwhile is not half seen.
@@ -344,6 +356,16 @@ def _explained(path: Path, segment: FoundSegment) -> Generator[None, None, None]
 def _read(path: Path, segment: FoundSegment) -> bytes:
     with _explained(path, segment):
         return path.read_bytes()
+
+
+def _read_of_partition(name: str, segment: FoundSegment) -> bytes:
+    path = segment.directory / name
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise PartitionFileMissing(path, f"{segment.topic}-{segment.partition}") from None
+    except OSError as error:
+        raise InvalidSegment(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _size(path: Path, segment: FoundSegment) -> int:

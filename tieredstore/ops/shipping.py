@@ -10,8 +10,9 @@ import contextlib
 import enum
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tieredstore.catalog.committed import CommittedSegments, SegmentIdentity
 from tieredstore.errors import (
@@ -24,10 +25,12 @@ from tieredstore.errors import (
 )
 from tieredstore.kafka.checkpoints import parse_broker_id
 from tieredstore.kafka.logdir import FoundSegment, LogSegment, describe
-from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 
 if TYPE_CHECKING:
     from tieredstore.remote import RemoteStorageManager
+
+AroundUpload: TypeAlias = Callable[[RemoteLogSegmentMetadata], AbstractContextManager[object]]
 
 _OF_ONE_SEGMENT: Final = (InvalidSegment, SegmentTooLarge, CorruptData, SegmentAlreadyExists, InvalidKey)
 
@@ -107,6 +110,7 @@ def ship_segment(
     topic_id: Uuid | None = None,
     broker_id: int | None = None,
     on_progress: Callable[[int], None] | None = None,
+    around_upload: AroundUpload = contextlib.nullcontext,
 ) -> SegmentOutcome:
     """Copy the segment if it is closed and ``committed``, of the manager's store, has no copy of it.
 
@@ -115,7 +119,8 @@ def ship_segment(
     several threads, each segment on one thread at a time.
 
     The topic id is that of ``partition.metadata`` and the broker's that of ``meta.properties`` unless given.
-    ``on_progress`` is called with bytes of the log as they are done with.
+    ``on_progress`` is called with bytes of the log as they are done with; ``around_upload`` is entered with what the
+    store is about to hold, and left when it holds all of it or nothing.
     """
 
     def ship() -> SegmentOutcome:
@@ -123,7 +128,7 @@ def ship_segment(
         if isinstance(decision, SegmentOutcome):
             return decision
         try:
-            return _upload(manager, segment, decision, broker_id, on_progress)
+            return _upload(manager, segment, decision, broker_id, on_progress, around_upload)
         finally:
             # Also after a failure: the answer to a manifest's write may be what was lost.
             committed.changed(SegmentIdentity.of(decision))
@@ -183,6 +188,7 @@ def _upload(
     log: LogSegment,
     broker_id: int | None,
     on_progress: Callable[[int], None] | None,
+    around_upload: AroundUpload,
 ) -> SegmentOutcome:
     segment_id = Uuid.random()
     broker_id = _broker_id(segment) if broker_id is None else broker_id
@@ -199,7 +205,8 @@ def _upload(
             on_progress(min(chunk_size, left))
         left = max(0, left - chunk_size)
 
-    custom_metadata = manager.copy_log_segment_data(metadata, log.files, on_progress=on_chunk)
+    with around_upload(metadata):
+        custom_metadata = manager.copy_log_segment_data(metadata, log.files, on_progress=on_chunk)
     return SegmentOutcome(
         segment,
         SegmentStatus.COPIED,

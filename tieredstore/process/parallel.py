@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 from collections import deque
@@ -12,6 +13,7 @@ from typing import Final, Generic, TypeVar
 from tieredstore.errors import AlreadyClosed
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.futures import is_done, outcome
+from tieredstore.process.interruption import Interrupted, woken_by_interruption
 
 READERS: Final = 16
 """Requests at once unless told otherwise: a planning waits for round trips, not for bytes."""
@@ -41,10 +43,11 @@ def in_parallel(
     is raised; an error of ``items`` is raised at once. StoreUnavailable if the ``deadline`` passes while a result is
     waited for; AlreadyClosed if the pool drops what waits, and in a child that was forked meanwhile. However it ends,
     by an error, by ``close`` or because nobody asks for more, jobs that wait are dropped, and those under way go on to
-    their own end: the pool's owner waits for them by shutting it down.
+    their own end: the pool's owner waits for them by shutting it down. Where a signal ends the process, Interrupted is
+    raised at once for results that are given as they come, whatever thread waits for them.
     """
     run = _Run[_Item, _Result](pool, job, ordered, deadline)
-    try:
+    with woken_by_interruption(run.interrupt), contextlib.closing(run):
         for item in items:
             weight = 0 if weigh is None else weigh(item)
             while run.size and not run.has_failed and (run.size >= at_once or run.weight + weight > max_weight):
@@ -54,8 +57,6 @@ def in_parallel(
             run.begin(item, weight)
         while run.size:
             yield run.next_result()
-    finally:
-        run.drop_waiting()
 
 
 class _Dropped(Exception):
@@ -75,7 +76,7 @@ class _Run(Generic[_Item, _Result]):
         self.weight = 0
         self._futures: deque[Future[_Result]] = deque()
         self._weights: dict[Future[_Result], int] = {}
-        self._done: queue.SimpleQueue[Future[_Result]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[Future[_Result] | None] = queue.SimpleQueue()
         self._process = os.getpid()
         self._begun = 0
         self._failed_at: int | None = None
@@ -115,7 +116,11 @@ class _Run(Generic[_Item, _Result]):
                 # It may be done a moment before the failed job is for whose sake it was dropped: that one is there too.
                 continue
 
-    def drop_waiting(self) -> None:
+    def interrupt(self) -> None:
+        """Raise Interrupted where results are waited for as they come."""
+        self._done.put(None)
+
+    def close(self) -> None:
         """Begin none of those that wait. In a forked child all are the parent's, and so are their locks."""
         if os.getpid() == self._process:
             for future in self._futures:
@@ -140,9 +145,13 @@ class _Run(Generic[_Item, _Result]):
     def _first_done(self) -> Future[_Result]:
         while True:
             try:
-                return self._done.get(timeout=self._remaining_s())
+                future = self._done.get(timeout=self._remaining_s())
             except queue.Empty:
                 self._check_deadline()
+                continue
+            if future is None:
+                raise Interrupted
+            return future
 
     def _remaining_s(self) -> float | None:
         return None if self._deadline is None else max(0.0, self._deadline.remaining_s())

@@ -1,0 +1,124 @@
+"""What cannot be written is one sentence and an exit code that is not 0, in every command."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli_process import ORIGINALS, TXN, command, environment, tieredstore, write_settings
+from tests.support.forked_commands import CLOSED, Ended, ForkedCommands
+
+FULL = Path("/dev/full")
+LOG_FILE = TXN / "00000000000000000605.log"
+COMMANDS = [
+    "--help", "--version", "ls", "ls --json", "ls txn 0", "inspect txn 0 605", "inspect txn 0 605 --json",
+    "fetch txn 0 605", "index txn 0 605 offset", "index txn 0 605 offset --raw", "cat txn", "cat txn --json",
+    "cat txn --partition 0 --from 605 --to 606", "offsets txn", "offsets txn --json", "delete txn 0 605 --dry-run",
+    f"copy {TXN}", f"copy {TXN} --json", f"dump {LOG_FILE}", f"dump {LOG_FILE} --json", f"dump {LOG_FILE} --records",
+    "keys generate key1 -d FOLDER",
+]  # fmt: skip
+NEED_NO_STORE = ("-", "dump", "keys")
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    settings_path = write_settings(tmp_path_factory.mktemp("output"))
+    assert tieredstore("copy", "-c", settings_path, TXN).code == 0
+    return settings_path
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedCommands]:
+    with ForkedCommands(tmp_path_factory.mktemp("commands"), ("tieredstore.partitions",)) as forked:
+        yield forked
+
+
+def run(
+    commands: ForkedCommands,
+    words: str,
+    settings: Path,
+    folder: Path,
+    *,
+    stdout: Path | None = None,
+    stderr: Path | None = None,
+) -> Ended:
+    arguments = words.replace("FOLDER", str(folder)).split()
+    path = None if arguments[0].startswith(NEED_NO_STORE) else settings
+    ended = commands.start(*arguments, stdout=stdout, stderr=stderr, settings=path).wait(60)
+    assert ended is not None
+    return ended
+
+
+REASONS = {FULL: "No space left on device", CLOSED: "it is closed"}
+
+
+def check_stdout(commands: ForkedCommands, words: str, settings: Path, folder: Path, stdout: Path) -> None:
+    ended = run(commands, words, settings, folder, stdout=stdout)
+    said = f"tieredstore: standard output cannot be written: {REASONS[stdout]}\n"
+    assert (words, ended) == (words, Ended(1, b"", said))
+
+
+def test_a_stdout_that_cannot_be_written_is_one_sentence(
+    commands: ForkedCommands, settings: Path, tmp_path: Path
+) -> None:
+    for number, (words, stdout) in enumerate(zip(COMMANDS, itertools.cycle(REASONS), strict=False)):
+        check_stdout(commands, words, settings, tmp_path / str(number), stdout)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("stdout", list(REASONS), ids=["full", "closed"])
+def test_every_command_has_the_sentence_for_every_stdout(
+    commands: ForkedCommands, settings: Path, tmp_path: Path, stdout: Path
+) -> None:
+    for number, words in enumerate(COMMANDS):
+        check_stdout(commands, words, settings, tmp_path / str(number), stdout)
+
+
+def test_what_cannot_be_said_is_told_by_the_exit_code(commands: ForkedCommands, settings: Path, tmp_path: Path) -> None:
+    empty = write_settings(tmp_path)
+    for stderr in (FULL, CLOSED):
+        assert run(commands, "ls --json", settings, tmp_path, stderr=stderr).code == 0, "nothing was to be said"
+        assert run(commands, "ls", empty, tmp_path, stderr=stderr) == Ended(1, b"", "")
+        assert run(commands, "fetch txn 0 7", settings, tmp_path, stderr=stderr) == Ended(3, b"", "")
+        assert run(commands, "ls", settings, tmp_path, stdout=CLOSED, stderr=stderr) == Ended(1, b"", "")
+
+
+def test_a_file_takes_what_a_closed_stdout_does_not(commands: ForkedCommands, settings: Path, tmp_path: Path) -> None:
+    target = tmp_path / "605.log"
+    assert run(commands, f"fetch txn 0 605 -o {target}", settings, tmp_path, stdout=CLOSED) == Ended(0, b"", "")
+    assert target.read_bytes() == LOG_FILE.read_bytes()
+
+
+def test_a_full_device_in_place_of_a_file_is_one_sentence(
+    commands: ForkedCommands, settings: Path, tmp_path: Path
+) -> None:
+    for words in ("fetch txn 0 605", "index txn 0 605 offset"):
+        ended = run(commands, f"{words} -o {FULL}", settings, tmp_path)
+        assert ended == Ended(1, b"", f"tieredstore: {FULL} cannot be written: No space left on device\n")
+
+
+@pytest.mark.slow
+def test_a_process_of_its_own_begins_with_a_closed_stdout(settings: Path) -> None:
+    script = '"$@" >&-'
+    done = subprocess.run(
+        ["/bin/sh", "-c", script, "sh", *command("ls", "-c", settings)],
+        capture_output=True,
+        env=environment(),
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr == b"tieredstore: standard output cannot be written: it is closed\n"
+
+
+def test_an_error_of_the_command_goes_before_one_of_its_output(
+    commands: ForkedCommands, settings: Path, tmp_path: Path
+) -> None:
+    damaged = write_settings(tmp_path)
+    assert tieredstore("copy", "-c", damaged, ORIGINALS).code == 0
+    (tmp_path / "store").joinpath(next((tmp_path / "store").rglob("*.rsm-manifest"))).write_bytes(b"{}")
+    assert run(commands, "ls", damaged, tmp_path).code == 4

@@ -1,0 +1,228 @@
+"""One Ctrl-C, SIGTERM or SIGHUP ends every command soon, wherever it waits for a store that drips."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli_process import TXN, command, environment, tieredstore
+from tests.support.forked_commands import Ended, ForkedCommands
+from tests.support.paths import REPOSITORY
+from tests.support.signalled_commands import SOON_S, Case, Place, Stage, wait_for, write_cloud_settings
+from tieredstore.testing.faulty_server.server import FaultyServer
+from tieredstore.testing.faulty_server.service import Cloud, Step
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+LIST, MANIFEST, LOG = Place(Step.LIST), Place(Step.READ, "rsm-manifest"), Place(Step.READ, ".log")
+INDEXES, HEAD = Place(Step.READ, ".indexes"), Place(Step.HEAD, "rsm-manifest")
+BEGIN, PART, COMPLETE, ABORT = Place(Step.BEGIN), Place(Step.PART), Place(Step.COMPLETE), Place(Step.ABORT)
+WRITE_LOG, WRITE_MANIFEST = Place(Step.WRITE, ".log"), Place(Step.WRITE, "rsm-manifest")
+
+READING = {
+    "ls": (LIST, MANIFEST),
+    "ls txn 0 --json": (LIST, MANIFEST),
+    "inspect txn 0 605": (LIST, MANIFEST),
+    "index txn 0 605 offset": (LIST, MANIFEST, INDEXES),
+    "index txn 0 605 offset -o FILE": (INDEXES,),
+    "fetch txn 0 605": (LIST, MANIFEST, LOG),
+    "fetch txn 0 605 -o FILE": (LIST, MANIFEST, LOG),
+    "offsets txn": (LIST, MANIFEST),
+    "cat txn": (LIST, MANIFEST, LOG),
+    "cat txn --follow": (LIST, MANIFEST, LOG),
+    "delete txn 0 605": (LIST,),
+    "keys list": (LIST, MANIFEST),
+    "keys check --retire key1": (LIST, MANIFEST),
+    "keys rotate": (LIST, MANIFEST),
+    "keys rotate --dry-run": (MANIFEST,),
+}
+"""Where a command waits that only reads; so does a deletion before it deletes."""
+
+WRITING = {
+    Cloud.S3: {
+        "copy LOGS": (LIST, HEAD, BEGIN, PART, COMPLETE, Place(Step.WRITE, ".indexes"), WRITE_MANIFEST),
+        "copy SMALL": (WRITE_LOG,),
+        "keys rotate": (WRITE_MANIFEST,),
+        "delete txn 0 605": (Place(Step.BULK),),
+    },
+    Cloud.GCS: {
+        "copy LOGS": (LIST, HEAD, BEGIN, PART),
+        "delete txn 0 605": (Place(Step.DELETE),),
+    },
+    Cloud.AZURE: {
+        "copy LOGS": (LIST, HEAD, PART, COMPLETE, WRITE_MANIFEST),
+        "delete txn 0 605": (Place(Step.BULK),),
+    },
+}
+MODULES = {Cloud.S3: "boto3", Cloud.GCS: "google.cloud.storage", Cloud.AZURE: "azure.storage.blob"}
+
+
+def check(case: Case, ended: Ended | None, folder: Path) -> Ended:
+    """What holds of every command."""
+    assert ended is not None, f"{case} goes on"
+    assert ended.code == 128 + case.signum, (case, ended)
+    assert "Traceback" not in ended.stderr, (case, ended)
+    if case.command.startswith("keys rotate") and case.place is not LIST:
+        assert ended.stderr.startswith("tieredstore: stopped; 0 segments "), (case, ended)
+    elif not case.command.startswith(("copy", "delete", "keys rotate")):
+        assert ended.stderr == "", case
+    assert [path.name for path in folder.iterdir() if path.suffix != ".properties"] == [], case
+    return ended
+
+
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedCommands]:
+    folder = tmp_path_factory.mktemp("commands")
+    with ForkedCommands(folder, ("boto3", "tieredstore.remote", "tieredstore.partitions")) as forked:
+        yield forked
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory, commands: ForkedCommands) -> Stage:
+    return Stage(Cloud.S3, tmp_path_factory.mktemp("stage"), commands)
+
+
+def test_commands_that_read_end_soon_and_leave_nothing(stage: Stage) -> None:
+    cases = [
+        Case("fetch txn 0 605 -o FILE", LOG, signal.SIGTERM),
+        Case("fetch txn 0 605 -o FILE", LOG, signal.SIGINT),
+        Case("fetch txn 0 605", LOG, signal.SIGHUP),
+        Case("index txn 0 605 offset -o FILE", INDEXES, signal.SIGINT),
+        Case("cat txn", LOG, signal.SIGINT),
+        Case("ls", MANIFEST, signal.SIGTERM),
+        Case("inspect txn 0 605", LIST, signal.SIGINT),
+        Case("keys rotate", MANIFEST, signal.SIGINT),
+    ]
+    for case, ended, folder in stage.run(cases):
+        check(case, ended, folder)
+
+
+def test_a_copy_that_is_stopped_takes_back_what_it_sent_and_says_how_to_go_on(stage: Stage) -> None:
+    before = set(stage.service.objects.by_key)
+    cases = [Case("copy LOGS", PART, signum) for signum in SIGNALS]
+    for case, ended, folder in stage.run(cases):
+        stderr = check(case, ended, folder).stderr
+        assert (case, stderr) == (case, "tieredstore: stopped; 0 of 1 copied; run again to go on\n")
+    assert set(stage.service.objects.by_key) == before
+    assert stage.service.objects.uploads == {}
+
+
+def test_what_there_was_no_time_to_take_back_is_named(stage: Stage) -> None:
+    cases = [
+        Case("copy LOGS", PART, signal.SIGINT, also_drips=ABORT),
+        Case("copy LOGS", COMPLETE, signal.SIGHUP),
+        Case("delete txn 0 605", Place(Step.BULK), signal.SIGTERM),
+    ]
+    try:
+        *copies, deleted = [check(*outcome).stderr for outcome in stage.run(cases)]
+    finally:
+        stage.service.objects.uploads.clear()
+    for copied in copies:
+        assert "may have left objects" in copied
+        assert "tieredstore delete events 0 0 --segment-id=" in copied
+        assert copied.endswith("tieredstore: stopped; 0 of 1 copied; run again to go on\n")
+    assert deleted.startswith(
+        "tieredstore: stopped; what is left of the segment goes by: tieredstore delete txn 0 605 --s"
+    )
+
+
+def test_a_signal_that_is_ignored_stays_so(stage: Stage, commands: ForkedCommands, tmp_path: Path) -> None:
+    with FaultyServer(stage.service) as server:
+        server.lie(LOG.way())
+        settings = write_cloud_settings(tmp_path, server)
+        running = commands.start("fetch", "txn", 0, 605, settings=settings, interruptible=False)
+        wait_for(lambda: LOG.is_reached(server))
+        running.send(signal.SIGINT)
+        server.be_honest()
+        ended = running.wait(SOON_S)
+    assert ended == Ended(0, (TXN / "00000000000000000605.log").read_bytes(), "")
+
+
+@pytest.mark.parametrize("arguments", ["fetch txn 0 605", "cat txn --json"])
+def test_an_output_that_nobody_reads_holds_up_no_end(
+    stage: Stage, commands: ForkedCommands, tmp_path: Path, arguments: str
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with FaultyServer(stage.service) as server:
+        settings = write_cloud_settings(tmp_path, server)
+        running = commands.start(*arguments.split(), settings=settings, stdout=pipe)
+        wait_for(lambda: LOG.is_reached(server))
+        running.send(signal.SIGTERM)
+        ended = running.wait(SOON_S)
+    assert ended == Ended(143, b"", "")
+
+
+def test_a_part_that_kill_9_left_goes_with_the_next_run_of_the_same_file_and_a_living_one_stays(
+    stage: Stage, commands: ForkedCommands, tmp_path: Path
+) -> None:
+    (tmp_path / "out").mkdir()
+    target = tmp_path / "out" / "605.log"
+    with FaultyServer(stage.service) as server, FaultyServer(stage.service) as honest:
+        server.lie(LOG.way())
+        settings = write_cloud_settings(tmp_path, server)
+        running = commands.start("fetch", "txn", 0, 605, "-o", target, settings=settings)
+        wait_for(lambda: LOG.is_reached(server))
+        (part,) = target.parent.iterdir()
+        again = ("fetch", "-c", write_cloud_settings(tmp_path, honest), "txn", 0, 605, "-o", target)
+        assert tieredstore(*again).stderr == ""
+        assert set(target.parent.iterdir()) == {part, target}
+        running.send(signal.SIGKILL)
+        ended = running.wait(SOON_S)
+        assert ended is not None
+        assert ended.code == -signal.SIGKILL
+        done = tieredstore(*again)
+    assert done.stderr == f"tieredstore: removed {part}, which a command that was killed had left\n"
+    assert list(target.parent.iterdir()) == [target]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("signum", SIGNALS)
+def test_a_signal_while_the_program_is_being_imported_ends_it_without_a_word(
+    tmp_path: Path, signum: signal.Signals
+) -> None:
+    (tmp_path / "typer.py").write_text("open('started', 'w').close()\nimport time\ntime.sleep(60)\n")
+    running = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTIBLE, *command("version")],
+        cwd=tmp_path,
+        env=environment(PYTHONPATH=f"{tmp_path}:{REPOSITORY}"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    wait_for((tmp_path / "started").exists)
+    running.send_signal(signum)
+    _, stderr = running.communicate(timeout=30)
+    assert (running.returncode, stderr) == (128 + signum, b"")
+
+
+# A shell starts its background jobs, and so whole test runs, with interrupts ignored.
+INTERRUPTIBLE = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("cloud", list(Cloud), ids=lambda cloud: cloud.value)
+def test_every_command_ends_soon_in_every_place_by_every_signal(cloud: Cloud, tmp_path: Path) -> None:
+    table = [*READING.items(), *WRITING[cloud].items()]
+    cases = [Case(words, place, signum) for words, places in table for place in places for signum in SIGNALS]
+    modules = (MODULES[cloud], "tieredstore.remote", "tieredstore.partitions")
+    (tmp_path / "commands").mkdir()
+    with ForkedCommands(tmp_path / "commands", modules) as commands:
+        stage = Stage(cloud, tmp_path, commands)
+        before = dict(stage.service.objects.by_key)
+        for start in range(0, len(cases), 6):
+            for case, ended, folder in stage.run(cases[start : start + 6]):
+                stderr = check(case, ended, folder).stderr
+                if "may have left objects" not in stderr and case.command.startswith("copy"):
+                    assert set(stage.service.objects.by_key) == set(before), case
+            stage.service.objects.clear()
+            stage.service.objects.by_key.update(before)
