@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.support.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket
@@ -14,7 +15,8 @@ from tieredstore import live
 from tieredstore.errors import DataLoss, StoreUnavailable
 from tieredstore.live import LiveEvent, LiveTopic
 from tieredstore.model import TopicPartition, Uuid
-from tieredstore.partitions import LogQuery, LogTail, Subscribe, TailRecords, stored_window
+from tieredstore.partitions import LogQuery, LogSnapshot, LogTail, Subscribe, TailRecords, snapshots, stored_window
+from tieredstore.partitions.snapshots import LogSnapshots
 from tieredstore.records import PartitionRead, ReadSettings
 
 ORDERS, BILLS = ("orders", 0), ("bills", 0)
@@ -34,6 +36,8 @@ class Broker:
 
     topics_by_name: dict[str, Uuid]
     extents: dict[TopicPartition, tuple[int, int]]
+    events: list[LiveEvent]
+    """What the consumer has fetched."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         self.positions: dict[TopicPartition, int] = {}
@@ -58,7 +62,12 @@ class Broker:
         for where in partitions:
             self.positions.pop(where, None)
 
-    def poll(self, timeout_s: float) -> LiveEvent | None: ...
+    @property
+    def is_ready(self) -> bool:
+        return any(event.where in self.positions for event in self.events)
+
+    def poll(self, timeout_s: float) -> LiveEvent | None:
+        return self.events.pop(0) if self.is_ready else None
 
     def wait(self, timeout_s: float) -> None: ...
 
@@ -69,7 +78,7 @@ class Broker:
 def broker(monkeypatch: pytest.MonkeyPatch) -> type[Broker]:
     monkeypatch.setattr(live, "LiveCluster", Broker)
     monkeypatch.setattr(live, "LiveFollower", Broker)
-    Broker.topics_by_name, Broker.extents = {}, {}
+    Broker.topics_by_name, Broker.extents, Broker.events = {}, {}, []
     return Broker
 
 
@@ -181,3 +190,53 @@ def test_a_topic_created_again_while_the_bucket_is_read_is_not_followed(bucket: 
         with pytest.raises(DataLoss, match=f"orders was created again: it is {SECOND_ID}"):
             tail.poll(0)
         assert tail.positions == {ORDERS: 20, BILLS: 0}
+
+
+def test_records_of_a_topic_that_was_created_again_are_not_given_as_the_old_ones(
+    bucket: Bucket, broker: type[Broker]
+) -> None:
+    broker.topics_by_name, broker.extents = {"orders": FIRST_ID}, {ORDERS: (0, 3)}
+    clock = Clock()
+    query = LogQuery(Subscribe(("orders",)), client={"bootstrap.servers": "localhost:1"})
+    records: Any = pa.RecordBatch.from_pydict({"offset": [0, 1, 2]})
+    with LogTail(bucket.manager, query, {ORDERS: 0}, settings=SETTINGS, clock=clock) as tail:
+        assert tail.poll(0) is None
+        broker.events = [LiveEvent(ORDERS, records, 3)] * 2
+        given = tail.poll(0)
+        assert given is not None
+        assert given.next_offset == 3
+        clock.now += 1.5
+        broker.topics_by_name["orders"] = SECOND_ID
+        assert tail.poll(0) is None
+        clock.now += 2
+        with pytest.raises(DataLoss, match=f"orders was created again as {SECOND_ID}"):
+            tail.poll(0)
+
+
+def test_a_tail_that_may_look_at_any_time_does_not_list_without_pause(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[LogSnapshots] = []
+    current = LogSnapshots.current
+
+    def counted(snapshots: LogSnapshots) -> LogSnapshot:
+        looks.append(snapshots)
+        return current(snapshots)
+
+    monkeypatch.setattr(LogSnapshots, "current", counted)
+    with LogTail(bucket.manager, ALONE, {ORDERS: 0}, settings=SETTINGS, look_s=0) as tail:
+        assert tail.poll(0.35) is None
+    assert 2 <= len(looks) <= 6
+
+
+def test_a_problem_that_comes_and_goes_is_told_once(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    problems = iter([("a",), (), ("a", "b"), ("b",), ("a",), ("c",), ("a",)])
+    monkeypatch.setattr(LogSnapshot, "take", lambda *given, **named: LogSnapshot({}, next(problems)))
+    monkeypatch.setattr(snapshots, "_LOGGED", 2)
+    logs = LogSnapshots(lambda: bucket.manager, ALONE, fresh_s=0)
+    for _ in range(7):
+        logs.current()
+    # What was told so long ago that nobody knows any more is told again.
+    assert [record.message for record in caplog.records] == ["a", "b", "c", "a"]

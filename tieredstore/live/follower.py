@@ -86,6 +86,11 @@ class LiveFollower:
         """Where each partition that is followed goes on, behind what :meth:`poll` has given."""
         return self._positions
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether :meth:`poll` has something to give without asking."""
+        return bool(self._ready)
+
     def add(self, positions: Mapping[TopicPartition, int]) -> None:
         """Follow these partitions too, from these offsets on; one that is followed already moves there."""
         self.remove(positions)

@@ -28,12 +28,18 @@ if TYPE_CHECKING:
 _LOOK_AGAIN_S: Final = 1.0
 """The least time between two looks at the bucket: each is a listing."""
 
+_PAUSE_S: Final = 0.1
+"""The least time between two looks while one waits, however often the bucket is to be listed."""
+
 _SLEEP_S: Final = 1.0
 """Waits are cut into such pieces, so that a clock which is not the machine's is heard."""
 
 _IDENTITY_S: Final = 30.0
-"""How often it is looked whether the topics are still the same ones, while all records come from the broker; and how
-long one is taken to be the same while its records come from the bucket."""
+"""How often it is looked whether the topics are still the same ones, while nothing comes from the broker; and how long
+one is taken to be the same while its records come from the bucket."""
+
+_FRESH_IDENTITY_S: Final = 1.0
+"""The same before records of the broker are given, which may be another topic's of the same name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,16 +183,16 @@ class LogTail:
         """What is there without waiting: of bucket and broker by turns, so that neither keeps the other waiting."""
         if self._to_look_at and self._clock() >= self._next_look_at():
             self._look()
-        self._check_identity()
+        self._check_identity(_IDENTITY_S)
         self._live_first = not self._live_first
         if self._live_first:
-            return self._next_live(0) or self._next_stored()
-        return self._next_stored() or self._next_live(0)
+            return self._next_live() or self._next_stored()
+        return self._next_stored() or self._next_live()
 
     def _wait(self, left: float) -> None:
         """Until something may have come, ``left`` seconds at most."""
         if self._to_look_at:
-            left = min(left, max(0.0, self._next_look_at() - self._clock()))
+            left = min(left, max(_PAUSE_S, self._next_look_at() - self._clock()))
         if self._follower is not None and self._follower.positions:
             self._follower.wait(left)
         else:
@@ -303,10 +309,14 @@ class LogTail:
         if stored is not None:
             stored.batches.close()
 
-    def _next_live(self, timeout_s: float) -> TailRecords | None:
+    def _next_live(self) -> TailRecords | None:
         if self._follower is None or not self._follower.positions:
             return None
-        event = self._follower.poll(timeout_s)
+        self._follower.wait(0)
+        if self._follower.is_ready:
+            # Only now: what has come is of the topics that are there afterwards.
+            self._check_identity(_FRESH_IDENTITY_S)
+        event = self._follower.poll(0) if self._follower.is_ready else None
         if event is None:
             return None
         if event.records is not None:
@@ -329,11 +339,11 @@ class LogTail:
         self._to_look_at.add(where)
         self._looked_at = min(self._looked_at, self._clock() - self._look_s + min(_LOOK_AGAIN_S, self._look_s))
 
-    def _check_identity(self) -> None:
+    def _check_identity(self, fresh_s: float) -> None:
         """Look at those again whose topic is not the one that was followed: its offsets mean nothing in another."""
         if self._cluster is None or self._follower is None or not self._follower.positions:
             return
-        if self._clock() < self._identified_at + _IDENTITY_S:
+        if self._clock() < self._identified_at + fresh_s:
             return
         self._identified_at = self._clock()
         live_topics = self._cluster.describe({topic for topic, _ in self._follower.positions})

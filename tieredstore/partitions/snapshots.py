@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 _logger: Final = logging.getLogger(__name__)
 
+_LOGGED: Final = 10_000
+"""How many problems are known as told, at most."""
+
 
 class LogSnapshots:
     """What a query selects, looked up again whenever the last look is older than ``fresh_s``. For one thread.
@@ -44,7 +47,8 @@ class LogSnapshots:
         self._fresh_s = fresh_s
         self._clock = clock
         self._taken_at = 0.0
-        self._problems: frozenset[str] = frozenset()
+        self._logged: dict[str, None] = {}
+        """Problems that were told, in that order."""
         # In memory, though planners may share one in the bucket: who reads needs no right to write there.
         self._file = CatalogFile(MemoryObjectStore(), "catalog.arrows")
         self._cluster = cluster
@@ -74,8 +78,13 @@ class LogSnapshots:
         return self._own_cluster
 
     def _tell_of_problems(self, snapshot: LogSnapshot) -> None:
-        """What is new of its problems: a copy that is under way would be told of every second."""
+        """What is new of its problems: a copy that is under way would be told of every second.
+
+        One that comes and goes is told once too, as where ``query`` is another one from look to look.
+        """
         for problem in snapshot.problems:
-            if problem not in self._problems:
+            if problem not in self._logged:
                 _logger.warning("%s", problem)
-        self._problems = frozenset(snapshot.problems)
+                self._logged[problem] = None
+        for problem in list(self._logged)[: max(0, len(self._logged) - _LOGGED)]:
+            del self._logged[problem]
