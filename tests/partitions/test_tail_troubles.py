@@ -233,7 +233,11 @@ def test_a_problem_that_comes_and_goes_is_told_once(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     problems = iter([("a",), (), ("a", "b"), ("b",), ("a",), ("c",), ("a",)])
-    monkeypatch.setattr(LogSnapshot, "take", lambda *given, **named: LogSnapshot({}, next(problems)))
+
+    def take(*given: Any, **named: Any) -> LogSnapshot:
+        return LogSnapshot({}, next(problems))
+
+    monkeypatch.setattr(LogSnapshot, "take", take)
     monkeypatch.setattr(snapshots, "_LOGGED", 2)
     logs = LogSnapshots(lambda: bucket.manager, ALONE, fresh_s=0)
     for _ in range(7):

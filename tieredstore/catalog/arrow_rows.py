@@ -21,6 +21,7 @@ from typing import Any, Final, TypeAlias
 from tieredstore.catalog.lineage import check_segment
 from tieredstore.catalog.rows import SegmentRow, Stamp
 from tieredstore.errors import ConfigError, CorruptData
+from tieredstore.kafka.arrow_values import array_of
 from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata
 
@@ -64,9 +65,10 @@ class StoredRows:
     def merged(self, rows: Iterable[SegmentRow], gone: set[str], origin: Origin) -> bytes:
         """The bytes of a new catalog file: these rows without those of ``gone``, and ``rows`` over them."""
         pa, pc = _arrow(), importlib.import_module("pyarrow.compute")
-        new = pa.Table.from_pydict(_columns(rows), schema=_schema())
+        columns = _columns(rows)
+        new = pa.Table.from_arrays([array_of(columns[field.name], field.type) for field in _schema()], schema=_schema())
         old = pa.Table.from_batches([_bare(batch) for batch in self._batches], schema=_schema())
-        replaced = pa.concat_arrays([*new.column("path").chunks, pa.array(sorted(gone), pa.string())])
+        replaced = pa.concat_arrays([*new.column("path").chunks, array_of(sorted(gone), pa.string())])
         kept = old.filter(pc.invert(pc.is_in(old.column("path"), value_set=replaced)))
         return _encode(pa.concat_tables([kept, new]).sort_by("path"), origin)
 

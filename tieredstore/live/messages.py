@@ -10,6 +10,7 @@ import pyarrow as pa
 from confluent_kafka import Message
 
 from tieredstore.errors import BatchCorrupt
+from tieredstore.kafka.arrow_values import array_of
 from tieredstore.kafka.records.columns import RecordColumns
 
 # What its type stubs say of arrays is partial.
@@ -86,17 +87,17 @@ def _headers(messages: Sequence[Message]) -> list[Any]:
 def _column(name: str, kind: Any, messages: Sequence[Message]) -> Any:
     match name:
         case "key":
-            return _arrow.array(list(map(Message.key, messages)), kind)
+            return array_of(list(map(Message.key, messages)), kind)
         case "value":
-            return _arrow.array(list(map(Message.value, messages)), kind)
+            return array_of(list(map(Message.value, messages)), kind)
         case "headers":
-            return _arrow.array(_headers(messages), kind)
+            return array_of(_headers(messages), kind)
         case "offset":
-            return _arrow.array(list(map(Message.offset, messages)), kind)
+            return array_of(list(map(Message.offset, messages)), kind)
         case "timestamp":
-            return _arrow.array([moment for _, moment in map(Message.timestamp, messages)], kind)
+            return array_of([moment for _, moment in map(Message.timestamp, messages)], kind)
         case "timestampType":
             # Kafka's numbers begin with -1 for none, librdkafka's with 0.
-            return _arrow.array([theirs - 1 for theirs, _ in map(Message.timestamp, messages)], kind)
+            return array_of([theirs - 1 for theirs, _ in map(Message.timestamp, messages)], kind)
         case _:
-            return _arrow.array(list(map(Message.leader_epoch, messages)), kind).fill_null(-1)
+            return array_of([-1 if epoch is None else epoch for epoch in map(Message.leader_epoch, messages)], kind)

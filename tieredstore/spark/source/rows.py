@@ -21,6 +21,7 @@ from pyspark.sql.types import (
 )
 
 from tieredstore.errors import ConfigError
+from tieredstore.kafka.arrow_values import repeated, scalar_of
 
 # What its type stubs say of arrays and of compute is partial.
 arrow: Any = pa
@@ -46,6 +47,10 @@ COLUMNS_WITH_HEADERS: Final = tuple(_TYPES)
 """Those of ``includeHeaders``."""
 
 _OF_THE_SPLIT: Final = ("topic", "partition")
+
+_ZERO: Final = scalar_of(0, arrow.int32())
+_THOUSAND: Final = scalar_of(1000, arrow.int64())
+_TRUE: Final = scalar_of(True, arrow.bool_())
 
 
 class RowShape:
@@ -94,14 +99,14 @@ class RowShape:
         """``value`` in every row: a slice of one array that grows with the largest batch."""
         constants = self._constants.get((kind, value))  # a null topic is not a null partition
         if constants is None or len(constants) < count:
-            constants = self._constants[kind, value] = arrow.repeat(arrow.scalar(value, kind), count)
+            constants = self._constants[kind, value] = repeated(value, count, kind)
         return constants.slice(0, count)
 
 
 def _microseconds(milliseconds: Any, kind: Any) -> Any:
     """As Spark's Kafka source: a record without timestamp (-1) is a millisecond before 1970."""
     try:
-        return compute.multiply_checked(milliseconds, 1000).view(kind)
+        return compute.multiply_checked(milliseconds, _THOUSAND).view(kind)
     except arrow.ArrowInvalid as error:
         farthest = max(compute.min_max(milliseconds).as_py().values(), key=abs)
         raise ConfigError(
@@ -113,12 +118,12 @@ def _microseconds(milliseconds: Any, kind: Any) -> Any:
 def _headers(headers: Any, kind: Any) -> Any:
     """Null for a record without headers, as Spark's Kafka source gives it; keys and values are not copied."""
     counts = compute.list_value_length(headers)
-    is_null = compute.fill_null(compute.equal(counts, 0), True)
+    is_null = compute.fill_null(compute.equal(counts, _ZERO), _TRUE)
     pairs: Any = headers.values
     struct: Any = kind.value_type
     children = [pairs.field(0), pairs.field(1)]
     typed = arrow.StructArray.from_arrays(children, fields=[struct.field(0), struct.field(1)])
     # A mask needs offsets that begin where their memory does, which those of a slice do not.
-    offsets: Any = compute.add(headers.offsets, 0) if headers.offset else headers.offsets
+    offsets: Any = compute.add(headers.offsets, _ZERO) if headers.offset else headers.offsets
     lists: Any = arrow.ListArray.from_arrays(offsets, typed, type=kind, mask=is_null)
     return lists

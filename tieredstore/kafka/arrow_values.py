@@ -1,0 +1,97 @@
+"""Arrow arrays of Python's values, without pandas.
+
+pyarrow imports pandas, where it is installed, the first time that ``pyarrow.array`` or ``pyarrow.scalar`` is given
+values: 0.3 s of processor time, which each new worker of Spark would pay for its first batch. Here the buffers are made
+by hand instead. pyarrow itself is imported on first use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from array import array
+from collections.abc import Sequence
+from functools import cache
+from itertools import accumulate
+from typing import Any, Final
+
+_CODES: Final = {8: "b", 16: "h", 32: "i", 64: "q"}
+
+
+def array_of(values: Sequence[Any], kind: Any) -> Any:
+    """An array of the type ``kind``: signed integers, timestamps, booleans, text, bytes, lists, maps, structs (tuples).
+
+    None is a null, but not for a struct. OverflowError for integers that the type does not hold, and over 2 GiB of text
+    or bytes.
+    """
+    arrow = _arrow()
+    types, nulls = arrow.types, values.count(None)
+    if nulls and nulls == len(values):
+        return arrow.nulls(nulls, kind)
+    if types.is_binary(kind) or types.is_string(kind):
+        return _bytes(values, kind)
+    if types.is_boolean(kind):
+        return _booleans([bool(value) for value in values], _validity(values))
+    if types.is_list(kind):
+        return _lists(values, kind, array_of(_flat(values), kind.value_type))
+    if types.is_map(kind):
+        entries = arrow.struct([kind.key_field, kind.item_field])
+        return _lists(values, kind, array_of(_flat(values), entries))
+    if types.is_struct(kind):
+        fields = [kind.field(at) for at in range(kind.num_fields)]
+        children = [array_of([value[at] for value in values], field.type) for at, field in enumerate(fields)]
+        return arrow.Array.from_buffers(kind, len(values), [None], children=children)
+    present = [0 if value is None else value for value in values] if nulls else values
+    numbers = array(_CODES[kind.bit_width], present)
+    return arrow.Array.from_buffers(kind, len(values), [_validity(values), arrow.py_buffer(numbers)])
+
+
+def scalar_of(value: Any, kind: Any) -> Any:
+    """One value, for Arrow's functions too, which make one of Python's by themselves."""
+    return array_of([value], kind)[0]
+
+
+def repeated(value: Any, count: int, kind: Any) -> Any:
+    """The same value ``count`` times."""
+    arrow = _arrow()
+    return arrow.nulls(count, kind) if value is None else arrow.repeat(scalar_of(value, kind), count)
+
+
+def _bytes(values: Sequence[Any], kind: Any) -> Any:
+    arrow = _arrow()
+    if arrow.types.is_string(kind):
+        values = [None if value is None else value.encode() for value in values]
+    validity = _validity(values)
+    present = values if validity is None else [value or b"" for value in values]
+    ends = array("i", accumulate(map(len, present), initial=0))
+    buffers = [validity, arrow.py_buffer(ends), arrow.py_buffer(b"".join(present))]
+    return arrow.Array.from_buffers(kind, len(values), buffers)
+
+
+def _flat(values: Sequence[Any]) -> list[Any]:
+    return [item for value in values if value for item in value]
+
+
+def _lists(values: Sequence[Any], kind: Any, items: Any) -> Any:
+    ends = array("i", accumulate((len(value) if value else 0 for value in values), initial=0))
+    arrow = _arrow()
+    buffers = [_validity(values), arrow.py_buffer(ends)]
+    return arrow.Array.from_buffers(kind, len(values), buffers, children=[items])
+
+
+def _validity(values: Sequence[Any]) -> Any:
+    """A bit for each value that is not null; None if all are there."""
+    if None not in values:
+        return None
+    return _booleans([value is not None for value in values], None).buffers()[1]
+
+
+def _booleans(flags: Sequence[bool], validity: Any) -> Any:
+    """An array of booleans: Arrow packs the bits."""
+    arrow = _arrow()
+    octets = arrow.Array.from_buffers(arrow.uint8(), len(flags), [validity, arrow.py_buffer(bytes(flags))])
+    return octets.cast(arrow.bool_())
+
+
+@cache
+def _arrow() -> Any:
+    return importlib.import_module("pyarrow")
