@@ -166,7 +166,8 @@ def test_an_index_that_points_inside_a_batch_is_a_problem(store: CountingStore, 
     index = (tmp_path / "events-0" / f"{100:020}.index").stat().st_size
     raw[index - 1] ^= 16
     store.put(key, bytes(raw))
-    assert "record batch" in problem_of(store)
+    assert "events-0 at offset 100 " in (problem := problem_of(store))
+    assert "record batch" in problem
 
 
 @pytest.mark.parametrize("damage", [b"", b"\0"])
@@ -213,3 +214,14 @@ def test_a_walk_may_begin_at_any_batch(segment: GoldenSegment) -> None:
     for first in expected[:: max(1, len(expected) // 5)]:
         stream = io.BytesIO(log[first.position :])
         assert list(LogBatches(stream, first.position, len(log)).headers()) == expected[expected.index(first) :]
+
+
+@pytest.mark.parametrize("kind", ["index", "timeindex"])
+def test_a_damaged_index_is_told_with_its_segment(kind: str, store: CountingStore, tmp_path: Path) -> None:
+    copied(store, tmp_path, many_batches(10))
+    key, raw = indexes_of(store)
+    sizes = {name: (tmp_path / "events-0" / f"{100:020}.{name}").stat().st_size for name in ("index", "timeindex")}
+    start = 0 if kind == "index" else sizes["index"]
+    raw[start : start + 4] = b"\xff" * 4
+    store.put(key, bytes(raw))
+    assert "events-0 at offset 100 " in problem_of(store)

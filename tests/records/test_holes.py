@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.support.golden_records import rows_of
 from tests.support.stored_records import StoredTopic, plain_batch
 from tieredstore.errors import BatchCorrupt, CorruptData, DataLoss, IndexesCorrupt
+from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.records import AtTime, ReadSettings, RecordReader
 from tieredstore.testing.segments import PARTITION
 
@@ -206,11 +207,13 @@ def test_a_damaged_batch_fails_or_is_left_out_and_reported(
 def test_a_wrong_base_offset_never_ends_a_read_early(topic: StoredTopic, bit: int) -> None:
     """No checksum covers it, and one behind the end of what is read looks like that end."""
     topic.copy_plain(0, 200, batch=5)
-    batch = topic.copied[0].segment_size_in_bytes // 40
     catalog = topic.catalog()
+    (log_key,) = [info.key for info in topic.store.list() if info.key.endswith(".log")]
+    whole = topic.store.get(log_key)
     reader = RecordReader(topic.manager, catalog, ReadSettings(columns=["offset"]))
-    for number in range(0, 40, 2):
-        log_key, whole = overwritten(topic, number * batch + 7 - bit // 8, bit % 8)
+    for header in list(read_batch_headers(whole))[::2]:
+        byte = header.position + 7 - bit // 8
+        overwrite_log(topic, bytes([whole[byte] ^ 1 << bit % 8]), at=byte)
         for start, stop in ((32, 151), (35, 150), (AtTime(32), 151), (150, None)):
             wanted = range(start.timestamp_ms if isinstance(start, AtTime) else start, stop or 200)
             try:
@@ -221,11 +224,3 @@ def test_a_wrong_base_offset_never_ends_a_read_early(topic: StoredTopic, bit: in
             else:
                 assert offsets == list(wanted)
         topic.store.put(log_key, whole)
-
-
-def overwritten(topic: StoredTopic, byte: int, bit: int) -> tuple[str, bytes]:
-    """Flip a bit of the only log; returns its key and what it was."""
-    (key,) = [info.key for info in topic.store.list() if info.key.endswith(".log")]
-    whole = topic.store.get(key)
-    overwrite_log(topic, bytes([whole[byte] ^ 1 << bit]), at=byte)
-    return key, whole

@@ -100,6 +100,22 @@ def test_an_unreadable_segment_elsewhere_is_nobodys_loss(
         assert read.report.unreadable == ()
 
 
+@pytest.mark.parametrize("suffix", [".log", ".indexes"])
+def test_a_last_segment_that_has_lost_an_object_is_lost_data(topic: StoredTopic, suffix: str) -> None:
+    four_segments(topic)
+    topic.store.delete([max(info.key for info in topic.store.list() if info.key.endswith(suffix))])
+    with pytest.raises(DataLoss, match=rf"at offset 300 does not count: it has no {suffix}"):
+        offsets(topic, None, None, FAIL)
+    assert offsets(topic, None, None, REPORT) == offsets(topic, None, 300, FAIL) == list(range(300))
+
+
+def test_a_copy_that_is_under_way_and_a_first_segment_that_is_being_deleted_are_none(topic: StoredTopic) -> None:
+    four_segments(topic)
+    manifests = sorted(info.key for info in topic.store.list() if info.key.endswith(".rsm-manifest"))
+    topic.store.delete([manifests[3], manifests[0].replace(".rsm-manifest", ".log")])
+    assert offsets(topic, None, None, FAIL) == list(range(100, 300))
+
+
 def test_one_whose_offsets_another_copy_holds_is_no_loss(topic: StoredTopic) -> None:
     four_segments(topic, 3)
     topic.copy_plain(300, 100, size=10)

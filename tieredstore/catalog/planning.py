@@ -153,7 +153,9 @@ def _read(source: SegmentSource, objects: SegmentObjects) -> SegmentRow | Proble
 
 def _incomplete(objects: SegmentObjects) -> Problem:
     missing = ", no ".join(f".{suffix.value}" for suffix in objects.missing)
-    return Problem(ProblemKind.INCOMPLETE, objects.segment_id, objects.start_offset, f"it has no {missing}")
+    has_manifest = objects.find(Suffix.MANIFEST) is not None
+    detail = f"it has no {missing}"
+    return Problem(ProblemKind.INCOMPLETE, objects.segment_id, objects.start_offset, detail, has_manifest=has_manifest)
 
 
 def _trace(source: SegmentSource, survey: _Survey, pool: Executor, readers: int) -> Traced:

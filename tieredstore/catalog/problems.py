@@ -26,17 +26,21 @@ _HOLD_RECORDS: Final = (ProblemKind.DAMAGED, ProblemKind.UNREADABLE)
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A segment that was found and does not count, and why; ``detail`` is a sentence."""
+    """A segment that was found and does not count, and why; ``detail`` is a sentence.
+
+    ``has_manifest`` says of an incomplete one that it was whole once: the manifest is written last.
+    """
 
     kind: ProblemKind
     segment_id: RemoteLogSegmentId
     start_offset: int
     detail: str
+    has_manifest: bool = False
 
     @property
     def is_loss(self) -> bool:
         """Whether it was whole once, so that nobody can read records that were stored."""
-        return self.kind in _HOLD_RECORDS
+        return self.kind in _HOLD_RECORDS or self.has_manifest
 
     def __str__(self) -> str:
         where = self.segment_id.topic_id_partition
@@ -57,13 +61,16 @@ def unreadable_between(
     ``extents`` are the offsets (half-open) that can be read, ascending. A segment of which nothing is told but where it
     begins may reach to the next of them. One beside the window hides records as well, unless somebody said that the
     window ``starts_there``, or ``stops_there``: who asks for a log's beginning or its end, or for a time, would get
-    those too if they could be read.
+    those too if they could be read. One that has lost objects counts only at the log's end: before other segments it
+    may be one that retention is about to take, and within them it leaves a hole.
     """
     for problem in problems:
         first = problem.start_offset
         if not problem.is_loss or any(low <= first < high for low, high in extents):
             continue
         end = min((low for low, _ in extents if low > first), default=MAX_OFFSET)
+        if problem.has_manifest and end < MAX_OFFSET:
+            continue
         is_within = first < stop and start < end
         is_before = not starts_there and end == start
         # Nothing that can be read lies between the window's end and the segment.

@@ -149,7 +149,7 @@ def _search_headers(
     with opened_log(source, span.segment, extent.byte_range.start) as batches:
         for header in batches.headers():
             if header.position == extent.byte_range.start:
-                extent.check_first(header.base_offset)
+                _check_first(extent, header)
             if header.position >= extent.byte_range.stop:
                 break
             if header.max_timestamp < timestamp_ms or header.last_offset < span.start:
@@ -159,6 +159,13 @@ def _search_headers(
                 raise ConfigError("looking offsets up by time needs pyarrow: install tieredstore[arrow]")
             return first
     return None
+
+
+def _check_first(extent: LogExtent, header: BatchHeader) -> None:
+    try:
+        extent.check_first(header.base_offset)
+    except BatchCorrupt as error:
+        raise BatchCorrupt(f"{extent.segment}: {error}") from error
 
 
 def _by_header(header: BatchHeader, timestamp_ms: int) -> OffsetAndTimestamp | None:
