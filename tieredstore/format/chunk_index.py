@@ -11,7 +11,7 @@ import base64
 from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final, overload
 
@@ -135,10 +135,17 @@ class VariableChunkIndex(ChunkIndex):
     """
 
     packed_sizes: bytes
+    bounds_of_most: tuple[int, int] | None = field(init=False, repr=False, compare=False)
+    """The smallest and the greatest stored size of all chunks but the last; None where there is no other."""
+    last_size: int = field(init=False, repr=False, compare=False)
+    """The last chunk's stored size."""
 
     def __post_init__(self) -> None:
         self._check_original()
         sizes = unpack_chunk_sizes(self.packed_sizes)
+        # Kept, since whoever reads a manifest looks at them more than once, and a catalog reads thousands.
+        object.__setattr__(self, "bounds_of_most", sizes.bounds_of_most())
+        object.__setattr__(self, "last_size", sizes.last)
         if not self.chunk_count or len(sizes) != self.chunk_count:
             raise ManifestCorrupt(
                 f"transformedChunks lists {len(sizes)} chunks where originalFileSize and originalChunkSize make "
@@ -146,9 +153,9 @@ class VariableChunkIndex(ChunkIndex):
             )
         # Three looks in place of one a chunk: the smallest, the greatest and the last, which may be shorter than the
         # others.
-        for size in sizes.bounds_of_most() or ():
+        for size in self.bounds_of_most or ():
             _check_stored_size(size, self.original_chunk_size)
-        _check_stored_size(sizes.last, self._last_original_size())
+        _check_stored_size(self.last_size, self._last_original_size())
 
     @classmethod
     def from_sizes(cls, original_chunk_size: int, original_file_size: int, sizes: Sequence[int]) -> VariableChunkIndex:

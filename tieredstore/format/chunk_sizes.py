@@ -152,7 +152,8 @@ def _decode_many(raw: bytes | bytearray | memoryview, count: int) -> ChunkSizes:
     # `count` comes from the bytes: before anything is made of it, it must agree with how many there are.
     _check_length(raw, stop + _INT.size)
     sizes = ChunkSizes(count, base, width, bytes(raw[_HEAD.size : stop]), _read_int(raw, stop))
-    bounds = sizes.bounds_of_most()
+    # Only if the greatest that so many bytes can say is too great, each has to be looked at.
+    bounds = sizes.bounds_of_most() if base + (1 << 8 * width) - 1 > MAX_INT32 else None
     if bounds is not None and bounds[1] > MAX_INT32:
         raise ManifestCorrupt(f"the list of chunk sizes holds a size above {MAX_INT32}")
     return sizes

@@ -222,14 +222,15 @@ class SegmentManifest:
 
     def _check_variable(self, index: VariableChunkIndex) -> None:
         # A list is legal for uncompressed segments too, and then each size follows from the original's.
-        sizes = index.stored_sizes()
-        least = min(sizes.last, *(sizes.bounds_of_most() or ()), MAX_INT32)
+        most = index.bounds_of_most
+        least = min(index.last_size, *(most or ()), MAX_INT32)
         if least <= self._overhead:
             raise ManifestCorrupt(f"transformedChunks lists a chunk of {least} bytes, too few to be encrypted")
         if self.compression:
             return
         whole, last = (index.original_size(chunk) + self._overhead for chunk in (0, index.chunk_count - 1))
-        if sizes.bounds_of_most() not in {None, (whole, whole)} or sizes.last != last:
+        if most not in {None, (whole, whole)} or index.last_size != last:
+            sizes = index.stored_sizes()
             chunk = next((chunk for chunk, size in enumerate(sizes) if size != whole), index.chunk_count - 1)
             raise ManifestCorrupt(f"compression is false, but the stored size of chunk {chunk} is {sizes[chunk]}")
 

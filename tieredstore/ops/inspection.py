@@ -61,6 +61,5 @@ class StoredChunkSizes:
             largest = max(last, index.transformed_chunk_size) if index.chunk_count > 1 else last
             return cls(last, average, largest)
         assert isinstance(index, VariableChunkIndex)  # there are two kinds
-        sizes = index.stored_sizes()
-        every = (sizes.last, *(sizes.bounds_of_most() or ()))
+        every = (index.last_size, *(index.bounds_of_most or ()))
         return cls(min(every), average, max(every))

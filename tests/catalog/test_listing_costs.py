@@ -1,0 +1,69 @@
+"""What the listing of a folder costs: looks at files and folders opened, counted."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.bench_catalog import PARTITIONS, StoreBuilder
+from tieredstore.backends.filesystem import FilesystemObjectStore
+from tieredstore.catalog.listing import list_segments
+from tieredstore.format import chunk_index
+from tieredstore.ops.listing import load_listing
+
+SEGMENTS = 40 * PARTITIONS
+FOLDERS = 1 + PARTITIONS
+"""The topic's, and those of its partitions; the root comes with each."""
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> FilesystemObjectStore:
+    folder: Path = tmp_path_factory.mktemp("segments")
+    StoreBuilder(folder, SEGMENTS).build()
+    return FilesystemObjectStore(folder)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often the system was asked, and a list of chunk sizes unpacked."""
+    counts: Counter[str] = Counter()
+
+    def count(module: Any, name: str) -> None:
+        real: Callable[..., object] = getattr(module, name)
+
+        def counted(*args: object, **options: object) -> object:
+            counts[name] += 1
+            return real(*args, **options)
+
+        monkeypatch.setattr(module, name, counted)
+
+    for name in ("stat", "open", "scandir", "preadv"):
+        count(os, name)
+    count(chunk_index, "unpack_chunk_sizes")
+    return counts
+
+
+def test_a_listing_looks_at_each_object_once_and_at_each_folder_a_few_times(
+    store: FilesystemObjectStore, calls: Counter[str]
+) -> None:
+    assert sum(1 for _ in list_segments(store)) == SEGMENTS
+    assert calls["stat"] == 3 * SEGMENTS
+    assert calls["scandir"] <= FOLDERS + 1
+    assert calls["open"] <= 6 * (FOLDERS + 1)
+    assert calls["preadv"] == 0
+
+
+def test_a_manifest_is_opened_read_and_unpacked_once(store: FilesystemObjectStore, calls: Counter[str]) -> None:
+    segments = list(list_segments(store))
+    calls.clear()
+    assert all(segment.whole is not None for segment in load_listing(store, segments))
+    # The file, and the folders that lead to it from the root.
+    depth = 1 + segments[0].main_path.count("/") + 1
+    assert calls["open"] == depth * SEGMENTS
+    assert calls["preadv"] == calls["unpack_chunk_sizes"] == SEGMENTS
+    assert calls["stat"] == calls["scandir"] == 0
