@@ -12,12 +12,13 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import TypeAlias
 from urllib.parse import urlsplit
+
+from tests.support.loopback_server import LoopbackServer, RunningServer
 
 PIECE = 1 << 16
 _PER_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "content-length", "proxy-connection"})
@@ -88,14 +89,13 @@ class _Plan:
     times: int | None
 
 
-class FaultProxy:
+class FaultProxy(RunningServer):
     """A running proxy before ``upstream_url``; a context manager. ``url`` replaces the server's (path and all)."""
 
     def __init__(self, upstream_url: str) -> None:
         parts = urlsplit(upstream_url)
         self.upstream = (parts.hostname or "127.0.0.1", parts.port or 80)
         self.seen: list[Seen] = []
-        self.connections = 0
         self.damage_bodies = False
         """Whether the first byte of each request's body is changed on its way."""
         self.hidden_headers: set[str] = set()
@@ -103,23 +103,20 @@ class FaultProxy:
         self._plans: list[_Plan] = []
         self._lock = threading.Lock()
         self._stopping = threading.Event()
-        self._server = _Server(self)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}{parts.path}"
-        # A short poll: shutdown waits for one.
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
+        server = _Server(self)
+        super().__init__(server)
+        self.url = f"http://127.0.0.1:{server.port}{parts.path}"
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopping.set()
-        self._server.shutdown()
-        self._thread.join()
-        self._server.cut_all()
-        self._server.server_close()
+        super().__exit__(kind, error, trace)
+
+    @property
+    def connections(self) -> int:
+        """How many connections clients have opened."""
+        return self._server.connections
 
     def plan(
         self,
@@ -165,31 +162,10 @@ class FaultProxy:
         self._stopping.wait(seconds)
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = False
-    block_on_close = True
-
+class _Server(LoopbackServer):
     def __init__(self, proxy: FaultProxy) -> None:
         self.proxy = proxy
-        self._open: set[socket.socket] = set()
-        super().__init__(("127.0.0.1", 0), _Handler)
-
-    def process_request(self, request: object, client_address: object) -> None:
-        if isinstance(request, socket.socket):
-            self._open.add(request)
-            self.proxy.connections += 1
-            super().process_request(request, client_address)
-
-    def shutdown_request(self, request: object) -> None:
-        if isinstance(request, socket.socket):
-            self._open.discard(request)
-            super().shutdown_request(request)
-
-    def cut_all(self) -> None:
-        """End the connections that clients keep open, so that their threads end."""
-        for connection in list(self._open):
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+        super().__init__(_Handler)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Clients that go away in the middle are what this proxy is for."""

@@ -8,8 +8,9 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
+
+from tests.support.loopback_server import LoopbackServer, RunningServer
 
 _BY_ADDRESS: Final = 1
 _BY_NAME: Final = 3
@@ -28,7 +29,7 @@ class Asked:
     username: str | None
 
 
-class SocksServer:
+class SocksServer(RunningServer):
     """A running proxy; a context manager. ``names`` maps the names that it can resolve to loopback ports."""
 
     def __init__(self, names: Mapping[str, int], *, login: tuple[str, str] | None = None) -> None:
@@ -36,36 +37,15 @@ class SocksServer:
         self.login = login
         self.asked: list[Asked] = []
         self.refused_logins = 0
-        self._server = _Server(self)
-        self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.cut_all()
-        self._server.server_close()
+        server = _Server(self)
+        super().__init__(server)
+        self.port = server.port
 
 
-class _Server(socketserver.ThreadingTCPServer):
-    daemon_threads = False
-    block_on_close = True
-
+class _Server(LoopbackServer):
     def __init__(self, proxy: SocksServer) -> None:
         self.proxy = proxy
-        self.connections: set[socket.socket] = set()
-        super().__init__(("127.0.0.1", 0), _Handler)
-
-    def cut_all(self) -> None:
-        for connection in list(self.connections):
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+        super().__init__(_Handler)
 
 
 class _Handler(socketserver.StreamRequestHandler):
@@ -73,16 +53,10 @@ class _Handler(socketserver.StreamRequestHandler):
     rbufsize = 0
 
     def handle(self) -> None:
-        connection: socket.socket = self.connection
-        self.server.connections.add(connection)
-        try:
+        with suppress(OSError, EOFError):
             username = self._greet()
             if username is not False:
                 self._connect(username)
-        except (OSError, EOFError):
-            return
-        finally:
-            self.server.connections.discard(connection)
 
     def _greet(self) -> str | bool | None:
         """The user's name, None without a login, False if it was refused."""

@@ -1,0 +1,67 @@
+"""What the proxies of the tests share: a server of threads on the loopback interface that ends when it is told to."""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import threading
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+
+class LoopbackServer(socketserver.ThreadingTCPServer):
+    """Knows its open connections: a client that keeps one open would keep its thread, and so the server."""
+
+    allow_reuse_address = True
+    daemon_threads = False
+    block_on_close = True
+
+    def __init__(self, handler: type[socketserver.BaseRequestHandler]) -> None:
+        self.connections = 0
+        """How many came."""
+        self._open: set[socket.socket] = set()
+        super().__init__(("127.0.0.1", 0), handler)
+
+    @property
+    def port(self) -> int:
+        port: int = self.server_address[1]
+        return port
+
+    def process_request(self, request: object, client_address: object) -> None:
+        if isinstance(request, socket.socket):
+            self._open.add(request)
+            self.connections += 1
+            super().process_request(request, client_address)
+
+    def shutdown_request(self, request: object) -> None:
+        if isinstance(request, socket.socket):
+            self._open.discard(request)
+            super().shutdown_request(request)
+
+    def cut_all(self) -> None:
+        """End the connections that clients keep open, so that their threads end."""
+        for connection in list(self._open):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+
+class RunningServer:
+    """A context manager in which a server answers."""
+
+    def __init__(self, server: LoopbackServer) -> None:
+        self._server = server
+        # A short poll: shutdown waits for one.
+        self._thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.cut_all()
+        self._server.server_close()
