@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli_process import ORIGINALS, TXN, stored_files, tieredstore, write_settings
+from tests.support.disk_segments import write_segments
 from tests.support.golden_data import case_path
 from tests.support.paths import GOLDEN
 from tests.support.small_segments import ENC
@@ -161,3 +162,26 @@ def test_json_is_ascii_whatever_the_names(settings: Path, tmp_path: Path) -> Non
     listed = tieredstore("ls", "-c", settings, "--json")
     assert listed.stdout.isascii()
     assert {row["topic"] for row in listed.json} == {"größe"}
+
+
+def lines_of(text: str) -> list[str]:
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def test_a_hole_is_shown_where_it_is(settings: Path, tmp_path: Path) -> None:
+    stored_files(tmp_path, "rsm-manifest")[1].unlink()
+    partitions = lines_of(tieredstore("ls", "-c", settings).text)
+    assert " 0 2 0 … 0, 2 … 2 " in partitions[2]
+    segments = lines_of(tieredstore("ls", "-c", settings, "single", 0).text)
+    topic_id = segments[2].split()[-2]
+    assert [line.split()[:2] for line in segments[2:5]] == [["0", "0"], ["1", "1"], ["2", "2"]]
+    assert segments[3] == f"1 1 (hole) {topic_id}"
+
+
+def test_many_holes_are_counted(tmp_path: Path) -> None:
+    settings = write_settings(tmp_path)
+    write_segments(tmp_path / "logs", 11)
+    assert tieredstore("copy", "-c", settings, tmp_path / "logs").code == 0
+    for manifest in stored_files(tmp_path, "rsm-manifest")[1::2]:
+        manifest.unlink()
+    assert " 0 … 109, 5 holes " in lines_of(tieredstore("ls", "-c", settings).text)[2]

@@ -7,9 +7,10 @@ import pytest
 from tests.support.catalog_stores import OTHER_ID, MadeSegment, partition_of, run_of
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import list_segments
+from tieredstore.catalog.stored import load_segment
 from tieredstore.errors import ManifestCorrupt, StoreUnavailable
 from tieredstore.format.keys import Suffix
-from tieredstore.ops.listing import ListedSegment, SegmentTotals, load_listing
+from tieredstore.ops.listing import HeldOffsets, ListedSegment, SegmentTotals, load_listing
 from tieredstore.testing.faults import FaultyStore
 
 EVENTS = partition_of()
@@ -86,11 +87,38 @@ def test_sums_over_segments() -> None:
     segments = [segment.put(store) for segment in run_of(3, EVENTS)]
     unknown = MadeSegment(EVENTS, 30, 39).put(store)
     store.put(unknown.key(), unknown.manifest(max_timestamp_ms=-1, end_offset=-1))
+    assert SegmentTotals().timestamps is None
     totals = SegmentTotals()
-    assert (totals.offsets, totals.timestamps) == (None, None)
     for listed in listing(store):
         assert listed.whole is not None
         totals.add(listed.whole)
-    assert (totals.segments, totals.size, totals.offsets, totals.timestamps) == (4, 4000, (0, 30), (9, 29))
+    assert (totals.segments, totals.size, totals.timestamps) == (4, 4000, (9, 29))
     assert totals.stored_size == sum(info.size for info in store.list())
     assert len(segments) == 3
+
+
+@pytest.mark.parametrize(
+    ("segments", "spans", "holes"),
+    [
+        ([], [], []),
+        ([(0, 9), (10, 19)], [(0, 19)], [None, None]),
+        ([(5, 9), (15, 19)], [(5, 9), (15, 19)], [None, (10, 14)]),
+        ([(0, 30), (10, 19), (40, 49)], [(0, 30), (40, 49)], [None, None, (31, 39)]),
+        ([(0, 9), (0, 19), (20, 20)], [(0, 20)], [None, None, None]),
+        ([(0, -1), (10, 19), (30, 39)], [(0, 19), (30, 39)], [None, None, (20, 29)]),
+        ([(0, 9), (10, -1), (20, -1), (30, 39)], [(0, 39)], [None, None, None, None]),
+        ([(0, 30), (10, -1), (50, 59)], [(0, 59)], [None, None, None]),
+        ([(0, -1)], [(0, 0)], [None]),
+    ],
+)
+def test_holes_are_between_the_ends_that_are_known(
+    segments: list[tuple[int, int]], spans: list[tuple[int, int]], holes: list[tuple[int, int] | None]
+) -> None:
+    store = MemoryObjectStore()
+    for number, (start, end) in enumerate(segments):
+        segment = MadeSegment(EVENTS, start, max(start, end), number=number).put(store)
+        store.put(segment.key(), segment.manifest(end_offset=end))
+    held = HeldOffsets()
+    loaded = [load_segment(store, objects) for objects in list_segments(store)]
+    assert [held.add(segment) for segment in loaded] == holes
+    assert held.spans == spans

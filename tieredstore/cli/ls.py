@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -23,7 +23,10 @@ from tieredstore.cli.output import (
 )
 from tieredstore.errors import CorruptData
 from tieredstore.model import TopicIdPartition, Uuid, human_bytes
-from tieredstore.ops.listing import ListedSegment, SegmentTotals, load_listing
+from tieredstore.ops.listing import HeldOffsets, ListedSegment, SegmentTotals, load_listing
+
+_HOLE: Final = "(hole)"
+_MOST_SPANS: Final = 3
 
 
 def ls(
@@ -38,8 +41,9 @@ def ls(
 ) -> None:
     """List topics, partitions and segments: offsets, sizes, ratio, time span.
 
-    Reads the manifest of every segment listed, and needs no key. With PARTITION each segment has a line. Segments that
-    lack an object (of an unfinished copy or delete, or lost) are named on stderr; in JSON they have "complete": false.
+    Reads the manifest of every segment listed, and needs no key. With PARTITION each segment has a line, and so has
+    each hole: offsets between two segments that neither holds. Segments that lack an object (of an unfinished copy or
+    delete, or lost) are named on stderr; in JSON they have "complete": false.
 
     Example: tieredstore ls -c store.properties orders 0
     """
@@ -117,19 +121,20 @@ def _print_partitions(listed: Iterable[ListedSegment]) -> None:
     rows: list[list[str]] = []
     total = SegmentTotals()
     for partition, group in itertools.groupby(listed, key=lambda segment: segment.partition):
-        totals = SegmentTotals()
+        totals, offsets = SegmentTotals(), HeldOffsets()
         for segment in group:
             if segment.whole is None:
                 _report(segment)
             else:
                 totals.add(segment.whole)
+                offsets.add(segment.whole)
                 total.add(segment.whole)
-        rows.append([partition.topic, str(partition.topic_id), str(partition.partition), *_cells(totals)])
+        place = [partition.topic, str(partition.topic_id), str(partition.partition)]
+        rows.append([*place, str(totals.segments), _held(offsets), *_sums(totals)])
     if not rows:
         complain("no segments found")
         return
-    segments, _, *sums = _cells(total)  # offsets of several partitions have no span
-    rows.append(["total", "", "", segments, "", *sums])
+    rows.append(["total", "", "", str(total.segments), "", *_sums(total)])
     columns = ("TOPIC", "TOPIC ID", ">PARTITION", ">SEGMENTS", "OFFSETS", ">SIZE", ">STORED", ">RATIO", "LAST RECORDS")
     print_table(columns, rows, total=True)
 
@@ -137,16 +142,20 @@ def _print_partitions(listed: Iterable[ListedSegment]) -> None:
 def _print_segments(listed: Iterable[ListedSegment]) -> None:
     rows: list[list[str]] = []
     total = SegmentTotals()
+    offsets: dict[TopicIdPartition, HeldOffsets] = {}
     for segment in listed:
         if segment.whole is None:
             _report(segment)
             continue
         total.add(segment.whole)
+        hole = offsets.setdefault(segment.partition, HeldOffsets()).add(segment.whole)
+        if hole is not None:
+            rows.append([*map(str, hole), "", "", "", _HOLE, "", str(segment.partition.topic_id), ""])
         rows.append(_segment_cells(segment, segment.whole))
     if not rows:
         complain("no segments found")
         return
-    _, _, size, stored, ratio, _ = _cells(total)
+    size, stored, ratio, _ = _sums(total)
     rows.append(["total", "", size, stored, ratio, "", "", "", ""])
     columns = (">OFFSET", ">END", ">SIZE", ">STORED", ">RATIO", "FORM", "LAST RECORD", "TOPIC ID", "SEGMENT ID")
     print_table(columns, rows, total=True)
@@ -184,12 +193,18 @@ def _report(segment: ListedSegment) -> None:
     complain(f"{name} cannot be read: {fault}")
 
 
-def _cells(totals: SegmentTotals) -> list[str]:
-    """Segments, offsets, original and stored size, ratio, and the time span of the segments' last records."""
+def _held(offsets: HeldOffsets) -> str:
+    """``0 … 99, 150 … 199`` around a hole; of many holes their number."""
+    spans = offsets.spans
+    if len(spans) > _MOST_SPANS:
+        return f"{spans[0][0]} … {spans[-1][1]}, {len(spans) - 1} holes"
+    return ", ".join(f"{first} … {last}" for first, last in spans)
+
+
+def _sums(totals: SegmentTotals) -> list[str]:
+    """Original and stored size, ratio, and the time span of the segments' last records."""
     span = ["?"] if totals.timestamps is None else [iso_utc(bound) or "?" for bound in totals.timestamps]
     return [
-        str(totals.segments),
-        "" if totals.offsets is None else " … ".join(map(str, totals.offsets)),
         human_bytes(totals.size),
         human_bytes(totals.stored_size),
         human_ratio(totals.size, totals.stored_size),

@@ -87,11 +87,10 @@ def load_stream(
 
 
 class SegmentTotals:
-    """Sums over whole segments; ``offsets`` and ``timestamps`` are (least, greatest), None where none is known."""
+    """Sums over whole segments; ``timestamps`` are (least, greatest), None where none is known."""
 
     def __init__(self) -> None:
         self.segments = self.size = self.stored_size = 0
-        self.offsets: tuple[int, int] | None = None
         self.timestamps: tuple[int, int] | None = None
 
     def add(self, segment: StoredSegment) -> None:
@@ -100,11 +99,29 @@ class SegmentTotals:
         self.segments += 1
         self.size += metadata.segment_size_in_bytes
         self.stored_size += segment.objects.stored_size
-        # The end is -1 where the manifest does not tell it.
-        self.offsets = _widened(self.offsets, metadata.start_offset)
-        self.offsets = _widened(self.offsets, max(metadata.start_offset, metadata.end_offset))
         if metadata.max_timestamp_ms >= 0:
             self.timestamps = _widened(self.timestamps, metadata.max_timestamp_ms)
+
+
+class HeldOffsets:
+    """Which offsets of one partition whole segments hold: ``spans`` of (first, last), with holes between them."""
+
+    def __init__(self) -> None:
+        self.spans: list[tuple[int, int]] = []
+        self._is_end_known = True
+
+    def add(self, segment: StoredSegment) -> tuple[int, int] | None:
+        """Take the next one, by base offset; the hole before it, if there is one.
+
+        Where a manifest does not tell a segment's end, it is taken to end where the next one begins.
+        """
+        start, end = segment.metadata.start_offset, segment.metadata.end_offset
+        last = self.spans[-1][1] if self.spans else start - 1
+        hole = (last + 1, start - 1) if self._is_end_known and start > last + 1 else None
+        first = self.spans.pop()[0] if self.spans and hole is None else start
+        self.spans.append((first, max(last, start, end)))
+        self._is_end_known = end >= 0
+        return hole
 
 
 def _widened(span: tuple[int, int] | None, value: int) -> tuple[int, int]:
