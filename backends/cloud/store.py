@@ -305,7 +305,13 @@ class CloudStore(ObjectStore, Generic[Client, Options]):
 
         def opened(attempt: Attempt) -> None:
             with within(attempt.deadline):
-                self._clients.get()
+                try:
+                    self._clients.get()
+                except AccessDenied as error:
+                    # An SDK that is not answered in time says that there are no credentials.
+                    if attempt.deadline.remaining_s() > 0:
+                        raise
+                    raise StoreUnavailable(f"{error}; the look-up {attempt.deadline.reason}") from error
 
         if not self._clients.is_open:
             self._retries.call(operation, opened)

@@ -8,12 +8,11 @@ import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import boto3
-import botocore.session
 from botocore.config import Config
 from botocore.credentials import CredentialProvider, CredentialResolver, Credentials
 
 from tieredstore.backends.http.proxies import SocksProxy
-from tieredstore.backends.s3.connections import bound_connections
+from tieredstore.backends.s3.connections import open_session
 from tieredstore.backends.s3.credentials import chosen_credentials
 from tieredstore.backends.s3.errors import translated
 from tieredstore.backends.s3.options import Compatibility, S3Options
@@ -44,7 +43,7 @@ class _Chosen(CredentialProvider):
 def open_client(options: S3Options) -> S3Client:
     """A new client; AccessDenied or ConfigError if its credentials cannot be had."""
     with translated(f"opening {options.url}"):
-        session = botocore.session.get_session()
+        session = open_session()
         credentials = chosen_credentials(options, session)
         session.register_component("credential_provider", CredentialResolver([_Chosen(credentials)]))
         # The stubs of one service do not cover this method, which has an overload for each of some 400.
@@ -57,9 +56,7 @@ def open_client(options: S3Options) -> S3Client:
         _logger.warning("%s: the server's certificate is not checked", options.url)
     if options.legacy_md5:
         client.meta.events.register("before-call.s3.DeleteObjects", _md5_instead)
-    if options.proxy is None:
-        bound_connections(client)
-    else:
+    if options.proxy is not None:
         _through_proxy(client, options, options.proxy)
     return client
 

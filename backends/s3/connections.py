@@ -10,8 +10,10 @@ import http.client
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import botocore.session
 from botocore.awsrequest import AWSHTTPConnection, AWSHTTPSConnection
 from botocore.httpsession import URLLib3Session
+from botocore.session import Session
 
 from tieredstore.backends.http.sockets import BoundedConnection, close_pools, pools
 from tieredstore.errors import StoreError
@@ -42,9 +44,35 @@ def http_session(client: S3Client) -> Any:
     return session
 
 
-def bound_connections(client: S3Client) -> None:
-    """Let each wait of ``client`` for its server, or for the environment's proxy, end by the deadline of the call."""
-    session = http_session(client)
+def open_session() -> Session:
+    """A session of the SDK whose clients, those by which it fetches credentials too, keep to the deadline of the call.
+
+    Each wait of theirs for a server, or for the environment's proxy, ends by it.
+    """
+    session = botocore.session.get_session()
+    untyped: Any = session
+    create: Any = session.create_client
+
+    def create_client(*args: Any, **options: Any) -> Any:
+        client = create(*args, **options)
+        _bound(http_session(client))
+        return client
+
+    untyped.create_client = create_client
+    return session
+
+
+def bound_chain(session: Session) -> None:
+    """Do the same for what the SDK's chain asks without a client: the endpoints of containers and of machines."""
+    chain: Any = session.get_component("credential_provider")
+    for provider in chain.providers:
+        fetcher = getattr(provider, "_fetcher", None) or getattr(provider, "_role_fetcher", None)
+        http = getattr(fetcher, "_session", None)
+        if isinstance(http, URLLib3Session):
+            _bound(http)
+
+
+def _bound(session: Any) -> None:
     session._pool_classes_by_scheme = session._manager.pool_classes_by_scheme = _POOLS
     session.close = partial(_close, session)
 

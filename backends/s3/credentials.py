@@ -11,6 +11,7 @@ import javaproperties
 from botocore.credentials import Credentials, ReadOnlyCredentials
 
 from tieredstore.backends.cloud.watched_file import WatchedFile
+from tieredstore.backends.s3.connections import bound_chain
 from tieredstore.backends.s3.options import AccessKeys, S3Options
 from tieredstore.errors import AccessDenied, ConfigError
 
@@ -73,6 +74,7 @@ def chosen_credentials(options: S3Options, session: Session) -> Credentials:
 
 
 def _of_chain(options: S3Options, session: Session) -> Credentials:
+    bound_chain(session)
     credentials = session.get_credentials()
     if credentials is None:
         raise AccessDenied(

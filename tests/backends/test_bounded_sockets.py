@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 import threading
@@ -22,8 +23,8 @@ from tieredstore.backends.gcs.options import Anonymous, GcsOptions
 from tieredstore.backends.gcs.store import GcsObjectStore
 from tieredstore.backends.http.deadlines import within
 from tieredstore.backends.http.proxies import SocksProxy
-from tieredstore.backends.http.sockets import bounded, first_connected
-from tieredstore.backends.s3.connections import WholeContinue, http_session
+from tieredstore.backends.http.sockets import BoundedConnection, bounded, first_connected
+from tieredstore.backends.s3.connections import WholeContinue, bound_chain, http_session, open_session
 from tieredstore.backends.s3.options import AccessKeys, S3Options
 from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.errors import StoreError, StoreUnavailable
@@ -128,6 +129,26 @@ class TestBetweenHereAndTheStore:
         # Connected, by way of a host whose name has 255 letters, each in time.
         with closing(Trickle(b"\x05\x00\x05\x00\x00\x03\xff", b"x")) as proxy:
             assert_given_up(STORES[cloud]("http://store.invalid", SocksProxy("127.0.0.1", proxy.port)))
+
+
+@pytest.mark.parametrize("at", ["AWS_CONTAINER_CREDENTIALS_FULL_URI", "AWS_EC2_METADATA_SERVICE_ENDPOINT"])
+def test_where_a_machine_asks_for_credentials(at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with closing(Trickle(b"HTTP/1.1 200 OK\r\nX-Dripping: ", b"x")) as server:
+        monkeypatch.setenv(at, f"http://127.0.0.1:{server.port}/")
+        options = S3Options("bucket", "us-east-1", "http://127.0.0.1:9")
+        assert_given_up(S3ObjectStore(options, retries=RetryPolicy(timeout_s=TIMEOUT_S)))
+
+
+def test_clients_that_fetch_credentials() -> None:
+    session = open_session()
+    bound_chain(session)
+    client: Any = session.create_client("sts", region_name="us-east-1")
+    with closing(client):
+        pools = http_session(client)._manager.pool_classes_by_scheme
+        assert all(issubclass(pool.ConnectionCls, BoundedConnection) for pool in pools.values())
 
 
 class TestASocket:
