@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from tieredstore.catalog.lineage import Lineage, Span
 from tieredstore.catalog.log_batches import opened_log
-from tieredstore.catalog.log_extents import LogExtent, extent_for_time
+from tieredstore.catalog.log_extents import LogExtent, extent_for_time, time_index_of
 from tieredstore.errors import BatchCorrupt, ConfigError
 from tieredstore.kafka.batches import BatchHeader, TimestampType
 from tieredstore.model import TopicIdPartition
@@ -57,11 +57,23 @@ def offset_for_time(
 
     As Kafka's ``offsetsForTimes``: timestamps need not ascend, and the end marker of a transaction counts. Two
     requests for the manifest and the indexes of a segment that may hold it, then those for the few batches that these
-    leave open; segments whose greatest timestamp is earlier are passed over. Without ``tieredstore[arrow]`` batches
-    are not decoded, nor their CRCs checked: ConfigError where the headers do not settle it.
+    leave open; segments whose greatest timestamp is earlier are passed over. The last one that was, if the record is
+    the first behind it or there is none, is looked at by its time index too: two requests. Without
+    ``tieredstore[arrow]`` batches are not decoded, nor their CRCs checked: ConfigError where the headers do not settle
+    it.
     """
-    firsts = (_search(source, span, timestamp_ms, decoding) for span in lineage.spans_since(timestamp_ms))
-    return next((record for record in firsts if record is not None), None)
+    passed: Span | None = None
+    for span in lineage.spans:
+        if 0 <= span.segment.max_timestamp_ms < timestamp_ms:
+            passed = span
+            continue
+        record = _search(source, span, timestamp_ms, decoding)
+        if record is not None:
+            # In front of a later record of the segment there are some that are earlier, as those before it are then.
+            doubtful = passed if record.offset == span.start else None
+            return _search_doubtful(source, doubtful, timestamp_ms, decoding) or record
+        passed = None
+    return _search_doubtful(source, passed, timestamp_ms, decoding)
 
 
 def offsets_for_times(
@@ -88,6 +100,18 @@ def offset_range(source: SegmentSource, lineage: Lineage, start_ms: int | None, 
             record = offset_for_time(source, lineage, time)
             bounds[at] = lineage.end_offset if record is None else record.offset
     return bounds[0], max(bounds)  # times need not ascend with offsets
+
+
+def _search_doubtful(
+    source: SegmentSource, span: Span | None, timestamp_ms: int, decoding: BatchDecoding
+) -> OffsetAndTimestamp | None:
+    """The first such record of a span that has none, says its manifest: one wrong digit of that would hide them all."""
+    if span is None:
+        return None
+    times = time_index_of(source, span.segment)
+    # A broker ends the index with the greatest timestamp of the segment.
+    is_hidden = len(times) > 0 and times[-1].timestamp >= timestamp_ms
+    return _search(source, span, timestamp_ms, decoding) if is_hidden else None
 
 
 def _search(source: SegmentSource, span: Span, timestamp_ms: int, decoding: BatchDecoding) -> OffsetAndTimestamp | None:
