@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -29,6 +29,8 @@ from tieredstore.format.chunk_index import ChunkIndex, FixedChunkIndex
 from tieredstore.model import RemoteLogSegmentMetadata, human_bytes
 from tieredstore.ops.bucket import Bucket
 from tieredstore.ops.inspection import InspectedObject, StoredChunkSizes, inspect_objects
+
+_EPOCHS_SHOWN: Final = 100
 
 
 def inspect(
@@ -135,7 +137,10 @@ class SegmentView:
         if metadata is None:
             yield "offsets", f"{self.segment.objects.start_offset} to ? (the manifest holds no segment metadata)"
             return
-        epochs = ", ".join(f"{epoch} from {start}" for epoch, start in metadata.segment_leader_epochs)
+        recorded = metadata.segment_leader_epochs
+        epochs = ", ".join(f"{epoch} from {start}" for epoch, start in recorded[:_EPOCHS_SHOWN])
+        if len(recorded) > _EPOCHS_SHOWN:
+            epochs += f", and {len(recorded) - _EPOCHS_SHOWN} more"
         yield "offsets", f"{self.segment.objects.start_offset} to {metadata.end_offset}"
         yield "leader epochs", epochs or "unknown"
         yield "last timestamp", _time(metadata.max_timestamp_ms)

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog.stored import StoredSegment
 from tieredstore.model import ByteRange
+from tieredstore.transform.chunks import fresh_memory
 
 if TYPE_CHECKING:
     from tieredstore.remote import SegmentSource
 
 _CHUNKS_AT_ONCE: Final = 8
 _BUFFER_SIZE: Final = 64 << 20
+_LEAST_READ: Final = 1 << 20
 
 
 def range_of_slice(bounds: slice, size: int) -> ByteRange:
@@ -43,7 +45,8 @@ def read_range(source: SegmentSource, segment: StoredSegment, inside: ByteRange)
     if not inside:
         return
     chunk_size = segment.manifest.chunk_index.original_chunk_size
-    buffer = memoryview(bytearray(min(len(inside), _step(chunk_size))))
+    # Pages that take no memory until they are written: a manifest may claim 2 GiB of which there is nothing.
+    buffer = fresh_memory(min(len(inside), _step(chunk_size)))
     with contextlib.closing(source.fetch_log_segment(segment.metadata, inside.start, inside.stop - 1)) as stream:
         for size in read_sizes(inside, chunk_size):
             stream.readinto(buffer[:size])
@@ -51,4 +54,5 @@ def read_range(source: SegmentSource, segment: StoredSegment, inside: ByteRange)
 
 
 def _step(chunk_size: int) -> int:
-    return chunk_size * max(1, min(_CHUNKS_AT_ONCE, _BUFFER_SIZE // chunk_size))
+    chunks = max(_CHUNKS_AT_ONCE, _LEAST_READ // chunk_size)  # small chunks: not a read for each few bytes
+    return chunk_size * max(1, min(chunks, _BUFFER_SIZE // chunk_size))

@@ -13,6 +13,8 @@ from tieredstore.errors import AlreadyClosed
 from tieredstore.model import ByteRange
 from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.remote.buffers import Destination, Original, StreamBuffers
+from tieredstore.remote.chunk_runs import MAX_CHUNKS_ON_THEIR_WAY
+from tieredstore.transform.chunks import fresh_memory
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -114,11 +116,10 @@ class SegmentStream(io.RawIOBase):
     def read(self, size: int | None = -1, /) -> bytes:
         """Up to ``size`` bytes (all that remain if negative): as many as there are, ``b""`` only at the end."""
         self._check_open()
-        data = bytearray(self.remaining if size is None or size < 0 else min(size, self.remaining))
+        # Large ones take no memory until they are written: a manifest may claim 2 GiB of which there is nothing.
+        data = fresh_memory(self.remaining if size is None or size < 0 else min(size, self.remaining))
         # After an error nobody waits for what may still be written into it: nobody will look at it.
-        self._fill(
-            memoryview(data), Destination(memoryview(data), ByteRange(self._position, self._position + len(data)))
-        )
+        self._fill(data, Destination(data, ByteRange(self._position, self._position + len(data))))
         return bytes(data)
 
     def readall(self) -> bytes:
@@ -234,7 +235,12 @@ class SegmentStream(io.RawIOBase):
             return
         stop = index.chunk_at(end - 1) + 1
         following = self._scheduled[-1].chunk + 1 if self._scheduled else index.chunk_at(self._position)
-        while following < stop and following * index.original_chunk_size < horizon:
+        # By count as well as by bytes: somebody may have made chunks of a byte.
+        while (
+            following < stop
+            and following * index.original_chunk_size < horizon
+            and len(self._scheduled) < MAX_CHUNKS_ON_THEIR_WAY
+        ):
             scheduled = self._loader.schedule(self._segment, following, stop, most, self._buffers, destination)
             self._scheduled.extend(scheduled)
             following = scheduled[-1].chunk + 1

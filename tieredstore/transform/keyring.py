@@ -16,6 +16,7 @@ from Crypto.Hash import SHA3_512
 from Crypto.PublicKey.RSA import RsaKey
 
 from tieredstore.errors import KeyRingError, UnknownKey, WrongKey
+from tieredstore.format.json_object import shortened
 from tieredstore.format.sizes import DATA_KEY_SIZE
 from tieredstore.transform.pem import read_private_key, read_public_key
 
@@ -81,8 +82,8 @@ class KeyRing:
         pair = self._pairs.get(key_id)
         if pair is None:
             raise UnknownKey(
-                f"the data key is wrapped by key pair {key_id!r}, which is not on the ring ({_names(self._pairs)}); "
-                "add it to encryption.key.pairs"
+                f"the data key is wrapped by key pair {shortened(key_id)}, which is not on the ring "
+                f"({_names(self._pairs)}); add it to encryption.key.pairs"
             )
         try:
             return PKCS1_OAEP.new(pair.private, hashAlgo=SHA3_512).decrypt(wrapped)

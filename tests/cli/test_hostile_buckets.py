@@ -1,0 +1,91 @@
+"""Whatever somebody does to a bucket, commands answer what they must, and neither time nor memory is theirs to take."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from _pytest.mark import ParameterSet
+
+from tests.support import hostile_folders, hostile_manifests, hostile_objects
+from tests.support.cli_process import tieredstore
+from tests.support.hostile_buckets import AS_STORED, MODES, Case, HostileBucket, copy_of, make_bucket
+from tests.support.work import measured
+
+CASES = [*hostile_manifests.CASES, *hostile_objects.CASES, *hostile_folders.CASES]
+COMMANDS = {"ls": (), "inspect": ("victim", "0", "0"), "fetch": ("victim", "0", "0"), "cat": ("victim",)}
+COSTLY = re.compile("million|MiB|GiB|chunks of a byte|90,000|100,000")
+"""Cases that take a second; of the others two of five are not left to `make soak`."""
+
+MOST_CALLS = 5
+"""How many times the calls that the same command makes on an honest bucket; what is stored may cause more."""
+
+MOST_MEMORY = 160 << 20
+"""Bytes at most; the largest manifest has 16 MiB, and is raw bytes, text, base64 and a list in turn."""
+
+Answers = dict[str, tuple[bytes, int]]
+"""What each command writes and how many calls it makes where nobody did harm."""
+
+
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[HostileBucket, Answers]]:
+    """A bucket of each mode, and what is right there."""
+    made: dict[str, tuple[HostileBucket, Answers]] = {}
+
+    def bucket_of(mode: str) -> tuple[HostileBucket, Answers]:
+        if mode not in made:
+            bucket = make_bucket(tmp_path_factory.mktemp(mode), mode)
+            answers: Answers = {}
+            for command, arguments in COMMANDS.items():
+                tieredstore(command, "-c", bucket.settings, *arguments)  # what is imported once is not counted
+                with measured() as work:
+                    done = tieredstore(command, "-c", bucket.settings, *arguments)
+                assert (done.code, done.stderr) == (0, "")
+                answers[command] = done.stdout, work.calls
+            made[mode] = bucket, answers
+        return made[mode]
+
+    return bucket_of
+
+
+def test_the_table_is_long_and_its_names_differ() -> None:
+    assert len(CASES) >= 100
+    assert len({case.name for case in CASES}) == len(CASES)
+    assert {case.mode for case in CASES} == set(MODES)
+
+
+def _with_marks() -> Iterator[ParameterSet]:
+    for number, case in enumerate(CASES):
+        is_left = number % 5 not in {0, 2} or COSTLY.search(case.name)
+        yield pytest.param(case, id=case.name, marks=[pytest.mark.soak] if is_left else [])
+
+
+@pytest.mark.parametrize("case", list(_with_marks()))
+def test_a_hostile_bucket(case: Case, honest: Callable[[str], tuple[HostileBucket, Answers]], tmp_path: Path) -> None:
+    template, answers = honest(case.mode)
+    bucket = copy_of(template, tmp_path)
+    case.change(bucket)
+    stored = sum(path.stat().st_size for path in (bucket.folder / "store").rglob("victim-*/0/*") if path.is_file())
+    said = ""
+    codes: list[int] = []
+    for command, arguments in {**COMMANDS, "cat": case.cat}.items():
+        right, calls = answers[command]
+        with measured() as work:
+            done = tieredstore(command, "-c", bucket.settings, *arguments)
+        codes.append(done.code)
+        if done.code == 0 and command in {"fetch", "cat"} and case.cat == COMMANDS["cat"]:
+            # Nobody can tell of plain bytes what they were: those are given as they stand.
+            stands = case.codes == AS_STORED and command == "fetch"
+            assert done.stdout == (bucket.path("log").read_bytes() if stands else right)
+        said += done.stderr
+        assert work.peak_bytes < MOST_MEMORY
+        assert work.calls < MOST_CALLS * calls + case.calls_of_a_byte * stored
+        assert len(done.stderr) < 5_000
+        assert "Traceback" not in done.stderr
+        assert all(line.isprintable() for line in done.stderr.split("\n"))
+        if command == "ls":
+            assert b"honest" in done.stdout
+    assert tuple(codes) == case.codes
+    assert re.search(case.words, said.replace("\n", " "))

@@ -1,0 +1,58 @@
+"""What a piece of work costs, counted and not timed: calls that Python makes, and memory at its peak."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+_STATUS: Final = Path("/proc/self/status")
+_PEAK: Final = re.compile(r"VmHWM:\s+(\d+) kB")
+_NOW: Final = re.compile(r"VmRSS:\s+(\d+) kB")
+
+
+@dataclass
+class Work:
+    """``calls`` of functions, Python's and C's, in all threads; by how many bytes the process grew at its peak."""
+
+    calls: int = 0
+    peak_bytes: int = 0
+
+
+@contextlib.contextmanager
+def measured() -> Iterator[Work]:
+    """The work of the block, and of the threads that it starts; it stands in what is given once the block has ended."""
+    work, counter = Work(), itertools.count()
+
+    def note(_frame: FrameType, _event: str, _arg: object) -> None:
+        next(counter)
+
+    before = _reset_peak()
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        yield work
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+        work.calls = next(counter)
+        work.peak_bytes = max(0, _kilobytes(_PEAK) * 1024 - before)
+
+
+def _reset_peak() -> int:
+    """Forget the process's peak so far; its size now."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return _kilobytes(_NOW) * 1024
+
+
+def _kilobytes(of: re.Pattern[str]) -> int:
+    match = of.search(_STATUS.read_text())
+    assert match is not None
+    return int(match[1])
