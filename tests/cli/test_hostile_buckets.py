@@ -11,7 +11,7 @@ from _pytest.mark import ParameterSet
 
 from tests.support import hostile_folders, hostile_manifests, hostile_objects
 from tests.support.cli_process import tieredstore
-from tests.support.hostile_buckets import AS_STORED, MODES, Case, HostileBucket, copy_of, make_bucket
+from tests.support.hostile_buckets import MODES, Case, HostileBucket, copy_of, make_bucket
 from tests.support.work import measured
 
 CASES = [*hostile_manifests.CASES, *hostile_objects.CASES, *hostile_folders.CASES]
@@ -32,10 +32,10 @@ Answers = dict[str, tuple[bytes, int]]
 @pytest.fixture(scope="module")
 def honest(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[HostileBucket, Answers]]:
     """A bucket of each mode, and what is right there."""
-    made: dict[str, tuple[HostileBucket, Answers]] = {}
+    buckets: dict[str, tuple[HostileBucket, Answers]] = {}
 
     def bucket_of(mode: str) -> tuple[HostileBucket, Answers]:
-        if mode not in made:
+        if mode not in buckets:
             bucket = make_bucket(tmp_path_factory.mktemp(mode), mode)
             answers: Answers = {}
             for command, arguments in COMMANDS.items():
@@ -44,8 +44,8 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Ho
                     done = tieredstore(command, "-c", bucket.settings, *arguments)
                 assert (done.code, done.stderr) == (0, "")
                 answers[command] = done.stdout, work.calls
-            made[mode] = bucket, answers
-        return made[mode]
+            buckets[mode] = bucket, answers
+        return buckets[mode]
 
     return bucket_of
 
@@ -77,7 +77,7 @@ def test_a_hostile_bucket(case: Case, honest: Callable[[str], tuple[HostileBucke
         codes.append(done.code)
         if done.code == 0 and command in {"fetch", "cat"} and case.cat == COMMANDS["cat"]:
             # Nobody can tell of plain bytes what they were: those are given as they stand.
-            stands = case.codes == AS_STORED and command == "fetch"
+            stands = case.codes[3] != 0 and command == "fetch"
             assert done.stdout == (bucket.path("log").read_bytes() if stands else right)
         said += done.stderr
         assert work.peak_bytes < MOST_MEMORY
