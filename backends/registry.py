@@ -26,6 +26,7 @@ from tieredstore.config.properties import own_properties, read_properties
 from tieredstore.config.settings import Settings
 from tieredstore.errors import ConfigError
 from tieredstore.model import Properties
+from tieredstore.redaction import redacted
 
 DEFAULT_CHUNK_SIZE: Final = 4194304
 """``chunk.size`` where there is a URL and no file."""
@@ -104,7 +105,9 @@ def store_from_settings(settings: Settings) -> ObjectStore:
     name = settings.storage_backend
     store_class = _loaded(BY_SETTING.get(name) or _own_class(name))
     if not callable(getattr(store_class, "from_settings", None)):
-        raise ConfigError(f"storage.backend.class {name!r} has no class method from_settings(settings) to open it by")
+        raise ConfigError(
+            f"storage.backend.class {redacted(name)!r} has no class method from_settings(settings) to open it by"
+        )
     return cast("OpenedBySettings", store_class).from_settings(settings)
 
 
@@ -112,7 +115,7 @@ def _own_class(name: str) -> StoreClass:
     try:
         return _dotted(installed_store(name) or name)
     except ValueError as error:
-        raise ConfigError(f"storage.backend.class {name!r}: {error}") from error
+        raise ConfigError(f"storage.backend.class {redacted(name)!r}: {error}") from error
 
 
 def _dotted(path: str) -> StoreClass:
@@ -120,7 +123,9 @@ def _dotted(path: str) -> StoreClass:
     module, _, name = path.rpartition(":" if ":" in path else ".")
     if not module or not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
         known = ", ".join(BY_SETTING)
-        raise ConfigError(f"storage.backend.class {path!r} is neither one of {known} nor package.module:Class")
+        raise ConfigError(
+            f"storage.backend.class {redacted(path)!r} is neither one of {known} nor package.module:Class"
+        )
     return StoreClass(module, name)
 
 

@@ -13,6 +13,7 @@ from azure.core.pipeline import PipelineResponse
 from azure.storage.blob import BlobClient
 
 from tieredstore.backends.azure.upload import md5_text
+from tieredstore.backends.cloud.answers import stated
 from tieredstore.backends.http.body import HttpAnswer
 from tieredstore.backends.http.ranges import answered_size, is_whole
 from tieredstore.errors import StoreError, StoreUnavailable
@@ -31,6 +32,8 @@ def download(blob: BlobClient, what: str, start: int, stop: int | None, take: Ca
             return
         headers = cast("Mapping[str, str]", answer.headers)
         try:
+            # A web server's page has none.
+            stated("the etag", headers.get("ETag"))
             size = answered_size(what, start, stop, headers)
             taken.append(take(HttpAnswer(size, answer.internal_response.raw, what, partial(_check_md5, what, headers))))
         except BaseException:

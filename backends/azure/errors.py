@@ -8,8 +8,8 @@ from typing import Any, Final, cast
 
 from azure.core import exceptions as azure
 
-from tieredstore.backends.cloud.errors import BY_STATUS, PartsGone
-from tieredstore.backends.http.session import connection_failure, without_queries
+from tieredstore.backends.cloud.errors import BY_STATUS, MalformedAnswer, PartsGone
+from tieredstore.backends.http.session import connection_failure
 from tieredstore.errors import (
     AccessDenied,
     ObjectNotFound,
@@ -19,6 +19,7 @@ from tieredstore.errors import (
     StoreUnavailable,
     TieredStoreError,
 )
+from tieredstore.redaction import redacted
 
 # By the service's error code first: several of them share a status.
 _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
@@ -56,7 +57,7 @@ def translated(what: str) -> Generator[None]:
         failure = connection_failure(error)
         raise type(failure)(f"{what}: {failure}") from None
     except azure.AzureError as error:
-        raise StoreError(f"{what}: the SDK failed: {without_queries(error)[:300]}") from error
+        raise StoreError(f"{what}: the SDK failed: {redacted(error)[:300]}") from error
 
 
 def answer_error(what: str, status: int, code: str, message: str) -> TieredStoreError:
@@ -66,7 +67,8 @@ def answer_error(what: str, status: int, code: str, message: str) -> TieredStore
             f"{what}: the container does not exist, or is being deleted; create it, or correct "
             "storage.azure.container.name"
         )
-    error_class = _BY_CODE.get(code) or BY_STATUS.get(status, StoreError)
+    # A success that the operation does not have says nothing of what was done.
+    error_class = _BY_CODE.get(code) or BY_STATUS.get(status, MalformedAnswer if status < 300 else StoreError)
     reason = " ".join(part for part in (code, f"({message})" if message else "") if part)
     return error_class(f"{what}: the store answered with status {status}{f', {reason}' if reason else ''}")
 
@@ -77,12 +79,12 @@ def _responded(what: str, error: azure.HttpResponseError) -> TieredStoreError:
         return _unanswered(what, error)
     code: Any = cast("Any", error).__dict__.get("error_code") or ""
     # The SDK adds the request's id, the time and the whole answer, line by line.
-    message = without_queries(error.message).partition("\n")[0].strip().rstrip(".")[:300]
+    message = redacted(error.message).partition("\n")[0].strip().rstrip(".")[:300]
     return answer_error(what, status, str(getattr(code, "value", code)), message)
 
 
 def _unanswered(what: str, error: azure.HttpResponseError) -> TieredStoreError:
-    text = without_queries(error.message).partition("\n")[0][:300]
+    text = redacted(error.message).partition("\n")[0][:300]
     if isinstance(error, azure.ClientAuthenticationError):
         return AccessDenied(f"{what}: there are no usable credentials: {text}")
     return StoreUnavailable(f"{what}: the answer could not be read: {text}")

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, cast
 
+from azure.core.pipeline import PipelineResponse
 from azure.storage.blob import BlobProperties
 
 from tieredstore.backends.azure.client import AzureClient
 from tieredstore.backends.azure.errors import translated
 from tieredstore.backends.azure.upload import plain_etag
 from tieredstore.backends.base import AbandonedWrite, ObjectInfo
+from tieredstore.backends.cloud.answers import excerpt, stated, stated_ms, stated_size
+from tieredstore.backends.cloud.errors import MalformedAnswer
 from tieredstore.errors import ObjectNotFound
 
+_ROOT: Final = re.compile(rb"\s*(?:\xef\xbb\xbf)?<\?xml[^>]*>\s*<EnumerationResults[\s>]")
+_MARKER: Final = re.compile(rb"<NextMarker\s*/?>")
 _FIRST_SURROGATE: Final = 0xD800
 
 
@@ -23,17 +29,42 @@ def page(
     """One page of a listing, and the token of the next one; ``with_uncommitted``: names that have only blocks too."""
     untyped: Any = client.container
     include = ["uncommittedblobs"] if with_uncommitted else None
-    listing = untyped.list_blobs(name_starts_with=prefix or None, include=include, results_per_page=size)
+    listing = untyped.list_blobs(
+        name_starts_with=prefix or None, include=include, results_per_page=size, raw_response_hook=_check_document
+    )
     pages = listing.by_page(continuation_token=token)
-    blobs: Sequence[BlobProperties] = list(next(pages, ()))
+    blobs: Sequence[BlobProperties] = list(next(pages))
+    for blob in blobs:
+        stated("the name", blob.name)
     following: str | None = pages.continuation_token
     return blobs, following
 
 
+def info_page(
+    client: AzureClient, token: str | None, *, prefix: str, size: int
+) -> tuple[Sequence[ObjectInfo], str | None]:
+    """One page of objects, and the token of the next one."""
+    blobs, following = page(client, token, prefix=prefix, size=size)
+    return [object_info(blob, blob.name or "") for blob in blobs], following
+
+
+def _check_document(response: PipelineResponse[Any, Any]) -> None:
+    """MalformedAnswer for a success that is not a page of a listing: the SDK takes any XML for an empty one."""
+    answer: Any = response.http_response
+    if answer.status_code >= 300:
+        return
+    body: bytes = answer.body()
+    if _ROOT.match(body[:4096]) is None or (b"</EnumerationResults>" in body and _MARKER.search(body) is None):
+        raise MalformedAnswer(
+            f"the store answered to a listing with status {answer.status_code} and {excerpt(body)}, which is no page "
+            "of one"
+        )
+
+
 def object_info(blob: BlobProperties, key: str) -> ObjectInfo:
     """What an answer tells of a blob, whether a listing's entry or a HEAD."""
-    modified = round(blob.last_modified.timestamp() * 1000)
-    return ObjectInfo(key, blob.size or 0, plain_etag(blob.etag or "") or None, modified)
+    modified_ms = stated_ms(cast("object", blob.last_modified))
+    return ObjectInfo(key, stated_size(blob.size), plain_etag(blob.etag or "") or None, modified_ms)
 
 
 def abandoned_at(client: AzureClient, blob: BlobProperties) -> AbandonedWrite | None:

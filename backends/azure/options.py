@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from tieredstore.backends.cloud.options import CloudOptions, shared_options
 from tieredstore.errors import ConfigError
@@ -62,12 +61,11 @@ class AzureOptions(CloudOptions):
     send_md5: bool = True
 
     def __post_init__(self) -> None:
-        if not self.container:
-            raise ConfigError("the container's name is empty")
+        self.check_name("the container's name", self.container)
         self.check_at_least_one("part_size", "concurrency", "upload_parallelism")
         if (self.account_url is None) != isinstance(self.credentials, ConnectionString):
             raise ConfigError("either a connection string or the account's URL says where the container is: give one")
-        if self.account_url is not None and ("@" in urlsplit(self.account_url).netloc or "?" in self.account_url):
+        if self.account_url is not None and any(mark in self.account_url for mark in "@?#"):
             raise ConfigError("the account's URL must not hold credentials; set them by themselves")
 
     @classmethod

@@ -11,7 +11,7 @@ from tieredstore.backends.azure.body import download
 from tieredstore.backends.azure.client import AzureClient, container_url, open_client
 from tieredstore.backends.azure.deletion import deletion_failures
 from tieredstore.backends.azure.errors import translated
-from tieredstore.backends.azure.listing import abandoned_at, in_key_order, object_info, page
+from tieredstore.backends.azure.listing import abandoned_at, in_key_order, info_page, object_info, page
 from tieredstore.backends.azure.options import AzureOptions
 from tieredstore.backends.azure.upload import AzureUpload
 from tieredstore.backends.base import AbandonedWrite, ObjectInfo
@@ -80,12 +80,15 @@ class AzureObjectStore(CloudStore[AzureClient, AzureOptions]):
         return download(client.blob(key), what, start, stop, take)
 
     def _head(self, client: AzureClient, key: str) -> ObjectInfo:
-        return object_info(client.blob(key).get_blob_properties(), key)
+        info = object_info(client.blob(key).get_blob_properties(), key)
+        if info.modified_ms is None:
+            raise ValueError("there is no time of the last write")
+        return info
 
     def _listed(self, prefix: str, _: str | None, /) -> Iterator[ObjectInfo]:
         # The service starts at no key: the pages before it are asked for as well.
-        listing = partial(page, prefix=prefix, size=self.options.page_size)
-        return in_key_order(object_info(blob, blob.name or "") for blob in self.pages(self.identity, listing))
+        listing = partial(info_page, prefix=prefix, size=self.options.page_size)
+        return in_key_order(self.pages(self.identity, listing))
 
     def _deletion(self) -> Callable[[Sequence[str]], Sequence[TieredStoreError]]:
         return self._delete

@@ -12,6 +12,7 @@ from azure.storage.blob import BlobBlock
 
 from tieredstore.backends.azure.client import AzureClient
 from tieredstore.backends.azure.options import AzureOptions
+from tieredstore.backends.cloud.answers import stated, stated_size
 from tieredstore.backends.cloud.parts import Part, PartCutter, send_parts
 from tieredstore.backends.cloud.upload import Condition, Stored, Upload
 from tieredstore.errors import PreconditionFailed
@@ -37,18 +38,19 @@ class AzureUpload(Upload[AzureClient, AzureOptions]):
             # Such blocks count as a blob, but not for a list of blocks.
             if not self.condition.is_absent or self.exists():
                 raise
-        return self._commit([] if not data else [self._stage(Part(0, data, is_last=True))])
+        return self._commit([] if not data else [self._stage(Part(0, data, is_last=True))[0]], len(data))
 
     def write_parts(self, cutter: PartCutter, first: Part) -> str:
         """Block by block, several at a time."""
-        return self._commit(send_parts(cutter, self._stage, self.options.upload_parallelism, first=first))
+        staged = send_parts(cutter, self._stage, self.options.upload_parallelism, first=first)
+        return self._commit([block for block, _ in staged], sum(size for _, size in staged))
 
     def stored(self, client: AzureClient) -> Stored:
         """By a HEAD."""
         properties = client.blob(self.key).get_blob_properties()
         mark = cast("Mapping[str, str]", properties.metadata or {}).get(WRITE_MARK)
         digest = base64.b64encode(bytes(properties.content_settings.content_md5 or b"")).decode()
-        return Stored(plain_etag(properties.etag or ""), properties.size or 0, digest, mark)
+        return Stored(plain_etag(properties.etag or ""), stated_size(properties.size), digest, mark)
 
     def _by_one_request(self, whole: bytes) -> str:
         def send(client: AzureClient) -> Stored:
@@ -60,32 +62,36 @@ class AzureUpload(Upload[AzureClient, AzureOptions]):
                 metadata={WRITE_MARK: self.mark},
                 **_condition(self.condition),
             )
-            return Stored(plain_etag(answer["etag"]))
+            return Stored(plain_etag(stated("the etag", answer["etag"])))
 
-        return self.finish(send, lambda _, stored: (stored.size, stored.digest) == (len(whole), md5_text(whole))).etag
+        def is_content(_: AzureClient, stored: Stored) -> bool:
+            return stored.digest == md5_text(whole)
 
-    def _stage(self, part: Part) -> BlobBlock:
+        return self.finish(send, len(whole), is_content).etag
+
+    def _stage(self, part: Part) -> tuple[BlobBlock, int]:
+        """What the list of blocks says of a block, and its size."""
         # As long as all others of the blob, and unlike those of any other write.
         name = f"{self.mark}{part.number:08}"
         # What the SDK would send, but it computes it from bytes only.
         headers = {"Content-MD5": md5_text(part.data)} if self.options.send_md5 else {}
         data: Any = part.data
         self.step(lambda client: client.blob(self.key).stage_block(name, data, length=len(part.data), headers=headers))
-        return BlobBlock(name)
+        return BlobBlock(name), len(part.data)
 
-    def _commit(self, blocks: list[BlobBlock]) -> str:
+    def _commit(self, blocks: list[BlobBlock], size: int) -> str:
         def send(client: AzureClient) -> Stored:
             answer = client.blob(self.key).commit_block_list(
                 blocks, metadata={WRITE_MARK: self.mark}, **_condition(self.condition)
             )
-            return Stored(plain_etag(str(answer["etag"])))
+            return Stored(plain_etag(stated("the etag", answer["etag"])))
 
         def is_content(client: AzureClient, _: Stored) -> bool:
             # The names of our blocks hold the mark.
             committed = client.blob(self.key).get_block_list("committed")[0]
             return [block.id for block in committed] == [block.id for block in blocks]
 
-        return self.finish(send, is_content).etag
+        return self.finish(send, size, is_content).etag
 
 
 def plain_etag(etag: str) -> str:

@@ -35,6 +35,13 @@ class MaybeNoBucket(ObjectNotFound):
     """An answer that does not tell whether the object is absent, or its bucket."""
 
 
+class MalformedAnswer(StoreError):
+    """An answer that is not what the service's protocol says: it tells nothing of what was done.
+
+    Of a write the object itself is looked at then; everything else ends in it, told as a StoreError.
+    """
+
+
 class PartsGone(StoreError):
     """The service does not hold the parts of an upload (any more): it was completed, aborted, or overtaken."""
 

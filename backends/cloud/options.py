@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, TypedDict
+from typing import TYPE_CHECKING, Final, Protocol, TypedDict
 
 from tieredstore.backends.http.proxies import SocksProxy
 from tieredstore.errors import ConfigError
 from tieredstore.process.deadline import CALL_TIMEOUT_S, seconds
+from tieredstore.redaction import redacted
 
 if TYPE_CHECKING:
     from tieredstore.config import Settings
+
+
+_NO_NAME: Final = re.compile(r"[@?#\s]|//")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +40,14 @@ class CloudOptions:
     connect_timeout_s: float = 10.0
     read_timeout_s: float = 30.0
     proxy: SocksProxy | None = None
+
+    @staticmethod
+    def check_name(what: str, name: str) -> None:
+        """ConfigError for a name that is empty, or that is no name: a URL may hold credentials, which errors repeat."""
+        if not name:
+            raise ConfigError(f"{what} is empty")
+        if _NO_NAME.search(name):
+            raise ConfigError(f"{what} is {redacted(name)!r:.80}, which is no name: give it without a URL around it")
 
     def check_at_least_one(self, *names: str) -> None:
         """ConfigError, naming all of them, if one of these numbers is below 1."""

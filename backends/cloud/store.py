@@ -8,10 +8,11 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from itertools import count, islice
-from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, Protocol, Self, TypeVar
 
 from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
-from tieredstore.backends.cloud.errors import MaybeNoBucket, no_bucket
+from tieredstore.backends.cloud.answers import in_order, stated, understood
+from tieredstore.backends.cloud.errors import MalformedAnswer, MaybeNoBucket, no_bucket
 from tieredstore.backends.cloud.options import CloudOptions
 from tieredstore.backends.cloud.parts import cut
 from tieredstore.backends.cloud.upload import ANY, IF_ABSENT, Condition, Upload
@@ -34,6 +35,10 @@ from tieredstore.process.retry import Attempt, RetryPolicy
 
 if TYPE_CHECKING:
     from tieredstore.config import Settings
+
+
+BUCKET_REMEMBERED_S: Final = 60.0
+"""For how long nobody asks again whether the bucket is there."""
 
 
 class ClosableClient(Protocol):
@@ -91,6 +96,7 @@ class CloudStore(ObjectStore, Generic[Client, Options]):
         policy = retries or RetryPolicy(attempts=options.attempts, timeout_s=options.call_timeout_s)
         self._retries = replace(policy, attempt_timeout_s=options.attempt_timeout_s)
         self._clients = PerProcess(partial(self._open, options), _close)
+        self._bucket_stands_until_s = 0.0
 
     @classmethod
     @abstractmethod
@@ -230,9 +236,14 @@ class CloudStore(ObjectStore, Generic[Client, Options]):
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         """One request for each page."""
         # Some services begin at the key itself, or know no beginning at all; some servers do not keep to the prefix.
-        for info in self._listed(prefix, start_after):
-            if info.key.startswith(prefix) and (start_after is None or info.key > start_after):
-                yield info
+        infos = self._listed(prefix, start_after)
+        wanted = (
+            info for info in infos if info.key.startswith(prefix) and (start_after is None or info.key > start_after)
+        )
+        try:
+            yield from in_order(self.identity, wanted)
+        except MalformedAnswer as error:
+            raise StoreError(str(error)) from error
 
     def delete(self, keys: Iterable[str]) -> None:
         """A batch at a time; a key that cannot be deleted does not keep the others."""
@@ -257,7 +268,13 @@ class CloudStore(ObjectStore, Generic[Client, Options]):
     def head(self, key: str) -> ObjectInfo:
         """One request; of an absent object one more, where the answer cannot say whether the bucket is there."""
         self._check_key(key)
-        return self.call("head", self.named(key), lambda client: self._head(client, key))
+
+        def ask(client: Client) -> ObjectInfo:
+            info = self._head(client, key)
+            stated("the etag", info.etag)
+            return info
+
+        return self.call("head", self.named(key), ask)
 
     # What the verbs need
 
@@ -273,19 +290,21 @@ class CloudStore(ObjectStore, Generic[Client, Options]):
         ``operation`` names it where tries are counted, ``what`` is what it is about. ``deadline`` is that of a larger
         operation that this is a part of.
         """
+        self._have_client(operation)
+        end = Deadline.after(self._retries.timeout_s, self._retries.monotonic).sooner(deadline)
         try:
-            return self._tried(operation, what, request, deadline)
+            return self._tried(operation, what, request, end)
         except MaybeNoBucket as error:
-            raise self._absence(error) from error
+            raise self._absence(error, end) from error
+        except MalformedAnswer as error:
+            raise StoreError(str(error)) from error
 
-    def _tried(
-        self, operation: str, what: str, request: Callable[[Client], Result], deadline: Deadline | None = None
-    ) -> Result:
+    def _tried(self, operation: str, what: str, request: Callable[[Client], Result], deadline: Deadline) -> Result:
         def once(attempt: Attempt) -> Result:
             with within(attempt.deadline):
                 client = self._clients.get()
                 try:
-                    with self._translated(what):
+                    with understood(what), self._translated(what):
                         return request(client)
                 except StoreUnavailable as error:
                     # The network's own words ("timed out") do not say which time was up.
@@ -294,7 +313,6 @@ class CloudStore(ObjectStore, Generic[Client, Options]):
                         raise
                     raise type(error)(f"{error}; the call {reason}") from error
 
-        self._have_client(operation)
         return self._retries.call(operation, once, deadline=deadline)
 
     def _have_client(self, operation: str) -> None:
@@ -316,15 +334,21 @@ class CloudStore(ObjectStore, Generic[Client, Options]):
         if not self._clients.is_open:
             self._retries.call(operation, opened)
 
-    def _absence(self, error: MaybeNoBucket) -> TieredStoreError:
-        """Whether the object is absent or its bucket: StoreError for the latter, which no other key would mend."""
-        try:
-            self._tried("look", self.identity, self._ask_for_bucket)
-        except ObjectNotFound:
-            return no_bucket(self.identity, self.bucket_setting)
-        except AccessDenied:
-            # Not allowed to ask: then the object is what is known to be absent.
-            pass
+    def _absence(self, error: MaybeNoBucket, deadline: Deadline) -> TieredStoreError:
+        """Whether the object is absent or its bucket: StoreError for the latter, which no other key would mend.
+
+        That the bucket is there is remembered for a minute: who looks for many absent objects asks for it once.
+        """
+        now = self._retries.monotonic()
+        if now >= self._bucket_stands_until_s:
+            try:
+                self._tried("look", self.identity, self._ask_for_bucket, deadline)
+            except ObjectNotFound:
+                return no_bucket(self.identity, self.bucket_setting)
+            except AccessDenied:
+                # Not allowed to ask: then the object is what is known to be absent.
+                pass
+            self._bucket_stands_until_s = now + BUCKET_REMEMBERED_S
         return ObjectNotFound(str(error))
 
     def stall(self) -> Stall:

@@ -10,9 +10,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
-from tieredstore.backends.cloud.errors import PartsGone
+from tieredstore.backends.cloud.answers import understood
+from tieredstore.backends.cloud.errors import MalformedAnswer, PartsGone
 from tieredstore.backends.cloud.parts import Part, PartCutter
-from tieredstore.errors import ObjectNotFound, PreconditionFailed, StoreUnavailable
+from tieredstore.errors import ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
 from tieredstore.process.deadline import Deadline, Stall
 
 _logger: Final = logging.getLogger(__name__)
@@ -148,13 +149,16 @@ class Upload(ABC, Generic[Client, Options]):
     def finish(
         self,
         send: Callable[[Client], Stored],
+        size: int,
         is_content: Callable[[Client, Stored], bool],
         deadline: Deadline | None = None,
     ) -> Stored:
-        """The object that ``send``, the last request of the write, makes.
+        """The object of ``size`` bytes that ``send``, the last request of the write, makes.
 
-        Where it is refused and was tried before, the earlier answer may be what was lost: then the object is looked at.
-        ``is_content`` tells whether an object holds what the write sends. The first try's refusal stands.
+        ``send`` returns what an answer proves, and raises for one that proves nothing (``understood``): then the object
+        is looked at, and it must be there and be ours. Where the request is refused and was tried before, the earlier
+        answer may be what was lost: then it is looked at as well, but the first try's refusal stands. ``is_content``
+        tells whether an object holds what the write sends.
         """
         tries = 0
 
@@ -162,22 +166,27 @@ class Upload(ABC, Generic[Client, Options]):
             nonlocal tries
             tries += 1
             try:
-                with self.translated(self.what):
+                with understood(self.what), self.translated(self.what):
                     return send(client)
             except (PreconditionFailed, ObjectNotFound, PartsGone) as refusal:
-                stored = self._stored_if_ours(client, is_content) if tries > 1 else None
+                stored = self._stored_if_ours(client, size, is_content) if tries > 1 else None
                 if stored is None:
                     raise
                 _logger.info("%s: was written by a try whose answer was lost (%s)", self.what, refusal)
-                return stored
+            except MalformedAnswer as answer:
+                stored = self._stored_if_ours(client, size, is_content)
+                if stored is None:
+                    raise StoreError(f"{answer}; the object that was written does not stand") from answer
+                _logger.info("%s: stands, though the answer did not say so (%s)", self.what, answer)
+            return stored
 
         return self.step(once, deadline=deadline)
 
-    def _stored_if_ours(self, client: Client, is_content: Callable[[Client, Stored], bool]) -> Stored | None:
+    def _stored_if_ours(self, client: Client, size: int, is_content: Callable[[Client, Stored], bool]) -> Stored | None:
         try:
-            with self.translated(self.what):
+            with understood(self.what), self.translated(self.what):
                 stored = self.stored(client)
         except ObjectNotFound:
             return None
         ours = stored.mark == self.mark or (stored.mark is None and is_content(client, stored))
-        return stored if ours else None
+        return stored if ours and stored.size == size and stored.etag else None

@@ -8,17 +8,25 @@ from urllib.parse import SplitResult, urlsplit
 
 from tieredstore.config.values import plain
 from tieredstore.errors import ConfigError
+from tieredstore.redaction import redacted
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 """``urlsplit`` takes some of these out of a URL in silence, and blanks before it."""
 
 
+def shown_url(url: str) -> str:
+    """``url`` for a message: without what may be credentials, all up to the last ``@``, and without a query."""
+    scheme, colon, rest = re.split(r"[?#]", url, maxsplit=1)[0].partition(":")
+    _, at, after = rest.rpartition("@")
+    return repr(f"{scheme}{colon}…@{after}" if at else f"{scheme}{colon}{rest}")
+
+
 def split_url(url: str, schemes: tuple[str, ...]) -> SplitResult:
     """The parts of the URL of a store; ConfigError, without the text where that may hold a password."""
-    try:
-        parts = urlsplit(url)
-    except ValueError as error:
-        raise ConfigError(f"this is not the URL of a store: {error}") from error
+    parts = _parts(url)
+    if parts is None:
+        # Not raised from the error that told it, which may quote the URL.
+        raise ConfigError(f"{shown_url(url)} is not the URL of a store")
     if parts.scheme == "memory":
         raise ConfigError("a store in memory ends with the process that made it: name one that lasts")
     if parts.scheme not in schemes:
@@ -30,15 +38,22 @@ def split_url(url: str, schemes: tuple[str, ...]) -> SplitResult:
             "set credentials and an unusual key.prefix in the settings file"
         )
     if _CONTROL.search(url) or url != url.strip():
-        raise ConfigError(f"{url!r} holds a control character, or blanks around it")
+        raise ConfigError(f"{shown_url(url)} holds a control character, or blanks around it")
     return parts
+
+
+def _parts(url: str) -> SplitResult | None:
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return None
 
 
 def bucket_of(parts: SplitResult) -> str:
     """The bucket or container that a cloud's URL names."""
     if not parts.netloc or ":" in parts.netloc:
         raise ConfigError(
-            f"{parts.geturl()!r} names no bucket: write {parts.scheme}://name or {parts.scheme}://name/prefix"
+            f"{shown_url(parts.geturl())} names no bucket: write {parts.scheme}://name or {parts.scheme}://name/prefix"
         )
     return exact(parts.netloc)
 
@@ -54,5 +69,5 @@ def prefix_of(parts: SplitResult) -> dict[str, str]:
 def exact(text: str) -> str:
     """``text``, if a property can have it as it is: blanks and quotes around it would be taken off."""
     if not text or plain(text) != text:
-        raise ConfigError(f"{text!r} cannot be part of a store's URL: set it in the settings file")
+        raise ConfigError(f"{redacted(text)!r} cannot be part of a store's URL: set it in the settings file")
     return text

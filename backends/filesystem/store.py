@@ -31,6 +31,7 @@ from tieredstore.errors import (
     StoreUnavailable,
     TieredStoreError,
 )
+from tieredstore.redaction import redacted
 
 if TYPE_CHECKING:
     from tieredstore.config import Settings
@@ -54,7 +55,7 @@ class FilesystemObjectStore(ObjectStore):
         path = Path(root)
         if not path.is_dir():
             raise ConfigError(
-                f"the store's root {str(root)!r} is not an existing folder; create it, or name another one"
+                f"the store's root {redacted(root)!r} is not an existing folder; create it, or name another one"
             )
         self._root = str(path.resolve())
 

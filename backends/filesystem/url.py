@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import SplitResult, unquote
 
-from tieredstore.backends.contract.urls import exact
+from tieredstore.backends.contract.urls import exact, shown_url
 from tieredstore.errors import ConfigError
 from tieredstore.model import Properties
 
@@ -12,5 +12,7 @@ from tieredstore.model import Properties
 def properties_of(parts: SplitResult, _: Properties) -> dict[str, str]:
     """The properties of a folder; of all URLs of stores this one is percent-decoded."""
     if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
-        raise ConfigError(f"{parts.geturl()!r} is not the URL of a local folder; write file:///path/of/the/folder")
+        raise ConfigError(
+            f"{shown_url(parts.geturl())} is not the URL of a local folder; write file:///path/of/the/folder"
+        )
     return {"storage.backend.class": "filesystem", "storage.root": exact(unquote(parts.path))}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -14,13 +15,17 @@ import requests
 from google.auth.transport.requests import AuthorizedSession, Request
 
 from tieredstore.backends.base import ObjectInfo
+from tieredstore.backends.cloud.answers import stated, stated_ms, stated_size
 from tieredstore.backends.gcs.credentials import chosen_credentials
-from tieredstore.backends.gcs.errors import translated
+from tieredstore.backends.gcs.errors import raise_first, translated
 from tieredstore.backends.gcs.options import GcsOptions
 from tieredstore.backends.http.session import BoundedAdapter, HttpLimits, StoreAdapter, configured
+from tieredstore.errors import StoreError
+from tieredstore.redaction import redacted
 
 CONTENT_TYPE: Final = "application/octet-stream"
-_LISTED: Final = "items(name,size,generation,updated),nextPageToken"
+_LISTED: Final = "kind,items(name,size,generation,updated),nextPageToken"
+_LISTING: Final = "storage#objects"
 
 # The SDK has no types: these are the parts of it that are used. Its retries are off everywhere, ours are around it;
 # its time-outs do not matter, since the session's adapter sets ours.
@@ -40,10 +45,6 @@ class Blob(Protocol):
         """Fetch the object's metadata."""
         ...
 
-    def delete(self, *, if_generation_match: int | None = None, retry: None) -> None:
-        """Delete the object."""
-        ...
-
     def create_resumable_upload_session(
         self, *, content_type: str, if_generation_match: int | None, checksum: None, retry: None
     ) -> str:
@@ -51,8 +52,14 @@ class Blob(Protocol):
         ...
 
 
+class _Page(Protocol):
+    raw_page: object
+
+    def __iter__(self) -> Iterator[Blob]: ...
+
+
 class _Pages(Protocol):
-    pages: Iterator[Iterator[Blob]]
+    pages: Iterator[_Page]
     next_page_token: str | None
 
 
@@ -97,6 +104,11 @@ class GcsClient:
         """Where an object's bytes are read."""
         return f"{self.endpoint}/download/storage/v1/{self._path}/{quote(key, safe='')}?alt=media"
 
+    def deletion_url(self, key: str, if_generation_match: int | None = None) -> str:
+        """Where an object is deleted."""
+        condition = "" if if_generation_match is None else f"?ifGenerationMatch={if_generation_match}"
+        return f"{self.endpoint}/storage/v1/{self._path}/{quote(key, safe='')}{condition}"
+
     def single_upload_url(self, if_generation_match: int | None) -> str:
         """Where an object is written by one request, with its metadata."""
         condition = "" if if_generation_match is None else f"&ifGenerationMatch={if_generation_match}"
@@ -126,7 +138,13 @@ class GcsClient:
             fields=_LISTED,
             retry=None,
         )
-        return [info_of(blob) for blob in next(pages.pages, iter(()))], pages.next_page_token
+        answer = next(pages.pages)
+        raw: Any = answer.raw_page
+        # An empty bucket has no items: only the kind tells its listing from any other object of JSON.
+        if raw["kind"] != _LISTING or not isinstance(raw.get("items", []), list):
+            raise ValueError(f"a listing has the kind {_LISTING} and a list of items; this has {str(raw)[:200]!r}")
+        following = raw.get("nextPageToken")
+        return [info_of(blob) for blob in answer], following and stated("the next page's token", following)
 
     def close(self) -> None:
         """Close all connections."""
@@ -136,8 +154,8 @@ class GcsClient:
 
 def info_of(blob: Blob) -> ObjectInfo:
     """What the SDK knows of an object; its etag is the generation."""
-    modified = None if blob.updated is None else round(blob.updated.timestamp() * 1000)
-    return ObjectInfo(blob.name, blob.size or 0, None if blob.generation is None else str(blob.generation), modified)
+    size, generation = stated_size(blob.size), stated_size(blob.generation)
+    return ObjectInfo(stated("the name", blob.name), size, str(generation), stated_ms(blob.updated))
 
 
 def open_client(options: GcsOptions) -> GcsClient:
@@ -149,14 +167,24 @@ def open_client(options: GcsOptions) -> GcsClient:
     make_request: Any = Request
     make_session: Any = AuthorizedSession
     request = make_request(login)
-    with translated(f"opening {options.url}"):
+    with translated(f"opening {options.url}"), _usable():
         credentials = chosen_credentials(options, request)
         signing = cast("requests.Session", make_session(credentials, auth_request=request))
         session = configured(signing, StoreAdapter(limits), options.proxy)
+        session.hooks["response"].append(raise_first)
         client = _sdk_client(options, credentials, session)
     return GcsClient(
         options.bucket, session, client.api_endpoint.rstrip("/"), options.endpoint_url is not None, client, login
     )
+
+
+@contextmanager
+def _usable() -> Generator[None]:
+    """StoreError for what the SDK does not take."""
+    try:
+        yield
+    except ValueError as error:
+        raise StoreError(f"the SDK refused the options: {redacted(error)}") from error
 
 
 def _sdk_client(options: GcsOptions, credentials: object, session: requests.Session) -> _Client:

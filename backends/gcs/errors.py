@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final, cast
 
@@ -12,15 +12,18 @@ import urllib3.exceptions
 from google.api_core import exceptions as api
 from google.auth import exceptions as auth
 
-from tieredstore.backends.cloud.errors import BY_STATUS, MaybeNoBucket, no_bucket
-from tieredstore.backends.http.session import connection_failure, without_queries
+from tieredstore.backends.cloud.answers import excerpt
+from tieredstore.backends.cloud.errors import BY_STATUS, MalformedAnswer, MaybeNoBucket, no_bucket
+from tieredstore.backends.http.session import connection_failure
 from tieredstore.errors import (
     AccessDenied,
     ObjectNotFound,
     StoreError,
+    StoreThrottled,
     StoreUnavailable,
     TieredStoreError,
 )
+from tieredstore.redaction import redacted
 
 # Of an upload session only, 410 says the same as 404.
 _BY_STATUS: Final = BY_STATUS | {410: ObjectNotFound}
@@ -35,54 +38,84 @@ def translated(what: str) -> Generator[None]:
     """Raise errors of the SDK and of the network as ours; the only place that knows their classes."""
     try:
         yield
+    except RefusedError as error:
+        raise _answered(what, error.response) from None
     except api.GoogleAPICallError as error:
         # The SDK's sentence begins with the URL, which for an upload is a key to it.
-        raise _answered(what, error) from None
+        response = cast("requests.Response | None", cast("Any", error).response)
+        if response is not None:
+            raise _answered(what, response) from None
+        raise StoreError(f"{what}: the SDK failed: {redacted(error)[:300]}") from None
     except auth.GoogleAuthError as error:
         raise _unauthenticated(what, error) from error
+    except requests.JSONDecodeError as error:
+        raise _unreadable(what, error) from error
     except (requests.RequestException, urllib3.exceptions.HTTPError, OSError) as error:
         failure = connection_failure(error)
         raise type(failure)(f"{what}: {failure}") from None
-    except ValueError as error:
-        raise StoreError(f"{what}: the SDK refused: {without_queries(error)}") from error
+
+
+class RefusedError(Exception):
+    """An answer that is an error, before the SDK has looked at it."""
+
+    def __init__(self, response: requests.Response) -> None:
+        super().__init__(response.status_code)
+        self.response = response
 
 
 def raise_for(response: requests.Response) -> None:
-    """Raise the SDK's error for an answer that is one."""
+    """RefusedError for an answer that is an error, whatever its body is."""
     if response.status_code >= 400:
-        untyped: Any = api
-        raise cast("Exception", untyped.from_http_response(response))
+        raise RefusedError(response)
 
 
-def _answered(what: str, error: api.GoogleAPICallError) -> TieredStoreError:
-    status = int(error.code or 0)
-    message = _message(error)
+def raise_first(response: requests.Response, **_: object) -> None:
+    """As ``raise_for``, a hook of the session: the SDK's own reading of an error stumbles over odd bodies."""
+    # After this one the SDK asks again with another token.
+    if response.status_code != requests.codes.unauthorized:
+        raise_for(response)
+
+
+def _answered(what: str, response: requests.Response) -> TieredStoreError:
+    status = response.status_code
+    message, reasons = _told(response)
     if status == 404 and _NO_BUCKET in message:
         return no_bucket(what, "storage.gcs.bucket.name")
     error_class = _BY_STATUS.get(status, StoreError)
     if status == 404 and _NO_OBJECT not in message:
         error_class = MaybeNoBucket
-    if status == 403 and _THROTTLED & _reasons(error):
-        error_class = StoreUnavailable
+    if status == 403 and _THROTTLED & reasons:
+        error_class = StoreThrottled
     return error_class(f"{what}: the store answered with status {status}{f' ({message})' if message else ''}")
 
 
-def _message(error: api.GoogleAPICallError) -> str:
-    """What the server said, without the request's URL that the SDK puts before it."""
-    response = cast("requests.Response | None", cast("Any", error).response)
-    text = str(cast("Any", error).message) if response is None else response.text
-    with suppress(ValueError, TypeError, KeyError):
-        text = str(json.loads(text)["error"]["message"])
-    return without_queries(text).strip().rstrip(".")[:300]
+def _told(response: requests.Response) -> tuple[str, set[str]]:
+    """What the server said of an error, in words and as its reasons; a body that is not JSON as it stands."""
+    text, reasons = response.text, set[str]()
+    with suppress(ValueError, RecursionError):
+        error = _of(json.loads(text), "error")
+        text = str(_of(error, "message") or text)
+        details = _of(error, "errors")
+        named = [_of(detail, "reason") for detail in cast("list[object]", details if isinstance(details, list) else [])]
+        reasons = {reason for reason in named if isinstance(reason, str)}
+    return redacted(text).strip().rstrip(".")[:300], reasons
 
 
-def _reasons(error: api.GoogleAPICallError) -> set[object]:
-    details = cast("Sequence[object]", cast("Any", error).errors)
-    return {cast("Mapping[str, object]", detail).get("reason") for detail in details if isinstance(detail, Mapping)}
+def _of(value: object, name: str) -> object:
+    """A field of an object of JSON; None where there is none, or no object."""
+    return cast("Mapping[str, object]", value).get(name) if isinstance(value, Mapping) else None
+
+
+def _unreadable(what: str, error: requests.JSONDecodeError) -> StoreError:
+    """An object of JSON may have been cut short on its way; anything else the service does not send."""
+    text = cast("str", cast("Any", error).doc)
+    if text.lstrip().startswith("{"):
+        return StoreUnavailable(f"{what}: no (whole) answer: {str(error)[:100]}")
+    return MalformedAnswer(f"{what}: the store answered with {excerpt(text.encode())}, which is no JSON of an object")
 
 
 def _unauthenticated(what: str, error: auth.GoogleAuthError) -> TieredStoreError:
-    text = without_queries(error.args[0] if error.args else error)[:300]
+    text = redacted(error.args[0] if error.args else error)[:300]
     if isinstance(error, auth.TransportError) or cast("Any", error).retryable:
         return StoreUnavailable(f"{what}: no token could be fetched: {text}")
     return AccessDenied(f"{what}: there are no usable credentials: {text}")

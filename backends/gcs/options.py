@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from tieredstore.backends.cloud.options import CloudOptions, shared_options
 from tieredstore.errors import ConfigError
@@ -58,12 +57,11 @@ class GcsOptions(CloudOptions):
     delete_parallelism: int = 8
 
     def __post_init__(self) -> None:
-        if not self.bucket:
-            raise ConfigError("the bucket's name is empty")
+        self.check_name("the bucket's name", self.bucket)
         if self.part_size < CHUNK_UNIT or self.part_size % CHUNK_UNIT:
             raise ConfigError(f"an upload chunk of {self.part_size} bytes is not a multiple of {CHUNK_UNIT}")
         self.check_at_least_one("concurrency", "delete_parallelism")
-        if self.endpoint_url is not None and "@" in urlsplit(self.endpoint_url).netloc:
+        if self.endpoint_url is not None and any(mark in self.endpoint_url for mark in "@?#"):
             raise ConfigError("the endpoint's URL must not hold credentials; set them by themselves")
 
     @property

@@ -11,13 +11,14 @@ import requests
 from crc32c import crc32c
 
 from tieredstore.backends.base import ObjectInfo
+from tieredstore.backends.cloud.answers import stated_size
 from tieredstore.backends.cloud.deletion import delete_singly
 from tieredstore.backends.cloud.store import Answer, CloudStore
 from tieredstore.backends.contract.keys import checked_key
 from tieredstore.backends.gcs.client import GcsClient, info_of, open_client
 from tieredstore.backends.gcs.errors import raise_for, translated
 from tieredstore.backends.gcs.options import GcsOptions
-from tieredstore.backends.gcs.upload import GcsUpload, crc32c_text
+from tieredstore.backends.gcs.upload import GcsUpload, crc32c_text, deleted
 from tieredstore.backends.http.body import HttpAnswer
 from tieredstore.backends.http.ranges import answered_size, is_whole, range_header
 from tieredstore.errors import InvalidKey, StoreUnavailable, TieredStoreError
@@ -76,6 +77,8 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
         headers = {"Accept-Encoding": "identity", **range_header(start, stop)}
         with client.session.get(client.download_url(key), headers=headers, stream=True) as response:
             raise_for(response)
+            # A web page has none.
+            stated_size(int(response.headers["X-Goog-Generation"]))
             size = answered_size(what, start, stop, response.headers)
             return take(HttpAnswer(size, response.raw, what, partial(_check_crc, response, what)))
 
@@ -102,10 +105,8 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
         return partial(delete_singly, delete=self._delete, parallelism=parallelism, stall=stall)
 
     def _delete(self, key: str, deadline: Deadline) -> None:
-        def request(client: GcsClient) -> None:
-            client.blob(key).delete(retry=None)
-
-        self.call("delete", self.named(key), request, deadline=deadline)
+        what = self.named(key)
+        self.call("delete", what, lambda client: deleted(client, what, key), deadline=deadline)
 
 
 def _check_crc(response: requests.Response, what: str, data: bytes | memoryview) -> None:

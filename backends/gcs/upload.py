@@ -17,11 +17,12 @@ from typing import Any, ClassVar, Final
 import requests
 from crc32c import crc32c
 
-from tieredstore.backends.cloud.errors import PartsGone
+from tieredstore.backends.cloud.answers import excerpt, stated_size, understood
+from tieredstore.backends.cloud.errors import MalformedAnswer, PartsGone
 from tieredstore.backends.cloud.parts import Part, PartCutter, send_parts
 from tieredstore.backends.cloud.upload import WRITE_MARK, Stored, Upload
 from tieredstore.backends.gcs.client import CONTENT_TYPE, GcsClient
-from tieredstore.backends.gcs.errors import raise_for, translated
+from tieredstore.backends.gcs.errors import RefusedError, raise_for, translated
 from tieredstore.backends.gcs.options import GcsOptions
 from tieredstore.backends.http.session import Buffers
 from tieredstore.errors import ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable, TieredStoreError
@@ -31,6 +32,9 @@ _logger: Final = logging.getLogger(__name__)
 
 _PERSISTED: Final = re.compile(r"bytes=0-(\d{1,19})")
 _INCOMPLETE: Final = 308
+_ENDED: Final = frozenset({404, 410, 499})
+_NOTHING: Final = frozenset({b"", b"null", b"{}"})
+"""Bodies that say nothing: other servers write nothing as JSON."""
 _CANCEL_TIMEOUT_S: Final = 30.0
 
 
@@ -105,13 +109,13 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
         blob = client.blob(self.key)
         blob.reload(retry=None)
         mark = (blob.metadata or {}).get(WRITE_MARK)
-        return Stored(str(blob.generation or 0), blob.size or 0, blob.crc32c, mark)
+        return Stored(str(stated_size(blob.generation)), stated_size(blob.size), blob.crc32c, mark)
 
     def finished(
         self, send: Callable[[GcsClient], Stored], size: int, crc: int, deadline: Deadline | None = None
     ) -> str:
         """The etag of the object that ``send`` makes; ``size`` and ``crc`` are of all that the write sends."""
-        stored = self.finish(send, lambda _, stored: _is_of(stored, size, crc), deadline)
+        stored = self.finish(send, size, lambda _, stored: _is_of(stored, size, crc), deadline)
         if not _is_of(stored, size, crc):
             self.step(lambda client: self._remove(client, stored))
             raise self._damaged()
@@ -123,7 +127,7 @@ class GcsUpload(Upload[GcsClient, GcsOptions]):
     def _remove(self, client: GcsClient, stored: Stored) -> None:
         try:
             with translated(self.what):
-                client.blob(self.key).delete(if_generation_match=int(stored.etag), retry=None)
+                deleted(client, self.what, self.key, int(stored.etag))
         except (PreconditionFailed, ObjectNotFound):
             _logger.info("%s: the damaged object was gone already", self.what)
 
@@ -201,9 +205,9 @@ class _Session:
         if total != "*":
             # With it the server refuses what was damaged on the way before anybody can see it.
             headers["X-Goog-Hash"] = f"crc32c={crc32c_text(self._crc)}"
-        response = client.session.put(self._url or "", data=data, headers=headers)
         try:
             with translated(self._what):
+                response = client.session.put(self._url or "", data=data, headers=headers)
                 raise_for(response)
         except ObjectNotFound as error:
             raise PartsGone(str(error)) from error
@@ -223,11 +227,27 @@ class _Session:
 
 def described(what: str, response: requests.Response) -> Stored:
     """The finished object that ``response`` describes."""
-    try:
-        answer: Any = response.json()
+    with understood(what):
+        try:
+            answer: Any = response.json()
+        except ValueError:
+            raise MalformedAnswer(
+                f"{what}: the store answered with {excerpt(response.content)}, which does not describe an object"
+            ) from None
         return Stored(str(int(answer["generation"])), int(answer["size"]), str(answer["crc32c"]))
-    except (ValueError, TypeError, KeyError) as error:
-        raise StoreError(f"{what}: the server's answer does not describe an object") from error
+
+
+def deleted(client: GcsClient, what: str, key: str, generation: int | None = None) -> None:
+    """Delete an object, if it has this generation. The SDK's own way takes any answer for a success."""
+    response = client.session.delete(client.deletion_url(key, generation))
+    raise_for(response)
+    if response.status_code not in {requests.codes.ok, requests.codes.no_content} or (
+        response.content.strip() not in _NOTHING
+    ):
+        raise MalformedAnswer(
+            f"{what}: the store answered to a deletion with status {response.status_code} and "
+            f"{excerpt(response.content)}, though such an answer has no body"
+        )
 
 
 def _is_of(stored: Stored, size: int, crc: int) -> bool:
@@ -235,4 +255,10 @@ def _is_of(stored: Stored, size: int, crc: int) -> bool:
 
 
 def _cancelled(client: GcsClient, url: str) -> int:
-    return client.session.delete(url).status_code
+    try:
+        return client.session.delete(url).status_code
+    except RefusedError as error:
+        # Of a session that is gone, or now is.
+        if error.response.status_code in _ENDED:
+            return error.response.status_code
+        raise

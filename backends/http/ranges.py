@@ -25,12 +25,14 @@ def answered_size(what: str, start: int, stop: int | None, headers: Mapping[str,
 
     RangeNotSatisfiable for an object that ends before the range does: servers then send the bytes that there are.
     """
-    first, end = _answered_range(what, headers)
+    first, end, total = _answered_range(what, headers)
     if first != start:
         raise StoreError(f"{what}: bytes from {start} were asked for, but the store sent bytes from {first}")
     if end < _least_end(start, stop):
         asked = f"{start}:{'' if stop is None else stop}"
         raise RangeNotSatisfiable(f"{what}: bytes {asked} were asked for, but the object has {end} bytes")
+    if stop is None and end != total:
+        raise StoreError(f"{what}: bytes {start}: were asked for, but the store sent {first}:{end} of {total} bytes")
     if stop is not None and end > stop:
         raise StoreError(f"{what}: bytes {start}:{stop} were asked for, but the store sent bytes {first}:{end}")
     return end - start
@@ -49,18 +51,18 @@ def is_whole(headers: Mapping[str, str]) -> bool:
     return match is None or (int(match[1]) == 0 and int(match[2]) + 1 == int(match[3]))
 
 
-def _answered_range(what: str, headers: Mapping[str, str]) -> tuple[int, int]:
-    """Start and stop of what the answer holds; without a Content-Range it is the whole object."""
+def _answered_range(what: str, headers: Mapping[str, str]) -> tuple[int, int, int]:
+    """Start and stop of what the answer holds, and the object's size; without a Content-Range it is all of it."""
     content_range = _header(headers, "Content-Range")
     length = _header(headers, "Content-Length") or ""
     if _LENGTH.fullmatch(length) is None:
         raise StoreError(f"{what}: the store did not say how long its answer is")
     if content_range is None:
-        return 0, int(length)
+        return 0, int(length), int(length)
     match = _CONTENT_RANGE.fullmatch(content_range)
     if match is None or int(match[2]) + 1 - int(match[1]) != int(length):
         raise StoreError(f"{what}: the store sent {length} bytes with a Content-Range of {content_range[:80]!r}")
-    return int(match[1]), int(match[2]) + 1
+    return int(match[1]), int(match[2]) + 1, int(match[3])
 
 
 def _header(headers: Mapping[str, str], name: str) -> str | None:

@@ -6,7 +6,6 @@ Both SDKs send their requests by ``requests``; what is set on the session holds 
 from __future__ import annotations
 
 import os
-import re
 import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -21,18 +20,12 @@ from tieredstore.backends.http.deadlines import PIECE_BYTES, check_deadline, cur
 from tieredstore.backends.http.proxies import SocksProxy
 from tieredstore.backends.http.sockets import BOUNDED_POOLS, close_pools
 from tieredstore.errors import StoreError, StoreUnavailable
+from tieredstore.redaction import redacted
 
 _METADATA_HOSTS: Final = ("169.254.169.254", "metadata.google.internal")
 """Where a machine asks for its own identity: through a proxy, the answer would be the proxy's identity."""
 
-_QUERY: Final = re.compile(r"\?[^\s'\")]+")
-
 AnySession = TypeVar("AnySession", bound=requests.Session)
-
-
-def without_queries(text: object) -> str:
-    """``text`` for a message: the queries of its URLs, which may hold signatures, are left out."""
-    return _QUERY.sub("?…", str(text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +118,7 @@ class StoreAdapter(BoundedAdapter):
 def connection_failure(error: Exception) -> StoreError:
     """The error of ours for a request without an answer, or an answer cut short."""
     root = _root(error)
-    text = without_queries(root) or type(root).__name__
+    text = redacted(root) or type(root).__name__
     if isinstance(root, ssl.SSLCertVerificationError):
         return StoreError(f"the store's certificate is not trusted: {text}")
     return StoreUnavailable(f"the connection to the store failed: {text}")

@@ -12,6 +12,7 @@ from botocore.config import Config
 from botocore.credentials import CredentialProvider, CredentialResolver, Credentials
 
 from tieredstore.backends.http.proxies import SocksProxy
+from tieredstore.backends.s3.answers import check_document
 from tieredstore.backends.s3.connections import open_session
 from tieredstore.backends.s3.credentials import chosen_credentials
 from tieredstore.backends.s3.errors import translated
@@ -54,6 +55,8 @@ def open_client(options: S3Options) -> S3Client:
         )
     if not options.certificate_check:
         _logger.warning("%s: the server's certificate is not checked", options.url)
+    # Of any service: so it comes before the SDK's handler of S3's, which takes a web page for a server's error.
+    client.meta.events.register_first("before-parse.*.*", check_document)
     if options.legacy_md5:
         client.meta.events.register("before-call.s3.DeleteObjects", _md5_instead)
     if options.proxy is not None:

@@ -69,7 +69,7 @@ class Deletion:
 
 def _error_of_entry(entry: dict[str, Any]) -> TieredStoreError:
     # An entry has no status of its own; without one, a code that is not known is a plain StoreError.
-    return error_of(f"deleting {entry.get('Key')!r}", entry.get("Code", "?"), entry.get("Message", ""), 0)
+    return error_of(f"deleting {entry.get('Key')!r}", str(entry.get("Code", "?")), str(entry.get("Message", "")), 0)
 
 
 def check_key(key: str) -> None:

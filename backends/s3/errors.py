@@ -23,6 +23,7 @@ from tieredstore.errors import (
     StoreUnavailable,
     TieredStoreError,
 )
+from tieredstore.redaction import redacted
 
 
 class NotSupported(StoreError):
@@ -66,7 +67,6 @@ _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
 }
 _BY_STATUS: Final = BY_STATUS | {
     405: NotSupported,
-    409: StoreUnavailable,
     425: StoreUnavailable,
     501: NotSupported,
 }
@@ -123,20 +123,21 @@ def translated(what: str) -> Generator[None, None, None]:
     except aws.ClientError as error:
         raise _answered(what, error) from error
     except _IDENTITY as error:
-        raise AccessDenied(f"{what}: the request could not be signed: {error}") from error
+        raise AccessDenied(f"{what}: the request could not be signed: {redacted(error)}") from error
     except _NETWORK as error:
         raise _not_answered(what, error) from error
     except aws.BotoCoreError as error:
-        raise StoreError(f"{what}: the SDK refused: {error}") from error
+        raise StoreError(f"{what}: the SDK refused: {redacted(error)}") from error
 
 
 def _answered(what: str, error: aws.ClientError) -> TieredStoreError:
     answer = error.response.get("Error", {})
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-    return error_of(what, answer.get("Code", str(status)), answer.get("Message", ""), status)
+    # Of an answer with several of them the SDK makes lists.
+    return error_of(what, str(answer.get("Code", status)), str(answer.get("Message", "")), status)
 
 
 def _not_answered(what: str, error: Exception) -> TieredStoreError:
     if isinstance(error, aws.SSLError) and "CERTIFICATE_VERIFY_FAILED" in str(error):
-        return StoreError(f"{what}: the server's certificate is not trusted: {error}")
-    return StoreUnavailable(f"{what}: no (whole) answer: {error}")
+        return StoreError(f"{what}: the server's certificate is not trusted: {redacted(error)}")
+    return StoreUnavailable(f"{what}: no (whole) answer: {redacted(error)}")

@@ -8,9 +8,11 @@ Their folders are asked for one by one and put in order here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from tieredstore.backends.base import AbandonedWrite, ObjectInfo
+from tieredstore.backends.cloud.answers import stated, stated_size
 from tieredstore.backends.s3.errors import translated
 from tieredstore.backends.s3.options import ListingOrder, S3Options
 from tieredstore.errors import InvalidKey, StoreError
@@ -55,10 +57,10 @@ class Listing:
     def _by_key(self, prefix: str, start_after: str) -> Iterator[ObjectInfo]:
         last = ""
         for page in self._pages(prefix, start_after=start_after):
-            if self._order is ListingOrder.AUTO and _is_by_folder(page):
+            if self._order is ListingOrder.AUTO and page.is_by_folder:
                 yield from self._by_folder(prefix, start_after)
                 return
-            for info in _objects(page):
+            for info in page.objects:
                 if info.key <= last:
                     raise StoreError(
                         f"the store lists {info.key!r} after {last!r}, which is not the order of S3; if it "
@@ -84,18 +86,18 @@ class Listing:
         entries: list[ObjectInfo | str] = []
         for page in self._pages(prefix, delimiter="/"):
             # A folder that is empty now lists itself, without an etag.
-            entries += [info for info in _objects(page) if not (info.key.endswith("/") and info.etag in _NO_ETAG)]
-            entries += [_folder_below(prefix, entry["Prefix"]) for entry in page.get("CommonPrefixes", ())]
+            entries += [info for info in page.objects if not (info.key.endswith("/") and info.etag in _NO_ETAG)]
+            entries += [_folder_below(prefix, folder) for folder in page.folders]
         # Text compares by code points, and so in the order of its UTF-8 bytes.
         return sorted(entries, key=lambda entry: entry if isinstance(entry, str) else entry.key)
 
-    def _pages(self, prefix: str, *, start_after: str = "", delimiter: str = "") -> Iterator[dict[str, Any]]:
+    def _pages(self, prefix: str, *, start_after: str = "", delimiter: str = "") -> Iterator[_Page]:
         asked: dict[str, Any] = {"Bucket": self._bucket, "Prefix": prefix, "MaxKeys": self._page_size}
         if delimiter:
             asked["Delimiter"] = delimiter
         first: dict[str, Any] = {"StartAfter": start_after} if start_after else {}
 
-        def page(client: S3Client, token: str | None) -> tuple[list[dict[str, Any]], str | None]:
+        def page(client: S3Client, token: str | None) -> tuple[list[_Page], str | None]:
             at: dict[str, Any] = first if token is None else {"ContinuationToken": token}
             try:
                 with translated(what):
@@ -103,9 +105,12 @@ class Listing:
             except InvalidKey:
                 # The server cannot hold a key that starts so, and says so.
                 return [], None
-            following = answer.get("NextContinuationToken") if answer.get("IsTruncated") else None
+            listed = _Page.of(answer)
+            following = None
+            if answer["IsTruncated"]:
+                following = stated("the next page's token", answer["NextContinuationToken"])
             # A page without keys is none, to who waits for one that brings something new.
-            return [answer] if _has_entries(answer) else [], following
+            return [listed] if listed.objects or listed.folders else [], following
 
         what = f"the keys of {self._bucket} that start with {prefix!r}"
         return self._ask(what, page)
@@ -118,24 +123,30 @@ def _folder_below(prefix: str, folder: str) -> str:
     return folder
 
 
-def _has_entries(page: dict[str, Any]) -> bool:
-    return bool(page.get("Contents") or page.get("CommonPrefixes"))
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """One answer to a listing, looked through."""
 
+    objects: list[ObjectInfo]
+    folders: list[str]
+    is_by_folder: bool
 
-def _is_by_folder(page: dict[str, Any]) -> bool:
-    server: str = page["ResponseMetadata"].get("HTTPHeaders", {}).get("server", "")
-    return server.lower().startswith(_LISTS_BY_FOLDER)
-
-
-def _objects(page: dict[str, Any]) -> list[ObjectInfo]:
-    return [object_info(entry["Key"], entry["Size"], entry) for entry in page.get("Contents", ())]
+    @classmethod
+    def of(cls, answer: dict[str, Any]) -> _Page:
+        server: str = answer["ResponseMetadata"].get("HTTPHeaders", {}).get("server", "")
+        return cls(
+            [object_info(entry["Key"], entry["Size"], entry) for entry in answer.get("Contents", ())],
+            [stated("a folder", entry["Prefix"]) for entry in answer.get("CommonPrefixes", ())],
+            server.lower().startswith(_LISTS_BY_FOLDER),
+        )
 
 
 def object_info(key: str, size: int, metadata: Any) -> ObjectInfo:
     """What an answer tells of an object, whether a listing's entry or a HEAD."""
     modified = metadata.get("LastModified")
     # Whole seconds: HEAD knows no more, and a listing must not differ from it.
-    return ObjectInfo(key, size, metadata.get("ETag"), None if modified is None else int(modified.timestamp()) * 1000)
+    modified_ms = None if modified is None else int(modified.timestamp()) * 1000
+    return ObjectInfo(stated("the key", key), stated_size(size), metadata.get("ETag"), modified_ms)
 
 
 def abandoned_page(
@@ -150,4 +161,4 @@ def abandoned_page(
     ]
     if not answer.get("IsTruncated"):
         return writes, None
-    return writes, (answer.get("NextKeyMarker", ""), answer.get("NextUploadIdMarker", ""))
+    return writes, (stated("the next page's marker", answer["NextKeyMarker"]), answer.get("NextUploadIdMarker", ""))

@@ -6,7 +6,6 @@ import enum
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from tieredstore.backends.cloud.options import CloudOptions, shared_options
 from tieredstore.errors import ConfigError
@@ -73,12 +72,11 @@ class S3Options(CloudOptions):
     legacy_md5: bool = False
 
     def __post_init__(self) -> None:
-        if not self.bucket:
-            raise ConfigError("the bucket's name is empty")
+        self.check_name("the bucket's name", self.bucket)
         if self.part_size < MIN_PART_SIZE:
             raise ConfigError(f"a part of {self.part_size} bytes is too small: S3 takes {MIN_PART_SIZE} or more")
         self.check_at_least_one("concurrency", "upload_parallelism")
-        if self.endpoint_url is not None and "@" in urlsplit(self.endpoint_url).netloc:
+        if self.endpoint_url is not None and any(mark in self.endpoint_url for mark in "@?#"):
             raise ConfigError("the S3 endpoint's URL must not hold credentials; set them by themselves")
 
     @property

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from tieredstore.backends.base import AbandonedWrite, ObjectInfo
+from tieredstore.backends.cloud.answers import stated
 from tieredstore.backends.cloud.store import Answer, CloudStore
 from tieredstore.backends.http.ranges import answered_size, range_header
 from tieredstore.backends.s3.body import S3Answer
@@ -73,6 +74,8 @@ class S3ObjectStore(CloudStore["S3Client", S3Options]):
         response = client.get_object(**asked)
         body = response["Body"]
         try:
+            # A web server's page has none.
+            stated("the etag", response["ETag"])
             size = answered_size(what, start, stop, response["ResponseMetadata"]["HTTPHeaders"])
             return take(S3Answer(size, body, what))
         finally:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import crc32c
 
-from tieredstore.backends.cloud.errors import PartsGone
+from tieredstore.backends.cloud.answers import stated, stated_size
+from tieredstore.backends.cloud.errors import MalformedAnswer, PartsGone
 from tieredstore.backends.cloud.parts import Part, PartCutter, send_parts
 from tieredstore.backends.cloud.upload import WRITE_MARK, Condition, Stored, Upload
 from tieredstore.backends.s3.errors import translated
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 _ABORTS: Final = 3
+_NO_CHECKSUM: Final = "none was sent"
 _MD5: Final = re.compile(r"[0-9a-f]{32}")
 
 
@@ -71,9 +73,17 @@ class S3Upload(Upload["S3Client", S3Options]):
         content = Content.of_bytes(data)
 
         def send(client: S3Client) -> Stored:
-            return Stored(client.put_object(**self._target(), **extra, Body=sendable(data, self.what))["ETag"])
+            answer = client.put_object(**self._target(), **extra, Body=sendable(data, self.what))
+            etag = stated("the etag", answer["ETag"])
+            checksum: str | None = answer.get("ChecksumCRC32C")
+            # The checksum that we sent, or the bytes' MD5, says that the server has these bytes; other etags (of
+            # objects that it encrypts) say nothing of them.
+            is_proved = checksum == extra.get("ChecksumCRC32C", _NO_CHECKSUM)
+            if not is_proved and not content.is_in(len(data), etag):
+                raise MalformedAnswer(f"{self.what}: the store answered with an etag of {etag!r:.80}")
+            return Stored(etag)
 
-        return self.finish(send, lambda _, stored: content.is_in(stored.size, stored.etag)).etag
+        return self.finish(send, len(data), lambda _, stored: content.is_in(stored.size, stored.etag)).etag
 
     def write_parts(self, cutter: PartCutter, first: Part) -> str:
         """By a multipart upload; after any failure it is aborted."""
@@ -90,11 +100,13 @@ class S3Upload(Upload["S3Client", S3Options]):
     def stored(self, client: S3Client) -> Stored:
         """By a HEAD."""
         metadata = client.head_object(**self._target())
-        return Stored(metadata["ETag"], metadata["ContentLength"], mark=metadata["Metadata"].get(WRITE_MARK))
+        size = stated_size(metadata["ContentLength"])
+        return Stored(metadata["ETag"], size, mark=metadata["Metadata"].get(WRITE_MARK))
 
     def _begin(self, client: S3Client) -> str:
         checksum: dict[str, Any] = {"ChecksumAlgorithm": "CRC32C"} if self._sends_checksums else {}
-        return client.create_multipart_upload(**self._target(), **self._about_object(), **checksum)["UploadId"]
+        answer = client.create_multipart_upload(**self._target(), **self._about_object(), **checksum)
+        return stated("the upload's id", answer["UploadId"])
 
     def _send(self, upload_id: str, part: Part) -> tuple[dict[str, Any], int]:
         """What the list of parts says of a part, and its size."""
@@ -105,7 +117,7 @@ class S3Upload(Upload["S3Client", S3Options]):
         def send(client: S3Client) -> str:
             body = sendable(part.data, what)
             answer = client.upload_part(**self._target(), **checksum, UploadId=upload_id, PartNumber=number, Body=body)
-            return answer["ETag"]
+            return stated("the etag", answer["ETag"])
 
         return {"PartNumber": number, "ETag": self.step(send, what), **checksum}, len(part.data)
 
@@ -117,9 +129,12 @@ class S3Upload(Upload["S3Client", S3Options]):
             answer = client.complete_multipart_upload(
                 **self._target(), **_headers(self.condition), UploadId=upload_id, MultipartUpload=listed
             )
-            return Stored(answer.get("ETag", ""))
+            etag = stated("the etag", answer["ETag"])
+            if not content.is_in(size, etag):
+                raise MalformedAnswer(f"{self.what}: the store answered with an etag of {etag!r:.80}")
+            return Stored(etag)
 
-        return self.finish(send, lambda _, stored: content.is_in(stored.size, stored.etag)).etag
+        return self.finish(send, size, lambda _, stored: content.is_in(stored.size, stored.etag)).etag
 
     def _abort(self, upload_id: str) -> None:
         """Take the parts back. What made it necessary is raised on, so a failure here is only logged."""

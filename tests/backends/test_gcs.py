@@ -207,7 +207,8 @@ def test_an_object_that_the_server_stored_otherwise_is_not_accepted(proxy: Fault
 
 def test_a_whole_object_that_was_damaged_on_its_way_is_fetched_again(proxy: FaultProxy, store: GcsObjectStore) -> None:
     store.put("object", b"right")
-    damaged = Answer(200, b"wrong", {"X-Goog-Hash": f"crc32c={crc_of(b'right')},md5=AAAA"})
+    headers = {"X-Goog-Generation": "1", "X-Goog-Hash": f"crc32c={crc_of(b'right')},md5=AAAA"}
+    damaged = Answer(200, b"wrong", headers)
     proxy.plan(damaged, method="GET", times=2)
     assert store.get("object") == b"right"
     proxy.plan(damaged, method="GET", times=2)

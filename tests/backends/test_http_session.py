@@ -26,10 +26,10 @@ from tieredstore.backends.http.session import (
     configured,
     connection_failure,
     proxies_of,
-    without_queries,
 )
 from tieredstore.errors import StoreError, StoreUnavailable
 from tieredstore.process.deadline import Deadline
+from tieredstore.redaction import redacted
 
 
 class Echo:
@@ -206,4 +206,4 @@ def test_causes_that_go_in_circles_come_to_an_end() -> None:
     ],
 )
 def test_queries_are_left_out_of_messages(text: str, expected: str) -> None:
-    assert without_queries(text) == expected
+    assert redacted(text) == expected

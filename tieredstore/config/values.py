@@ -17,6 +17,7 @@ from pydantic import GetCoreSchemaHandler, SecretStr, ValidationInfo
 from pydantic_core import CoreSchema, core_schema
 
 from tieredstore.limits import MAX_INT32, MAX_INT64
+from tieredstore.redaction import redacted
 
 _JAVA_BLANK: Final = "".join(map(chr, range(0x21)))
 """What Java's ``String.trim`` takes away; ``ConfigDef`` trims the text of every type."""
@@ -55,10 +56,11 @@ class Kind:
         return f"{self.type}: {self.valid}" if self.valid else self.type
 
     def show(self, text: str) -> str:
-        """``text`` for a message: quoted, cut, and only if it is no secret."""
+        """``text`` for a message: quoted, cut, without credentials of a URL, and only if it is no secret."""
         if self.hides(text):
             return "a value that is not shown"
-        return repr(text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…")
+        shown = redacted(text)
+        return repr(shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}…")
 
     def read(self, text: str, info: ValidationInfo) -> object:
         """The value of ``text``; a relative path is taken from the ``base_dir`` of the context."""

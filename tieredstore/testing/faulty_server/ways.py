@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from tieredstore.testing.faulty_server.answer_ways import ANSWER_WAYS
+from tieredstore.testing.faulty_server.azure_ways import AZURE_WAYS
 from tieredstore.testing.faulty_server.connection_ways import CONNECTION_WAYS
+from tieredstore.testing.faulty_server.gcs_ways import GCS_WAYS
+from tieredstore.testing.faulty_server.s3_ways import S3_WAYS
 from tieredstore.testing.faulty_server.way import Way
 
-WAYS: Final[tuple[Way, ...]] = (*CONNECTION_WAYS,)
+WAYS: Final[tuple[Way, ...]] = (*CONNECTION_WAYS, *ANSWER_WAYS, *S3_WAYS, *GCS_WAYS, *AZURE_WAYS)
 """All of them; no two have one name."""

@@ -59,14 +59,18 @@ class Reply:
 
     def changed(self, *, status: int | None = None, body: bytes | None = None, **headers: str | None) -> Self:
         """The same with another status or body, or with headers, ``_`` for ``-``; None takes one away."""
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        kept = {name: value for name, value in self.headers.items() if name.lower() not in map(str.lower, named)}
+        with_headers = self.having({name.replace("_", "-"): value for name, value in headers.items()})
         return replace(
-            self,
+            with_headers,
             status=self.status if status is None else status,
             body=self.body if body is None else body,
-            headers={**kept, **named},
         )
+
+    def having(self, headers: Mapping[str, str | None]) -> Self:
+        """The same with these headers; None takes one away."""
+        lower = {name.lower() for name in headers}
+        kept = {name: value for name, value in self.headers.items() if name.lower() not in lower}
+        return replace(self, headers={**kept, **headers})
 
     def head(self) -> bytes:
         """The status line and the headers, with the empty line that ends them."""

@@ -1,0 +1,137 @@
+"""Commands on a faulty server: their settings, what they do while it is honest, and what must never be left behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.support.cli_process import Result, tieredstore
+from tests.support.disk_segments import write_segments
+from tests.support.faulty_stores import AZURE_KEY, PART_SIZES
+from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.testing.batches import Record, build_batch
+from tieredstore.testing.faulty_server.azure import ACCOUNT
+from tieredstore.testing.faulty_server.objects import Held
+from tieredstore.testing.faulty_server.server import FaultyServer
+from tieredstore.testing.faulty_server.service import Cloud, Step
+from tieredstore.testing.faulty_server.way import Way
+from tieredstore.testing.segments import write_segment
+
+SMALL = TopicIdPartition(Uuid(bytes([1] * 16)), "small", 0)
+LARGE = TopicIdPartition(Uuid(bytes([2] * 16)), "large", 0)
+CALL_TIMEOUT_S = 20.0
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command line; ``copies`` begins with an empty bucket, the others with one that holds all segments."""
+
+    name: str
+    arguments: Callable[[Path], tuple[object, ...]] = field(repr=False)
+    copies: bool = False
+
+
+COMMANDS = (
+    Command("copy", lambda folder: ("copy", folder / "small"), copies=True),
+    Command("copy in parts", lambda folder: ("copy", folder / "large"), copies=True),
+    Command("ls", lambda _: ("ls", "small")),
+    Command("fetch", lambda _: ("fetch", "small", 0, 0)),
+    Command("cat", lambda _: ("cat", "small")),
+    Command("delete", lambda _: ("delete", "small", 0, 0)),
+)
+
+
+@dataclass
+class CommandPlace:
+    """A server, a folder with logs and a settings file, and what each command does there honestly."""
+
+    server: FaultyServer
+    folder: Path
+    full: dict[str, Held] = field(default_factory=dict[str, Held])
+    honest: dict[str, Result] = field(default_factory=dict[str, Result])
+    left: dict[str, dict[str, bytes]] = field(default_factory=dict[str, dict[str, bytes]])
+    steps: dict[str, frozenset[Step]] = field(default_factory=dict[str, frozenset[Step]])
+
+    @classmethod
+    def prepared(cls, server: FaultyServer, folder: Path) -> CommandPlace:
+        """With everything done once by an honest server."""
+        write_segments(folder / "small", 3, SMALL)
+        size = PART_SIZES[server.service.cloud]
+        for offset, value in enumerate((bytes(size), b"v")):
+            batch = build_batch([Record(b"k", value, 1_000)], offset)
+            write_segment(folder / "large", [batch], partition=LARGE, base_offset=offset)
+        settings = "".join(f"{name}={value}\n" for name, value in _settings(server).items())
+        (folder / "store.properties").write_text(settings)
+        place = cls(server, folder)
+        for command in COMMANDS:
+            result = place.run(command)
+            assert result.code == 0, (command, result.stderr)
+            place.honest[command.name] = result
+            place.left[command.name] = place.objects()
+            place.steps[command.name] = frozenset(server.steps())
+            if command.name == "copy":
+                place.full = dict(server.service.objects.by_key)
+        return place
+
+    def run(self, command: Command, way: Way | None = None) -> Result:
+        """Run a command on a fresh bucket, answered in ``way``."""
+        self.server.forget()
+        if not command.copies:
+            self.server.service.objects.by_key.update(self.full)
+        if way is not None:
+            self.server.lie(way)
+        program, *arguments = command.arguments(self.folder)
+        return tieredstore(program, "-c", self.folder / "store.properties", *arguments)
+
+    def objects(self) -> dict[str, bytes]:
+        """What the bucket holds; the ids of segments are left out, which every copy draws anew."""
+        held = self.server.service.objects.by_key
+        return {_without_id(key): b"" if key.endswith("manifest") else value.data for key, value in held.items()}
+
+    def bare_manifests(self) -> list[str]:
+        """Manifests that stand without their data."""
+        held = self.server.service.objects.by_key
+        stems = [key.removesuffix(".rsm-manifest") for key in held if key.endswith(".rsm-manifest")]
+        return [stem for stem in stems if f"{stem}.log" not in held or f"{stem}.indexes" not in held]
+
+
+def _without_id(key: str) -> str:
+    folder, _, name = key.rpartition("/")
+    return f"{folder}/{name[:20]}.{name.rpartition('.')[2]}"
+
+
+def _settings(server: FaultyServer) -> dict[str, str]:
+    timeout = str(int(CALL_TIMEOUT_S * 1000))
+    part = str(PART_SIZES[server.service.cloud])
+    of_cloud = {
+        Cloud.S3: {
+            "storage.backend.class": "s3",
+            "storage.s3.bucket.name": server.service.bucket,
+            "storage.s3.region": "us-east-1",
+            "storage.s3.endpoint.url": server.url,
+            "storage.s3.path.style.access.enabled": "true",
+            "storage.s3.multipart.upload.part.size": part,
+            "storage.s3.api.call.timeout": timeout,
+            "storage.aws.access.key.id": "key",
+            "storage.aws.secret.access.key": "secret",
+        },
+        Cloud.GCS: {
+            "storage.backend.class": "gcs",
+            "storage.gcs.bucket.name": server.service.bucket,
+            "storage.gcs.endpoint.url": server.url,
+            "storage.gcs.resumable.upload.chunk.size": part,
+            "storage.gcs.api.call.timeout": timeout,
+            "storage.gcs.credentials.default": "false",
+        },
+        Cloud.AZURE: {
+            "storage.backend.class": "azure",
+            "storage.azure.container.name": server.service.bucket,
+            "storage.azure.account.name": ACCOUNT,
+            "storage.azure.account.key": AZURE_KEY,
+            "storage.azure.endpoint.url": f"{server.url}/{ACCOUNT}",
+            "storage.azure.upload.block.size": part,
+            "storage.azure.api.call.timeout": timeout,
+        },
+    }
+    return {"chunk.size": "65536", **of_cloud[server.service.cloud]}

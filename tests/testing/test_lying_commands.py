@@ -1,0 +1,73 @@
+"""The commands on a server that lies: what they write is whole and what they print is right, or one error says why.
+
+``make test`` runs a sample of the ways that is drawn anew for each command, ``make soak`` all of them.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from tests.support.faulty_commands import COMMANDS, Command, CommandPlace
+from tests.support.faulty_stores import SERVICES
+from tieredstore.backends.cloud import store as cloud_store
+from tieredstore.process.retry import RetryPolicy
+from tieredstore.testing.faulty_server.server import FaultyServer
+from tieredstore.testing.faulty_server.service import Cloud
+from tieredstore.testing.faulty_server.way import Must, Way
+from tieredstore.testing.faulty_server.ways import WAYS
+
+SAMPLE = 5
+"""How many ways a command meets in ``make test``."""
+LONGEST_S = 60.0
+
+
+@pytest.fixture(scope="module", params=list(Cloud), ids=lambda cloud: cloud.value)
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandPlace]:
+    cloud: Cloud = request.param
+    with pytest.MonkeyPatch.context() as patched, FaultyServer(SERVICES[cloud]()) as server:
+        patched.setattr(cloud_store, "RetryPolicy", partial(RetryPolicy, sleep=lambda _: None))
+        yield CommandPlace.prepared(server, tmp_path_factory.mktemp(cloud.value))
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_a_sample_of_lies_is_an_error_or_does_no_harm(place: CommandPlace, command: Command) -> None:
+    meeting = [way for way in WAYS if _meet(place, command, way)]
+    for way in random.Random(f"{command.name} {place.server.service.cloud}").sample(meeting, SAMPLE):
+        _check(place, command, way)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
+def test_every_lie_is_an_error_or_does_no_harm(place: CommandPlace, way: Way) -> None:
+    for command in COMMANDS:
+        if _meet(place, command, way):
+            _check(place, command, way)
+
+
+def _meet(place: CommandPlace, command: Command, way: Way) -> bool:
+    return place.server.service.cloud in way.clouds and not place.steps[command.name].isdisjoint(way.steps)
+
+
+def _check(place: CommandPlace, command: Command, way: Way) -> None:
+    began_s = time.monotonic()
+    done = place.run(command, way)
+    took_s = time.monotonic() - began_s
+    said = f"{command.name}, {way.name}: {done.code}, {done.stderr}"
+    assert place.bare_manifests() == [], said
+    assert "Traceback" not in done.stderr, said
+    assert took_s < LONGEST_S, said
+    if place.server.service.cloud is not Cloud.AZURE:  # whose blocks nobody can take back
+        assert place.server.service.objects.uploads == {}, said
+    if done.code == 0:
+        # A lie about what is not there, as of an absent manifest before a copy, may be none.
+        assert command.copies or done.stdout == place.honest[command.name].stdout, said
+        assert place.objects() == place.left[command.name], said
+    else:
+        assert way.must is not Must.RIGHT, said
+        assert way.must.error is not None, said
+        assert done.code == way.must.error.exit_code, said

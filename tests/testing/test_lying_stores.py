@@ -1,0 +1,103 @@
+"""Every verb of every cloud's store, on a server that lies in every way of the table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+
+import pytest
+
+from tests.support.faulty_stores import SERVICES, store_on
+from tests.support.paths import REPOSITORY
+from tests.support.store_verbs import KEYS, SMALL, VERBS, Verb, remember_etag
+from tieredstore.backends.base import ObjectStore
+from tieredstore.errors import TieredStoreError
+from tieredstore.testing.faulty_server.server import FaultyServer
+from tieredstore.testing.faulty_server.service import Cloud, Step
+from tieredstore.testing.faulty_server.table import with_table
+from tieredstore.testing.faulty_server.way import Must, Way
+from tieredstore.testing.faulty_server.ways import WAYS
+
+TIMEOUT_S = 3.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """A server, a store on it, and the steps that each verb takes there while it is honest."""
+
+    server: FaultyServer
+    store: ObjectStore
+    steps: dict[str, frozenset[Step]]
+
+    @property
+    def cloud(self) -> Cloud:
+        return self.server.service.cloud
+
+    def fresh(self) -> None:
+        """A bucket of a few objects, on an honest server."""
+        self.server.forget()
+        for key in KEYS:
+            self.server.service.objects.write(key, SMALL, {})
+        remember_etag(self.store)
+        self.server.asked.clear()
+
+
+@pytest.fixture(scope="module", params=list(Cloud), ids=lambda cloud: cloud.value)
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    cloud: Cloud = request.param
+    with (
+        FaultyServer(SERVICES[cloud]()) as server,
+        closing(store_on(server, timeout_s=TIMEOUT_S, page_size=3)) as store,
+    ):
+        place = Place(server, store, {})
+        for verb in VERBS:
+            place.fresh()
+            assert verb.is_right(verb.run(store, cloud), server), verb
+            place.steps[verb.name] = frozenset(server.steps())
+        yield place
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.name)
+def test_a_lie_is_an_error_or_does_no_harm(place: Place, way: Way) -> None:
+    if place.cloud not in way.clouds:
+        return
+    wrong = [line for verb in VERBS if (line := _outcome(place, way, verb)) is not None]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_table_in_the_documents_is_that_of_the_code() -> None:
+    text = (REPOSITORY / "docs" / "testing.md").read_text(encoding="utf-8")
+    assert text == with_table(text), "write it: python -m tieredstore.testing.faulty_server.table docs/testing.md"
+
+
+def test_no_two_ways_have_one_name() -> None:
+    assert len({way.name for way in WAYS}) == len(WAYS) >= 60
+
+
+def _outcome(place: Place, way: Way, verb: Verb) -> str | None:
+    """What is wrong with what a verb came to."""
+    if not place.steps[verb.name] & frozenset(way.steps):
+        return None
+    place.fresh()
+    place.server.lie(way)
+    began_s = time.monotonic()
+    try:
+        result = verb.run(place.store, place.cloud)
+    except TieredStoreError as error:
+        if type(error) is not way.must.error:
+            return f"{verb.name}: {type(error).__name__}: {error}"
+    except Exception as error:  # noqa: BLE001  what leaks is what this looks for
+        return f"{verb.name}: LEAKED {type(error).__name__}: {error}"
+    else:
+        if way.must is not Must.RIGHT:
+            return f"{verb.name}: took it: {result!r:.100}"
+        if not verb.is_right(result, place.server):
+            return f"{verb.name}: WRONG {result!r:.100}"
+    took_s = time.monotonic() - began_s
+    if took_s > 4 * TIMEOUT_S:
+        return f"{verb.name}: took {took_s:.1f} s"
+    if place.cloud is not Cloud.AZURE and Step.ABORT not in way.steps and place.server.service.objects.uploads:
+        return f"{verb.name}: upload not aborted"
+    return None
