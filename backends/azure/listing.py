@@ -18,7 +18,7 @@ from tieredstore.backends.cloud.answers import excerpt, stated, stated_ms, state
 from tieredstore.backends.cloud.errors import MalformedAnswer
 from tieredstore.errors import ObjectNotFound
 
-_ROOT: Final = re.compile(rb"\s*(?:\xef\xbb\xbf)?<\?xml[^>]*>\s*<EnumerationResults[\s>]")
+_ROOT: Final = re.compile(rb"\s*(?:\xef\xbb\xbf)?(?:<\?xml[^>]*>)?\s*<EnumerationResults[\s>]")
 _MARKER: Final = re.compile(rb"<NextMarker\s*/?>")
 _FIRST_SURROGATE: Final = 0xD800
 

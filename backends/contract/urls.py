@@ -26,7 +26,7 @@ def split_url(url: str, schemes: tuple[str, ...]) -> SplitResult:
     parts = _parts(url)
     if parts is None:
         # Not raised from the error that told it, which may quote the URL.
-        raise ConfigError(f"{shown_url(url)} is not the URL of a store")
+        raise ConfigError("this is not the URL of a store: its parts cannot be told apart")
     if parts.scheme == "memory":
         raise ConfigError("a store in memory ends with the process that made it: name one that lasts")
     if parts.scheme not in schemes:

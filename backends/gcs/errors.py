@@ -66,6 +66,7 @@ class RefusedError(Exception):
 def raise_for(response: requests.Response) -> None:
     """RefusedError for an answer that is an error, whatever its body is."""
     if response.status_code >= 400:
+        response.content  # noqa: B018  read here, where a failure to do so is translated
         raise RefusedError(response)
 
 

@@ -92,7 +92,8 @@ class _GibHandler(BaseHTTPRequestHandler):
         server.requests += 1
         self.send_response(200)
         for name, value in (
-            *(("Content-Length", str(GIB)), ("ETag", '"etag"'), ("Last-Modified", "Sat, 21 Nov 2026 00:00:00 GMT")),
+            *(("Content-Length", str(GIB)), ("ETag", '"etag"'), ("X-Goog-Generation", "1")),
+            *(("Last-Modified", "Sat, 21 Nov 2026 00:00:00 GMT"),),
             *(("x-ms-blob-type", "BlockBlob"), ("Content-Type", "application/octet-stream")),
         ):
             self.send_header(name, value)

@@ -20,7 +20,12 @@ from tieredstore.testing.segments import write_segment
 
 SMALL = TopicIdPartition(Uuid(bytes([1] * 16)), "small", 0)
 LARGE = TopicIdPartition(Uuid(bytes([2] * 16)), "large", 0)
-CALL_TIMEOUT_S = 20.0
+CALL_TIMEOUT_MS = 20_000
+SHORT_TIMEOUT_MS = 300
+
+
+_PATIENT = "store.properties"
+_HURRIED = "short.properties"
 
 
 @dataclass(frozen=True)
@@ -61,8 +66,9 @@ class CommandPlace:
         for offset, value in enumerate((bytes(size), b"v")):
             batch = build_batch([Record(b"k", value, 1_000)], offset)
             write_segment(folder / "large", [batch], partition=LARGE, base_offset=offset)
-        settings = "".join(f"{name}={value}\n" for name, value in _settings(server).items())
-        (folder / "store.properties").write_text(settings)
+        for name, timeout_ms in ((_PATIENT, CALL_TIMEOUT_MS), (_HURRIED, SHORT_TIMEOUT_MS)):
+            settings = _settings(server, str(timeout_ms))
+            (folder / name).write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         place = cls(server, folder)
         for command in COMMANDS:
             result = place.run(command)
@@ -74,15 +80,15 @@ class CommandPlace:
                 place.full = dict(server.service.objects.by_key)
         return place
 
-    def run(self, command: Command, way: Way | None = None) -> Result:
-        """Run a command on a fresh bucket, answered in ``way``."""
+    def run(self, command: Command, way: Way | None = None, *, hurried: bool = False) -> Result:
+        """Run a command on a fresh bucket, answered in ``way``; ``hurried``: with a short time-out."""
         self.server.forget()
         if not command.copies:
             self.server.service.objects.by_key.update(self.full)
         if way is not None:
             self.server.lie(way)
         program, *arguments = command.arguments(self.folder)
-        return tieredstore(program, "-c", self.folder / "store.properties", *arguments)
+        return tieredstore(program, "-c", self.folder / (_HURRIED if hurried else _PATIENT), *arguments)
 
     def objects(self) -> dict[str, bytes]:
         """What the bucket holds; the ids of segments are left out, which every copy draws anew."""
@@ -101,8 +107,7 @@ def _without_id(key: str) -> str:
     return f"{folder}/{name[:20]}.{name.rpartition('.')[2]}"
 
 
-def _settings(server: FaultyServer) -> dict[str, str]:
-    timeout = str(int(CALL_TIMEOUT_S * 1000))
+def _settings(server: FaultyServer, timeout: str) -> dict[str, str]:
     part = str(PART_SIZES[server.service.cloud])
     of_cloud = {
         Cloud.S3: {

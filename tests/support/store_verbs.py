@@ -19,7 +19,7 @@ KEYS = tuple(f"kept/{number}" for number in range(4))
 class Verb:
     """One call of a store: ``run`` makes it, ``is_right`` looks at what it gave and at what the server holds then.
 
-    ``steps`` are the requests without whose answer it cannot be right.
+    ``steps`` are those of its requests on any cloud.
     """
 
     name: str
@@ -119,4 +119,8 @@ VERBS = (
         clouds=frozenset({Cloud.S3}),
     ),
 )
-"""All verbs of the contract. Of each cloud only the steps that it takes count: see ``steps_taken``."""
+
+
+def verbs_of(cloud: Cloud) -> list[Verb]:
+    """The verbs of the contract, as a cloud has them."""
+    return [verb for verb in VERBS if cloud in verb.clouds]

@@ -117,7 +117,7 @@ STATUS_WAYS: Final = (
     _status(500, Must.UNAVAILABLE, b""),
     _status(502, Must.UNAVAILABLE),
     _status(503, Must.THROTTLED),
-    _status(503, Must.THROTTLED, b'["JSON", "that is a list"]'),
+    Way("status 503, JSON of a list", EVERY_CLOUD, EVERY_STEP, Must.THROTTLED, page(503, b'["no"]')),
     _status(504, Must.UNAVAILABLE),
     _status(507, Must.REFUSED),
 )

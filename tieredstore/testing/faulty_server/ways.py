@@ -7,9 +7,14 @@ from typing import Final
 from tieredstore.testing.faulty_server.answer_ways import ANSWER_WAYS
 from tieredstore.testing.faulty_server.azure_ways import AZURE_WAYS
 from tieredstore.testing.faulty_server.connection_ways import CONNECTION_WAYS
+from tieredstore.testing.faulty_server.drip_ways import DRIP_WAYS, PAGE_WAYS
 from tieredstore.testing.faulty_server.gcs_ways import GCS_WAYS
 from tieredstore.testing.faulty_server.s3_ways import S3_WAYS
 from tieredstore.testing.faulty_server.way import Way
 
-WAYS: Final[tuple[Way, ...]] = (*CONNECTION_WAYS, *ANSWER_WAYS, *S3_WAYS, *GCS_WAYS, *AZURE_WAYS)
+QUICK_WAYS: Final[tuple[Way, ...]] = (*CONNECTION_WAYS, *ANSWER_WAYS, *S3_WAYS, *GCS_WAYS, *AZURE_WAYS)
+"""Lies that are told at once."""
+SLOW_WAYS: Final[tuple[Way, ...]] = (*DRIP_WAYS, *PAGE_WAYS)
+"""Answers that never end: to a call with a short time-out."""
+WAYS: Final = (*QUICK_WAYS, *SLOW_WAYS)
 """All of them; no two have one name."""
