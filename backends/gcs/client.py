@@ -25,6 +25,7 @@ from tieredstore.redaction import redacted
 
 CONTENT_TYPE: Final = "application/octet-stream"
 _LISTED: Final = "kind,items(name,size,generation,updated),nextPageToken"
+_GOOGLES: Final = ".googleapis.com"
 _LISTING: Final = "storage#objects"
 
 # The SDK has no types: these are the parts of it that are used. Its retries are off everywhere, ours are around it;
@@ -119,11 +120,17 @@ class GcsClient:
         return f"b/{quote(self.bucket_name, safe='')}/o"
 
     def session_url(self, url: str) -> str:
-        """The URL of an upload session as the server told it, but at the endpoint that was set, where one was."""
-        if not self.is_custom_endpoint:
-            return url
-        ours = urlsplit(self.endpoint)
-        return urlsplit(url)._replace(scheme=ours.scheme, netloc=ours.netloc).geturl()
+        """The URL of an upload session as the server told it, but at the endpoint that was set, where one was.
+
+        A ValueError, for ``understood``, if it lies elsewhere: data and a token would be sent there.
+        """
+        ours, theirs = urlsplit(self.endpoint), urlsplit(url)
+        if self.is_custom_endpoint:
+            return theirs._replace(scheme=ours.scheme, netloc=ours.netloc).geturl()
+        host = theirs.hostname or ""
+        if theirs.scheme != "https" or not (host == ours.hostname or host.endswith(_GOOGLES)):
+            raise ValueError(f"the upload's place is {redacted(url)!r:.200}, and not of Google's")
+        return url
 
     def page(
         self, *, prefix: str, start: str | None, token: str | None, size: int

@@ -12,6 +12,8 @@ import pytest
 from tests.support.faulty_stores import PART_SIZES, SERVICES, store_on
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.cloud.store import BUCKET_REMEMBERED_S
+from tieredstore.backends.gcs.client import open_client
+from tieredstore.backends.gcs.options import CredentialsJson, GcsOptions
 from tieredstore.backends.s3.store import S3ObjectStore
 from tieredstore.errors import ObjectNotFound, StoreError, StoreThrottled, StoreUnavailable
 from tieredstore.process.retry import RetryPolicy
@@ -148,3 +150,25 @@ def test_a_rate_limit_of_googles_is_throttling() -> None:
         with pytest.raises(StoreThrottled, match="slow down"):
             store.head("key")
         assert server.steps() == [Step.HEAD] * 2
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://storage.googleapis.com/upload?upload_id=1",
+        "https://storage.googleapis.com.example.org/upload?upload_id=1",
+        "https://user:secret@example.org/upload",
+        "somewhere",
+    ],
+)
+def test_an_upload_goes_to_no_other_host(url: str) -> None:
+    with closing(open_client(GcsOptions("bucket", CredentialsJson('{"access_token": "token"}')))) as client:
+        with pytest.raises(ValueError, match="not of Google's") as caught:
+            client.session_url(url)
+        assert "secret" not in str(caught.value)
+
+
+def test_an_upload_goes_where_google_says() -> None:
+    url = "https://www.googleapis.com/upload/storage/v1/b/bucket/o?uploadType=resumable&upload_id=1"
+    with closing(open_client(GcsOptions("bucket", CredentialsJson('{"access_token": "token"}')))) as client:
+        assert client.session_url(url) == url
