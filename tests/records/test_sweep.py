@@ -104,7 +104,7 @@ def sample(bits: list[int], seed: object, count: int) -> list[int]:
 def test_flipped_bits_of_batch_headers_lose_nothing_in_silence(
     buckets: dict[str, DamagedBucket], case: str, place: str
 ) -> None:
-    for segment in segments(case)[:2]:
+    for segment in segments(case)[:1]:
         check(buckets[case], segment, "log", sample(list(header_bits(segment, place)), place, 2), ROWS[place])
 
 
