@@ -128,18 +128,18 @@ class Transaction:
         self._producer.init_transactions(TIMEOUT_S)
         self._producer.begin_transaction()
         self._server = server
-        self._topics: set[str] = set()
+        self._places: set[tuple[str, int]] = set()
 
-    def send(self, topic: str, records: Iterable[Produced]) -> None:
-        self._topics.add(topic)
-        send(self._producer, topic, records)
+    def send(self, topic: str, records: Iterable[Produced], *, partition: int = 0) -> None:
+        self._places.add((topic, partition))
+        send(self._producer, topic, records, partition=partition)
 
     def end(self, outcome: Literal["commit", "abort"]) -> None:
-        """Its marker takes an offset in each topic that it wrote to, which the broker writes after it has answered."""
+        """Its marker takes an offset in each of its partitions, which the broker writes after it has answered."""
         ends = {"commit": self._producer.commit_transaction, "abort": self._producer.abort_transaction}
-        before = {topic: end_offset(self._server, topic) for topic in self._topics}
+        before = {place: end_offset(self._server, place[0], partition=place[1]) for place in self._places}
         ends[outcome](TIMEOUT_S)
-        while any(end_offset(self._server, topic) == before[topic] for topic in before):
+        while any(end_offset(self._server, topic, partition=number) == end for (topic, number), end in before.items()):
             time.sleep(0.01)
 
 

@@ -21,12 +21,20 @@ SMALL_SEGMENTS = {"internal.segment.bytes": "20000"}
 
 
 class TieredTopic:
-    """A topic with small segments, and a bucket in a folder."""
+    """A topic, with small segments unless ``config`` says otherwise, and a bucket in a folder."""
 
-    def __init__(self, server: KafkaServer, folder: Path, *, partitions: int = 1, name: str | None = None) -> None:
+    def __init__(
+        self,
+        server: KafkaServer,
+        folder: Path,
+        *,
+        partitions: int = 1,
+        name: str | None = None,
+        config: Mapping[str, str] = SMALL_SEGMENTS,
+    ) -> None:
         (folder / "bucket").mkdir(exist_ok=True)
         self.server = server
-        self.topic = make_topic(server, SMALL_SEGMENTS, partitions=partitions, name=name)
+        self.topic = make_topic(server, config, partitions=partitions, name=name)
         self.store = {"storage.backend.class": "filesystem", "storage.root": str(folder / "bucket")}
         self.manager = RemoteStorageManager(settings_from(self.store | {"chunk.size": "8192"}))
         self.copied: dict[tuple[int, int], RemoteLogSegmentMetadata] = {}

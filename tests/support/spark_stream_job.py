@@ -1,7 +1,7 @@
 """Run as a process that is killed: a query over a stream into files, until nothing is new.
 
-python -m tests.support.spark_stream_job JOB_FILE, which has JSON: the source's options, the checkpoint and the sink.
-Prints a line when the query is about to start.
+python -m tests.support.spark_stream_job JOB_FILE, which has JSON: the source's options, the checkpoint and the sink;
+``conf`` of the session if it is to be another one. Prints a line when the query is about to start.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.support.spark_session import CONF, JVM
 
 def run(job: dict[str, Any]) -> None:
     builder: Any = SparkSession.builder
-    spark: SparkSession = builder.config(map={**CONF, **JVM}).getOrCreate()
+    spark: SparkSession = builder.config(map={**CONF, **JVM, **job.get("conf", {})}).getOrCreate()
     frame = spark.readStream.format("tieredstore").options(**job["options"]).load()
     writer = frame.writeStream.format("parquet").option("checkpointLocation", job["checkpoint"])
     sys.stdout.write("starting\n")

@@ -192,7 +192,7 @@ def test_a_running_query_across_the_seam(
     check_sink(spark.read.parquet(str(tmp_path / "sink")), traffic)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_a_job_that_is_killed_across_the_seam_reads_each_record_once(
     spark: SparkSession, tiered: TieredTopic, traffic: Traffic, tmp_path: Path

@@ -1,6 +1,6 @@
 """kill -9 of a streaming job at random moments, again and again: each offset is in the sink exactly once.
 
-`make test` kills the job that reads bucket and broker (test_live_producing).
+`make test` kills the job that reads bucket and broker (test_live_kill).
 """
 
 from __future__ import annotations

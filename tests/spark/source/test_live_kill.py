@@ -1,0 +1,166 @@
+"""kill -9 of a stream over bucket and broker while its tasks read the broker's part: each committed record once.
+
+Tiering is held back, so that nine tenths of the offsets come from the broker. What is killed is, in turn, a Python
+worker that is connected to the broker, after which Spark repeats its task, and the driver with all of its processes,
+after which the job begins again from its checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.connections import is_connected, processes_of
+from tests.support.kafka_topics import Produced, Transaction, producer_of, send
+from tests.support.live_topics import TieredTopic
+from tests.support.servers.kafka import KafkaServer
+from tests.support.spark_stream_runs import started
+from tests.support.spark_tasks import as_texts
+
+PARTITIONS = range(4)
+BATCH_BYTES = 20_000
+TRANSACTIONS = 8
+"""In the last partition, among the broker's part; every second one is aborted."""
+
+
+@pytest.fixture
+def topic(kafka: KafkaServer, tmp_path: Path) -> Iterator[TieredTopic]:
+    segments = {"internal.segment.bytes": str(5 * BATCH_BYTES)}
+    tiered = TieredTopic(kafka, tmp_path, partitions=len(PARTITIONS), config=segments)
+    yield tiered
+    tiered.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_stream_whose_worker_and_driver_are_killed_reads_each_record_once(
+    spark: SparkSession, topic: TieredTopic, tmp_path: Path
+) -> None:
+    check_killed(spark, topic, tmp_path, records=4_000, bytes_each=500, kills=2, per_trigger=6_000, spread_s=0.1)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_a_stream_that_is_killed_many_times_reads_each_record_once(
+    spark: SparkSession, topic: TieredTopic, tmp_path: Path
+) -> None:
+    check_killed(spark, topic, tmp_path, records=140_000, bytes_each=300, kills=10, per_trigger=40_000, spread_s=4)
+
+
+def check_killed(
+    spark: SparkSession,
+    topic: TieredTopic,
+    folder: Path,
+    *,
+    records: int,
+    bytes_each: int,
+    kills: int,
+    per_trigger: int,
+    spread_s: float,
+) -> None:
+    """``records`` of each partition, of which the first tenth is in the bucket."""
+    seed = random.randrange(10**6)
+    moments = random.Random(seed)
+    padding = moments.randbytes(bytes_each)
+    fill(topic, range(records // 10), padding)
+    stored = topic.tier()
+    fill(topic, range(records // 10, records), padding, transactions=TRANSACTIONS)
+    job = job_of(topic, folder, per_trigger)
+    killed = kill_in_turn(job, port_of(topic.server), kills, moments, spread_s)
+    with started(job) as process:
+        assert process.wait(900) == 0
+    rows: Any = spark.read.parquet(str(folder / "sink")).orderBy("partition", "offset").toArrow().to_pydict()
+    written: dict[int, list[bytes]] = {partition: [] for partition in PARTITIONS}
+    for partition, value in zip(rows["partition"], rows["value"], strict=True):
+        written[partition].append(value)
+    expected = [b"%d" % number for number in range(records)]
+    for partition in PARTITIONS:
+        assert written[partition] == expected, f"partition {partition}, seed {seed}"
+    assert killed == kills
+    assert 0 < stored < records / 5
+    batches = len(list((folder / "checkpoint" / "commits").glob("[0-9]*")))
+    print(f"{kills} kills, {len(PARTITIONS) * records} records, {stored} offsets a partition stored, {batches} batches")
+
+
+def fill(topic: TieredTopic, numbers: range, padding: bytes, *, transactions: int = 0) -> None:
+    """Records of these numbers in each partition, the first of the last one in transactions of a batch each."""
+    producer = producer_of(topic.server, **{"batch.size": str(BATCH_BYTES), "queue.buffering.max.messages": "1000000"})
+    in_transactions = 100 * transactions // 2
+    if transactions:
+        for number in range(transactions):
+            begin = numbers.start + 100 * (number // 2)
+            transaction = Transaction(topic.server)
+            transaction.send(topic.topic, produced(range(begin, begin + 100), padding), partition=PARTITIONS[-1])
+            # What is aborted comes again, committed.
+            transaction.end("abort" if number % 2 == 0 else "commit")
+    for partition in PARTITIONS:
+        rest = numbers[in_transactions:] if partition == PARTITIONS[-1] else numbers
+        send(producer, topic.topic, produced(rest, padding), partition=partition)
+
+
+def produced(numbers: range, padding: bytes) -> Iterator[Produced]:
+    return (Produced(padding, b"%d" % number) for number in numbers)
+
+
+def job_of(topic: TieredTopic, folder: Path, per_trigger: int) -> Path:
+    """A task may fail and be repeated, as on a cluster."""
+    options = topic.options(
+        columns="key,partition,offset,value", includeHeaders=False, startingOffsets="earliest",
+        maxOffsetsPerTrigger=per_trigger,
+        # By many small answers, so that there is time to kill who reads.
+        **{"kafka.max.partition.fetch.bytes": BATCH_BYTES, "kafka.queued.max.messages.kbytes": 64},
+    )  # fmt: skip
+    job = {
+        "options": dict(as_texts(options)), "checkpoint": f"{folder}/checkpoint", "sink": f"{folder}/sink",
+        "conf": {"spark.master": "local[2,4]"},
+    }  # fmt: skip
+    path = folder / "job.json"
+    path.write_text(json.dumps(job))
+    return path
+
+
+def kill_in_turn(job: Path, port: int, kills: int, moments: random.Random, spread_s: float) -> int:
+    """How many were killed, each while a task was reading from the broker."""
+    killed = 0
+    while killed < kills:
+        with started(job) as process:
+            while killed < kills:
+                if reading_worker(process, port) is not None:
+                    time.sleep(moments.uniform(0, spread_s))
+                worker = reading_worker(process, port)
+                assert worker is not None, f"the job ended after {killed} kills"
+                killed += 1
+                if killed % 2 == 0:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    break
+                os.kill(worker, signal.SIGKILL)
+    return killed
+
+
+def reading_worker(process: subprocess.Popen[bytes], port: int) -> int | None:
+    """A worker that is connected to the broker, as soon as there is one; None if the job ends before."""
+    deadline = time.monotonic() + 300
+    while process.poll() is None:
+        assert time.monotonic() < deadline
+        workers = processes_of(process.pid, named="pyspark.worker")
+        # To look at all processes takes longer than some tasks read.
+        for _ in range(20):
+            for worker in workers:
+                if is_connected(worker, port):
+                    return worker
+            time.sleep(0.005)
+    return None
+
+
+def port_of(server: KafkaServer) -> int:
+    return int(server.bootstrap_servers.rpartition(":")[2])

@@ -1,0 +1,50 @@
+"""Which processes of a session have a connection to a port: by what Linux says of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+_PROC: Final = Path("/proc")
+_ESTABLISHED: Final = "01"
+
+
+def is_connected(process: int, port: int) -> bool:
+    """Whether a process is connected to a port of this machine; not if it has ended."""
+    return bool(_sockets_to(port) & _sockets_of(process))
+
+
+def processes_of(session: int, *, named: str) -> list[int]:
+    """The processes of a session that have ``named`` among their arguments."""
+    processes: list[int] = []
+    for folder in _PROC.iterdir():
+        try:
+            # Behind the command, which is in parentheses: state, parent, group, session.
+            if (
+                folder.name.isdigit()
+                and int((folder / "stat").read_text().rpartition(")")[2].split()[3]) == session
+                and named in (folder / "cmdline").read_text().split("\0")
+            ):
+                processes.append(int(folder.name))
+        except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            continue
+    return processes
+
+
+def _sockets_to(port: int) -> set[str]:
+    connections = [line.split() for line in (_PROC / "net/tcp").read_text().splitlines()[1:]]
+    return {
+        f"socket:[{fields[9]}]"
+        for fields in connections
+        if fields[3] == _ESTABLISHED and int(fields[2].rpartition(":")[2], 16) == port
+    }
+
+
+def _sockets_of(process: int) -> set[str]:
+    links = set[str]()
+    try:
+        for link in (_PROC / str(process) / "fd").iterdir():
+            links.add(str(link.readlink()))
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    return links
