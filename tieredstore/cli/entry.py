@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from types import FrameType
 from typing import NoReturn
 
@@ -13,9 +14,20 @@ def run() -> NoReturn:
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(signum) is not signal.SIG_IGN:
             signal.signal(signum, _end)
-    from tieredstore.cli import main  # noqa: PLC0415  this takes the half second that the signals are taken for
+    if sys.argv[1:] in (["--version"], ["version"]):
+        command = _show_version  # without the half second that the commands take to be imported
+    else:
+        from tieredstore.cli.main import main as command  # noqa: PLC0415  the signals above are taken for this time
+    from tieredstore.cli import running  # noqa: PLC0415
 
-    main.run()
+    running.run(command)
+
+
+def _show_version() -> int:
+    from tieredstore.cli.version import version_text  # noqa: PLC0415
+
+    sys.stdout.write(version_text() + "\n")
+    return 0
 
 
 def _end(signum: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001  a handler's signature

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import importlib.metadata
 import logging
-import os
 import sys
-import threading
 from collections.abc import Callable, Sequence
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Final
 
 import typer
 
 from tieredstore.cli import copy, delete, dump, fetch, inspect, keys, ls, records
 from tieredstore.cli.output import complain
-from tieredstore.cli.streams import ReaderGone, StandardOutputFailed, take_streams
+from tieredstore.cli.streams import StandardOutputFailed
+from tieredstore.cli.version import version_text
 from tieredstore.errors import TieredStoreError
-from tieredstore.process.interruption import Interrupted, Interruption
 
 _HELP: Final = """Tiered storage for Kafka's log without the broker: copy, list, read and delete the segments that
 Kafka's tiered storage (Aiven's plugin) keeps in an object store.
@@ -62,14 +58,6 @@ class _Complaints(logging.Handler):
         complain(self.format(record))
 
 
-def version_text() -> str:
-    """Name and version."""
-    try:
-        return f"tieredstore {importlib.metadata.version('tieredstore')}"
-    except importlib.metadata.PackageNotFoundError:
-        return "tieredstore (run from its source, not installed)"
-
-
 def _print_version(asked: bool) -> None:
     if asked:
         sys.stdout.write(version_text() + "\n")
@@ -87,8 +75,7 @@ def options(
     logger = logging.getLogger("tieredstore")
     if not any(isinstance(handler, _Complaints) for handler in logger.handlers):
         logger.addHandler(_Complaints())
-    if verbose:
-        logger.setLevel(logging.INFO)
+    logger.setLevel(logging.INFO if verbose else logging.NOTSET)
 
 
 app.command()(copy.copy)
@@ -134,44 +121,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         code = 0
     return code
-
-
-def run() -> NoReturn:
-    """Run the command of this process, and end it."""
-    with Interruption() as interruption:
-
-        def output_failed(error: StandardOutputFailed) -> None:
-            if not isinstance(error, ReaderGone):
-                complain(str(error))
-            # Nobody is served by what is still under way, and closing it may wait for a store.
-            interruption.end_soon(error.exit_code)
-
-        output, complaints = take_streams(output_failed)
-        code = 0
-        try:
-            code = _run_to_the_end() or output.exit_code or complaints.exit_code
-            interruption.is_over()
-        except (Interrupted, KeyboardInterrupt):
-            pass
-        if interruption.signum is not None:
-            code = interruption.exit_code
-        if interruption.exit_code or _others_would_hold_up_the_end():
-            os._exit(code)
-    sys.exit(code)
-
-
-def _run_to_the_end() -> int:
-    """The exit code of the command, all of its output written or given up."""
-    try:
-        code = main()
-    except Exception as error:  # noqa: BLE001  a bug: told as Python tells it
-        sys.excepthook(type(error), error, error.__traceback__)
-        code = 1
-    with contextlib.suppress(StandardOutputFailed):
-        sys.stdout.flush()
-    return code
-
-
-def _others_would_hold_up_the_end() -> bool:
-    """Whether the interpreter would wait for threads, which may wait for a store."""
-    return any(not thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread())

@@ -10,10 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
 
-from rich import box
-from rich.console import Console
-from rich.table import Table
-
 JsonValue: TypeAlias = "Mapping[str, JsonValue] | Sequence[JsonValue] | str | int | float | bool | None"
 """What can be printed as JSON."""
 
@@ -76,6 +72,10 @@ def table_of_rows(rows: Sequence[Mapping[str, JsonValue]]) -> str:
 
 
 def _table_text(columns: Sequence[str], rows: Iterable[Sequence[str]], width: int, *, total: bool = False) -> str:
+    from rich import box  # noqa: PLC0415  a tenth of a second, and JSON needs none of it
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:
         table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold")

@@ -7,24 +7,10 @@ import sys
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from time import monotonic
+from types import ModuleType
 from typing import Final
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
-
-from tieredstore.cli.output import complain, plain
-from tieredstore.process.interruption import at_sudden_end
-
-_SHOW_CURSOR: Final = "\x1b[?25h\n"
+from tieredstore.cli.output import complain
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +29,8 @@ def counting(what: str, unit: str) -> Generator[Callable[[], None], None, None]:
     """What to call for each one done, where nobody knows how many there are: a counter on a terminal, else a line
     every ten seconds."""
     if sys.stderr.isatty():
-        columns = (TextColumn("{task.description}"), SpinnerColumn(), TextColumn("{task.completed:,} " + unit))
-        console = Console(stderr=True, markup=False, highlight=False)
-        with (
-            Progress(*columns, TimeElapsedColumn(), console=console, transient=True, redirect_stdout=False) as bar,
-            at_sudden_end(_show_cursor),
-        ):
-            task = bar.add_task(what, total=None)
-            yield lambda: bar.advance(task)
+        with _bars().counter(what, unit) as advance_on_terminal:
+            yield advance_on_terminal
         return
     done, told_at = 0, monotonic()
 
@@ -70,18 +50,12 @@ def progress(what: str, total_bytes: int) -> Generator[Bar, None, None]:
     if not sys.stderr.isatty():
         yield Bar(lambda _: None, complain)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    console = Console(stderr=True, markup=False, highlight=False)
-    # stdout is left as it is: it may be the data.
-    with (
-        Progress(*columns, TimeRemainingColumn(), console=console, transient=True, redirect_stdout=False) as bar,
-        at_sudden_end(_show_cursor),
-    ):
-        task = bar.add_task(what, total=total_bytes)
-        yield Bar(lambda count: bar.advance(task, count), lambda line: console.print(plain(line), soft_wrap=True))
+    with _bars().bar(what, total_bytes) as (advance, say):
+        yield Bar(advance, say)
 
 
-def _show_cursor() -> None:
-    """A bar hides it, and would show it again at its end."""
-    sys.stderr.write(_SHOW_CURSOR)
-    sys.stderr.flush()
+def _bars() -> ModuleType:
+    """What draws on a terminal, imported where there is one."""
+    from tieredstore.cli import bars  # noqa: PLC0415
+
+    return bars

@@ -10,9 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
-
 from tieredstore.errors import ConfigError
 from tieredstore.process.interruption import at_sudden_end
 
@@ -58,6 +55,9 @@ def generate_key_pair(key_id: str, directory: Path, bits: int) -> KeyPairFiles:
 
 
 def _pem_pair(bits: int) -> tuple[bytes, bytes]:
+    from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  needed by no other command about keys
+    from cryptography.hazmat.primitives.asymmetric import rsa  # noqa: PLC0415
+
     key = rsa.generate_private_key(public_exponent=_PUBLIC_EXPONENT, key_size=bits)
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()

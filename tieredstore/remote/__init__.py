@@ -1,8 +1,31 @@
 """A segment up, a range down: the remote storage manager, with Kafka's verbs."""
 
-from tieredstore.remote.base import RemoteStorageManagerBase
-from tieredstore.remote.manager import RemoteStorageManager
-from tieredstore.remote.source import NextSegment, SegmentSource
-from tieredstore.remote.stream import SegmentStream
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from tieredstore.remote.base import RemoteStorageManagerBase
+    from tieredstore.remote.manager import RemoteStorageManager
+    from tieredstore.remote.source import NextSegment, SegmentSource
+    from tieredstore.remote.stream import SegmentStream
 
 __all__ = ["NextSegment", "RemoteStorageManager", "RemoteStorageManagerBase", "SegmentSource", "SegmentStream"]
+
+_MODULES: Final = {
+    "NextSegment": "source",
+    "RemoteStorageManager": "manager",
+    "RemoteStorageManagerBase": "base",
+    "SegmentSource": "source",
+    "SegmentStream": "stream",
+}
+
+
+def __getattr__(name: str) -> object:
+    """The names above when they are first asked for: whoever wants one small module of the room imports no more."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value: object = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from tieredstore import metrics
 from tieredstore.backends.base import ObjectStore
@@ -23,7 +24,9 @@ from tieredstore.remote.pools import Pools
 from tieredstore.remote.segment_logs import SegmentLogs
 from tieredstore.remote.statistics import FetchCounters
 from tieredstore.remote.stream import ReadOptions
-from tieredstore.transform.keyring import KeyRing
+
+if TYPE_CHECKING:
+    from tieredstore.transform.keyring import KeyRing
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final, Self
+from typing import TYPE_CHECKING, BinaryIO, Final, Self
 
 from tieredstore.backends.base import Body, Buffer, ObjectStore
 from tieredstore.errors import (
@@ -33,8 +33,10 @@ from tieredstore.remote.layout import KeyLayout
 from tieredstore.remote.manifest_object import delete_manifest_first
 from tieredstore.transform.chunks import ChunkEncoder
 from tieredstore.transform.encryption import DataKey, RandomBytes, SegmentCipher
-from tieredstore.transform.keyring import KeyRing
 from tieredstore.transform.pipeline import TransformedChunks
+
+if TYPE_CHECKING:
+    from tieredstore.transform.keyring import KeyRing
 
 _logger: Final = logging.getLogger(__name__)
 

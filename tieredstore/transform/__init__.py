@@ -1,9 +1,15 @@
 """What is done to bytes: zstd frames, AES-256-GCM, the RSA key ring, and the ordered pipeline. No stores here."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from tieredstore.transform.chunks import ChunkDecoder, ChunkEncoder
 from tieredstore.transform.encryption import DataKey, SegmentCipher
-from tieredstore.transform.keyring import KeyRing
 from tieredstore.transform.pipeline import TransformedChunks
+
+if TYPE_CHECKING:
+    from tieredstore.transform.keyring import KeyRing
 
 __all__ = [
     "ChunkDecoder",
@@ -13,3 +19,12 @@ __all__ = [
     "SegmentCipher",
     "TransformedChunks",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """The key ring when it is first asked for: with it comes a second library of cryptography, for RSA alone."""
+    if name != "KeyRing":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tieredstore.transform.keyring import KeyRing  # noqa: PLC0415
+
+    return KeyRing

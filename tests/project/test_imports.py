@@ -1,0 +1,57 @@
+"""What is imported before anybody needs it, counted in modules: seconds are the machine's."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.support.fresh_python import run_fresh
+
+SDKS = {"azure", "boto3", "botocore", "confluent_kafka", "google", "pyarrow", "pyspark", "requests", "urllib3"}
+NEEDED_LATER = SDKS | {"Crypto", "rich"}
+
+
+def modules_after(code: str) -> tuple[int, set[str]]:
+    """How many modules the code imported, and which packages they are of; what it prints itself comes first."""
+    printed = run_fresh(f"""
+import json, sys
+before = set(sys.modules)
+{code}
+print(json.dumps(sorted(set(sys.modules) - before)))
+""")
+    names: list[str] = json.loads(printed.splitlines()[-1])
+    return len(names), {name.partition(".")[0] for name in names}
+
+
+@pytest.mark.parametrize(
+    ("code", "most", "needless"),
+    [
+        # Nothing but Python's own: a tenth of a second.
+        (
+            "import tieredstore.cli.entry, tieredstore.cli.running, tieredstore.cli.version",
+            130,
+            NEEDED_LATER | {"pydantic", "cryptography", "typer", "prometheus_client"},
+        ),
+        ("import tieredstore.cli.main", 450, NEEDED_LATER),
+        ("from tieredstore.remote import RemoteStorageManager", 400, NEEDED_LATER | {"typer"}),
+        ("import tieredstore.remote, tieredstore.errors, tieredstore.model", 60, NEEDED_LATER | {"pydantic"}),
+    ],
+    ids=["version", "commands", "manager", "room"],
+)
+def test_nothing_is_imported_before_it_is_needed(code: str, most: int, needless: set[str]) -> None:
+    count, packages = modules_after(code)
+    assert packages & needless == set()
+    assert count <= most
+
+
+def test_names_that_come_when_they_are_asked_for_are_all_there() -> None:
+    printed = run_fresh("""
+import tieredstore.remote, tieredstore.transform
+for module in (tieredstore.remote, tieredstore.transform):
+    for name in module.__all__:
+        assert getattr(module, name) is not None
+    assert not hasattr(module, "nonsense")
+print("all")
+""")
+    assert printed == "all\n"

@@ -1,0 +1,69 @@
+"""Bars and counters as a terminal shows them."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Generator
+from typing import Final, TypeAlias
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+
+from tieredstore.cli.output import plain
+from tieredstore.process.interruption import at_sudden_end
+
+BarParts: TypeAlias = tuple[Callable[[int], None], Callable[[str], None]]
+"""What advances a bar by bytes, and what says a sentence above it."""
+
+_SHOW_CURSOR: Final = "\x1b[?25h\n"
+
+
+@contextlib.contextmanager
+def counter(what: str, unit: str) -> Generator[Callable[[], None]]:
+    """What to call for each one done, where nobody knows how many there are."""
+    columns = (SpinnerColumn(), TextColumn("{task.completed:,} " + unit), TimeElapsedColumn())
+    with _progress(_console(), *columns) as drawn:
+        task = drawn.add_task(what, total=None)
+        yield lambda: drawn.advance(task)
+
+
+@contextlib.contextmanager
+def bar(what: str, total_bytes: int) -> Generator[BarParts]:
+    """A bar that counts to ``total_bytes``."""
+    console = _console()
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with _progress(console, *columns) as drawn:
+        task = drawn.add_task(what, total=total_bytes)
+        yield lambda count: drawn.advance(task, count), lambda line: console.print(plain(line), soft_wrap=True)
+
+
+def _console() -> Console:
+    return Console(stderr=True, markup=False, highlight=False)
+
+
+@contextlib.contextmanager
+def _progress(console: Console, *columns: ProgressColumn) -> Generator[Progress]:
+    description = TextColumn("{task.description}")
+    # stdout is left as it is: it may be the data.
+    with (
+        Progress(description, *columns, console=console, transient=True, redirect_stdout=False) as drawn,
+        at_sudden_end(_show_cursor),
+    ):
+        yield drawn
+
+
+def _show_cursor() -> None:
+    """A bar hides it, and would show it again at its end."""
+    sys.stderr.write(_SHOW_CURSOR)
+    sys.stderr.flush()
