@@ -144,6 +144,14 @@ def test_pairs_that_are_missing_or_wrong_are_named_and_the_rest_is_rotated(store
     assert outcomes(steps.values())[RotationOutcome.ROTATED] == len(OLD) - 2
 
 
+def test_a_manifest_of_another_segment_is_left_alone(store: ObjectStore) -> None:
+    first, second = OLD[0].main_path, OLD[1].main_path
+    store.put(f"{first}.rsm-manifest", store.get(f"{second}.rsm-manifest"))
+    steps = {step.objects.main_path: step for step in run(store)}
+    assert steps[first].outcome is RotationOutcome.DAMAGED
+    assert outcomes(steps.values())[RotationOutcome.ROTATED] == len(OLD) - 1
+
+
 def test_plain_segments_and_leftovers_are_passed_over() -> None:
     store = MemoryObjectStore()
     plain = segments("01-none")[0]

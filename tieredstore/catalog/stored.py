@@ -57,11 +57,9 @@ def load_segment(store: ObjectStore, objects: SegmentObjects, rules: ManifestRul
     # The listing has the size: what cannot be a manifest costs no request.
     if info.size > MAX_MANIFEST_SIZE:
         raise ManifestCorrupt(f"{name} is damaged: it has {info.size} bytes, more than any manifest")
-    log = objects.find(Suffix.LOG)
-    known = KnownSegment(objects.segment_id, objects.start_offset, None if log is None else log.size)
     try:
         # Bounded again: what was listed may have been replaced since.
-        return StoredSegment(objects, read_manifest(store, info.key, name, known, rules))
+        return StoredSegment(objects, read_manifest(store, info.key, name, known_segment(objects), rules))
     except ObjectNotFound as error:
         raise SegmentNotFound(f"{name} was deleted while it was listed") from error
 
@@ -86,6 +84,12 @@ def load_segments(
             return error
 
     return in_parallel(pool, load, listed, at_once=at_once, weigh=manifest_size, max_weight=MAX_MANIFESTS_IN_FLIGHT)
+
+
+def known_segment(objects: SegmentObjects) -> KnownSegment:
+    """What the listing tells of a segment before its manifest is read."""
+    log = objects.find(Suffix.LOG)
+    return KnownSegment(objects.segment_id, objects.start_offset, None if log is None else log.size)
 
 
 def manifest_size(objects: SegmentObjects) -> int:

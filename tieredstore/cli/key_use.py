@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 from time import time
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -81,7 +82,7 @@ def rotate(
     with opened(settings, store) as bucket:
         ring = _required_ring(bucket.settings)
         listed = list_in_scope(bucket.store, bucket.prefix, scope)
-        steps = rotate_keys(bucket.store, listed, ring, dry_run=dry_run, parallel=parallel)
+        steps = rotate_keys(bucket.store, listed, ring, rules=bucket.manifest_rules, dry_run=dry_run, parallel=parallel)
         with (
             said_if_stopped(lambda: _stopped(outcomes, dry_run=dry_run)),
             counting("checking" if dry_run else "rotating", "segments") as advance,
@@ -122,7 +123,9 @@ def list_keys(
     scope = chosen_scope(topic, topic_id, partition)
     with opened(settings, store) as bucket, counting("reading", "manifests") as advance:
         listed = list_in_scope(bucket.store, bucket.prefix, scope)
-        totals = key_totals(_counted(load_stream(bucket.store, listed, parallel=parallel), advance))
+        totals = key_totals(
+            _counted(load_stream(bucket.store, listed, rules=bucket.manifest_rules, parallel=parallel), advance)
+        )
         encryption = bucket.settings.encryption
     rows = sorted(totals.items(), key=lambda entry: (entry[0] is None, entry[0] or ""))
     if as_json:
@@ -149,11 +152,12 @@ def check(
 
     Example: tieredstore keys check --retire key1 -c store.properties
     """
+    reasons: Counter[NeedReason] = Counter()
     with opened(settings, store) as bucket:
         listed = list_in_scope(bucket.store, bucket.prefix, Scope())
-        reasons: Counter[NeedReason] = Counter()
+        needs = partial(needs_of, bucket.store, bucket.prefix, listed, retire, rules=bucket.manifest_rules)
         with counting("reading", "manifests") as advance:
-            for need in needs_of(bucket.store, bucket.prefix, listed, retire, advance=advance, parallel=parallel):
+            for need in needs(advance=advance, parallel=parallel):
                 reasons[need.reason] += 1
                 row = {"name": need.name, "reason": need.reason.value, "detail": need.detail or None}
                 if as_json:

@@ -8,15 +8,16 @@ from collections.abc import Iterator
 from tieredstore.errors import ManifestCorrupt
 from tieredstore.format.json_object import json_bytes, json_value_at
 from tieredstore.format.manifest import SegmentManifest, WrappedDataKey
+from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 
 
-def with_data_key(raw: bytes, key_id: str, wrapped: bytes) -> bytes:
+def with_data_key(raw: bytes, key_id: str, wrapped: bytes, rules: ManifestRules = DEFAULT_RULES) -> bytes:
     """The manifest ``raw`` with its data key wrapped anew, byte for byte the same otherwise.
 
     Unknown fields, their order, spaces and what stands behind the object stay. What is returned reads as a manifest
     that differs in the data key alone, or ManifestCorrupt is raised; so it is for one without encryption.
     """
-    manifest = SegmentManifest.from_bytes(raw)
+    manifest = SegmentManifest.from_bytes(raw, None, rules)
     if manifest.encryption is None:
         raise ManifestCorrupt("the manifest has no encryption, and so no data key that could be wrapped anew")
     rewrapped = WrappedDataKey(key_id, wrapped, manifest.encryption.aad)
@@ -26,7 +27,7 @@ def with_data_key(raw: bytes, key_id: str, wrapped: bytes) -> bytes:
     start, stop = _value_of(text, encryption, "dataKey")
     new_text = json_bytes(rewrapped.text).decode("utf-8")
     changed = (text[:start] + new_text + text[stop:]).encode("utf-8", "surrogateescape")
-    if SegmentManifest.from_bytes(changed) != dataclasses.replace(manifest, encryption=rewrapped):
+    if SegmentManifest.from_bytes(changed, None, rules) != dataclasses.replace(manifest, encryption=rewrapped):
         raise ManifestCorrupt("the manifest cannot be changed in its data key alone; copy the segment anew")
     return changed
 

@@ -10,6 +10,7 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.catalog.stored import StoredSegment
 from tieredstore.errors import CorruptData
+from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 from tieredstore.ops.listing import ListedSegment, SegmentTotals, load_stream
 from tieredstore.process.parallel import READERS
 
@@ -60,6 +61,7 @@ def needs_of(
     key_id: str,
     *,
     advance: Callable[[], None] = lambda: None,
+    rules: ManifestRules = DEFAULT_RULES,
     parallel: int = READERS,
 ) -> Iterator[KeyNeed]:
     """All that needs the pair ``key_id``, or may: nothing of it is left if the pair can be retired.
@@ -69,7 +71,7 @@ def needs_of(
     """
     for write in store.abandoned_writes(prefix):
         yield KeyNeed(write.key, NeedReason.UNFINISHED)
-    for segment in load_stream(store, listed, parallel=parallel):
+    for segment in load_stream(store, listed, rules=rules, parallel=parallel):
         advance()
         path = segment.objects.main_path
         if isinstance(segment.loaded, CorruptData):

@@ -10,11 +10,12 @@ from collections.abc import Iterable, Iterator
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.catalog.listing import SegmentObjects
-from tieredstore.catalog.stored import MAX_MANIFESTS_IN_FLIGHT, manifest_size
-from tieredstore.errors import ManifestCorrupt, ObjectNotFound, PreconditionFailed, UnknownKey, WrongKey
+from tieredstore.catalog.stored import MAX_MANIFESTS_IN_FLIGHT, known_segment, manifest_size
+from tieredstore.errors import CorruptData, ObjectNotFound, PreconditionFailed, UnknownKey, WrongKey
 from tieredstore.format.data_key_field import with_data_key
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE, SegmentManifest, WrappedDataKey
+from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 from tieredstore.ops.conditions import require_conditional_writes
 from tieredstore.ops.rotation_steps import RotationOutcome, RotationStep
 from tieredstore.process.parallel import READERS, in_parallel
@@ -30,6 +31,7 @@ def rotate_keys(
     listed: Iterable[SegmentObjects],
     key_ring: KeyRing,
     *,
+    rules: ManifestRules = DEFAULT_RULES,
     dry_run: bool = False,
     parallel: int = READERS,
 ) -> Iterator[RotationStep]:
@@ -43,7 +45,7 @@ def rotate_keys(
     the store end the run.
     """
     require_conditional_writes(store, "key rotation")
-    rotation = _Rotation(store, key_ring, dry_run=dry_run)
+    rotation = _Rotation(store, key_ring, rules, dry_run=dry_run)
     with_manifest = (objects for objects in listed if objects.find(Suffix.MANIFEST) is not None)
     # RSA leaves the interpreter's lock, so that these threads use all cores.
     with ThreadPool(parallel, "tieredstore-rotate") as pool:
@@ -58,9 +60,10 @@ def rotate_keys(
 
 
 class _Rotation:
-    def __init__(self, store: ObjectStore, key_ring: KeyRing, *, dry_run: bool) -> None:
+    def __init__(self, store: ObjectStore, key_ring: KeyRing, rules: ManifestRules, *, dry_run: bool) -> None:
         self._store = store
         self._key_ring = key_ring
+        self._rules = rules
         self._dry_run = dry_run
 
     def rotate(self, objects: SegmentObjects) -> RotationStep:
@@ -89,13 +92,13 @@ class _Rotation:
             return RotationStep(objects, RotationOutcome.DAMAGED, reason=reason)
         wrapped = None
         try:
-            wrapped = SegmentManifest.from_bytes(raw).encryption
+            wrapped = SegmentManifest.from_bytes(raw, known_segment(objects), self._rules).encryption
             if wrapped is None:
                 return RotationStep(objects, RotationOutcome.PLAIN)
             if wrapped.key_id == self._key_ring.active_id:
                 return RotationStep(objects, RotationOutcome.ACTIVE, wrapped.key_id)
-            changed = with_data_key(raw, self._key_ring.active_id, self._rewrapped(wrapped))
-        except (UnknownKey, WrongKey, ManifestCorrupt) as error:
+            changed = with_data_key(raw, self._key_ring.active_id, self._rewrapped(wrapped), self._rules)
+        except (UnknownKey, WrongKey, CorruptData) as error:
             key_id = None if wrapped is None else wrapped.key_id
             return RotationStep(objects, _left_alone(error), key_id, f"{name}: {error}")
         if not self._dry_run:
@@ -119,7 +122,7 @@ class _Rotation:
         self._store.replace(key, changed, etag)
 
 
-def _left_alone(error: UnknownKey | WrongKey | ManifestCorrupt) -> RotationOutcome:
+def _left_alone(error: UnknownKey | WrongKey | CorruptData) -> RotationOutcome:
     if isinstance(error, UnknownKey):
         return RotationOutcome.UNKNOWN_KEY
     return RotationOutcome.WRONG_KEY if isinstance(error, WrongKey) else RotationOutcome.DAMAGED

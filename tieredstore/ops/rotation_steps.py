@@ -27,7 +27,7 @@ class RotationOutcome(enum.StrEnum):
     """The pair of this id does not open its data key: left alone."""
 
     DAMAGED = "damaged"
-    """Its manifest cannot be read: left alone."""
+    """Its manifest cannot be read, or is that of another segment: left alone."""
 
     CHANGED = "changed"
     """Its manifest was changed by somebody else each time it was looked at: left alone, try again."""
