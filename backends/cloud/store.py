@@ -41,6 +41,10 @@ BUCKET_REMEMBERED_S: Final = 60.0
 """For how long nobody asks again whether the bucket is there."""
 
 
+_HAIR_S: Final = 0.01
+"""A time-out that ends with the deadline may be over so much before it."""
+
+
 class ClosableClient(Protocol):
     """What a cloud's client has to have, beside what its store asks of it."""
 
@@ -309,7 +313,7 @@ class CloudStore(ObjectStore, Generic[Client, Options]):
                 except StoreUnavailable as error:
                     # The network's own words ("timed out") do not say which time was up.
                     reason = attempt.deadline.reason
-                    if attempt.deadline.remaining_s() > 0 or reason in str(error):
+                    if attempt.deadline.remaining_s() > _HAIR_S or reason in str(error):
                         raise
                     raise type(error)(f"{error}; the call {reason}") from error
 
@@ -327,7 +331,7 @@ class CloudStore(ObjectStore, Generic[Client, Options]):
                     self._clients.get()
                 except AccessDenied as error:
                     # An SDK that is not answered in time says that there are no credentials.
-                    if attempt.deadline.remaining_s() > 0:
+                    if attempt.deadline.remaining_s() > _HAIR_S:
                         raise
                     raise StoreUnavailable(f"{error}; the look-up {attempt.deadline.reason}") from error
 
