@@ -94,7 +94,7 @@ def test_all_go_on_with_one_new_database(tmp_path: Path, damage: str) -> None:
 def test_a_database_that_another_process_made_anew_is_not_removed_again(tmp_path: Path) -> None:
     with opened(tmp_path) as cache:
         cache.put(KEY, CHUNK)
-        cache._entries._remove_database((0, 0))  # another one was damaged
+        cache._entries._set_aside((0, 0))  # another one was damaged
         assert got(cache, KEY, len(CHUNK)) == CHUNK
 
 

@@ -19,14 +19,25 @@ from tieredstore.process.forks import Gate, begin_again_after_fork, inherit, pau
 from tieredstore.remote.chunk_cache import CacheStats, Counters
 from tieredstore.remote.disk_files import private_folder
 from tieredstore.remote.disk_library import Timeout
-from tieredstore.remote.disk_rows import DATABASE, Row, Rows, identity_of
+from tieredstore.remote.disk_renewal import (
+    DATABASE,
+    Identity,
+    code_of,
+    identity_of,
+    is_passing,
+    set_aside,
+    takes_databases,
+)
+from tieredstore.remote.disk_rows import Row, Rows
 from tieredstore.remote.disk_seal import seal, unseal, unseal_into
 
 _logger: Final = logging.getLogger(__name__)
 
 _TROUBLE: Final = (OSError, sqlite3.Error, Timeout)
-_DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-_NOT_OURS: Final = (*_TROUBLE, ValueError, TypeError, KeyError)
+_DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, 0})
+"""Without a code: text that is none, which Python finds and not SQLite."""
+
+_NOT_OURS: Final = (*_TROUBLE, CorruptData, ValueError, TypeError, KeyError)
 """What opening may raise: the library reads settings out of the database and trusts them."""
 
 _OPEN_EVERY: Final = 5.0
@@ -176,9 +187,10 @@ class DiskEntries:
         try:
             rows = self._new_rows()
         except _NOT_OURS as error:
-            if isinstance(error, (OSError, Timeout)) or (isinstance(error, sqlite3.Error) and not _is_damage(error)):
+            # Whatever it is that a database has: where another one would do, another one is made.
+            if is_passing(error) or not takes_databases(self._folder):
                 raise
-            self._remove_database(identity)
+            self._set_aside(identity)
             rows = self._new_rows()
         with contextlib.suppress(*_TROUBLE):
             rows.tidy()
@@ -186,16 +198,26 @@ class DiskEntries:
 
     def _new_rows(self) -> Rows:
         _, size_bytes, retention_ms = self._settings
-        return Rows(self._folder, size_bytes, retention_ms, self.counters)
+        rows = Rows(self._folder, size_bytes, retention_ms, self.counters)
+        try:
+            rows.probe()
+        except BaseException as error:
+            if isinstance(error, sqlite3.Error) and is_passing(error):  # others write, or no room: hits are hits
+                return rows
+            rows.shut()
+            raise
+        return rows
 
     def _suffer(self, rows: Rows, error: Exception) -> None:
         self.counters.add(failures=1)
         self._say_once(type(error).__name__, f"a call failed, which only costs a fetch: {error!r}")
         rows.roll_back()
-        if _is_damage(error):
-            self._remove_database(rows.identity)
-        elif _code(error) == sqlite3.SQLITE_ERROR:  # its tables are gone, say
-            self._reopen_later(rows)
+        if is_passing(error) or isinstance(error, sqlite3.ProgrammingError):  # the latter if it was closed meanwhile
+            return
+        if code_of(error) in _DAMAGED:
+            with contextlib.suppress(OSError):
+                self._set_aside(rows.identity)
+        self._reopen_later(rows)
 
     def _reopen_later(self, rows: Rows) -> None:
         with self._lock:
@@ -203,26 +225,12 @@ class DiskEntries:
                 self._rows = None
         rows.shut()
 
-    def _remove_database(self, damaged: tuple[int, int] | None) -> None:
-        """Remove a damaged database, unless another process has made a new one; the next use makes one too."""
-        if identity_of(self._folder / DATABASE) != damaged:
-            return
-        self._say_once("database", "its database is damaged and is made anew")
-        for ending in ("-wal", "-shm", ""):
-            with contextlib.suppress(OSError):
-                (self._folder / (DATABASE + ending)).unlink()
+    def _set_aside(self, unusable: Identity | None) -> None:
+        """Set a database aside, unless another process has made a new one; the next use makes one too."""
+        if set_aside(self._folder, unusable):
+            self._say_once("database", "its database cannot be used and is made anew")
 
     def _say_once(self, kind: str, words: str) -> None:
         if kind not in self._said:
             self._said.add(kind)
             _logger.warning("the disk cache in %s: %s (not said again)", self._folder, words)
-
-
-def _is_damage(error: Exception) -> bool:
-    return _code(error) in _DAMAGED
-
-
-def _code(error: Exception) -> int:
-    """SQLite's code; 0 for other errors, and for those of Python's own wrapper."""
-    code: int = getattr(error, "sqlite_errorcode", 0)
-    return code & 0xFF  # the bytes above tell details

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tieredstore.errors import CorruptData
 from tieredstore.remote.chunk_cache import Counters
 from tieredstore.remote.disk_files import RawDisk
 from tieredstore.remote.disk_library import Cache, Cleanup, Execute, Timeout
+from tieredstore.remote.disk_renewal import DATABASE, identity_of, opening, remove_aside
 from tieredstore.remote.disk_seal import Sealed
-
-DATABASE: Final = "cache.db"
-"""The name that the library gives its database."""
 
 _LOCK_TIMEOUT: Final = 1.0
 """Seconds to wait for other processes' transactions, which take a millisecond: a cache that waits longer is no help."""
@@ -36,6 +35,10 @@ _OLDEST: Final = """
     FROM Cache ORDER BY access_time, rowid LIMIT 64
 """
 _LOOKUP: Final = "SELECT rowid, mode, filename, CAST(access_time AS REAL) FROM Cache WHERE key = ? AND raw = 1"
+_PROBE: Final = """
+    INSERT INTO Cache (key, raw, store_time, expire_time, access_time, access_count, tag, size, mode, filename, value)
+    VALUES ('probe', 1, ?, NULL, ?, 0, NULL, 1, 2, NULL, NULL)
+"""
 _TOUCH: Final = "UPDATE Cache SET access_time = ? WHERE rowid = ? AND access_time < ?"
 _RECOUNT: Final = {
     "count": "UPDATE Settings SET value = (SELECT COUNT(*) FROM Cache) WHERE key = 'count'",
@@ -129,8 +132,11 @@ class Rows(Cache):
 
     def held(self) -> tuple[int, int]:
         """How many values there are, and the sum of their sizes."""
-        totals = dict(self._sql("SELECT key, CAST(value AS INTEGER) FROM Settings WHERE key IN ('count', 'size')"))
+        totals = self._totals()
         return totals.get("count") or 0, totals.get("size") or 0
+
+    def _totals(self) -> dict[str, int | None]:
+        return dict(self._sql("SELECT key, CAST(value AS INTEGER) FROM Settings WHERE key IN ('count', 'size')"))
 
     def tidy(self) -> None:
         """Remove what a killed process left, and count anew; at most once an hour, whichever process does it."""
@@ -142,6 +148,27 @@ class Rows(Cache):
                 return {name for (name,) in sql("SELECT filename FROM Cache WHERE filename IS NOT NULL")}
 
         self.files.sweep(listed)
+        remove_aside(self._path.parent)
+
+    def probe(self) -> None:
+        """What is done later, without a trace: a database may be opened and yet not be of any use.
+
+        Raises what later calls would raise, and CorruptData for a table that is not the cache's.
+        """
+        self.lookup("")
+        self._sql(_OLDEST).fetchall()
+        if {type(value) for value in self._totals().values()} != {int} or len(self._totals()) != 2:
+            raise CorruptData("the disk cache's database does not tell what it holds")
+        self._sql("BEGIN IMMEDIATE")
+        try:
+            before = self.held()
+            self._sql(_PROBE, (time.time(), time.time()))
+            is_counted = self.held() == (before[0] + 1, before[1] + 1)
+            is_listed = bool(self._sql(_LOOKUP, ("probe",)).fetchall())
+        finally:
+            self._sql("ROLLBACK")
+        if not (is_counted and is_listed):
+            raise CorruptData("the disk cache's database does not list what is put into it")
 
     def roll_back(self) -> None:
         """After an error: leave the transaction that this thread may still be in, which would lock out all others."""
@@ -178,7 +205,8 @@ class Rows(Cache):
 
     def _connect(self) -> sqlite3.Connection:
         # other threads close it: all of them at the end, and those of ended threads here
-        opened = sqlite3.connect(self._path, timeout=_LOCK_TIMEOUT, isolation_level=None, check_same_thread=False)
+        with opening(self._path.parent):
+            opened = self._connection()
         with self._lock:
             ended = [self._connections.pop(thread) for thread in list(self._connections) if not thread.is_alive()]
             self._connections[threading.current_thread()] = opened
@@ -186,9 +214,14 @@ class Rows(Cache):
             connection.close()
         if self._is_shut:  # meanwhile, so that nobody else would close it
             opened.close()
+        return opened
+
+    def _connection(self) -> sqlite3.Connection:
+        opened = sqlite3.connect(self._path, timeout=_LOCK_TIMEOUT, isolation_level=None, check_same_thread=False)
         try:
             for pragma in _PRAGMAS:
                 opened.execute(pragma)
+            opened.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()  # opens the log of writes too
         except BaseException:
             opened.close()
             raise
@@ -216,15 +249,6 @@ class Rows(Cache):
             excess -= size
             evicted, evicted_bytes = evicted + 1, evicted_bytes + size
         self._counters.add(evictions=evicted, evicted_bytes=evicted_bytes)
-
-
-def identity_of(path: Path) -> tuple[int, int] | None:
-    """Which file ``path`` is: another one under the same name has another identity. None if there is none."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 def _oldest(sql: Execute) -> Iterator[tuple[int, int, float | None, object]]:
