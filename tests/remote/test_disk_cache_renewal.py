@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable
 from contextlib import closing, suppress
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -117,7 +119,7 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "half a header": cut(50),
     "a page": cut(4096),
     "half": cut(20_000),
-    "garbage": lambda database: database.write_bytes(NOISE) and None,
+    "garbage": beside("", NOISE),
     "folder": folder,
     "link to nowhere": link,
     "other columns": schema("DROP TABLE Cache", "CREATE TABLE Cache (rowid INTEGER PRIMARY KEY, key)"),
@@ -157,10 +159,12 @@ def test_a_database_that_only_takes_no_writes_is_made_anew(tmp_path: Path, monke
     database = filled(tmp_path)
     refused, honest = identity_of(database), sqlite3.connect
 
-    def connect(path: Path, **options: object) -> sqlite3.Connection:
+    def connect(path: Path, **options: Any) -> sqlite3.Connection:
         if identity_of(path) != refused:
-            return honest(path, **options)  # type: ignore[arg-type]  the library's own words
-        return honest(f"file:{path}?mode=ro", uri=True, isolation_level=None, check_same_thread=False)
+            opened_honestly: sqlite3.Connection = honest(path, **options)
+            return opened_honestly
+        read_only = f"file:{path}?mode=ro"
+        return sqlite3.Connection(read_only, uri=True, isolation_level=None, check_same_thread=False)
 
     monkeypatch.setattr(sqlite3, "connect", connect)
     with opened(tmp_path, 1000) as cache:
@@ -200,7 +204,7 @@ def test_what_was_set_aside_goes_after_a_while(tmp_path: Path, monkeypatch: pyte
 def spoil_and_use(path: Path, seed: int) -> tuple[int, int]:
     """Use the cache, and spoil its database now and then; how often something was put and at once found again."""
     rand = random.Random(seed)
-    disk_entries._OPEN_EVERY = 0.0  # type: ignore[misc]  this process is the test's own
+    patch.object(disk_entries, "_OPEN_EVERY", 0.0).start()  # this process is the test's own
     kept = tries = 0
     with opened(path, 100_000) as cache:
         until = time.monotonic() + 1

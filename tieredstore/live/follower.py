@@ -13,7 +13,7 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from tieredstore.errors import BatchCorrupt, ResourceNotFound, TieredStoreError
+from tieredstore.errors import AlreadyClosed, BatchCorrupt, ResourceNotFound, TieredStoreError
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.live.clients import LiveConsumer
 from tieredstore.live.consumers import reading_configuration
@@ -73,6 +73,7 @@ class LiveFollower:
         self._silent: set[TopicPartition] = set()
         """Those of which neither a record nor the end has come yet."""
         self._ready: deque[LiveEvent] = deque()
+        self._is_closed = False
         self._failed: dict[TopicPartition, TieredStoreError] = {}
         """Errors that are raised once all is given that came before them."""
         self._rows = _FIRST_ROWS
@@ -136,6 +137,8 @@ class LiveFollower:
 
     def wait(self, timeout_s: float) -> None:
         """Until :meth:`poll` has something to give, ``timeout_s`` at most; errors as there."""
+        if self._is_closed:
+            raise AlreadyClosed("the follower was closed; open another one to go on")
         end = time.monotonic() + timeout_s
         while not self._ready:
             left = max(0.0, end - time.monotonic())
@@ -151,7 +154,8 @@ class LiveFollower:
                 return
 
     def close(self) -> None:
-        """End the connections."""
+        """End the connections; AlreadyClosed from then on."""
+        self._is_closed = True
         self._consumer.close()
 
     def __enter__(self) -> Self:

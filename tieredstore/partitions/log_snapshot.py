@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -49,12 +50,16 @@ class LogSnapshot:
         an id that the bucket does not know, or its log ends before the bucket's. ConfigError for a topic that was
         created again where nothing tells which one is meant.
         """
-        survey = LogSurvey(source, query, query.open_cluster() if cluster is None else cluster)
-        # In this order: what the broker deletes after it is in the bucket is a hole otherwise, and what it gets and
-        # copies into the bucket meanwhile lies behind its end.
-        survey.ask_for_beginnings()
-        catalog = survey.catalog(catalog_file)
-        logs = {log.where: log for log in survey.logs(catalog)}
+        with contextlib.ExitStack() as closed_after_an_error:
+            if cluster is None and (cluster := query.open_cluster()) is not None:
+                closed_after_an_error.callback(cluster.close)
+            survey = LogSurvey(source, query, cluster)
+            # In this order: what the broker deletes after it is in the bucket is a hole otherwise, and what it gets and
+            # copies into the bucket meanwhile lies behind its end.
+            survey.ask_for_beginnings()
+            catalog = survey.catalog(catalog_file)
+            logs = {log.where: log for log in survey.logs(catalog)}
+            closed_after_an_error.pop_all()  # times are looked up by it later
         unreadable = tuple(problem for problem in catalog.problems if problem.is_loss)
         return cls(logs, (*map(str, catalog.problems), *survey.losses), unreadable)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import pyarrow as pa
 
+from tieredstore.errors import AlreadyClosed
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.partitions.losses import LossRule, losses_between, name_of, report_losses
 from tieredstore.partitions.selections import Assign
@@ -31,8 +33,8 @@ _LOOK_AGAIN_S: Final = 1.0
 _PAUSE_S: Final = 0.1
 """The least time between two looks while one waits, however often the bucket is to be listed."""
 
-_SLEEP_S: Final = 1.0
-"""Waits are cut into such pieces, so that a clock which is not the machine's is heard."""
+_SLEEP_S: Final = 0.5
+"""Waits are cut into such pieces: a clock may not be the machine's, and the bucket may be closed meanwhile."""
 
 _IDENTITY_S: Final = 30.0
 """How often it is looked whether the topics are still the same ones, while nothing comes from the broker; and how long
@@ -113,8 +115,15 @@ class LogTail:
         self._to_look_at: set[TopicPartition] = set()
         self._behind_seam: dict[TopicPartition, PartitionLog] = {}
         self._stored: _StoredRead | None = None
+        self._is_closed = False
         self._cluster: LiveCluster | None = query.open_cluster()
-        self._follower: LiveFollower | None = None if self._cluster is None else _follower_of(query, self._settings)
+        self._follower: LiveFollower | None = None
+        try:
+            self._follower = None if self._cluster is None else _follower_of(query, self._settings)
+        except BaseException:
+            if self._cluster is not None:
+                self._cluster.close()
+            raise
         self._loss_rule = LossRule(query)
         self._snapshots = LogSnapshots(lambda: source, query, fresh_s=0, clock=clock, cluster=self._cluster)
         self._looked_at = -math.inf
@@ -152,10 +161,14 @@ class LogTail:
 
         A look at the logs and a read of the bucket take as long as the store and the broker need, within their own
         deadlines. DataLoss by the query's policy; errors of the store and of the broker. After any of them the tail
-        is as it was, and may be asked again.
+        is as it was, and may be asked again. AlreadyClosed once it, or the source, was closed.
         """
         end = self._clock() + timeout_s
         while True:
+            if self._is_closed:
+                raise AlreadyClosed("the tail was closed; open another one to go on")
+            # Also while all comes from the broker: nobody waits for what a closed bucket would have to tell.
+            self._source.check_open()
             records = self._next_records()
             left = end - self._clock()
             if records is not None or left <= 0:
@@ -163,13 +176,16 @@ class LogTail:
             self._wait(left)
 
     def close(self) -> None:
-        """End what is under way, and the connections."""
-        self._end_stored()
-        self._snapshots.close()
-        if self._follower is not None:
-            self._follower.close()
-        if self._cluster is not None:
-            self._cluster.close()
+        """End what is under way, and the connections, also where one of them cannot be ended. Idempotent."""
+        with contextlib.ExitStack() as ending:
+            self._is_closed = True
+            if self._cluster is not None:
+                ending.callback(self._cluster.close)
+            if self._follower is not None:
+                ending.callback(self._follower.close)
+            ending.callback(self._snapshots.close)
+            ending.callback(self._end_stored)
+            self._cluster = self._follower = None
 
     def __enter__(self) -> Self:
         return self
@@ -194,7 +210,7 @@ class LogTail:
         if self._to_look_at:
             left = min(left, max(_PAUSE_S, self._next_look_at() - self._clock()))
         if self._follower is not None and self._follower.positions:
-            self._follower.wait(left)
+            self._follower.wait(min(left, _SLEEP_S))
         else:
             time.sleep(min(left, _SLEEP_S))
 

@@ -1,0 +1,113 @@
+"""Tails that are closed, or whose bucket is: each wait ends soon, by one error, and nothing stays open."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.partitions.test_tail_troubles import ALONE, ORDERS, SETTINGS, Broker
+from tests.support.spark_stream_topics import FIRST_ID, Bucket
+from tieredstore import live
+from tieredstore.errors import AlreadyClosed, BrokerUnavailable, ConfigError
+from tieredstore.partitions import LogQuery, LogSnapshot, LogTail, Subscribe
+
+ASKED = LogQuery(Subscribe(("orders",)), on_data_loss="report", client={"bootstrap.servers": "nowhere:1"})
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[Bucket]:
+    topics = Bucket(tmp_path)
+    topics.write(10)
+    yield topics
+    topics.close()
+
+
+class Noted(Broker):
+    """Notes which of its kinds were closed; the first that is refuses."""
+
+    closed: list[str]
+
+    def close(self) -> None:
+        self.closed.append(type(self).__name__)
+        raise BrokerUnavailable("the broker does not let go")
+
+    def wait(self, timeout_s: float) -> None:
+        time.sleep(timeout_s)
+
+
+class Cluster(Noted):
+    pass
+
+
+class Follower(Noted):
+    pass
+
+
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(live, "LiveCluster", Cluster)
+    monkeypatch.setattr(live, "LiveFollower", Follower)
+    Noted.topics_by_name, Noted.extents, Noted.closed = {"orders": FIRST_ID}, {ORDERS: (0, 10)}, []
+    return Noted.closed
+
+
+def test_all_is_closed_though_some_of_it_refuses(bucket: Bucket, closed: list[str]) -> None:
+    tail = LogTail(bucket.manager, ASKED, {ORDERS: 0}, settings=SETTINGS)
+    with pytest.raises(BrokerUnavailable):
+        tail.close()
+    assert closed == ["Follower", "Cluster"]
+    tail.close()
+    assert closed == ["Follower", "Cluster"]
+    with pytest.raises(AlreadyClosed, match="the tail was closed"):
+        tail.poll(0)
+
+
+def test_a_tail_that_cannot_be_opened_leaves_no_cluster_open(
+    bucket: Bucket, closed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise ConfigError("no such property")
+
+    monkeypatch.setattr(live, "LiveFollower", refuse)
+    monkeypatch.setattr(Noted, "close", lambda self: closed.append(type(self).__name__))
+    with pytest.raises(ConfigError):
+        LogTail(bucket.manager, ASKED, {ORDERS: 0}, settings=SETTINGS)
+    assert closed == ["Cluster"]
+
+
+def test_a_snapshot_that_fails_leaves_no_cluster_open(
+    bucket: Bucket, closed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Noted, "close", lambda self: closed.append(type(self).__name__))
+    LogSnapshot.take(bucket.manager, ASKED)
+    assert closed == []
+    bucket.manager.close()
+    with pytest.raises(AlreadyClosed):
+        LogSnapshot.take(bucket.manager, ASKED)
+    assert closed == ["Cluster"]
+
+
+@pytest.mark.parametrize("query", [ALONE, ASKED], ids=["bucket alone", "bucket and broker"])
+def test_a_tail_that_waits_ends_soon_when_its_bucket_is_closed(
+    bucket: Bucket, closed: list[str], query: LogQuery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Noted, "close", lambda self: closed.append(type(self).__name__))
+    with LogTail(bucket.manager, query, {ORDERS: 10}, settings=SETTINGS) as tail:
+        threading.Timer(0.2, bucket.manager.close).start()
+        begun = time.monotonic()
+        with pytest.raises(AlreadyClosed, match="remote storage manager"):
+            tail.poll(60)
+        assert time.monotonic() - begun < 10
+
+
+def test_a_closed_follower_says_that_it_is_closed() -> None:
+    follower = live.LiveFollower({"bootstrap.servers": "localhost:1"}, isolation="read_committed", timeout_s=1)
+    follower.close()
+    follower.close()
+    with pytest.raises(AlreadyClosed, match="the follower was closed"):
+        follower.poll(0)
