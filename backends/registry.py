@@ -24,7 +24,7 @@ from tieredstore.config.installed import installed_store
 from tieredstore.config.loading import settings_from
 from tieredstore.config.properties import own_properties, read_properties
 from tieredstore.config.settings import Settings
-from tieredstore.errors import ConfigError
+from tieredstore.errors import ConfigError, excerpt
 from tieredstore.model import Properties
 from tieredstore.redaction import redacted
 
@@ -106,7 +106,7 @@ def store_from_settings(settings: Settings) -> ObjectStore:
     store_class = _loaded(BY_SETTING.get(name) or _own_class(name))
     if not callable(getattr(store_class, "from_settings", None)):
         raise ConfigError(
-            f"storage.backend.class {redacted(name)!r} has no class method from_settings(settings) to open it by"
+            f"storage.backend.class {excerpt(redacted(name))!r} has no class method from_settings(settings) to open it by"
         )
     return cast("OpenedBySettings", store_class).from_settings(settings)
 
@@ -115,7 +115,7 @@ def _own_class(name: str) -> StoreClass:
     try:
         return _dotted(installed_store(name) or name)
     except ValueError as error:
-        raise ConfigError(f"storage.backend.class {redacted(name)!r}: {error}") from error
+        raise ConfigError(f"storage.backend.class {excerpt(redacted(name))!r}: {error}") from error
 
 
 def _dotted(path: str) -> StoreClass:
@@ -124,7 +124,7 @@ def _dotted(path: str) -> StoreClass:
     if not module or not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
         known = ", ".join(BY_SETTING)
         raise ConfigError(
-            f"storage.backend.class {redacted(path)!r} is neither one of {known} nor package.module:Class"
+            f"storage.backend.class {excerpt(redacted(path))!r} is neither one of {known} nor package.module:Class"
         )
     return StoreClass(module, name)
 

@@ -36,11 +36,32 @@ Errors carry policy as class attributes, so that a caller decides by attribute a
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
+
+LONGEST_SENTENCE: Final = 4000
+"""Characters that an error's sentence has at most, whatever went into it."""
+
+
+def excerpt(foreign: object, most: int = 120) -> str:
+    """A text of others (a manifest's, a store's, a broker's, a setting's) as a message shows it.
+
+    Of one that is longer than ``most`` characters (40 or more) its beginning, its end and how long it is: so many.
+    """
+    text = str(foreign)
+    if len(text) <= most:
+        return text
+    length = f" ({len(text)} characters)"
+    room = most - len(length) - 1
+    tail = room // 4
+    return f"{text[: room - tail]}…{text[-tail:]}{length}"
 
 
 class TieredStoreError(Exception):
     """Root of all errors of this library."""
+
+    def __init__(self, *words: object) -> None:
+        # Whoever makes a sentence cuts what others wrote, so that it reads well. Here none is ever endless.
+        super().__init__(*(excerpt(word, LONGEST_SENTENCE) if isinstance(word, str) else word for word in words))
 
     retryable: ClassVar[bool] = False
     """True when the same call may succeed later without anybody changing anything."""

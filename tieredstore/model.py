@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from tieredstore.errors import ConfigError, InvalidRange
+from tieredstore.errors import ConfigError, InvalidRange, excerpt
 
 TopicPartition: TypeAlias = tuple[str, int]
 """A topic's name and the number of one of its partitions, whatever the topic's id."""
@@ -39,7 +39,7 @@ class Uuid:
             raw = b""
         # A shorter text decodes too, to fewer bytes, and some longer ones do.
         if len(text) != 22 or len(raw) != 16:
-            raise ConfigError(f"{text!r} is not a Kafka uuid: 22 characters of URL-safe base64 are expected")
+            raise ConfigError(f"{excerpt(text)!r} is not a Kafka uuid: 22 characters of URL-safe base64 are expected")
         return cls(raw)
 
     @classmethod

@@ -18,6 +18,7 @@ from tieredstore.errors import (
     StoreError,
     StoreUnavailable,
     TieredStoreError,
+    excerpt,
 )
 from tieredstore.redaction import redacted
 
@@ -69,7 +70,7 @@ def answer_error(what: str, status: int, code: str, message: str) -> TieredStore
         )
     # A success that the operation does not have says nothing of what was done.
     error_class = _BY_CODE.get(code) or BY_STATUS.get(status, MalformedAnswer if status < 300 else StoreError)
-    reason = " ".join(part for part in (code, f"({message})" if message else "") if part)
+    reason = " ".join(part for part in (excerpt(code), f"({excerpt(message, 300)})" if message else "") if part)
     return error_class(f"{what}: the store answered with status {status}{f', {reason}' if reason else ''}")
 
 

@@ -28,6 +28,7 @@ from tieredstore.errors import (
     StoreError,
     StoreUnavailable,
     TieredStoreError,
+    excerpt,
 )
 from tieredstore.process.deadline import Deadline, Stall
 from tieredstore.process.per_process import PerProcess
@@ -177,7 +178,7 @@ class CloudStore(ObjectStore, Generic[Client, Options]):
         """As ``put``."""
         self._check_key(key)
         if not self._is_etag(etag):
-            raise PreconditionFailed(f"{self.named(key)}: {etag!r} is not the etag of any object")
+            raise PreconditionFailed(f"{self.named(key)}: {excerpt(etag)!r} is not the etag of any object")
         with byte_view(body) as view:
             part_size = max(1, len(view)) if self.replaces_whole else self.options.part_size
             with cut(view, part_size) as cutter:

@@ -19,7 +19,7 @@ from tieredstore.backends.contract.bodies import byte_view
 from tieredstore.backends.http.deadlines import PIECE_BYTES, check_deadline, current_deadline, note_sent
 from tieredstore.backends.http.proxies import SocksProxy
 from tieredstore.backends.http.sockets import BOUNDED_POOLS, close_pools
-from tieredstore.errors import StoreError, StoreUnavailable
+from tieredstore.errors import StoreError, StoreUnavailable, excerpt
 from tieredstore.redaction import redacted
 
 _METADATA_HOSTS: Final = ("169.254.169.254", "metadata.google.internal")
@@ -118,7 +118,7 @@ class StoreAdapter(BoundedAdapter):
 def connection_failure(error: Exception) -> StoreError:
     """The error of ours for a request without an answer, or an answer cut short."""
     root = _root(error)
-    text = redacted(root) or type(root).__name__
+    text = excerpt(redacted(root), 300) or type(root).__name__
     if isinstance(root, ssl.SSLCertVerificationError):
         return StoreError(f"the store's certificate is not trusted: {text}")
     return StoreUnavailable(f"the connection to the store failed: {text}")

@@ -22,6 +22,7 @@ from tieredstore.errors import (
     StoreThrottled,
     StoreUnavailable,
     TieredStoreError,
+    excerpt,
 )
 from tieredstore.redaction import redacted
 
@@ -110,9 +111,9 @@ def error_of(what: str, code: str, message: str, status: int) -> TieredStoreErro
         return no_bucket(what, "the bucket's name")
     # The answer to a HEAD has no body, and so no code.
     error_class = MaybeNoBucket if code == "404" else class_for(code, status)
-    sentence = message.strip().rstrip(".") if message and message != code else ""
+    sentence = excerpt(message.strip().rstrip("."), 300) if message and message != code else ""
     with_status = f", status {status}" if status else ""
-    return error_class(f"{what}: the store answered {code}{f' ({sentence})' if sentence else ''}{with_status}")
+    return error_class(f"{what}: the store answered {excerpt(code)}{f' ({sentence})' if sentence else ''}{with_status}")
 
 
 @contextmanager

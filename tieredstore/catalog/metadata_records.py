@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
 from tieredstore.catalog.lineage import check_segment
-from tieredstore.errors import CorruptData
+from tieredstore.errors import CorruptData, excerpt
 from tieredstore.limits import MAX_INT32
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 
@@ -140,7 +140,7 @@ class _Reader:
         except UnicodeDecodeError as error:
             raise CorruptData(f"a record of the metadata topic names a topic that is not UTF-8: {error}") from None
         if not text or "/" in text:
-            raise CorruptData(f"a record of the metadata topic names the topic {text!r}")
+            raise CorruptData(f"a record of the metadata topic names the topic {excerpt(text)!r}")
         return text
 
     def uuid(self) -> Uuid:

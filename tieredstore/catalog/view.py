@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from tieredstore.catalog.lineage import Gap, Lineage
 from tieredstore.catalog.problems import Problem
-from tieredstore.errors import ConfigError, DataLoss, ResourceNotFound, TieredStoreError
+from tieredstore.errors import ConfigError, DataLoss, ResourceNotFound, TieredStoreError, excerpt
 from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 
 
@@ -87,7 +87,9 @@ class Catalog:
         """
         if topic not in self.lives:
             self._expect_readable(lambda where: where.topic == topic)
-            raise ResourceNotFound(f"no segment of a topic named {topic!r} was found{self._why_none(topic)}")
+            raise ResourceNotFound(
+                f"no segment of a topic named {excerpt(topic, 249)!r} was found{self._why_none(topic)}"
+            )
         return self.lives[topic]
 
     def _why_none(self, topic: str) -> str:

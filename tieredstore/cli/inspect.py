@@ -24,7 +24,7 @@ from tieredstore.cli.output import (
     print_table,
     ratio_of,
 )
-from tieredstore.errors import CorruptData
+from tieredstore.errors import CorruptData, excerpt
 from tieredstore.format.chunk_index import ChunkIndex, FixedChunkIndex
 from tieredstore.model import RemoteLogSegmentMetadata, human_bytes
 from tieredstore.ops.bucket import Bucket
@@ -129,7 +129,7 @@ class SegmentView:
         yield "size", f"{size} bytes ({human_bytes(size)})"
         yield "stored", f"{human_bytes(objects.stored_size)}, ratio {human_ratio(size, objects.stored_size)}"
         yield "compression", "zstd" if self.segment.manifest.compression else "none"
-        yield "encryption", "none" if wrapped is None else f"AES-256-GCM, data key wrapped by {wrapped.key_id}"
+        yield "encryption", "none" if wrapped is None else f"AES-256-GCM, data key wrapped by {excerpt(wrapped.key_id)}"
         yield "chunks", self._chunk_line()
 
     def _metadata_lines(self) -> Iterator[tuple[str, str]]:

@@ -21,7 +21,7 @@ from tieredstore.cli.output import (
     print_table,
     ratio_of,
 )
-from tieredstore.errors import CorruptData
+from tieredstore.errors import CorruptData, excerpt
 from tieredstore.model import TopicIdPartition, Uuid, human_bytes
 from tieredstore.ops.listing import HeldOffsets, ListedSegment, SegmentTotals, load_listing
 
@@ -180,7 +180,7 @@ def _form(whole: StoredSegment) -> str:
     """How the segment is stored: ``zstd key1``, ``plain``."""
     wrapped = whole.manifest.encryption
     forms = ["zstd"] if whole.manifest.compression else []
-    return " ".join([*forms, *([] if wrapped is None else [wrapped.key_id])]) or "plain"
+    return " ".join([*forms, *([] if wrapped is None else [excerpt(wrapped.key_id)])]) or "plain"
 
 
 def _report(segment: ListedSegment) -> None:

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from tieredstore.config.fields import SettingsGroup, broken_rule
 from tieredstore.config.values import BOOLEAN, PATH, string, words
+from tieredstore.errors import excerpt
 
 if TYPE_CHECKING:
     from tieredstore.config.source import SettingsReader
@@ -65,7 +66,7 @@ class EncryptionProperties(SettingsGroup):
         if not self.ids:
             raise broken_rule(PAIRS, "is missing; encryption.enabled needs the list of key pair ids")
         if self.key_pair_id not in self.ids:
-            raise broken_rule("encryption.key.pair.id", f"is {self.key_pair_id!r}, which is not in {PAIRS}")
+            raise broken_rule("encryption.key.pair.id", f"is {excerpt(self.key_pair_id)!r}, which is not in {PAIRS}")
         return self
 
 

@@ -15,7 +15,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import Final
 
-from tieredstore.errors import ConfigError
+from tieredstore.errors import ConfigError, excerpt
 from tieredstore.limits import MAX_INT32, MAX_INT64
 from tieredstore.model import RemoteLogSegmentId, TopicIdPartition, Uuid
 
@@ -55,7 +55,7 @@ def main_path(segment_id: RemoteLogSegmentId, start_offset: int) -> str:
     """The path of a segment's objects without prefix and suffix; ConfigError for a segment that cannot be named."""
     where = segment_id.topic_id_partition
     if not where.topic or "/" in where.topic:
-        raise ConfigError(f"{where.topic!r} is not a topic name: it must not be empty or hold a slash")
+        raise ConfigError(f"{excerpt(where.topic, 249)!r} is not a topic name: it must not be empty or hold a slash")
     if not 0 <= where.partition <= MAX_INT32:
         raise ConfigError(f"partition {where.partition} of {where.topic} is outside of 0..{MAX_INT32}")
     if not 0 <= start_offset <= MAX_INT64:

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 import crc32c
 import javaproperties
 
-from tieredstore.errors import BatchCorrupt, ConfigError
+from tieredstore.errors import BatchCorrupt, ConfigError, excerpt
 from tieredstore.limits import MAX_INT32, MAX_OFFSET
 from tieredstore.model import Uuid
 
@@ -74,7 +74,7 @@ def parse_partition_metadata(raw: bytes) -> Uuid:
     """The topic id of a ``partition.metadata`` file (version 0)."""
     fields = dict(_split_field(line) for line in _text(raw, "partition.metadata").splitlines())
     if fields.get("version") != "0":
-        raise BatchCorrupt(f"partition.metadata has version {fields.get('version')!r}, and 0 is the one known")
+        raise BatchCorrupt(f"partition.metadata has version {excerpt(fields.get('version'))!r}, and 0 is the one known")
     try:
         return Uuid.parse(fields.get("topic_id", ""))
     except ConfigError as error:
@@ -97,7 +97,7 @@ def parse_broker_id(raw: bytes) -> int | None:
     if text is None:
         return None
     if not _NUMBER.fullmatch(text) or int(text) > MAX_INT32:
-        raise BatchCorrupt(f"meta.properties has the broker id {text!r}, which is not a number of 31 bits")
+        raise BatchCorrupt(f"meta.properties has the broker id {excerpt(text)!r}, which is not a number of 31 bits")
     return int(text)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaException, Message
 from confluent_kafka.admin import AdminClient
 
-from tieredstore.errors import ConfigError
+from tieredstore.errors import ConfigError, excerpt
 from tieredstore.live.faults import Trouble
 from tieredstore.process.forks import leave_to_parent
 
@@ -29,7 +29,7 @@ class _ClientLog:
         """As a logger's; librdkafka's binding asks for no more."""
         if level >= logging.WARNING:
             level, self._warned = logging.DEBUG if self._warned else logging.WARNING, True
-        _logger.log(level, form, *words)
+        _logger.log(level, form, *(excerpt(word, 1000) if isinstance(word, str) else word for word in words))
 
 
 class Statistics:

@@ -15,6 +15,7 @@ from tieredstore.errors import (
     BrokerUnavailable,
     ResourceNotFound,
     TieredStoreError,
+    excerpt,
 )
 
 _UNKNOWN_S: Final = 5.0
@@ -185,7 +186,7 @@ def kind_of(error: KafkaError) -> type[TieredStoreError]:
 
 def fault(error: KafkaError, doing: str) -> TieredStoreError:
     """The error of ours for one of theirs; ``doing`` says what failed, and of what."""
-    return kind_of(error)(f"{doing}: {error.str() or error.name()}")
+    return kind_of(error)(f"{doing}: {excerpt(error.str() or error.name(), 1000)}")
 
 
 def unknown_s(timeout_s: float) -> float:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tieredstore.errors import ConfigError
+from tieredstore.errors import ConfigError, excerpt
 from tieredstore.process.interruption import at_sudden_end
 
 _ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", re.ASCII)
@@ -33,7 +33,7 @@ def generate_key_pair(key_id: str, directory: Path, bits: int) -> KeyPairFiles:
     used and for files that exist.
     """
     if not _ID.fullmatch(key_id):
-        raise ConfigError(f"key id {key_id!r} cannot be used: letters, digits, '.', '_' and '-' are possible")
+        raise ConfigError(f"key id {excerpt(key_id)!r} cannot be used: letters, digits, '.', '_' and '-' are possible")
     files = KeyPairFiles(key_id, directory / f"{key_id}.public.pem", directory / f"{key_id}.private.pem")
     for path in (files.public, files.private):
         if path.exists():

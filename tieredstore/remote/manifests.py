@@ -12,9 +12,9 @@ from tieredstore.errors import (
     SegmentNotFound,
     UnknownKey,
     WrongKey,
+    excerpt,
 )
 from tieredstore.format.chunk_index import VariableChunkIndex
-from tieredstore.format.json_object import shortened
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest_rules import DEFAULT_RULES, KnownSegment, ManifestRules
 from tieredstore.model import RemoteLogSegmentMetadata
@@ -136,7 +136,7 @@ class Manifests:
             return None
         if self._key_ring is None:
             return UnknownKey(
-                f"the segment is encrypted (key pair {shortened(wrapped.key_id)}) and no key ring is configured; set "
+                f"the segment is encrypted (key pair {excerpt(wrapped.key_id)!r}) and no key ring is configured; set "
                 "encryption.enabled, encryption.key.pair.id and encryption.key.pairs"
             )
         try:

@@ -15,8 +15,7 @@ from Crypto.Cipher import PKCS1_OAEP
 from Crypto.Hash import SHA3_512
 from Crypto.PublicKey.RSA import RsaKey
 
-from tieredstore.errors import KeyRingError, UnknownKey, WrongKey
-from tieredstore.format.json_object import shortened
+from tieredstore.errors import KeyRingError, UnknownKey, WrongKey, excerpt
 from tieredstore.format.sizes import DATA_KEY_SIZE
 from tieredstore.transform.pem import read_private_key, read_public_key
 
@@ -55,9 +54,11 @@ class KeyRing:
         for key_id in pairs:
             if ":" in key_id or not key_id.strip():
                 # A manifest joins id and wrapped key by a colon; the plugin writes such segments and never reads them.
-                raise KeyRingError(f"key pair id {key_id!r} cannot be used: ids must not be blank or contain ':'")
+                raise KeyRingError(
+                    f"key pair id {excerpt(key_id)!r} cannot be used: ids must not be blank or contain ':'"
+                )
         if active_id not in pairs:
-            raise KeyRingError(f"the active key pair {active_id!r} is not on the ring: {_names(pairs)}")
+            raise KeyRingError(f"the active key pair {excerpt(active_id)!r} is not on the ring: {_names(pairs)}")
         self.active_id = active_id
         self._pairs = dict(pairs)
 
@@ -79,20 +80,20 @@ class KeyRing:
 
     def unwrap(self, key_id: str, wrapped: bytes) -> bytes:
         """The data key. UnknownKey if the ring has no such pair, WrongKey if the pair does not open it."""
-        pair = self._pairs.get(key_id)
+        pair, shown = self._pairs.get(key_id), excerpt(key_id)
         if pair is None:
             raise UnknownKey(
-                f"the data key is wrapped by key pair {shortened(key_id)}, which is not on the ring "
-                f"({_names(self._pairs)}); add it to encryption.key.pairs"
+                f"the data key is wrapped by key pair {shown!r}, which is not on the ring ({_names(self._pairs)}); "
+                "add it to encryption.key.pairs"
             )
         try:
             return PKCS1_OAEP.new(pair.private, hashAlgo=SHA3_512).decrypt(wrapped)
         except (ValueError, TypeError) as error:
             raise WrongKey(
-                f"key pair {key_id!r} does not open the data key: it is another pair than the {key_id!r} that wrapped "
-                f"it, or the manifest is damaged; check the files of encryption.key.pairs.{key_id}"
+                f"key pair {shown!r} does not open the data key: it is another pair than the {shown!r} that wrapped "
+                f"it, or the manifest is damaged; check the files of encryption.key.pairs.{shown}"
             ) from error
 
 
 def _names(pairs: Mapping[str, KeyPair]) -> str:
-    return ", ".join(sorted(pairs)) or "it is empty"
+    return excerpt(", ".join(sorted(pairs)), 1000) or "it is empty"

@@ -1,0 +1,176 @@
+"""What others wrote is cut in messages: endless key ids, names, values and answers make short sentences."""
+
+from __future__ import annotations
+
+import ast
+import json
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.module_imports import product_sources
+from tests.support.paths import GOLDEN
+from tests.support.small_segments import ENC, memory_settings, new_metadata, write_segment
+from tieredstore import errors
+from tieredstore.backends.azure.errors import answer_error
+from tieredstore.backends.http.session import connection_failure
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.backends.registry import store_from_settings
+from tieredstore.backends.s3.errors import error_of
+from tieredstore.config import settings_from
+from tieredstore.errors import LONGEST_SENTENCE, TieredStoreError, excerpt
+from tieredstore.format.keys import Suffix
+from tieredstore.format.manifest import SegmentManifest
+from tieredstore.kafka.checkpoints import parse_leader_epochs, parse_partition_metadata
+from tieredstore.live.clients import _ClientLog
+from tieredstore.live.faults import fault
+from tieredstore.model import Uuid
+from tieredstore.remote import RemoteStorageManager
+from tieredstore.transform.keyring import KeyRing
+
+SHORT = 1200
+"""A sentence of ours with two or three foreign texts in it."""
+
+ENDLESS = "x" * 100_000
+CLASSES = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, TieredStoreError)]
+
+
+@given(text=st.text(max_size=300), most=st.integers(40, 200))
+def test_an_excerpt_is_the_text_or_says_how_long_it_is(text: str, most: int) -> None:
+    shown = excerpt(text, most)
+    if len(text) <= most:
+        assert shown == text
+    else:
+        assert len(shown) == most
+        assert shown[: most // 4] == text[: most // 4]
+        assert shown.endswith(f"{text[-4:]} ({len(text)} characters)")
+
+
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+def test_no_error_is_endless(kind: type[TieredStoreError]) -> None:
+    error = kind(f"the beginning {ENDLESS} the end")
+    assert len(str(error)) == LONGEST_SENTENCE
+    assert str(error).startswith("the beginning")
+    assert "the end (" in str(error)
+    assert type(error)(*error.args).args == error.args
+
+
+def test_no_error_of_ours_says_more_than_its_root_lets_it() -> None:
+    """A class that made its text in another way would go by the bound."""
+    own_ways = {
+        f"{name}.{node.name}"
+        for name, path in product_sources().items()
+        if path.suffix == ".py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+        and any(isinstance(base, ast.Name) and base.id in {kind.__name__ for kind in CLASSES} for base in node.bases)
+        and any(isinstance(part, ast.FunctionDef) and part.name in {"__str__", "__init__"} for part in node.body)
+        and name != "tieredstore.errors"
+    }
+    # Their candidates are of a listing, a few of them: keys have 1,024 bytes at most.
+    assert own_ways <= {"tieredstore.ops.addresses.AmbiguousSegment", "tieredstore.ops.addresses.SegmentAbsent"}, (
+        own_ways
+    )
+
+
+def sentence_of(call: Callable[..., object], *arguments: object) -> str | None:
+    """Of the error that the call raises or returns; None if there is none."""
+    try:
+        outcome = call(*arguments)
+    except TieredStoreError as error:
+        return str(error)
+    return str(outcome) if isinstance(outcome, TieredStoreError) else None
+
+
+def leaves(value: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Where a JSON value has values that are no objects."""
+    if not isinstance(value, dict):
+        yield path
+        return
+    for name, inner in value.items():
+        yield from leaves(inner, (*path, name))
+
+
+def with_leaf(path: tuple[str, ...], leaf: object) -> bytes:
+    """The manifest with something else in one place."""
+    manifest = inner = json.loads(MANIFEST)
+    for name in path[:-1]:
+        inner = inner[name]
+    inner[path[-1]] = leaf
+    return json.dumps(manifest).encode()
+
+
+MANIFEST = next((GOLDEN / "03-enc").rglob("*.rsm-manifest")).read_text()
+LEAVES = list(leaves(json.loads(MANIFEST)))
+
+
+@pytest.mark.parametrize("endless", [ENDLESS, [ENDLESS], {ENDLESS: 1}, 10**3000], ids=["text", "list", "object", "int"])
+def test_a_manifest_of_endless_values_is_refused_in_short(endless: object) -> None:
+    sentences = [sentence_of(SegmentManifest.from_bytes, with_leaf(path, endless)) for path in LEAVES]
+    refused = [sentence for sentence in sentences if sentence is not None]
+    assert len(refused) > len(LEAVES) / 3
+    assert max(map(len, refused)) < SHORT
+
+
+def test_an_endless_key_id_is_told_in_short(tmp_path: Path) -> None:
+    store, metadata = MemoryObjectStore(), new_metadata(100)
+    with RemoteStorageManager(memory_settings(mode=ENC), store=store) as manager:
+        manager.copy_log_segment_data(metadata, write_segment(tmp_path, b"x" * 100))
+        key = manager.layout.key(metadata, Suffix.MANIFEST)
+    manifest = json.loads(store.get(key))
+    manifest["encryption"]["dataKey"] = ENDLESS + ":" + manifest["encryption"]["dataKey"].split(":")[1]
+    store.put(key, json.dumps(manifest).encode())
+    for mode in (ENC, {}):
+        with (
+            RemoteStorageManager(memory_settings(mode=mode), store=store) as manager,
+            pytest.raises(TieredStoreError, match=r"xxx….*\(100000 characters\)") as caught,
+        ):
+            manager.open(metadata)
+        assert len(str(caught.value)) < SHORT
+
+
+def endless_settings() -> Iterator[dict[str, str]]:
+    plain = {"storage.backend.class": "memory", "chunk.size": "100"}
+    more = ("compression.enabled", "key.prefix.mask", "fetch.chunk.cache.class", "custom.metadata.fields.include")
+    for name in (*plain, *ENC, *more):
+        yield {**plain, **ENC, name: ENDLESS}
+    yield {**plain, ENDLESS: "x"}
+
+
+def test_endless_settings_are_refused_in_short() -> None:
+    sentences = [sentence_of(settings_from, texts) for texts in endless_settings()]
+    refused = [sentence for sentence in sentences if sentence is not None]
+    assert len(refused) > 6
+    assert max(map(len, refused)) < SHORT
+
+
+TOLD: dict[str, Callable[[], object]] = {
+    "S3": lambda: error_of("reading", ENDLESS, ENDLESS, 500),
+    "Azure": lambda: answer_error("reading", 500, ENDLESS, ENDLESS),
+    "connection": lambda: connection_failure(OSError(ENDLESS)),
+    "broker": lambda: fault(KafkaError(KafkaError._FAIL, ENDLESS), "reading"),
+    "uuid": lambda: Uuid.parse(ENDLESS),
+    "checkpoint": lambda: parse_leader_epochs(f"0\n1\n{ENDLESS}\n".encode()),
+    "partition.metadata": lambda: parse_partition_metadata(f"version: {ENDLESS}\n".encode()),
+    "key ring": lambda: KeyRing(ENDLESS, {}),
+    "store": lambda: store_from_settings(settings_from({"storage.backend.class": ENDLESS, "chunk.size": "1"})),
+}
+
+
+@pytest.mark.parametrize("what", TOLD)
+def test_what_others_say_is_told_in_short(what: str) -> None:
+    sentence = sentence_of(TOLD[what])
+    assert sentence is not None
+    assert "x" * 20 in sentence
+    assert len(sentence) < SHORT
+
+
+def test_a_clients_log_is_cut(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        _ClientLog().log(logging.WARNING, "%s: %s", "librdkafka", ENDLESS)
+    assert 900 < len(caplog.messages[0]) < SHORT
