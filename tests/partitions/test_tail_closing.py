@@ -52,7 +52,8 @@ class Follower(Noted):
 def closed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(live, "LiveCluster", Cluster)
     monkeypatch.setattr(live, "LiveFollower", Follower)
-    Noted.topics_by_name, Noted.extents, Noted.closed = {"orders": FIRST_ID}, {ORDERS: (0, 10)}, []
+    Noted.topics_by_name, Noted.extents, Noted.events = {"orders": FIRST_ID}, {ORDERS: (0, 10)}, []
+    Noted.closed = []
     return Noted.closed
 
 
