@@ -54,3 +54,28 @@ def test_every_module_spells_its_logger_alike() -> None:
             if isinstance(statement, ast.Assign | ast.AnnAssign) and "getLogger" in ast.unparse(statement):
                 others |= set() if is_the_one_spelling(statement) else {name}
     assert not others
+
+
+WAIT_FOR_FUTURES = {"tieredstore.process.futures", "tieredstore.transform.pipeline", "tieredstore.live.cluster"}
+"""The one place; one that may import nothing of it and has its own rule; and one whose futures are librdkafka's."""
+
+
+def test_futures_are_waited_for_in_one_place() -> None:
+    """A future that was dropped and that no thread comes by keeps who waits for it in another way waiting for ever."""
+    elsewhere: set[str] = set()
+    for name, path in product_sources().items():
+        if path.suffix != ".py" or name in WAIT_FOR_FUTURES or ".testing" in name:
+            continue
+        text = path.read_text()
+        names = {node.attr for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)}
+        imported = {
+            alias.name
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.ImportFrom) and node.module == "concurrent.futures"
+            for alias in node.names
+        }
+        waits = imported & {"wait", "as_completed", "ThreadPoolExecutor"} or (
+            "Future" in imported and "result" in names
+        )
+        elsewhere |= {name} if waits else set()
+    assert not elsewhere

@@ -115,3 +115,63 @@ def test_a_child_forked_between_two_chunks_goes_on_with_the_next_one(cache: str,
         str(tmp_path),
         cache,
     )
+
+
+def test_a_child_is_told_what_its_parent_alone_has(tmp_path: Path) -> None:
+    """Threads that somebody else made wait for ever in a child; it is not the store that is slow there."""
+    run_fresh(
+        """
+        import os, signal, sys, warnings
+        from concurrent.futures import ThreadPoolExecutor
+        from pathlib import Path
+        from tests.support.small_segments import memory_settings, new_metadata, write_segment
+        from tieredstore.backends.memory import MemoryObjectStore
+        from tieredstore.catalog.listing import list_segments
+        from tieredstore.catalog.stored import load_segments
+        from tieredstore.errors import AlreadyClosed
+        from tieredstore.process.thread_pool import ThreadPool
+        from tieredstore.remote import RemoteStorageManager
+        from tieredstore.remote.pools import Pools
+
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, from Python 3.12 on
+        store, data = MemoryObjectStore(), write_segment(Path(sys.argv[1]), b"x" * 500)
+
+        def in_child(use, words):
+            child = os.fork()
+            if not child:
+                signal.alarm(20)
+                try:
+                    use()
+                except AlreadyClosed as error:
+                    os._exit(0 if words in str(error) else 3)
+                os._exit(4)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, words
+
+        pools = [ThreadPoolExecutor(1) for _ in range(3)]
+        with RemoteStorageManager(memory_settings(), store=store, pools=Pools(*pools)) as manager:
+            first, second = new_metadata(500), new_metadata(500)
+            for metadata in (first, second):
+                manager.copy_log_segment_data(metadata, data)
+            assert manager.open(first).read() == b"x" * 500
+            for use in (
+                lambda: manager.open(first).read(),
+                lambda: manager.fetch_manifest(second),
+                lambda: manager.copy_log_segment_data(new_metadata(500), data),
+            ):
+                in_child(use, "given by the parent process")
+            with ThreadPool(2, "manifests") as pool:
+                loaded = load_segments(manager.store, list_segments(manager.store), pool)
+                next(loaded)
+                in_child(lambda: next(loaded), "begun by the parent process")
+                assert next(loaded).metadata.segment_size_in_bytes == 500
+            listed = manager.store.list()
+            before = [next(listed).key]
+            child = os.fork()
+            if not child:
+                signal.alarm(20)
+                os._exit(0 if before + [info.key for info in listed] == [info.key for info in store.list()] else 3)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            assert before + [info.key for info in listed] == [info.key for info in store.list()]
+        """,
+        tmp_path,
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import queue
 import threading
 import weakref
@@ -13,6 +14,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
+from tieredstore.errors import AlreadyClosed
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.forks import begin_again_after_fork
 
@@ -59,6 +61,22 @@ class ThreadPool(Executor):
     ) -> None:
         is_interrupted = kind is not None and not issubclass(kind, Exception)
         self.shutdown(wait=not is_interrupted, cancel_futures=kind is not None)
+
+
+class ThreadsOfProcess(Executor):
+    """Another one's threads, for the process that they are in: a forked child does not have them, and is told so."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._process = os.getpid()
+
+    def submit(
+        self, fn: Callable[_Parameters, _Result], /, *args: _Parameters.args, **kwargs: _Parameters.kwargs
+    ) -> Future[_Result]:
+        """AlreadyClosed in a forked child, where it would wait for ever."""
+        if os.getpid() != self._process:
+            raise AlreadyClosed("these threads were given by the parent process, and a forked child needs its own")
+        return self._executor.submit(fn, *args, **kwargs)
 
 
 class _Crew:

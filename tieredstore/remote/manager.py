@@ -89,6 +89,8 @@ class RemoteStorageManager(RemoteStorageManagerBase):
                 )
                 own_pools = pools
                 opened.callback(lambda: own_pools.shutdown(self._is_at_rest))
+            else:
+                pools = pools.of_this_process()
             self._fetcher = Fetcher.of_settings(
                 settings.fetch,
                 store,

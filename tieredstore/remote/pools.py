@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from tieredstore.process.lifetime import Lifetime
-from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.process.thread_pool import ThreadPool, ThreadsOfProcess
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,10 @@ class Pools:
         return cls(
             **{name: ThreadPool(size or os.cpu_count() or 1, f"tieredstore-{name}") for name, size in sizes.items()}
         )
+
+    def of_this_process(self) -> Pools:
+        """The same threads, which may be of any kind, refused in a forked child."""
+        return Pools(*(ThreadsOfProcess(pool) for pool in (self.transform, self.fetch, self.lookup)))
 
     def bound(self, life: Lifetime) -> Pools:
         """The same threads, for work whose futures end with ``life``."""
