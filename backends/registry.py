@@ -106,7 +106,8 @@ def store_from_settings(settings: Settings) -> ObjectStore:
     store_class = _loaded(BY_SETTING.get(name) or _own_class(name))
     if not callable(getattr(store_class, "from_settings", None)):
         raise ConfigError(
-            f"storage.backend.class {excerpt(redacted(name))!r} has no class method from_settings(settings) to open it by"
+            f"storage.backend.class {excerpt(redacted(name))!r} has no class method from_settings(settings) to open "
+            "it by"
         )
     return cast("OpenedBySettings", store_class).from_settings(settings)
 
