@@ -130,7 +130,8 @@ class TestLimits(OnEveryCloud):
         with closing(cloud.make(proxy.url, place, quick(timeout_s=20), stall_timeout_s=1)) as store:
             plan(proxy, cloud, Stall(4), "part", times=None)
             started = time.monotonic()
-            with pytest.raises(StoreUnavailable, match=r"progress for 1 s"):
+            # Of parts that were sent side by side, the first may give up a moment before the upload as a whole does.
+            with pytest.raises(StoreUnavailable, match=r"progress for 1 s|[Tt]imed? ?out"):
                 store.put("object", iter([cloud.large] * 2))
             assert time.monotonic() - started < 10
         assert list(direct.list()) == []
