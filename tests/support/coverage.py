@@ -8,15 +8,21 @@ imported yet. What a worker of xdist has seen goes to the process that started t
 
 from __future__ import annotations
 
+import copyreg
 import importlib
 import json
 from typing import Any, Final
 
 import pytest
 
+from tests.support.unread_probes import Probe, without_its_place
+
 _slipcover: Final[Any] = importlib.import_module("slipcover")  # it has no types
 _SETTINGS: Final[dict[str, Any]] = importlib.import_module("slipcover.config").read_config()
 _WORKER_OUTPUT: Final = "coverage"
+
+# Spark sends functions of ours to its workers with their code, and so with its probes.
+copyreg.pickle(Probe, without_its_place)
 
 _probes: Final = _slipcover.Slipcover(branch=True, exclude_also=_SETTINGS["exclude-also"])
 _slipcover.ImportManager(_probes, _slipcover.FileMatcher(sources=_SETTINGS["source"])).__enter__()
