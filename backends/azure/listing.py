@@ -14,7 +14,7 @@ from tieredstore.backends.azure.client import AzureClient
 from tieredstore.backends.azure.errors import translated
 from tieredstore.backends.azure.upload import plain_etag
 from tieredstore.backends.base import AbandonedWrite, ObjectInfo
-from tieredstore.backends.cloud.answers import excerpt, stated, stated_ms, stated_size
+from tieredstore.backends.cloud.answers import breaks_off, excerpt, stated, stated_ms, stated_size
 from tieredstore.backends.cloud.errors import MalformedAnswer
 from tieredstore.errors import ObjectNotFound
 
@@ -51,9 +51,9 @@ def info_page(
 def _check_document(response: PipelineResponse[Any, Any]) -> None:
     """MalformedAnswer for a success that is not a page of a listing: the SDK takes any XML for an empty one."""
     answer: Any = response.http_response
-    if answer.status_code >= 300:
-        return
     body: bytes = answer.body()
+    if answer.status_code >= 300 or breaks_off(body):
+        return
     if _ROOT.match(body[:4096]) is None or (b"</EnumerationResults>" in body and _MARKER.search(body) is None):
         raise MalformedAnswer(
             f"the store answered to a listing with status {answer.status_code} and {excerpt(body)}, which is no page "

@@ -6,6 +6,7 @@ is an empty listing. So what a caller relies on is asked for here, and what then
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -16,6 +17,7 @@ from tieredstore.backends.cloud.errors import MalformedAnswer
 from tieredstore.limits import MAX_INT64
 
 _SHOWN: Final = 200
+_BROKEN_OFF: Final = re.compile(rb"\s*(?:\xef\xbb\xbf)?<(?:\?xml[^>]*(?:>\s*(?:<[\w:]*)?)?|[\w:]*)")
 
 
 @contextmanager
@@ -36,6 +38,14 @@ def understood(what: str) -> Generator[None]:
 def excerpt(body: bytes) -> str:
     """The beginning of an answer, for a message."""
     return repr(body[:_SHOWN].decode("utf-8", "replace")) if body else "an empty body"
+
+
+def breaks_off(body: bytes) -> bool:
+    """Whether an XML document ends before its root has begun: its connection was lost, where no length tells it.
+
+    The SDKs fail to parse it then, which is a passing failure; whatever else is no document was never meant as one.
+    """
+    return _BROKEN_OFF.fullmatch(body) is not None
 
 
 def stated(name: str, value: object) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from tieredstore.backends.cloud.answers import excerpt
+from tieredstore.backends.cloud.answers import breaks_off, excerpt
 from tieredstore.backends.cloud.errors import MalformedAnswer
 
 _ROOTS: Final = {
@@ -41,7 +41,11 @@ def check_document(operation_model: Any, response_dict: Any, **_: object) -> Non
     match = _ROOT.match(body[:4096])
     root = "" if match is None else match[1].decode()
     expected = _ROOTS.get(name, "")
-    if root == "Error" or (root == expected and bool(expected) == bool(body) and _TRUNCATED.search(body) is None):
+    if (
+        (expected and breaks_off(body))
+        or root == "Error"
+        or (root == expected and bool(expected) == bool(body) and _TRUNCATED.search(body) is None)
+    ):
         return
     raise MalformedAnswer(
         f"{name}: the store answered with status {status} and {excerpt(body)}, "

@@ -87,7 +87,8 @@ class Listing:
         for page in self._pages(prefix, delimiter="/"):
             # A folder that is empty now lists itself, without an etag.
             entries += [info for info in page.objects if not (info.key.endswith("/") and info.etag in _NO_ETAG)]
-            entries += [_folder_below(prefix, folder) for folder in page.folders]
+            # SeaweedFS takes a slash off the prefix, and so names folders that are none of it.
+            entries += [folder for folder in page.folders if not _is_beside(prefix, folder)]
         # Text compares by code points, and so in the order of its UTF-8 bytes.
         return sorted(entries, key=lambda entry: entry if isinstance(entry, str) else entry.key)
 
@@ -116,11 +117,11 @@ class Listing:
         return self._ask(what, page)
 
 
-def _folder_below(prefix: str, folder: str) -> str:
-    """``folder``, which an answer names below ``prefix``; another one would be gone into for ever."""
-    if len(folder) <= len(prefix) or not folder.startswith(prefix):
+def _is_beside(prefix: str, folder: str) -> bool:
+    """Whether a folder has nothing of ``prefix``; StoreError for one that leads back up, and so round for ever."""
+    if prefix.startswith(folder):
         raise StoreError(f"the store names the folder {folder!r:.200} below {prefix!r}")
-    return folder
+    return not folder.startswith(prefix)
 
 
 @dataclass(frozen=True, slots=True)

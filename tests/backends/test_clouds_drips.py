@@ -53,6 +53,8 @@ VERBS: dict[str, tuple[set[Step], Callable[[ObjectStore], object]]] = {
 @pytest.fixture(scope="module", params=list(Cloud), ids=lambda cloud: cloud.value)
 def dripping(request: pytest.FixtureRequest) -> Iterator[tuple[FaultyServer, ObjectStore]]:
     cloud: Cloud = request.param
+    # Managers that earlier tests have not closed have theirs.
+    before = set(threading.enumerate())
     server = FaultyServer(SERVICES[cloud]())
     # The time-outs of one wait are as long as they are by default.
     with server, closing(store_on(server, timeout_s=TIMEOUT_S, connect_timeout_s=10, read_timeout_s=30)) as store:
@@ -60,13 +62,13 @@ def dripping(request: pytest.FixtureRequest) -> Iterator[tuple[FaultyServer, Obj
             # To open a client may take longer.
             store.head("object")
         yield server, store
-        assert threads_of_ours() == []
+        assert [thread.name for thread in threads_of_ours() if thread not in before] == []
         store.close()
         assert wait_until(lambda: server.open_connections == 0)
 
 
-def threads_of_ours() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("tieredstore")]
+def threads_of_ours() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("tieredstore")]
 
 
 def _is_lied_to(verb: str, way: Way, cloud: Cloud) -> bool:

@@ -16,6 +16,7 @@ from tieredstore.errors import DataLoss
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.records import LostOffsets, PartitionRead, ReadSettings, plan_splits, read_records, read_split
 from tieredstore.records.numbers import int64_values
+from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.batches import Producer
 from tieredstore.testing.segments import PARTITION, Record, build_batch, build_end_marker
 
@@ -70,9 +71,9 @@ def test_what_was_held_against_its_log_is_kept_in_the_catalog_file(topic: Stored
     alter(topic, 0, endOffset=899)
     file = CatalogFile.beside(topic.store, "")
     first = load_catalog(topic.manager, file=file)
-    topic.manager.close()
     topic.store.reset()
-    assert load_catalog(topic.manager, file=file) == first
+    with RemoteStorageManager(topic.manager.settings, store=topic.store) as another:
+        assert load_catalog(another, file=file) == first
     assert topic.store.requests == {"list": 1, "get": 1, "head": 1}
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copyreg
 import importlib
 import json
+import re
 from typing import Any, Final
 
 import pytest
@@ -20,6 +21,8 @@ from tests.support.unread_probes import Probe, without_its_place
 _slipcover: Final[Any] = importlib.import_module("slipcover")  # it has no types
 _SETTINGS: Final[dict[str, Any]] = importlib.import_module("slipcover.config").read_config()
 _WORKER_OUTPUT: Final = "coverage"
+_SUITES: Final = re.compile(r"tieredstore/testing/store_\w+\.py")
+"""The contract's own tests, which pytest loads by itself to rewrite their assertions, without probes. No product."""
 
 # Spark sends functions of ours to its workers with their code, and so with its probes.
 copyreg.pickle(Probe, without_its_place)
@@ -37,6 +40,9 @@ class Coverage:
             branch=True, source=_SETTINGS["source"], exclude_also=_SETTINGS["exclude-also"]
         )
         self._reached: dict[str, Any] = everything.get_coverage()
+        files = self._reached["files"]
+        for path in [path for path in files if _SUITES.fullmatch(path)]:
+            del files[path]
 
     def add(self, reached: dict[str, Any]) -> None:
         """Add what one process has reached."""
