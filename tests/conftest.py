@@ -8,7 +8,7 @@ from tests.support.examples import SOAK
 
 pytest_plugins = [
     "tests.support.marks",
-    "tests.support.golden_catalogs",
+    "tests.support.golden.catalogs",
     "tests.support.servers.fixtures",
     "tests.support.spark_session",
     "tests.support.toolchain",

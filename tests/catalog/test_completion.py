@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.golden_data import ALL_SEGMENTS, CASES, GoldenSegment, case_path, segments
+from tests.support.golden.segments import ALL_SEGMENTS, CASES, GoldenSegment, case_path, segments
+from tests.support.golden.stored import metadata_of, settings_of
 from tests.support.small_segments import PLAIN, ZSTD, memory_settings
-from tests.support.stored_golden import metadata_of, settings_of
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import CatalogFile, ProblemKind, load_catalog
 from tieredstore.catalog.log_batches import LogBatches

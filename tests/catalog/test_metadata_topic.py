@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.catalog_stores import MadeSegment, manager_of, partition_of
-from tests.support.golden_data import CASES, case_path, segments
+from tests.support.golden.segments import CASES, case_path, segments
+from tests.support.golden.stored import metadata_of, settings_of
 from tests.support.metadata_records import delete_record, encode, segment_record, update_record, uvarint
-from tests.support.stored_golden import metadata_of, settings_of
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import Catalog, ProblemKind, catalog_of_metadata_topic, load_catalog
 from tieredstore.catalog.metadata_records import (

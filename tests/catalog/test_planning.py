@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.catalog_stores import OTHER_ID, TOPIC_ID, MadeSegment, manager_of, partition_of, run_of
-from tests.support.golden_data import CASES, segments
-from tests.support.stored_golden import metadata_of, settings_of
+from tests.support.golden.segments import CASES, segments
+from tests.support.golden.stored import metadata_of, settings_of
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import Catalog, ProblemKind, load_catalog
 from tieredstore.errors import ConfigError, CorruptData, IndexesCorrupt, ResourceNotFound, StoreUnavailable

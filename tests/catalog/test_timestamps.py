@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.golden_catalogs import opened
-from tests.support.golden_data import CASES, case_path, segments
+from tests.support.golden.catalogs import opened
+from tests.support.golden.segments import CASES, case_path, segments
+from tests.support.golden.stored import settings_of
 from tests.support.small_segments import memory_settings
-from tests.support.stored_golden import settings_of
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import (
     BatchDecoding,

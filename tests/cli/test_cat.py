@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.cli_process import Result, command, environment, tieredstore, write_settings
-from tests.support.golden_data import CASES, case_path, segments
-from tests.support.golden_records import Row, expected_rows, partitions_of
+from tests.support.golden.records import Row, expected_rows, partitions_of
+from tests.support.golden.segments import CASES, case_path, segments
 from tieredstore.cli.records import parse_place
 from tieredstore.errors import ConfigError
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.support.cli_process import Result, tieredstore
-from tests.support.golden_data import ALL_SEGMENTS, GoldenSegment
-from tests.support.golden_records import expected_rows
+from tests.support.golden.records import expected_rows
+from tests.support.golden.segments import ALL_SEGMENTS, GoldenSegment
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.kafka.checkpoints import parse_producer_snapshot
 from tieredstore.kafka.indexes import read_offset_index, read_time_index, read_txn_index

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.support.cli_process import tieredstore, write_settings
-from tests.support.golden_data import ALL_SEGMENTS, CASES, GoldenSegment, case_path, segments
+from tests.support.golden.segments import ALL_SEGMENTS, CASES, GoldenSegment, case_path, segments
+from tests.support.golden.stored import manifest_of, original_indexes
 from tests.support.small_segments import MODES
-from tests.support.stored_golden import manifest_of, original_indexes
 from tieredstore.model import IndexType
 
 ONE_OF_EACH_CASE = [segments(case)[-1] for case in CASES]

@@ -10,7 +10,7 @@ import javaproperties
 import pytest
 
 from tests.support.cli_process import tieredstore
-from tests.support.golden_data import segments, settings_text
+from tests.support.golden.segments import segments, settings_text
 from tests.support.paths import GOLDEN
 
 CASE = "08-keyring"

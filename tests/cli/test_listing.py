@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.cli_process import ORIGINALS, TXN, stored_files, tieredstore, write_settings
 from tests.support.disk_segments import write_segments
-from tests.support.golden_data import case_path
+from tests.support.golden.segments import case_path
 from tests.support.paths import GOLDEN
 from tests.support.small_segments import ENC
 

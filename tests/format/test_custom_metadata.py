@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.golden_data import segments
+from tests.support.golden.segments import segments
 from tests.support.paths import GOLDEN
 from tieredstore.errors import CorruptData
 from tieredstore.format.custom_metadata import CustomMetadata, CustomMetadataField

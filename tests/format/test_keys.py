@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.golden_data import ALL_SEGMENTS, GoldenSegment
+from tests.support.golden.segments import ALL_SEGMENTS, GoldenSegment
 from tests.support.paths import GOLDEN
 from tieredstore.errors import ConfigError
 from tieredstore.format.keys import Suffix, displayed_key, listing_prefix, main_path, object_key, parse_key

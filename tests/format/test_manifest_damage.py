@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.format.test_manifest import ENCRYPTED, PLAIN, document
-from tests.support.golden_data import ALL_SEGMENTS, GoldenSegment
+from tests.support.golden.segments import ALL_SEGMENTS, GoldenSegment
 from tieredstore.errors import ManifestCorrupt
 from tieredstore.format.chunk_index import FixedChunkIndex, VariableChunkIndex
 from tieredstore.format.manifest import SegmentManifest, WrappedDataKey

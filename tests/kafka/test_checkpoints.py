@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.golden_data import ALL_SEGMENTS, GoldenSegment
+from tests.support.golden.segments import ALL_SEGMENTS, GoldenSegment
 from tieredstore.errors import BatchCorrupt
 from tieredstore.kafka.checkpoints import (
     LeaderEpochs,

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.golden_data import ALL_SEGMENTS, CASES, GoldenSegment, segments
+from tests.support.golden.segments import ALL_SEGMENTS, CASES, GoldenSegment, segments
 from tests.support.paths import GOLDEN
 from tieredstore.errors import BatchCorrupt, ConfigError, InvalidSegment, TieredStoreError
 from tieredstore.kafka.batches import read_batch_headers

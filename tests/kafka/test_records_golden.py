@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.golden_data import CASES, GoldenSegment, segments
+from tests.support.golden.segments import CASES, GoldenSegment, segments
 from tests.support.paths import GOLDEN
 from tests.support.record_batches import Row, rows
 from tieredstore.kafka.indexes import AbortedTransaction, read_txn_index

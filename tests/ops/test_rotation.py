@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.golden_data import GoldenSegment, segments, settings_text
+from tests.support.golden.segments import GoldenSegment, segments, settings_text
+from tests.support.golden.stored import metadata_of, original_indexes
 from tests.support.paths import GOLDEN
-from tests.support.stored_golden import metadata_of, original_indexes
 from tieredstore.backends.base import Buffer, ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore

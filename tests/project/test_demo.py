@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli_process import environment
-from tests.support.golden_data import segments
-from tests.support.golden_records import expected_rows
+from tests.support.golden.records import expected_rows
+from tests.support.golden.segments import segments
 from tests.support.paths import REPOSITORY
 from tests.support.spark_session import jvm_of_seconds
 

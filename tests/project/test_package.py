@@ -13,7 +13,7 @@ import pytest
 
 import tieredstore
 import tieredstore.backends
-from tests.support.golden_data import settings_text
+from tests.support.golden.segments import settings_text
 from tests.support.paths import REPOSITORY
 from tests.support.small_segments import ENC, ZSTD
 

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.support.golden_catalogs import opened
-from tests.support.golden_data import CASES, segments
-from tests.support.golden_records import Row, expected_rows, partitions_of, rows_of
+from tests.support.golden.catalogs import opened
+from tests.support.golden.records import Row, expected_rows, partitions_of, rows_of
+from tests.support.golden.segments import CASES, segments
 from tieredstore.catalog import offset_for_time
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.kafka.records import COLUMNS

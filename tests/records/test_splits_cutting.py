@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.golden_records import rows_of
+from tests.support.golden.records import rows_of
 from tests.support.small_segments import memory_settings
 from tests.support.split_reads import broker_index, check_window, copy_with_index, lineage_of, read_of
 from tests.support.stored_records import StoredTopic, plain_batch

@@ -25,7 +25,7 @@ from tests.support.damaged_buckets import (
     DamagedBucket,
     header_bits,
 )
-from tests.support.golden_data import GoldenSegment, case_path, segments
+from tests.support.golden.segments import GoldenSegment, case_path, segments
 from tests.support.paths import REPOSITORY
 from tests.support.record_batches import message, message_set
 from tests.support.spark_tasks import reader_of, rows_of_reader

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.golden_data import case_path, segments
-from tests.support.golden_records import expected_rows, rows_of
-from tests.support.stored_golden import settings_of
+from tests.support.golden.records import expected_rows, rows_of
+from tests.support.golden.segments import case_path, segments
+from tests.support.golden.stored import settings_of
 from tests.support.stored_records import StoredTopic
 from tests.support.transaction_scripts import STEPS, Step, store
 from tieredstore.errors import IndexesCorrupt

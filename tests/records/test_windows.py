@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.golden_records import rows_of
+from tests.support.golden.records import rows_of
 from tests.support.small_segments import memory_settings
 from tests.support.stored_records import StoredTopic
 from tieredstore.backends.memory import MemoryObjectStore

@@ -10,7 +10,7 @@ from pathlib import Path
 import crc32c
 import pytest
 
-from tests.support.golden_data import segments
+from tests.support.golden.segments import segments
 from tests.support.small_segments import ENC, MODES, PARTITION, ZSTD, memory_settings, new_metadata, write_segment
 from tieredstore.backends.base import Buffer
 from tieredstore.backends.memory import MemoryObjectStore

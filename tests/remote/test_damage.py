@@ -13,9 +13,9 @@ from typing import NamedTuple
 import pytest
 
 from tests.support.examples import examples
-from tests.support.golden_data import ALL_SEGMENTS, GoldenSegment, segments
+from tests.support.golden.segments import ALL_SEGMENTS, GoldenSegment, segments
+from tests.support.golden.stored import manifest_of, metadata_of, original_indexes, settings_of
 from tests.support.paths import REPOSITORY
-from tests.support.stored_golden import manifest_of, metadata_of, original_indexes, settings_of
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CorruptData, IndexNotRecorded, UnknownKey, WrongKey
 from tieredstore.model import IndexType

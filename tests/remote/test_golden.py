@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.golden_data import ALL_SEGMENTS, GoldenSegment, case_info, settings_text
+from tests.support.golden.segments import ALL_SEGMENTS, GoldenSegment, case_info, settings_text
+from tests.support.golden.stored import files_of, manifest_of, metadata_of, original_indexes, settings_of
 from tests.support.node_crypto import unwrap_with_node
-from tests.support.stored_golden import files_of, manifest_of, metadata_of, original_indexes, settings_of
 from tieredstore.errors import IndexNotRecorded
 from tieredstore.format.custom_metadata import CustomMetadata
 from tieredstore.format.manifest import SegmentManifest

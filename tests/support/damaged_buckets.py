@@ -10,8 +10,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from tests.support.golden_data import GoldenSegment, case_path, segments
-from tests.support.stored_golden import settings_of
+from tests.support.golden.segments import GoldenSegment, case_path, segments
+from tests.support.golden.stored import settings_of
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import Catalog, load_catalog
 from tieredstore.errors import TieredStoreError

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tests.support.golden_records import Row
+from tests.support.golden.records import Row
 from tests.support.spark_stream_topics import FIRST_ID, Bucket
 from tieredstore.kafka.checkpoints import ProducerState
 from tieredstore.kafka.indexes import AbortedTransaction

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pyarrow as pa
 from pyspark.sql.datasource import CaseInsensitiveDict, DataSourceReader, Filter, InputPartition
 
-from tests.support.golden_data import case_path, segments
-from tests.support.golden_records import Row, expected_rows, partitions_of
+from tests.support.golden.records import Row, expected_rows, partitions_of
+from tests.support.golden.segments import case_path, segments
 from tieredstore.errors import TieredStoreError
 from tieredstore.spark.source.batch import PushdownBatchReader
 from tieredstore.spark.source.data_source import TieredStoreDataSource

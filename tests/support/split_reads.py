@@ -7,7 +7,7 @@ import pickle
 import struct
 from collections.abc import Sequence
 
-from tests.support.golden_records import Row, rows_of
+from tests.support.golden.records import Row, rows_of
 from tests.support.stored_records import StoredTopic
 from tieredstore.catalog import Lineage
 from tieredstore.kafka.batches import read_batch_headers

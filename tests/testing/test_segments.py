@@ -14,7 +14,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.golden_data import ALL_SEGMENTS, GoldenSegment, case_path
+from tests.support.golden.segments import ALL_SEGMENTS, GoldenSegment, case_path
 from tieredstore.kafka.batches import BatchHeader, CompressionType, TimestampType, read_batch_headers
 from tieredstore.kafka.checkpoints import parse_producer_snapshot
 from tieredstore.kafka.indexes import (

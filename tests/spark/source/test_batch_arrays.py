@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.golden_records import Row
+from tests.support.golden.records import Row
 from tieredstore.errors import BatchCorrupt, ConfigError
 from tieredstore.spark.source.batch_arrays import BatchArrays, OnCorrupt
 from tieredstore.spark.source.rows import RowShape

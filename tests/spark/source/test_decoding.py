@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.support.golden_data import CASES, GoldenSegment, segments
-from tests.support.golden_records import Row, expected_rows
-from tests.support.stored_golden import settings_of
+from tests.support.golden.records import Row, expected_rows
+from tests.support.golden.segments import CASES, GoldenSegment, segments
+from tests.support.golden.stored import settings_of
 from tests.support.stored_records import StoredTopic, plain_batch
 from tests.support.transaction_scripts import Step, store
 from tieredstore.errors import BatchCorrupt, ConfigError, ManifestCorrupt, SegmentNotFound

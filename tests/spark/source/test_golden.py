@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.types import StructType
 
-from tests.support.golden_data import CASES
-from tests.support.golden_records import Row, partitions_of
+from tests.support.golden.records import Row, partitions_of
+from tests.support.golden.segments import CASES
 from tests.support.spark_session import read
 from tests.support.spark_tasks import (
     golden_options,

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tests.support.golden_data import CASES, segments
+from tests.support.golden.segments import CASES, segments
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.records import RecordDecoder
 from tieredstore.spark.source.rows import COLUMNS, COLUMNS_WITH_HEADERS, RowShape

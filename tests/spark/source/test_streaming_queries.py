@@ -10,8 +10,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from tests.support.golden_data import case_info, settings_text
-from tests.support.golden_records import expected_rows, partitions_of
+from tests.support.golden.records import expected_rows, partitions_of
+from tests.support.golden.segments import case_info, settings_text
 from tests.support.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket, values
 
 

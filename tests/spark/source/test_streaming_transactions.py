@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.examples import examples
-from tests.support.golden_data import case_info, settings_text
-from tests.support.golden_records import expected_rows, partitions_of
+from tests.support.golden.records import expected_rows, partitions_of
+from tests.support.golden.segments import case_info, settings_text
 from tests.support.spark_stream_topics import FIRST_ID, Bucket, Clock, Query
 from tests.support.transaction_scripts import Partition, Segment, Step
 from tieredstore.model import TopicIdPartition

@@ -12,8 +12,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from tests.support.cli_process import tieredstore
-from tests.support.golden_data import case_path, segments, settings_text
-from tests.support.golden_records import Row, expected_rows
+from tests.support.golden.records import Row, expected_rows
+from tests.support.golden.segments import case_path, segments, settings_text
 from tieredstore.errors import ConfigError
 from tieredstore.records import Isolation
 from tieredstore.spark.source.rows import COLUMNS, COLUMNS_WITH_HEADERS

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tests.support.golden_data import case_path, segments
+from tests.support.golden.segments import case_path, segments
 
 Row = dict[str, Any]
 TIMESTAMP_TYPES = {"NoTimestampType": -1, "CreateTime": 0, "LogAppendTime": 1}

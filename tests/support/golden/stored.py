@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.support.golden_data import GoldenSegment, settings_text
+from tests.support.golden.segments import GoldenSegment, settings_text
 from tieredstore.config import Settings, settings_from
 from tieredstore.format.manifest import SegmentManifest
 from tieredstore.model import IndexType, LogSegmentData, RemoteLogSegmentMetadata

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from tests.support.stored_golden import settings_of
+from tests.support.golden.stored import settings_of
 from tieredstore.catalog import Catalog, load_catalog
 from tieredstore.remote import RemoteStorageManager
 
