@@ -57,7 +57,7 @@ $(VENV)/servers/installed: $(VENV)/installed scripts/servers.py scripts/jars.py 
 servers: $(VENV)/servers/installed ## the servers that the tests start
 
 unit: $(VENV)/installed ## the tests that need no server, no Spark and no process of their own: two minutes
-	$(BIN)/python -m pytest --numprocesses 2 -m "not (server or broker or spark or slow or soak)" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses 3 -m "not (server or broker or spark or slow or soak)" $(PYTEST_ARGS)
 
 soak: toolchain $(VENV)/servers/installed ## what make test has no time for: docs/testing.md
 	TIEREDSTORE_SOAK=1 $(BIN)/python -m pytest --numprocesses 2 --timeout 3600 -o faulthandler_timeout=3000 -m "soak or hypothesis or slow" $(PYTEST_ARGS)

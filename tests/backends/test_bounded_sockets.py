@@ -31,6 +31,8 @@ from tieredstore.errors import StoreError, StoreUnavailable
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.retry import RetryPolicy
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT_S = 0.4
 GRACE_S = 4.0
 

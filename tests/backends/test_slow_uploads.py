@@ -14,6 +14,8 @@ from tieredstore.backends.wrappers.rate_limit import TokenBucket
 from tieredstore.testing.faulty_server.server import FaultyServer
 from tieredstore.testing.faulty_server.service import Cloud
 
+pytestmark = pytest.mark.slow
+
 STALL_TIMEOUT_S = 1.2
 
 

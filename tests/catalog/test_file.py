@@ -25,6 +25,8 @@ from tieredstore.format.keys import Suffix, parse_key
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.doubles import CountingStore
 
+pytestmark = pytest.mark.slow
+
 EVENTS = partition_of()
 ORIGIN = Origin("memory://x", "p/")
 

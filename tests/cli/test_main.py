@@ -11,6 +11,8 @@ from tests.support.cli_process import ORIGINALS, spawn, tieredstore, write_setti
 from tieredstore.cli import ls
 from tieredstore.cli.main import main
 
+pytestmark = pytest.mark.slow
+
 COMMANDS = ["copy", "ls", "inspect", "fetch", "index", "cat", "offsets", "dump", "delete", "keys generate", "version"]
 
 

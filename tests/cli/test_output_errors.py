@@ -12,6 +12,8 @@ import pytest
 from tests.support.cli_process import ORIGINALS, TXN, command, environment, tieredstore, write_settings
 from tests.support.forked_commands import CLOSED, Ended, ForkedCommands
 
+pytestmark = pytest.mark.slow
+
 FULL = Path("/dev/full")
 LOG_FILE = TXN / "00000000000000000605.log"
 COMMANDS = [

@@ -18,6 +18,8 @@ from tests.support.signalled_commands import SOON_S, Case, Place, Stage, wait_fo
 from tieredstore.testing.faulty_server.server import FaultyServer
 from tieredstore.testing.faulty_server.service import Cloud, Step
 
+pytestmark = pytest.mark.slow
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 LIST, MANIFEST, LOG = Place(Step.LIST), Place(Step.READ, "rsm-manifest"), Place(Step.READ, ".log")

@@ -10,6 +10,8 @@ from tests.support.record_batches import rows
 from tests.support.record_mutations import check, contents, mutations
 from tieredstore.errors import BatchCorrupt
 
+pytestmark = pytest.mark.slow
+
 
 def test_damage_gives_an_error_or_records_that_hold_together() -> None:
     source = random.Random(0)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support.fresh_python import run_fresh
+
+pytestmark = pytest.mark.slow
 
 
 def test_an_interrupt_is_one_whenever_it_comes() -> None:

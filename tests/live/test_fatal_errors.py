@@ -17,6 +17,8 @@ from tieredstore.errors import BrokerDenied, BrokerError, BrokerUnavailable, Res
 from tieredstore.live import LiveCluster, LiveFollower, read_live
 from tieredstore.model import TopicPartition
 
+pytestmark = pytest.mark.slow
+
 LONG_S = 100.0
 """Nobody waits so long for a test: what ends has ended for another reason."""
 

@@ -17,6 +17,8 @@ from tieredstore.process import endpoint as endpoint_module
 from tieredstore.process.endpoint import Endpoint
 from tieredstore.process.health import Health
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def health() -> Health:

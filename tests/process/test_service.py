@@ -15,6 +15,8 @@ import pytest
 from tests.support.fresh_python import run_fresh
 from tests.support.service_process import fetched, running
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_drains_and_the_end_is_0(signum: signal.Signals) -> None:

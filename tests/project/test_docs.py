@@ -37,6 +37,8 @@ from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.testing.segments import build_segment
 from tieredstore.transform.encryption import DataKey, SegmentCipher
 
+pytestmark = pytest.mark.slow
+
 DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")])
 NAMES = ("design", "format", "operations", "reading", "spark", "stores")
 OURS = [REPOSITORY / "README.md", *(REPOSITORY / "docs" / f"{name}.md" for name in NAMES)]

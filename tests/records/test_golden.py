@@ -15,6 +15,8 @@ from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.records import AtTime, Isolation, ReadSettings, RecordReader, read_records
 
+pytestmark = pytest.mark.slow
+
 ISOLATIONS: tuple[Isolation, ...] = ("read_uncommitted", "read_committed")
 WHOLE = [
     (case, partition, isolation) for case in CASES for partition in partitions_of(case) for isolation in ISOLATIONS

@@ -16,6 +16,8 @@ from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.records import Isolation, ReadSettings, decided_end, plan_splits
 from tieredstore.remote import RemoteStorageManager
 
+pytestmark = pytest.mark.slow
+
 ISOLATIONS: tuple[Isolation, ...] = ("read_uncommitted", "read_committed")
 PARTITIONS = [(case, partition) for case in CASES for partition in partitions_of(case)]
 SIZES = [5_000, 20_000, 70_000, 300_000, 1 << 30]

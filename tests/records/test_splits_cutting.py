@@ -23,6 +23,8 @@ from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.doubles import CountingStore
 from tieredstore.testing.segments import Record, build_batch, build_segment
 
+pytestmark = pytest.mark.slow
+
 KIB = 1024
 PLAIN = ReadSettings(on_data_loss="report")
 COMMITTED = ReadSettings(isolation="read_committed", on_data_loss="report")

@@ -17,6 +17,8 @@ from tests.support.stored_records import StoredTopic, plain_batch
 from tieredstore.errors import BatchCorrupt, CorruptData, IndexesCorrupt
 from tieredstore.records import ReadSettings, plan_splits
 
+pytestmark = pytest.mark.slow
+
 CHOSEN = ReadSettings()
 BATCHES = [plain_batch(range(at, at + 5), 400) for at in range(0, 300, 5)]
 BORDERS = [sum(map(len, BATCHES[:number])) for number in range(len(BATCHES))]

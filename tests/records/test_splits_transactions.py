@@ -19,6 +19,8 @@ from tieredstore.model import Uuid
 from tieredstore.records import Isolation, ReadSettings, decided_end, plan_splits
 from tieredstore.testing.segments import Record, build_batch, write_segment
 
+pytestmark = pytest.mark.slow
+
 COMMITTED = ReadSettings(isolation="read_committed", on_data_loss="report")
 
 

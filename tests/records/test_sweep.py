@@ -35,6 +35,8 @@ from tieredstore.kafka.batches import CompressionType
 from tieredstore.records import ReadSettings
 from tieredstore.testing.segments import Record, build_batch
 
+pytestmark = pytest.mark.slow
+
 HEADERS: Final = ("01-none", "06-codec-gzip-createtime", "07-txn", "11-single-record", "12-smallbatch")
 """Cases whose logs are stored as they were."""
 

@@ -22,6 +22,8 @@ from tieredstore.process import closer as closer_module
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.remote import manager as manager_module
 
+pytestmark = pytest.mark.slow
+
 AT_ONCE_S = 5.0
 """A second on a machine that does nothing else; a hang lasts as long as the store is silent, a minute here."""
 

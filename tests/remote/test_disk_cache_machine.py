@@ -7,6 +7,7 @@ import pickle
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -15,6 +16,8 @@ from tests.support.disk_cache_access import CHUNKS, change_table, got, let_pass,
 from tests.support.examples import examples
 from tieredstore.remote.chunk_cache import ChunkKey
 from tieredstore.remote.disk_cache import DiskChunkCache
+
+pytestmark = pytest.mark.slow
 
 KEYS = st.sampled_from(CHUNKS[:6])
 NUMBERS = st.integers(0, 1_000_000)

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from tests.support.disk_cache_access import CHUNKS, KEY, change_table, got, opened, own_folder, value_files
 from tieredstore.remote.disk_cache import DiskChunkCache
 
+pytestmark = pytest.mark.slow
+
 CHUNK = bytes(range(200))
 
 

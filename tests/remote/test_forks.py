@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.fresh_python import run_fresh
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("cache", ["", "memory"])
 def test_a_child_forked_amid_loads_reads_on_and_reads_anew_and_so_does_its_parent(cache: str, tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ from tieredstore.format.manifest import SegmentManifest
 from tieredstore.model import IndexType
 from tieredstore.remote import RemoteStorageManager
 
+pytestmark = pytest.mark.slow
+
 every_segment = pytest.mark.parametrize("segment", ALL_SEGMENTS, ids=str)
 
 

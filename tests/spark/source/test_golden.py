@@ -27,6 +27,8 @@ from tests.support.spark_tasks import (
 from tieredstore.spark import register
 from tieredstore.spark.source.rows import COLUMNS, COLUMNS_WITH_HEADERS
 
+pytestmark = pytest.mark.slow
+
 LEVELS = ("read_committed", "read_uncommitted")
 TRANSACTIONAL = [case for case in CASES if "txn" in case]
 

@@ -19,6 +19,8 @@ from tieredstore.model import TopicIdPartition
 from tieredstore.spark.source.options import parse_options
 from tieredstore.spark.source.streaming import StreamReader
 
+pytestmark = pytest.mark.slow
+
 WHERE = TopicIdPartition(FIRST_ID, "orders", 0)
 ISOLATIONS = ["read_committed", "read_uncommitted"]
 
