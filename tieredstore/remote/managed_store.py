@@ -93,6 +93,11 @@ class ManagedStore(ObjectStore):
         """That of the store within."""
         return self.inner.identity
 
+    @property
+    def conditional_writes(self) -> bool:
+        """That of the store within."""
+        return self.inner.conditional_writes
+
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         """A body that comes in pieces is given up when the manager is closed, and with it the write."""
         if isinstance(body, bytes | bytearray | memoryview):
