@@ -32,7 +32,7 @@ class StoredSegment:
     @property
     def manifest_object(self) -> ObjectInfo:
         """The manifest's object as it was listed."""
-        return _manifest_of(self.objects)
+        return manifest_info(self.objects)
 
     @property
     def metadata(self) -> RemoteLogSegmentMetadata:
@@ -51,7 +51,7 @@ def load_segment(store: ObjectStore, objects: SegmentObjects, rules: ManifestRul
     SegmentNotFound; ManifestCorrupt for a damaged manifest, SegmentCorrupt for that of another segment and one that
     breaks the ``rules``, naming its path. A manifest that is listed with more bytes than one can have is not fetched.
     """
-    info = _manifest_of(objects)
+    info = manifest_info(objects)
     # The path without the prefix, which may have to stay out of messages.
     name = f"{objects.main_path}.{Suffix.MANIFEST.value}"
     # The listing has the size: what cannot be a manifest costs no request.
@@ -98,7 +98,8 @@ def manifest_size(objects: SegmentObjects) -> int:
     return 0 if info is None else info.size
 
 
-def _manifest_of(objects: SegmentObjects) -> ObjectInfo:
+def manifest_info(objects: SegmentObjects) -> ObjectInfo:
+    """The manifest's object as it was listed; SegmentNotFound where there is none."""
     info = objects.find(Suffix.MANIFEST)
     if info is None:
         raise SegmentNotFound(f"segment {objects.segment_id.id} at offset {objects.start_offset} has no manifest")

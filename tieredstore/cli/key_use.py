@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from functools import partial
 from time import time
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -36,6 +35,7 @@ from tieredstore.process.parallel import READERS
 
 if TYPE_CHECKING:
     from tieredstore.config import EncryptionSettings, Settings
+    from tieredstore.ops.bucket import Bucket
     from tieredstore.transform.keyring import KeyRing
 
 _WORDS: Final = {
@@ -122,10 +122,7 @@ def list_keys(
     """
     scope = chosen_scope(topic, topic_id, partition)
     with opened(settings, store) as bucket, counting("reading", "manifests") as advance:
-        listed = list_in_scope(bucket.store, bucket.prefix, scope)
-        totals = key_totals(
-            _counted(load_stream(bucket.store, listed, rules=bucket.manifest_rules, parallel=parallel), advance)
-        )
+        totals = key_totals(_loaded(bucket, scope, parallel, advance))
         encryption = bucket.settings.encryption
     rows = sorted(totals.items(), key=lambda entry: (entry[0] is None, entry[0] or ""))
     if as_json:
@@ -153,17 +150,14 @@ def check(
     Example: tieredstore keys check --retire key1 -c store.properties
     """
     reasons: Counter[NeedReason] = Counter()
-    with opened(settings, store) as bucket:
-        listed = list_in_scope(bucket.store, bucket.prefix, Scope())
-        needs = partial(needs_of, bucket.store, bucket.prefix, listed, retire, rules=bucket.manifest_rules)
-        with counting("reading", "manifests") as advance:
-            for need in needs(advance=advance, parallel=parallel):
-                reasons[need.reason] += 1
-                row = {"name": need.name, "reason": need.reason.value, "detail": need.detail or None}
-                if as_json:
-                    print_json_line(row)
-                else:
-                    print_lines([f"{need.reason.value:12} {need.name}"])
+    with opened(settings, store) as bucket, counting("reading", "manifests") as advance:
+        loaded = _loaded(bucket, Scope(), parallel, advance)
+        for need in needs_of(bucket.store, bucket.prefix, loaded, retire):
+            reasons[need.reason] += 1
+            if as_json:
+                print_json_line({"name": need.name, "reason": need.reason.value, "detail": need.detail or None})
+            else:
+                print_lines([f"{need.reason.value:12} {need.name}"])
     if as_json:
         counts = {reason.value: reasons[reason] for reason in NeedReason}
         print_json_line({"summary": {**counts, "key": retire, "needed": bool(reasons)}})
@@ -272,7 +266,9 @@ def _sum_of(reasons: Mapping[NeedReason, int]) -> str:
     return ", ".join(f"{count} {_NEEDS[reason]}" for reason, count in sorted(reasons.items()))
 
 
-def _counted(listed: Iterable[ListedSegment], advance: Callable[[], None]) -> Iterator[ListedSegment]:
-    for segment in listed:
+def _loaded(bucket: Bucket, scope: Scope, parallel: int, advance: Callable[[], None]) -> Iterator[ListedSegment]:
+    """The segments in scope, listed once the first is asked for; ``advance`` is called for each."""
+    listed = list_in_scope(bucket.store, bucket.prefix, scope)
+    for segment in load_stream(bucket.store, listed, rules=bucket.manifest_rules, parallel=parallel):
         advance()
         yield segment

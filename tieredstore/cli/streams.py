@@ -32,23 +32,12 @@ class ReaderGone(StandardOutputFailed):
     exit_code = 141
 
 
-class StandardOutput(io.RawIOBase):
-    """The bytes of stdout. Its errors are StandardOutputFailed; after the first one nothing is written any more.
+class _Stream(io.RawIOBase):
+    """The bytes of one of the process's streams; the descriptor is None where it was closed when the process began."""
 
-    Not an OSError, which anybody may take for one of the file or the store that he asked for.
-    """
-
-    def __init__(self, descriptor: int | None, on_failure: Callable[[StandardOutputFailed], None]) -> None:
-        """The descriptor is None for a stdout that was closed when the process began."""
+    def __init__(self, descriptor: int | None) -> None:
         super().__init__()
         self._descriptor = descriptor
-        self._on_failure = on_failure
-        self._failure: StandardOutputFailed | None = None
-
-    @property
-    def exit_code(self) -> int:
-        """0 as long as all was written."""
-        return 0 if self._failure is None else self._failure.exit_code
 
     def writable(self) -> bool:
         """It is."""
@@ -56,11 +45,30 @@ class StandardOutput(io.RawIOBase):
 
     def fileno(self) -> int:
         """The descriptor; OSError without one."""
-        return _open_descriptor(self._descriptor)
+        if self._descriptor is None:
+            raise io.UnsupportedOperation("the stream was closed when the process began")
+        return self._descriptor
 
     def isatty(self) -> bool:
         """Whether it is a terminal."""
         return self._descriptor is not None and os.isatty(self._descriptor)
+
+
+class StandardOutput(_Stream):
+    """The bytes of stdout. Its errors are StandardOutputFailed; after the first one nothing is written any more.
+
+    Not an OSError, which anybody may take for one of the file or the store that he asked for.
+    """
+
+    def __init__(self, descriptor: int | None, on_failure: Callable[[StandardOutputFailed], None]) -> None:
+        super().__init__(descriptor)
+        self._on_failure = on_failure
+        self._failure: StandardOutputFailed | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """0 as long as all was written."""
+        return 0 if self._failure is None else self._failure.exit_code
 
     def write(self, data: ReadableBuffer, /) -> int:
         """As much of ``data`` as is taken at once."""
@@ -85,27 +93,13 @@ class StandardOutput(io.RawIOBase):
             raise StandardOutputFailed(f"standard output cannot be written: {error.strerror}") from error
 
 
-class StandardError(io.RawIOBase):
+class StandardError(_Stream):
     """The bytes of stderr. Where it cannot be written they are lost: there is nobody to tell, but by an exit code."""
 
     def __init__(self, descriptor: int | None) -> None:
-        """The descriptor is None for a stderr that was closed when the process began."""
-        super().__init__()
-        self._descriptor = descriptor
+        super().__init__(descriptor)
         self.exit_code = 0
         """0 as long as all was written."""
-
-    def writable(self) -> bool:
-        """It is."""
-        return True
-
-    def fileno(self) -> int:
-        """The descriptor; OSError without one."""
-        return _open_descriptor(self._descriptor)
-
-    def isatty(self) -> bool:
-        """Whether it is a terminal."""
-        return self._descriptor is not None and os.isatty(self._descriptor)
 
     def write(self, data: ReadableBuffer, /) -> int:
         """All of ``data``, as far as that goes."""
@@ -148,12 +142,6 @@ def _occupy_free_descriptors() -> None:
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
         pass
     os.close(descriptor)
-
-
-def _open_descriptor(descriptor: int | None) -> int:
-    if descriptor is None:
-        raise io.UnsupportedOperation("the stream was closed when the process began")
-    return descriptor
 
 
 def _write(descriptor: int, view: memoryview) -> int:

@@ -13,11 +13,11 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Final, overload
+from typing import Final
 
 from tieredstore.errors import InvalidRange, ManifestCorrupt
 from tieredstore.format.base64_text import decode_base64
-from tieredstore.format.chunk_sizes import ChunkSizes, pack_chunk_sizes, unpack_chunk_sizes
+from tieredstore.format.chunk_sizes import ChunkSizes, LazyNumbers, pack_chunk_sizes, unpack_chunk_sizes
 from tieredstore.format.sizes import ENCRYPTION_OVERHEAD
 from tieredstore.limits import MAX_INT32
 from tieredstore.model import ByteRange
@@ -182,10 +182,12 @@ class VariableChunkIndex(ChunkIndex):
         return _VariablePositions(self.stored_sizes())
 
 
-class _VariablePositions(Sequence[int]):
+class _VariablePositions(LazyNumbers):
     """The sums of a list of sizes, known block by block, as far as they were asked for. Safe from several threads."""
 
     __slots__ = ("_sizes", "_starts")
+
+    noun = "position"
 
     def __init__(self, sizes: ChunkSizes) -> None:
         self._sizes = sizes
@@ -195,18 +197,10 @@ class _VariablePositions(Sequence[int]):
     def __len__(self) -> int:
         return self._sizes.length + 1
 
-    @overload
-    def __getitem__(self, item: int) -> int: ...
-    @overload
-    def __getitem__(self, item: slice) -> Sequence[int]: ...
-    def __getitem__(self, item: int | slice) -> int | Sequence[int]:
-        if isinstance(item, slice):
-            return [self[i] for i in range(*item.indices(len(self)))]
-        chunk = item + len(self) if item < 0 else item
-        if not 0 <= chunk < len(self):
-            raise IndexError(f"no position {item} among {len(self)}")
-        block, rest = divmod(chunk, _BLOCK)
-        return self._start_of(block) + self._sizes.sum_of(chunk - rest, chunk)
+    def at(self, index: int) -> int:
+        """Where the chunk begins; the last one is where all end."""
+        block, rest = divmod(index, _BLOCK)
+        return self._start_of(block) + self._sizes.sum_of(index - rest, index)
 
     def __iter__(self) -> Iterator[int]:
         return accumulate(self._sizes, initial=0)
@@ -224,8 +218,10 @@ class _VariablePositions(Sequence[int]):
 
 
 @dataclass(frozen=True, slots=True)
-class _FixedPositions(Sequence[int]):
+class _FixedPositions(LazyNumbers):
     """The stored positions of chunks of one ``size`` and a last one of ``final_size``."""
+
+    noun = "position"
 
     chunk_count: int
     size: int
@@ -234,19 +230,11 @@ class _FixedPositions(Sequence[int]):
     def __len__(self) -> int:
         return self.chunk_count + 1
 
-    @overload
-    def __getitem__(self, item: int) -> int: ...
-    @overload
-    def __getitem__(self, item: slice) -> Sequence[int]: ...
-    def __getitem__(self, item: int | slice) -> int | Sequence[int]:
-        if isinstance(item, slice):
-            return [self[i] for i in range(*item.indices(len(self)))]
-        chunk_id = item + len(self) if item < 0 else item
-        if not 0 <= chunk_id <= self.chunk_count:
-            raise IndexError(f"no position {item} among {len(self)}")
-        if chunk_id and chunk_id == self.chunk_count:
-            return (chunk_id - 1) * self.size + self.final_size
-        return chunk_id * self.size
+    def at(self, index: int) -> int:
+        """Where the chunk begins; the last one is where all end."""
+        if index and index == self.chunk_count:
+            return (index - 1) * self.size + self.final_size
+        return index * self.size
 
 
 def _check_stored_size(stored: int, original: int) -> None:

@@ -14,11 +14,12 @@ size, as base64 text.
 from __future__ import annotations
 
 import sys
+from abc import abstractmethod
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from struct import Struct
-from typing import Final, overload
+from typing import ClassVar, Final, overload
 
 import zstandard
 
@@ -35,12 +36,39 @@ _LEVEL: Final = 3  # the plugin's; any level is read
 _BLOCK: Final = 4096  # so many sizes are numbers at once where all are looked at
 
 
+class LazyNumbers(Sequence[int]):
+    """Numbers that are worked out when they are asked for: :meth:`at` gives the one at an index that is there."""
+
+    __slots__ = ()
+
+    noun: ClassVar[str]
+    """What one of them is called in an error."""
+
+    @abstractmethod
+    def at(self, index: int) -> int:
+        """The number at ``index``, which is 0 or more and below the length."""
+
+    @overload
+    def __getitem__(self, item: int) -> int: ...
+    @overload
+    def __getitem__(self, item: slice) -> Sequence[int]: ...
+    def __getitem__(self, item: int | slice) -> int | Sequence[int]:
+        if isinstance(item, slice):
+            return [self.at(index) for index in range(*item.indices(len(self)))]
+        index = item + len(self) if item < 0 else item
+        if not 0 <= index < len(self):
+            raise IndexError(f"no {self.noun} {item} among {len(self)}")
+        return self.at(index)
+
+
 @dataclass(frozen=True, slots=True)
-class ChunkSizes(Sequence[int]):
+class ChunkSizes(LazyNumbers):
     """A list of sizes that stays in its binary form: a size becomes a number when it is asked for.
 
     A manifest of a kilobyte can list ten million sizes, which as numbers would take hundreds of megabytes.
     """
+
+    noun = "size"
 
     length: int
     base: int
@@ -51,17 +79,9 @@ class ChunkSizes(Sequence[int]):
     def __len__(self) -> int:
         return self.length
 
-    @overload
-    def __getitem__(self, item: int) -> int: ...
-    @overload
-    def __getitem__(self, item: slice) -> Sequence[int]: ...
-    def __getitem__(self, item: int | slice) -> int | Sequence[int]:
-        if isinstance(item, slice):
-            return [self[chunk] for chunk in range(*item.indices(self.length))]
-        chunk = item + self.length if item < 0 else item
-        if not 0 <= chunk < self.length:
-            raise IndexError(f"no size {item} among {self.length}")
-        return self.sum_of(chunk, chunk + 1)
+    def at(self, index: int) -> int:
+        """One size."""
+        return self.sum_of(index, index + 1)
 
     def __iter__(self) -> Iterator[int]:
         for block in self._blocks():

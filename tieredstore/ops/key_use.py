@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from tieredstore.backends.base import ObjectStore
-from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.catalog.stored import StoredSegment
 from tieredstore.errors import CorruptData
-from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
-from tieredstore.ops.listing import ListedSegment, SegmentTotals, load_stream
-from tieredstore.process.parallel import READERS
+from tieredstore.ops.listing import ListedSegment, SegmentTotals
 
 
 def key_totals(listed: Iterable[ListedSegment]) -> Mapping[str | None, SegmentTotals]:
@@ -54,25 +51,15 @@ class KeyNeed:
     detail: str = ""
 
 
-def needs_of(
-    store: ObjectStore,
-    prefix: str,
-    listed: Iterable[SegmentObjects],
-    key_id: str,
-    *,
-    advance: Callable[[], None] = lambda: None,
-    rules: ManifestRules = DEFAULT_RULES,
-    parallel: int = READERS,
-) -> Iterator[KeyNeed]:
+def needs_of(store: ObjectStore, prefix: str, listed: Iterable[ListedSegment], key_id: str) -> Iterator[KeyNeed]:
     """All that needs the pair ``key_id``, or may: nothing of it is left if the pair can be retired.
 
-    ``advance`` is called for each segment. Unfinished writes are looked for before the segments are listed: one that
-    is committed in between is listed then.
+    Unfinished writes are looked for before anything is taken from ``listed``, which is a listing that begins then: a
+    write that is committed in between is listed.
     """
     for write in store.abandoned_writes(prefix):
         yield KeyNeed(write.key, NeedReason.UNFINISHED)
-    for segment in load_stream(store, listed, rules=rules, parallel=parallel):
-        advance()
+    for segment in listed:
         path = segment.objects.main_path
         if isinstance(segment.loaded, CorruptData):
             yield KeyNeed(path, NeedReason.DAMAGED, str(segment.loaded))

@@ -10,16 +10,17 @@ from collections.abc import Iterable, Iterator
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.catalog.listing import SegmentObjects
-from tieredstore.catalog.stored import MAX_MANIFESTS_IN_FLIGHT, known_segment, manifest_size
+from tieredstore.catalog.stored import MAX_MANIFESTS_IN_FLIGHT, known_segment, manifest_info, manifest_size
 from tieredstore.errors import CorruptData, ObjectNotFound, PreconditionFailed, UnknownKey, WrongKey
 from tieredstore.format.data_key_field import with_data_key
 from tieredstore.format.keys import Suffix
-from tieredstore.format.manifest import MAX_MANIFEST_SIZE, SegmentManifest, WrappedDataKey
+from tieredstore.format.manifest import WrappedDataKey
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 from tieredstore.ops.conditions import require_conditional_writes
 from tieredstore.ops.rotation_steps import RotationOutcome, RotationStep
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.remote.manifest_object import parse_manifest, read_manifest_text
 from tieredstore.transform.keyring import KeyRing
 
 _LOOKS = 2
@@ -68,9 +69,8 @@ class _Rotation:
 
     def rotate(self, objects: SegmentObjects) -> RotationStep:
         """One segment."""
-        info = objects.find(Suffix.MANIFEST)
-        etag = None if info is None else info.etag
         name = f"{objects.main_path}.{Suffix.MANIFEST.value}"
+        etag = manifest_info(objects).etag
         for _ in range(_LOOKS):
             try:
                 return self._rotate_once(objects, name, etag)
@@ -81,28 +81,25 @@ class _Rotation:
         return RotationStep(objects, RotationOutcome.CHANGED, reason=f"{name} is being changed by somebody else")
 
     def _rotate_once(self, objects: SegmentObjects, name: str, etag: str | None) -> RotationStep:
-        info = objects.find(Suffix.MANIFEST)
-        assert info is not None
+        key = manifest_info(objects).key
         if etag is None:
             # Before the content: whatever is written in between, the replacement then fails.
-            etag = self._store.head(info.key).etag
-        raw = self._store.get_small(info.key, MAX_MANIFEST_SIZE)
-        if raw is None:
-            reason = f"{name} is damaged: it has more than {MAX_MANIFEST_SIZE} bytes, which no manifest has"
-            return RotationStep(objects, RotationOutcome.DAMAGED, reason=reason)
-        wrapped = None
+            etag = self._store.head(key).etag
         try:
-            wrapped = SegmentManifest.from_bytes(raw, known_segment(objects), self._rules).encryption
-            if wrapped is None:
-                return RotationStep(objects, RotationOutcome.PLAIN)
-            if wrapped.key_id == self._key_ring.active_id:
-                return RotationStep(objects, RotationOutcome.ACTIVE, wrapped.key_id)
+            raw = read_manifest_text(self._store, key, name)
+            wrapped = parse_manifest(raw, name, known_segment(objects), self._rules).encryption
+        except CorruptData as error:
+            return RotationStep(objects, RotationOutcome.DAMAGED, reason=str(error))
+        if wrapped is None:
+            return RotationStep(objects, RotationOutcome.PLAIN)
+        if wrapped.key_id == self._key_ring.active_id:
+            return RotationStep(objects, RotationOutcome.ACTIVE, wrapped.key_id)
+        try:
             changed = with_data_key(raw, self._key_ring.active_id, self._rewrapped(wrapped), self._rules)
         except (UnknownKey, WrongKey, CorruptData) as error:
-            key_id = None if wrapped is None else wrapped.key_id
-            return RotationStep(objects, _left_alone(error), key_id, f"{name}: {error}")
+            return RotationStep(objects, _left_alone(error), wrapped.key_id, f"{name}: {error}")
         if not self._dry_run:
-            self._replace(info.key, changed, etag)
+            self._replace(key, changed, etag)
         return RotationStep(objects, RotationOutcome.ROTATED, wrapped.key_id)
 
     def _rewrapped(self, old: WrappedDataKey) -> bytes:

@@ -26,14 +26,25 @@ def rules_of(settings: Settings) -> ManifestRules:
 def read_manifest(
     store: ObjectStore, key: str, shown: str, known: KnownSegment, rules: ManifestRules
 ) -> SegmentManifest:
-    """The manifest under ``key``, by one request: all who read one come through here.
+    """The manifest under ``key``, by one request: the errors are those of the two functions below.
 
-    ObjectNotFound; ManifestCorrupt, naming it as ``shown``; SegmentCorrupt if it is not that of the ``known`` segment,
-    or breaks the ``rules``. An object with more bytes than any manifest is not read.
+    All who read one come through here, or take its text in between.
     """
+    return parse_manifest(read_manifest_text(store, key, shown), shown, known, rules)
+
+
+def read_manifest_text(store: ObjectStore, key: str, shown: str) -> bytes:
+    """The manifest as it is stored, by one request. ObjectNotFound; ManifestCorrupt, naming it as ``shown``, for an
+    object with more bytes than any manifest, which is not read."""
     raw = store.get_small(key, MAX_MANIFEST_SIZE)
     if raw is None:
         raise ManifestCorrupt(f"{shown} is damaged: it has more than {MAX_MANIFEST_SIZE} bytes, which no manifest has")
+    return raw
+
+
+def parse_manifest(raw: bytes, shown: str, known: KnownSegment, rules: ManifestRules) -> SegmentManifest:
+    """What the text says. ManifestCorrupt, naming it as ``shown``; SegmentCorrupt if it is not that of the ``known``
+    segment, or breaks the ``rules``."""
     try:
         return SegmentManifest.from_bytes(raw, known, rules)
     except ManifestCorrupt as error:
