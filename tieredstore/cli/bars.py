@@ -20,7 +20,7 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
-from tieredstore.cli.output import plain
+from tieredstore.cli.tables import plain
 from tieredstore.process.interruption import at_sudden_end
 
 BarParts: TypeAlias = tuple[Callable[[int], None], Callable[[str], None]]

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, Final
 import typer
 
 from tieredstore.cli.decoded_indexes import Row, decoded_rows
-from tieredstore.cli.output import iso_utc, plain, table_of_rows
+from tieredstore.cli.output import iso_utc, table_of_rows
 from tieredstore.cli.record_rows import SHOWN, arrow_module, header_line, json_lines, text_lines
+from tieredstore.cli.tables import plain
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.batches import BatchHeader, read_batch_headers
 from tieredstore.model import IndexType

@@ -1,8 +1,13 @@
-"""What commands write: JSON, tables, sentences, numbers for a person."""
+"""What commands write: JSON, tables, sentences, numbers for a person.
+
+Numbers look the same wherever they are shown. For a person: ``human_bytes`` (in ``model``: ``1.5 MiB``),
+``human_rate`` (``12.0 MiB/s``), ``human_count`` (``1,234``), ``human_time`` (``2026-01-01 00:00:13``, UTC),
+``human_ratio`` (``3.47``), and ``-`` for what is not known. For scripts: bytes and milliseconds as they are,
+``iso_utc``, ``ratio_of``, and null.
+"""
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 import sys
@@ -10,11 +15,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
 
+from tieredstore.cli.tables import ColumnLike, number, plain, table_lines
+from tieredstore.model import human_bytes
+
 JsonValue: TypeAlias = "Mapping[str, JsonValue] | Sequence[JsonValue] | str | int | float | bool | None"
 """What can be printed as JSON."""
 
 _MAX_TIME_MS: Final = 253_402_300_799_999  # the end of the year 9999, the last that ISO 8601 has four digits for
-_WIDTH_OF_A_PIPE: Final = 240
+_SAMPLE: Final = 200
 
 
 def json_text(value: JsonValue) -> str:
@@ -54,42 +62,37 @@ def complain(sentence: str) -> None:
     sys.stderr.flush()
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, total: bool = False) -> None:
-    """A table on stdout. A column whose name starts with ``>`` is aligned to the right; ``total`` parts the last row.
+def print_table(
+    columns: Sequence[ColumnLike], rows: Iterable[Sequence[str]], *, total: bool = False, wide: bool = False
+) -> None:
+    """A table on stdout, of columns as :mod:`tieredstore.cli.tables` makes them; ``total`` parts the last row.
 
-    On a terminal it fits the width; in a pipe nothing is cut.
+    On a terminal each row is one line; in a pipe nothing is cut. ``wide`` shows all columns, and cuts nothing.
     """
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else _WIDTH_OF_A_PIPE
-    sys.stdout.write(_table_text(columns, rows, width, total=total))
+    _write_lines(table_lines(columns, rows, width=terminal_width(), is_wide=wide, total=total))
 
 
-def table_of_rows(rows: Sequence[Mapping[str, JsonValue]]) -> str:
+def print_growing_table(columns: Sequence[ColumnLike], rows: Iterable[Sequence[str]], *, wide: bool = False) -> None:
+    """A table on stdout of rows that may be millions: the first ones decide how wide each column is."""
+    _write_lines(table_lines(columns, rows, width=terminal_width(), is_wide=wide, sample=_SAMPLE))
+
+
+def _write_lines(lines: Iterable[str]) -> None:
+    sys.stdout.writelines(line + "\n" for line in lines)
+
+
+def terminal_width() -> int | None:
+    """How many cells a line of stdout has; None where it is no terminal and nothing is cut."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def table_of_rows(rows: Sequence[Mapping[str, JsonValue]], *, width: int | None = None) -> str:
     """Rows of the same fields as the text of a table, or a line that says there are none."""
     if not rows:
         return "no entries\n"
-    columns = [f">{name.upper().replace('_', ' ')}" for name in rows[0]]
-    return _table_text(columns, ([str(cell) for cell in row.values()] for row in rows), _WIDTH_OF_A_PIPE)
-
-
-def _table_text(columns: Sequence[str], rows: Iterable[Sequence[str]], width: int, *, total: bool = False) -> str:
-    from rich import box  # noqa: PLC0415  a tenth of a second, and JSON needs none of it
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for column in columns:
-        table.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold")
-    lines = [[plain(cell) for cell in row] for row in rows]
-    for number, line in enumerate(lines):
-        table.add_row(*line, end_section=total and number == len(lines) - 2)
-    text = io.StringIO()
-    Console(file=text, width=width, markup=False, highlight=False, color_system=None).print(table)
-    return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
-
-
-def plain(text: str) -> str:
-    """``text`` without control characters: names come from a store, and a terminal would obey them."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+    columns = [number(name.upper().replace("_", " ")) for name in rows[0]]
+    cells = (["-" if cell is None else str(cell) for cell in row.values()] for row in rows)
+    return "".join(line + "\n" for line in table_lines(columns, cells, width=width))
 
 
 def iso_utc(timestamp_ms: int | None) -> str | None:
@@ -101,7 +104,7 @@ def iso_utc(timestamp_ms: int | None) -> str | None:
 
 
 def ratio_of(original: int, stored: int) -> float | None:
-    """How many original bytes one stored byte holds; None if nothing is stored."""
+    """How many bytes of log one stored byte holds, those of indexes and manifest counted; None if nothing is stored."""
     return round(original / stored, 4) if stored else None
 
 
@@ -112,5 +115,16 @@ def human_ratio(original: int, stored: int) -> str:
 
 
 def human_rate(count: int, seconds: float) -> str:
-    """``count`` bytes in ``seconds``, as MB/s."""
-    return f"{count / max(seconds, 1e-9) / 1e6:.0f} MB/s"
+    """``count`` bytes in ``seconds``: ``12.0 MiB/s``."""
+    return f"{human_bytes(round(count / max(seconds, 1e-9)))}/s"
+
+
+def human_count(count: int) -> str:
+    """A number of things in a sentence: ``1,234``. Offsets are typed again, and stay as they are."""
+    return f"{count:,}"
+
+
+def human_time(timestamp_ms: int | None) -> str:
+    """A Kafka timestamp to the second, in UTC: ``2026-01-01 00:00:13``; ``-`` where it is not known or not a date."""
+    text = iso_utc(timestamp_ms)
+    return "-" if text is None else text[:19].replace("T", " ")

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from tieredstore.cli.output import iso_utc, plain
+from tieredstore.cli.output import iso_utc
+from tieredstore.cli.tables import plain
 from tieredstore.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -1,0 +1,189 @@
+"""Tables that fit: on a terminal each row is one line, in a pipe nothing is cut. Draws nothing: lines come out.
+
+A column is made by what it holds::
+
+    columns = [text("TOPIC"), number("SIZE", rank=1), word("LAST RECORD"), word("TOPIC ID", rank=WIDE)]
+
+``number`` and ``word`` (a time, an id, a word of ours) are never cut; ``text`` (what others named or wrote) is cut with
+``…`` where the terminal is too narrow. Where that is not enough, columns with a rank are left out, the greatest rank
+first, those of the same rank from the right; ``--wide`` shows all of them. A name alone stands for ``text``, and
+``>NAME`` for ``number``.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+GAP: Final = "  "
+"""What parts two columns."""
+
+WIDE: Final = 100
+"""The rank of columns that only ``--wide`` shows, in a pipe too."""
+
+_LEAST: Final = 8
+_ELLIPSIS: Final = "…"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column. ``least`` is how narrow it may become, in cells; None: it is never cut."""
+
+    name: str
+    is_right: bool = False
+    least: int | None = None
+    rank: int = 0
+
+
+ColumnLike: TypeAlias = Column | str
+Row: TypeAlias = Sequence[str]
+
+
+def number(name: str, *, rank: int = 0) -> Column:
+    """Numbers, sizes, ratios: aligned to the right, never cut."""
+    return Column(name, is_right=True, rank=rank)
+
+
+def word(name: str, *, rank: int = 0) -> Column:
+    """Ids, times, words of ours: never cut."""
+    return Column(name, rank=rank)
+
+
+def text(name: str, *, rank: int = 0, least: int = _LEAST) -> Column:
+    """Names and sentences: cut where the terminal is too narrow, down to ``least`` cells."""
+    return Column(name, least=least, rank=rank)
+
+
+def table_lines(
+    columns: Sequence[ColumnLike],
+    rows: Iterable[Row],
+    *,
+    width: int | None = None,
+    is_wide: bool = False,
+    total: bool = False,
+    sample: int | None = None,
+) -> Iterator[str]:
+    """The lines of a table, without line ends: names, a rule, rows; ``total`` parts the last row from the others.
+
+    ``width`` is the terminal's; None for a pipe. With ``sample`` the first so many rows decide how wide each column is,
+    and rows are taken one by one; else they are all taken first.
+    """
+    made = [_column(column) for column in columns]
+    ahead = iter(rows)
+    first: list[Row] = [[*map(plain, row)] for row in itertools.islice(ahead, sample)]
+    width = None if is_wide else width
+    needed = [max(map(cell_count, (made[at].name, *cells))) for at, cells in enumerate(_by_column(made, first))]
+    shown = [at for at in _fitting(made, needed, width) if is_wide or made[at].rank < WIDE]
+    layout = _Layout([made[at] for at in shown], _widths(made, needed, shown, width), width)
+    yield layout.line([column.name for column in layout.columns])
+    rule = "─" * min(sum(layout.widths) + len(GAP) * (len(shown) - 1), width or 1 << 30)
+    yield rule
+    for place, row in enumerate(first, 1):
+        if total and place == len(first):
+            yield rule
+        yield layout.line([row[at] for at in shown])
+    for row in ahead:
+        yield layout.line([plain(row[at]) for at in shown])
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    columns: Sequence[Column]
+    widths: Sequence[int]
+    width: int | None
+
+    def line(self, cells: Sequence[str]) -> str:
+        """One row; a last column of text has the rest of the line, however long its name and its first cells were."""
+        *others, (last, end, end_width) = zip(cells, self.columns, self.widths, strict=True)
+        padded = [_padded(self._cut(cell, column, width), width, column) for cell, column, width in others]
+        line = GAP.join([*padded, _padded(last, end_width, end)]).rstrip()
+        return line if self.width is None else cut(line, self.width)
+
+    def _cut(self, cell: str, column: Column, width: int) -> str:
+        return cell if self.width is None or column.least is None else cut(cell, width)
+
+
+def plain(words: str) -> str:
+    """``words`` without control characters: names come from a store, and a terminal would obey them."""
+    if words.isprintable():
+        return words
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in words)
+
+
+def cut(words: str, width: int) -> str:
+    """``words`` in at most ``width`` cells of a terminal; what is cut off leaves a ``…``."""
+    if words.isascii():
+        return words if len(words) <= width else words[: max(width - 1, 0)] + _ELLIPSIS[:width]
+    end = kept = 0
+    for at, character in enumerate(words):
+        end += _cells_of(character)
+        if end > width:
+            return words[:kept] + _ELLIPSIS[:width]
+        if end < width:
+            kept = at + 1
+    return words
+
+
+def cell_count(words: str) -> int:
+    """How many cells of a terminal ``words`` take: most characters one, those of East Asia two, accents none."""
+    return len(words) if words.isascii() else sum(map(_cells_of, words))
+
+
+def _cells_of(character: str) -> int:
+    if unicodedata.combining(character) or unicodedata.category(character) in ("Mn", "Me", "Cf"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def _padded(words: str, width: int, column: Column) -> str:
+    padding = " " * (width - cell_count(words))
+    return padding + words if column.is_right else words + padding
+
+
+def _column(column: ColumnLike) -> Column:
+    if isinstance(column, Column):
+        return column
+    return number(column[1:]) if column.startswith(">") else text(column)
+
+
+def _by_column(columns: Sequence[Column], rows: Sequence[Row]) -> Iterator[Row]:
+    return zip(*rows, strict=True) if rows else iter([()] * len(columns))
+
+
+def _fitting(columns: Sequence[Column], needed: Sequence[int], width: int | None) -> list[int]:
+    """The places of the columns that fit, each as narrow as it may become."""
+    shown = list(range(len(columns)))
+    if width is None:
+        return shown
+    shown = [at for at in shown if columns[at].rank < WIDE]
+    dropped = sorted((at for at in shown if columns[at].rank), key=lambda at: (columns[at].rank, at))
+    while (
+        dropped
+        and len(shown) > 1
+        and sum(_least(columns[at], needed[at]) for at in shown) + len(GAP) * (len(shown) - 1) > width
+    ):
+        shown.remove(dropped.pop())
+    return shown
+
+
+def _least(column: Column, needed: int) -> int:
+    return needed if column.least is None else min(column.least, needed)
+
+
+def _widths(columns: Sequence[Column], needed: Sequence[int], shown: Sequence[int], width: int | None) -> list[int]:
+    """How wide each shown column becomes: what is too much is taken from the widest that may be cut."""
+    least = [_least(columns[at], needed[at]) for at in shown]
+    most = [needed[at] for at in shown]
+    if width is None:
+        return most
+    room = width - len(GAP) * (len(shown) - 1)
+
+    def capped(cap: int) -> list[int]:
+        return [max(low, min(high, cap)) for low, high in zip(least, most, strict=True)]
+
+    # The widest cap under which all fit: the capped widths only grow with it.
+    return capped(bisect.bisect_right(range(max(most) + 1), room, key=lambda cap: sum(capped(cap))) - 1)
