@@ -140,18 +140,23 @@ def test_offsets_json_has_one_row_for_each_partition(case: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (("cat", "-c", TXN[1], "nothing"), 3, "nothing"),
-        (("cat", *TXN, "--partition", 7), 3, "txn"),
+        (("cat", "-c", TXN[1], "Txm"), 3, "tieredstore: there is no topic 'Txm' in the bucket; did you mean 'txn'?\n"),
+        (("cat", "-c", TXN[1], "txn-0"), 3, "there is no topic 'txn-0' in the bucket; did you mean 'txn'?"),
+        (("cat", *TXN, "--partition", 7), 3, "tieredstore: topic 'txn' has no partition 7 in the bucket: it has 0\n"),
+        (("ls", "-c", TXN[1], "txm"), 3, "tieredstore: there is no topic 'txm' in the bucket; did you mean 'txn'?\n"),
+        (("ls", "-c", TXN[1], "txm", "--json"), 3, "there is no topic 'txm' in the bucket; did you mean 'txn'?"),
+        (("ls", *TXN, 7), 3, "tieredstore: topic 'txn' has no partition 7 in the bucket: it has 0\n"),
         (("cat", *TXN, "--from", "yesterday"), 2, "neither an offset nor a time"),
         (("cat", *TXN, "--from", 9, "--to", 3), 2, "ends before it begins"),
         (("cat", *TXN, "--isolation", "serializable"), 2, "serializable"),
         (("cat", *TXN, "--topic-id", "x"), 2, "uuid"),
-        (("offsets", "-c", TXN[1], "nothing"), 3, "nothing"),
+        (("offsets", "-c", TXN[1], "tx"), 3, "there is no topic 'tx' in the bucket; did you mean 'txn'?"),
+        (("offsets", "-c", TXN[1], "nothing"), 3, "there is no topic 'nothing' in the bucket; check the name and key."),
     ],
 )
 def test_what_cannot_be_shown_is_said_in_a_sentence(arguments: tuple[object, ...], code: int, words: str) -> None:
     done = tieredstore(*arguments)
-    assert done.code == code
+    assert (done.code, done.stdout) == (code, b"")
     assert words in done.stderr
     assert "Traceback" not in done.stderr
 

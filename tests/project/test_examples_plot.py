@@ -78,7 +78,7 @@ def test_a_topic_that_is_not_there_is_said_in_one_sentence(
     with pytest.raises(SystemExit) as ended:
         topic_by_minute.main()
     assert isinstance(ended.value.code, str)  # which Python prints, and exits with 1
-    assert "there is no nope in the bucket" in ended.value.code
+    assert "there is no topic 'nope' in the bucket" in ended.value.code
     assert "Traceback" not in ended.value.code
     assert not output.exists()
 

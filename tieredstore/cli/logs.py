@@ -99,7 +99,7 @@ def _snapshot(source: SegmentSource, query: LogQuery) -> LogSnapshot:
     snapshot: LogSnapshot = arrow_module("tieredstore.partitions").LogSnapshot.take(source, query)
     for problem in snapshot.problems:
         complain(problem)
-    snapshot.check_selected(query)
+    snapshot.check_selected(query, source)
     return snapshot
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Final
 
 import typer
 
-from tieredstore.catalog import StoredSegment, list_segments
+from tieredstore.catalog import SegmentObjects, StoredSegment, list_segments
+from tieredstore.catalog.absence import absence
 from tieredstore.cli.arguments import Json, SettingsPath, StoreUrl, TopicId
 from tieredstore.cli.opened import opened
 from tieredstore.cli.output import (
@@ -23,6 +24,7 @@ from tieredstore.cli.output import (
 )
 from tieredstore.errors import CorruptData, excerpt
 from tieredstore.model import TopicIdPartition, Uuid, human_bytes
+from tieredstore.ops.bucket import Bucket
 from tieredstore.ops.listing import HeldOffsets, ListedSegment, SegmentTotals, load_listing
 
 _HOLE: Final = "(hole)"
@@ -50,6 +52,9 @@ def ls(
     incarnation = None if topic_id is None else Uuid.parse(topic_id)
     with opened(settings, store) as bucket:
         objects = list_segments(bucket.store, bucket.prefix, topic=topic, topic_id=incarnation, partition=partition)
+        if topic is not None:
+            # Of nothing in particular an empty store has none; a name that is not there was mistyped.
+            objects = at_least_one(objects, bucket, {topic: [] if partition is None else [partition]}, incarnation)
         damage: list[CorruptData] = []
         listed = _noting(damage, load_listing(bucket.store, objects, bucket.manifest_rules))
         if as_json:
@@ -60,6 +65,16 @@ def ls(
             _print_segments(listed)
     if damage:
         raise typer.Exit(CorruptData.exit_code)
+
+
+def at_least_one(
+    listed: Iterator[SegmentObjects], bucket: Bucket, wanted: Mapping[str, Sequence[int]], topic_id: Uuid | None
+) -> Iterator[SegmentObjects]:
+    """``listed``, if there is anything; ResourceNotFound says what of the ``wanted`` topics is not there."""
+    first = next(listed, None)
+    if first is None:
+        raise absence(bucket.store, bucket.prefix, wanted, topic_id=topic_id)
+    return itertools.chain([first], listed)
 
 
 def segment_row(segment: ListedSegment) -> dict[str, JsonValue]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from tieredstore.catalog import Catalog, Lineage, load_catalog
+from tieredstore.catalog.absence import absence
 from tieredstore.cli.arguments import Json, SettingsPath, StoreUrl, Topic, TopicId
 from tieredstore.cli.live_client import BootstrapServer, KafkaConfig, KafkaProperties, client_properties
 from tieredstore.cli.logs import ACCEPT_LOSS, LogRequest, records_across_seam, records_as_they_come
@@ -98,6 +99,8 @@ def cat(
         catalog, incarnation = _catalog(manager, topic, partition, topic_id)
         reader: RecordReader = records.RecordReader(manager, catalog, chosen)
         partitions = _partitions(catalog, topic, incarnation, data_loss) if partition is None else (partition,)
+        if isinstance(first, int) and isinstance(last, int) and first > last:
+            raise ConfigError(f"there are no offsets from {first} up to {last}: the window ends before it begins")
         if not as_json:
             sys.stdout.write(header_line())
         for number in partitions:
@@ -174,6 +177,9 @@ def _catalog(
     """The topic's catalog and the incarnation meant; segments of it that do not count are told of on stderr."""
     wanted = None if topic_id is None else Uuid.parse(topic_id)
     catalog = load_catalog(manager, topic=topic, topic_id=wanted, partition=partition)
+    if not catalog.lives and not catalog.problems:
+        asked = [] if partition is None else [partition]
+        raise absence(manager.store, manager.layout.prefix, {topic: asked}, topic_id=wanted)
     incarnation = catalog.incarnation(topic, wanted).topic_id
     for problem in catalog.problems:
         if problem.segment_id.topic_id_partition.topic_id == incarnation:

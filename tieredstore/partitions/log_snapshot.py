@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tieredstore.catalog.absence import absence
 from tieredstore.catalog.problems import Problem
-from tieredstore.errors import ResourceNotFound
 from tieredstore.model import TopicPartition
 from tieredstore.partitions.log_survey import LogSurvey
 from tieredstore.partitions.partition_log import PartitionLog
-from tieredstore.partitions.selections import Assign, named_topics
+from tieredstore.partitions.selections import Assign, Selection, named_topics
 
 if TYPE_CHECKING:
     from tieredstore.catalog.catalog_file import CatalogFile
@@ -67,16 +67,34 @@ class LogSnapshot:
         """How many bytes of a partition's log the offsets (half-open) take, about."""
         return self.logs[where].bytes_between(start, stop)
 
-    def check_selected(self, query: LogQuery) -> None:
-        """ResourceNotFound if a topic or partition that the query names is not there."""
-        selection = query.selection
-        if isinstance(selection, Assign):
-            missing = [
-                f"{topic}-{number}" for topic, number in selection.partitions if (topic, number) not in self.logs
-            ]
-        else:
-            topics = {topic for topic, _ in self.logs}
-            missing = [topic for topic in named_topics(selection) or () if topic not in topics]
+    def check_selected(self, query: LogQuery, source: SegmentSource) -> None:
+        """ResourceNotFound if a topic or partition that the query names is not there.
+
+        Only then ``source`` is asked, and the broker: the error names what is like it.
+        """
+        missing = self._missing(query.selection)
         if missing:
-            searched = "in the bucket" if query.client is None else "in the bucket or on the broker"
-            raise ResourceNotFound(f"there is no {', '.join(missing)} {searched}; check the names and key.prefix")
+            raise absence(
+                source.store, source.layout.prefix, missing,
+                topic_id=query.topic_ids.get(next(iter(missing))) if len(missing) == 1 else None,
+                live=_live_partitions(query, missing),
+            )  # fmt: skip
+
+    def _missing(self, selection: Selection) -> dict[str, list[int]]:
+        """The topics that are not there, with the partitions of them that were asked for."""
+        topics = {topic for topic, _ in self.logs}
+        if not isinstance(selection, Assign):
+            return {topic: [] for topic in named_topics(selection) or () if topic not in topics}
+        missing: dict[str, list[int]] = {}
+        for topic, number in selection.partitions:
+            if (topic, number) not in self.logs:
+                missing.setdefault(topic, []).append(number)
+        return missing
+
+
+def _live_partitions(query: LogQuery, topics: Iterable[str]) -> dict[str, tuple[int, ...]] | None:
+    cluster = query.open_cluster()
+    if cluster is None:
+        return None
+    with cluster:
+        return {name: live.partitions for name, live in cluster.describe(topics).items()}

@@ -208,6 +208,6 @@ def test_settings_that_lead_nowhere_or_to_another_bucket(bucket: Bucket, tmp_pat
     assert str(tmp_path / "elsewhere") in str(missing)
     (tmp_path / "empty").mkdir()
     empty = error_of(options_of(bucket, **{"storage.root": str(tmp_path / "empty")}))
-    assert "there is no orders in the bucket; check the names and key.prefix" in str(empty)
+    assert "there is no topic 'orders' in the bucket; check the name and key.prefix" in str(empty)
     prefixed = error_of(options_of(bucket, **{"key.prefix": "other/"}))
-    assert "check the names and key.prefix" in str(prefixed)
+    assert "check the name and key.prefix" in str(prefixed)

@@ -240,7 +240,7 @@ def test_a_broker_that_is_behind_the_bucket(
 def test_a_topic_that_neither_has(tiered: TieredTopic) -> None:
     error = error_of(options_of(tiered) | {"subscribe": f"{tiered.topic},nowhere"})
     assert isinstance(error, ResourceNotFound)
-    assert "there is no nowhere in the bucket or on the broker" in str(error)
+    assert "there is no topic 'nowhere' in the bucket or on the broker" in str(error)
 
 
 def test_a_broker_that_is_not_there(tiered: TieredTopic) -> None:

@@ -51,7 +51,7 @@ class BatchReader(DataSourceReader):
         for problem in snapshot.problems:
             _logger.warning("%s", problem)
         check_readable(snapshot, query, {})
-        snapshot.check_selected(query)
+        snapshot.check_selected(query, manager)
         windows = offset_windows(
             snapshot, query, options.starting, options.ending, if_too_late=options.timestamp_strategy
         )

@@ -62,7 +62,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with one_sentence():
             snapshot = self._logs.current()
             try:
-                snapshot.check_selected(self._query)
+                snapshot.check_selected(self._query, manager_of(self._options.store))
             except ResourceNotFound as error:
                 # No error as for a batch: topics may be made after the stream that reads them has started.
                 _logger.warning("%s; a stream waits for them", error)

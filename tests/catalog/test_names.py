@@ -1,0 +1,134 @@
+"""Names of topics and partitions, by few requests; and what is said of those that are not there."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tieredstore.backends.base import ObjectInfo
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.catalog.absence import absence, ranges
+from tieredstore.catalog.names import base_offsets, partition_numbers, topic_names
+from tieredstore.format.keys import Suffix, object_key
+from tieredstore.model import Uuid
+
+PREFIX = "tiered/"
+IDS = [Uuid(bytes([number]) * 16) for number in range(1, 9)]
+
+
+class PagedStore(MemoryObjectStore):
+    """Counts pages of a thousand keys, which are the requests of a listing."""
+
+    pages = 0
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        for number, info in enumerate(super().list(prefix, start_after)):
+            self.pages += number % 1000 == 0
+            yield info
+
+
+def add(store: MemoryObjectStore, topic: str, partition: int, offsets: Iterable[int], topic_id: Uuid = IDS[0]) -> None:
+    for offset in offsets:
+        path = f"{topic}-{topic_id}/{partition}/{offset:020d}-{Uuid(random.Random(offset).randbytes(16))}"
+        for suffix in Suffix:
+            store.put(object_key(PREFIX, path, suffix), b"")
+
+
+@pytest.fixture(scope="module")
+def large() -> PagedStore:
+    """A topic of 1,500 segments in each of two partitions, and smaller ones around it and within its name."""
+    store = PagedStore()
+    add(store, "orders", 0, range(1500))
+    add(store, "orders", 10, range(1500))
+    add(store, "orders", 2, range(3), IDS[1])
+    for topic in ("a", "orders-2", "orders.old", "payments", "zz"):
+        add(store, topic, 0, range(2))
+    store.put(f"{PREFIX}orders-{IDS[0]}/0/notes.txt", b"")
+    store.put("another/place", b"")
+    return store
+
+
+def test_a_large_topic_is_passed_over(large: PagedStore) -> None:
+    large.pages = 0
+    assert topic_names(large, PREFIX) == ["a", "orders", "orders-2", "orders.old", "payments", "zz"]
+    # 9,000 keys of one topic, and a page on its first thousand and one on what follows it.
+    assert large.pages <= 3
+    large.pages = 0
+    assert partition_numbers(large, PREFIX, "orders") == {IDS[0]: [0, 10], IDS[1]: [2]}
+    assert large.pages <= 5
+
+
+def test_base_offsets_are_those_of_one_partition(large: PagedStore) -> None:
+    assert base_offsets(large, PREFIX, "orders", 2, most=10) == [0, 1, 2]
+    assert base_offsets(large, PREFIX, "orders", 10, most=7) == list(range(7))
+    assert base_offsets(large, PREFIX, "orders", 1, most=7) == []
+
+
+def test_time_ends_the_look(large: PagedStore) -> None:
+    assert topic_names(large, PREFIX, until=time.monotonic() - 1) == []
+    assert partition_numbers(large, PREFIX, "orders", until=time.monotonic() - 1) == {}
+
+
+@given(
+    st.dictionaries(
+        st.tuples(st.text("ab-.0/", min_size=1, max_size=4).filter(lambda name: "/" not in name), st.integers(0, 2)),
+        st.sets(st.integers(0, 11), min_size=1),
+        max_size=6,
+    )
+)
+def test_names_are_those_that_were_stored(stored: dict[tuple[str, int], set[int]]) -> None:
+    store = MemoryObjectStore()
+    for (topic, life), partitions in stored.items():
+        for partition in partitions:
+            add(store, topic, partition, [5], IDS[life])
+    assert topic_names(store, PREFIX) == sorted({topic for topic, _ in stored})
+    for topic in {topic for topic, _ in stored} | {"nobody"}:
+        own = {IDS[life]: sorted(numbers) for (name, life), numbers in stored.items() if name == topic}
+        assert partition_numbers(store, PREFIX, topic) == own
+
+
+@pytest.mark.parametrize(
+    ("missing", "sentence"),
+    [
+        ({"ordesr": []}, "there is no topic 'ordesr' in the bucket; did you mean 'orders'"),
+        ({"ORDERS": [3]}, "there is no topic 'ORDERS' in the bucket; did you mean 'orders'?"),
+        ({"xyzzy": []}, "there is no topic 'xyzzy' in the bucket; check the name and key.prefix"),
+        ({"xyzzy": [], "payment": []}, "there are no topics 'xyzzy', 'payment' in the bucket; did you mean 'pay"),
+        ({"payments": [7]}, "topic 'payments' has no partition 7 in the bucket: it has 0"),
+        ({"orders": [1, 3, 4, 5]}, "topic 'orders' has no partitions 1, 3 to 5 in the bucket: it has 0, 2, 10"),
+        ({"payments": []}, "topic 'payments' has objects in the bucket, and no segment that counts"),
+        ({"payments": [0]}, "topic 'payments' has no partition 0 in the bucket: it has none that counts"),
+        ({"\x1b[2J'\"": []}, "there is no topic '\\x1b[2J\\'\"' in the bucket; check the name and key.prefix"),
+        ({"payments": [7], "nobody": []}, "there is no topic 'nobody' in the bucket; check the name and key.prefix; "),
+    ],
+)
+def test_what_is_not_there_is_said_and_what_was_meant(
+    large: PagedStore, missing: dict[str, list[int]], sentence: str
+) -> None:
+    assert str(absence(large, PREFIX, missing)).startswith(sentence)
+
+
+def test_an_id_that_is_not_there_is_said_as_that(large: PagedStore) -> None:
+    said = str(absence(large, PREFIX, {"orders": []}, topic_id=IDS[5]))
+    assert said == f"topic 'orders' has no id {IDS[5]} in the bucket: it is {IDS[0]}, {IDS[1]}"
+    said = str(absence(large, PREFIX, {"orders": [0]}, topic_id=IDS[1]))
+    assert said == "topic 'orders' has no partition 0 in the bucket: it has 2"
+
+
+def test_what_the_broker_has_counts_as_well(large: PagedStore) -> None:
+    said = str(absence(large, PREFIX, {"payments": [9]}, live={"payments": [0, 1, 2]}))
+    assert said == "topic 'payments' has no partition 9 in the bucket or on the broker: it has 0 to 2"
+
+
+@given(st.sets(st.integers(0, 30), max_size=12))
+def test_ranges_name_every_number_once(numbers: set[int]) -> None:
+    named: list[int] = []
+    for part in filter(None, ranges(numbers).split(", ")):
+        first, _, last = part.partition(" to ")
+        named += range(int(first), int(last or first) + 1)
+    assert named == sorted(numbers)

@@ -1,0 +1,102 @@
+"""What to say of a topic or a partition that is not there: which it is, and what was meant perhaps."""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from tieredstore.backends.base import ObjectStore
+from tieredstore.catalog.names import partition_numbers, topic_names
+from tieredstore.errors import ResourceNotFound, excerpt
+from tieredstore.model import Uuid
+
+_LOOK_S: Final = 2.0
+"""How long names like the absent one are looked for: nobody waits long for an error."""
+
+_LIKE: Final = 3
+"""How many of them are named."""
+
+_SHOWN: Final = 10
+
+_IN_BUCKET: Final = "in the bucket"
+
+
+def absence(
+    store: ObjectStore,
+    prefix: str,
+    missing: Mapping[str, Sequence[int]],
+    *,
+    topic_id: Uuid | None = None,
+    live: Mapping[str, Sequence[int]] | None = None,
+) -> ResourceNotFound:
+    """The error for topics, and for partitions of topics, that were asked for and are not there.
+
+    ``missing`` has the partitions of each topic, none where the topic as a whole was asked for. ``live`` are the
+    partitions of topics that the broker has, None if none is asked. Looks at the names in the bucket, for two seconds.
+    """
+    until = time.monotonic() + _LOOK_S
+    where = _IN_BUCKET if live is None else f"{_IN_BUCKET} or on the broker"
+    absent: list[str] = []
+    sentences: list[str] = []
+    for topic, partitions in missing.items():
+        ids = partition_numbers(store, prefix, topic, until=until)
+        if topic_id is not None and ids and topic_id not in ids:
+            sentences.append(f"topic {_quoted(topic)} has no id {topic_id} {_IN_BUCKET}: it is {_texts(ids)}")
+            continue
+        own = ids if topic_id is None else {topic_id: ids.get(topic_id, [])}
+        there = {*(live or {}).get(topic, ()), *(number for numbers in own.values() for number in numbers)}
+        if not there:
+            absent.append(topic)
+        elif not partitions:
+            sentences.append(f"topic {_quoted(topic)} has objects {where}, and no segment that counts")
+        else:
+            # One that is there counts no more than one that is not, or another life of the topic has it.
+            sentences.append(_absent_partitions(topic, partitions, there - set(partitions), where))
+    if absent:
+        known = {*topic_names(store, prefix, until=until), *(live or ())}
+        sentences.insert(0, _absent_topics(absent, known, where))
+    return ResourceNotFound("; ".join(sentences))
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Numbers as a person says them: ``0 to 2, 5``."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    more = f" and {len(runs) - _SHOWN} more ranges" if len(runs) > _SHOWN else ""
+    return ", ".join(" to ".join(map(str, run)) for run in runs[:_SHOWN]) + more
+
+
+def _absent_topics(absent: Sequence[str], known: Iterable[str], where: str) -> str:
+    names = ", ".join(map(_quoted, absent[:_SHOWN]))
+    more = f" and {len(absent) - _SHOWN} more" if len(absent) > _SHOWN else ""
+    subject = f"there is no topic {names}" if len(absent) == 1 else f"there are no topics {names}{more}"
+    like = sorted({name for topic in absent[:_SHOWN] for name in _like(topic, set(known) - set(absent))})
+    meant = f"did you mean {' or '.join(map(_quoted, like))}?" if like else "check the name and key.prefix"
+    return f"{subject} {where}; {meant}"
+
+
+def _like(topic: str, known: Iterable[str]) -> list[str]:
+    """The names nearest to one that was mistyped; what differs in case alone goes first."""
+    by_folded: dict[str, str] = {name.casefold(): name for name in known}
+    near = difflib.get_close_matches(topic.casefold(), by_folded, n=_LIKE)
+    return [by_folded[name] for name in near][: 1 if topic.casefold() in by_folded else _LIKE]
+
+
+def _absent_partitions(topic: str, missing: Sequence[int], there: Iterable[int], where: str) -> str:
+    numbers = ranges(missing)
+    noun = "partition" if numbers.isdecimal() else "partitions"
+    return f"topic {_quoted(topic)} has no {noun} {numbers} {where}: it has {ranges(there) or 'none that counts'}"
+
+
+def _quoted(name: str) -> str:
+    return repr(excerpt(name, 249))
+
+
+def _texts(ids: Iterable[Uuid]) -> str:
+    return ", ".join(map(str, ids))

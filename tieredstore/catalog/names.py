@@ -1,0 +1,73 @@
+"""The names of topics and partitions in a store, by few requests: for whoever needs no more than these."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from tieredstore.backends.base import ObjectStore
+from tieredstore.format.keys import ObjectKey, listing_prefix, parse_key
+from tieredstore.model import Uuid
+
+_PAGE: Final = 1000
+"""Keys of one request: where so many in a row are of one folder, the rest of it is passed over."""
+
+
+def topic_names(store: ObjectStore, prefix: str, *, until: float = math.inf) -> list[str]:
+    """The topics that have objects under ``key.prefix``, sorted. A request for each thousand keys or large topic.
+
+    Those that were listed by ``until``, a time of ``time.monotonic``, where that passes.
+    """
+    return sorted({key.segment_id.topic_id_partition.topic for key in _first_keys(store, prefix, prefix, 1, until)})
+
+
+def partition_numbers(store: ObjectStore, prefix: str, topic: str, *, until: float = math.inf) -> dict[Uuid, list[int]]:
+    """The partitions, ascending, of each id of a topic; requests and ``until`` as for topics. Empty without a topic."""
+    numbers: dict[Uuid, list[int]] = {}
+    for key in _first_keys(store, prefix, listing_prefix(prefix, topic), 2, until):
+        where = key.segment_id.topic_id_partition
+        if where.topic == topic:
+            numbers.setdefault(where.topic_id, []).append(where.partition)
+    return {topic_id: sorted(own) for topic_id, own in numbers.items()}
+
+
+def base_offsets(
+    store: ObjectStore, prefix: str, topic: str, partition: int, *, most: int, until: float = math.inf
+) -> list[int]:
+    """The offsets that segments of a partition begin at, ascending, of all ids of the topic; ``most`` at most."""
+    offsets: set[int] = set()
+    for topic_id in partition_numbers(store, prefix, topic, until=until):
+        for info in store.list(listing_prefix(prefix, topic, topic_id, partition)):
+            key = parse_key(prefix, info.key)
+            if key is not None:
+                offsets.add(key.start_offset)
+            if len(offsets) >= most or time.monotonic() > until:
+                break
+    return sorted(offsets)[:most]
+
+
+def _first_keys(store: ObjectStore, prefix: str, listed: str, depth: int, until: float) -> Iterator[ObjectKey]:
+    """The first key of a segment in each folder ``depth`` below the prefix, of those that start with ``listed``."""
+    folder, passed, is_given = "", 0, False
+    after: str | None = None
+    while True:
+        is_crowded = False
+        for info in store.list(listed, after):
+            if time.monotonic() > until:
+                return
+            here = "/".join(info.key[len(prefix) :].split("/", depth)[:depth])
+            if here != folder:
+                folder, passed, is_given = here, 0, False
+            if not is_given and (key := parse_key(prefix, info.key)) is not None:
+                is_given = True
+                yield key
+            passed += 1
+            if passed == _PAGE:
+                is_crowded = True
+                break
+        if not is_crowded:
+            return
+        # "0" is the character behind "/": nothing of the folder comes after this text, and nothing else before it.
+        after = f"{prefix}{folder}0"
