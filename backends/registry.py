@@ -25,6 +25,7 @@ from tieredstore.config.loading import settings_from
 from tieredstore.config.properties import own_properties, read_properties
 from tieredstore.config.settings import Settings
 from tieredstore.errors import ConfigError, excerpt
+from tieredstore.installation import install_command
 from tieredstore.model import Properties
 from tieredstore.redaction import redacted
 
@@ -145,7 +146,7 @@ def _module(entry: StoreClass) -> ModuleType:
         # Any other module that is missing is a fault of the installation, and says best itself what it is.
         if missing.partition(".")[0] in entry.sdk:
             raise ConfigError(
-                f"the store {entry.name} needs the package {missing}; install tieredstore[{entry.extra}]"
+                f"the store {entry.name} needs the package {missing}: {install_command(entry.extra)}"
             ) from error
         if f"{entry.module}.".startswith(f"{missing}."):
             raise ConfigError(f"there is no module {entry.module}, which storage.backend.class names") from error

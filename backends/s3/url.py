@@ -6,6 +6,7 @@ from urllib.parse import SplitResult
 
 from tieredstore.backends.contract.urls import bucket_of, prefix_of
 from tieredstore.errors import ConfigError
+from tieredstore.installation import install_command
 from tieredstore.model import Properties
 
 
@@ -22,7 +23,7 @@ def _of_environment(parts: SplitResult, of_file: Properties) -> dict[str, str]:
         # Needs the SDK.
         from tieredstore.backends.s3.environment import environment_endpoint, environment_region  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{parts.scheme}:// needs the package {error.name}; install tieredstore[s3]") from error
+        raise ConfigError(f"{parts.scheme}:// needs the package {error.name}: {install_command('s3')}") from error
     region = of_file.get("storage.s3.region") or environment_region()
     if region is None:
         raise ConfigError(

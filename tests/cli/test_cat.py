@@ -21,6 +21,7 @@ from tests.support.golden.records import Row, expected_rows, partitions_of
 from tests.support.golden.segments import CASES, case_path, segments
 from tieredstore.cli.records import parse_place
 from tieredstore.errors import ConfigError
+from tieredstore.installation import install_command
 
 TXN = ("-c", case_path("07-txn") / "rsm.properties", "txn")
 
@@ -168,7 +169,7 @@ def test_without_pyarrow_the_extra_is_named(tmp_path: Path) -> None:
         command("cat", *TXN), capture_output=True, text=True, env=environment(PYTHONPATH=path), check=False
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "tieredstore: showing records needs pyarrow: install tieredstore[arrow]\n"
+    assert done.stderr == f"tieredstore: showing records needs pyarrow: {install_command('arrow')}\n"
 
 
 def test_a_reader_of_the_output_that_goes_away_is_no_traceback() -> None:

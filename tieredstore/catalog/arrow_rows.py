@@ -21,6 +21,7 @@ from typing import Any, Final, TypeAlias
 from tieredstore.catalog.lineage import check_segment
 from tieredstore.catalog.rows import SegmentRow, Stamp
 from tieredstore.errors import ConfigError, CorruptData
+from tieredstore.installation import install_command
 from tieredstore.kafka.arrow_values import array_of
 from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata
@@ -226,4 +227,4 @@ def _arrow() -> Any:
     try:
         return importlib.import_module("pyarrow")
     except ModuleNotFoundError as error:
-        raise ConfigError("a catalog file needs pyarrow: install tieredstore[arrow], or plan without one") from error
+        raise ConfigError(f"a catalog file needs pyarrow: {install_command('arrow')}, or plan without one") from error

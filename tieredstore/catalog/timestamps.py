@@ -15,6 +15,7 @@ from tieredstore.catalog.lineage import Lineage, Span
 from tieredstore.catalog.log_batches import opened_log
 from tieredstore.catalog.log_extents import LogExtent, extent_for_time, time_index_of
 from tieredstore.errors import BatchCorrupt, ConfigError
+from tieredstore.installation import install_command
 from tieredstore.kafka.batches import BatchHeader, TimestampType
 from tieredstore.model import TopicIdPartition
 from tieredstore.process.parallel import READERS, in_parallel
@@ -180,7 +181,7 @@ def _search_headers(
                 continue
             first = _by_header(header, timestamp_ms)
             if first is None or not span.start <= first.offset < span.stop:
-                raise ConfigError("looking offsets up by time needs pyarrow: install tieredstore[arrow]")
+                raise ConfigError(f"looking offsets up by time needs pyarrow: {install_command('arrow')}")
             return first
     return None
 

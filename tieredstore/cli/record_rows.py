@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tieredstore.cli.output import iso_utc
 from tieredstore.cli.tables import plain
 from tieredstore.errors import ConfigError
+from tieredstore.installation import install_command
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,7 +28,7 @@ def arrow_module(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise ConfigError(f"showing records needs {error.name}: install tieredstore[arrow]") from error
+        raise ConfigError(f"showing records needs {error.name}: {install_command('arrow')}") from error
 
 
 def json_lines(records: pa.RecordBatch, partition: int | None) -> Iterator[str]:

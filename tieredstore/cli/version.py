@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.metadata
+from tieredstore.installation import version
 
 
 def version_text() -> str:
     """Name and version."""
-    try:
-        return f"tieredstore {importlib.metadata.version('tieredstore')}"
-    except importlib.metadata.PackageNotFoundError:
-        return "tieredstore (run from its source, not installed)"
+    return f"tieredstore {version()}"

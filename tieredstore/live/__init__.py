@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tieredstore.errors import ConfigError
+from tieredstore.installation import install_command
 from tieredstore.model import Isolation
 
 try:
@@ -14,6 +15,6 @@ except ModuleNotFoundError as error:
     # Any other module that is missing is a fault of the installation, and says best itself what it is.
     if missing not in {"confluent_kafka", "pyarrow"}:
         raise
-    raise ConfigError(f"to read from a broker needs the package {missing}; install tieredstore[kafka]") from error
+    raise ConfigError(f"to read from a broker needs the package {missing}: {install_command('kafka')}") from error
 
 __all__ = ["Isolation", "LiveCluster", "LiveEvent", "LiveFollower", "LiveReader", "LiveTopic", "read_live"]

@@ -11,6 +11,7 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.config import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
 from tieredstore.errors import ConfigError
 from tieredstore.format.manifest_rules import ManifestRules
+from tieredstore.installation import install_command
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata
 from tieredstore.process.lifetime import Lifetime
 from tieredstore.remote.bounded_map import BoundedMap
@@ -129,7 +130,7 @@ def _chunk_cache(settings: ChunkCacheSettings) -> tuple[ChunkCache, BlobCache | 
     except ModuleNotFoundError as error:
         if error.name != "diskcache":
             raise
-        raise ConfigError("the disk cache needs the package diskcache; install tieredstore[cache]") from error
+        raise ConfigError(f"the disk cache needs the package diskcache: {install_command('cache')}") from error
 
     assert settings.path is not None  # the settings were checked for it
     disk = DiskChunkCache(

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 import zstandard
 
 from tieredstore.errors import BatchCorrupt, ConfigError
+from tieredstore.installation import install_command
 from tieredstore.kafka.batches import CompressionType
 from tieredstore.kafka.records._slabs import SlabPool
 
@@ -177,7 +178,7 @@ def _library(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise ConfigError(f"{error.name} is needed for this codec; install tieredstore[arrow]") from error
+        raise ConfigError(f"{error.name} is needed for this codec: {install_command('arrow')}") from error
 
 
 def _malformed(codec: str, reason: object) -> BatchCorrupt:

@@ -1,0 +1,58 @@
+"""docs/dependencies.md: every package that is installed beside this one, and the licence that it states."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import tomllib
+
+import pytest
+
+from tests.support.paths import REPOSITORY
+
+OF_TESTS = {"servers", "test", "dev"}
+ROW = re.compile(r"^\| `([\w-]+)` \| (?:`(\w+)` \| )?([^|]+) \|", re.MULTILINE)
+
+WORDS_OF_PACKAGES = {
+    # What metadata says in words of its own.
+    "azure-storage-blob": "MIT License",
+    "confluent-kafka": "Apache Software License",
+    "diskcache": "Apache 2.0",
+    "lz4": "BSD License",
+    "matplotlib": "Python Software Foundation License",
+    "pandas": "BSD 3-Clause",
+    "pycryptodome": "BSD-2-Clause",  # "AND Unlicense AND MIT" of parts
+    "PySocks": "BSD",
+    "cryptography": "Apache-2.0 OR BSD-3-Clause",
+    "prometheus-client": "Apache-2.0 AND BSD-2-Clause",
+}
+
+
+def declared() -> dict[str, str]:
+    """Each package that ``pip install tieredstore[…]`` brings, with its extra ("" for all)."""
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    by_extra = {"": project["dependencies"], **project["optional-dependencies"]}
+    return {
+        name: extra
+        for extra, requirements in by_extra.items()
+        if extra not in OF_TESTS
+        for name in (re.split(r"[^\w.-]", requirement)[0] for requirement in requirements)
+        if name != "tieredstore"
+    }
+
+
+def documented() -> dict[str, tuple[str, str]]:
+    rows = ROW.findall((REPOSITORY / "docs" / "dependencies.md").read_text())
+    return {name: (extra, licence.strip()) for name, extra, licence in rows}
+
+
+def test_every_package_is_documented_with_its_extra() -> None:
+    assert {name: extra for name, (extra, _) in documented().items()} == declared()
+
+
+@pytest.mark.parametrize("name", sorted(declared()))
+def test_the_licence_is_the_one_that_the_package_states(name: str) -> None:
+    metadata = importlib.metadata.metadata(name)
+    fields = ("License-Expression", "License", "Classifier")
+    stated = " ".join(text for field in fields for text in metadata.get_all(field) or [])
+    assert WORDS_OF_PACKAGES.get(name, documented()[name][1]) in stated
