@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeAlias
 
 import javaproperties
 import typer
@@ -22,6 +22,11 @@ app.command("list")(list_keys)
 app.command()(check)
 
 
+Bits: TypeAlias = Annotated[
+    int, typer.Option("--bits", metavar="BITS", min=2048, max=16384, help="Size of the RSA modulus.")
+]
+
+
 @app.callback()
 def keys() -> None:
     """Key pairs: make, count, rotate and retire them."""
@@ -33,7 +38,9 @@ def generate(
     directory: Annotated[
         Path, typer.Option("-d", "--directory", metavar="DIR", help="Where the two files go.", show_default="here")
     ] = Path(),
-    bits: Annotated[int, typer.Option("--bits", min=2048, max=16384, help="Size of the RSA modulus.")] = 3072,
+    bits: Annotated[
+        int, typer.Option("--bits", metavar="BITS", min=2048, max=16384, help="Size of the RSA modulus.")
+    ] = 3072,
 ) -> None:
     """Make an RSA key pair, and print the settings that use it.
 
@@ -55,7 +62,9 @@ def add(
             "-d", "--directory", metavar="DIR", help="Where the two files go.", show_default="beside SETTINGS"
         ),
     ] = None,
-    bits: Annotated[int, typer.Option("--bits", min=2048, max=16384, help="Size of the RSA modulus.")] = 3072,
+    bits: Annotated[
+        int, typer.Option("--bits", metavar="BITS", min=2048, max=16384, help="Size of the RSA modulus.")
+    ] = 3072,
     activate: Annotated[bool, typer.Option("--activate", help="New segments are encrypted by it from now on.")] = False,
 ) -> None:
     """Make an RSA key pair, and let it join those of the settings file.

@@ -6,11 +6,13 @@ import functools
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated, Final
+from copy import copy as copy_of
+from typing import Annotated, Any, Final
 
 import typer
 
 from tieredstore.cli import copy, delete, dump, fetch, inspect, keys, ls, records
+from tieredstore.cli.help import command_of, commands_below
 from tieredstore.cli.output import complain
 from tieredstore.cli.streams import StandardOutputFailed
 from tieredstore.cli.version import version_text
@@ -21,31 +23,32 @@ Kafka's tiered storage (Aiven's plugin) keeps in an object store.
 
 A first session:
 
-* **tieredstore keys generate key1 >> store.properties** makes a key pair
-
-* **tieredstore copy -c store.properties /var/lib/kafka** copies closed segments
-
-* **tieredstore ls -c store.properties** lists what is stored
-
-* **tieredstore inspect -c store.properties TOPIC 0 0** shows one segment
-
-* **tieredstore fetch -c store.properties TOPIC 0 0 -o 0.log** reads it back
+\b
+  tieredstore keys generate key1 >> store.properties        a key pair
+  tieredstore copy -c store.properties /var/lib/kafka       closed segments up
+  tieredstore ls -c store.properties                        what is stored
+  tieredstore cat -c store.properties TOPIC                 its records
+  tieredstore fetch -c store.properties TOPIC 0 0 -o 0.log  a segment back
 
 store.properties has the plugin's own settings (storage.backend.class, storage.root, chunk.size …), and so has a
 broker's server.properties. TIEREDSTORE_SETTINGS may name it instead of -c.
 """
-_EPILOG: Final = (
-    "Exit codes: 0 done, 1 output not written, 2 wrong usage or settings, 3 not there, 4 damaged, 5 there already, "
-    "6 refused by store or broker, 75 try again later, 129, 130, 143 ended by SIGHUP, Ctrl-C, SIGTERM, 141 nobody read "
-    "on."
-)
+_EPILOG: Final = """\b
+Exit codes:
+  0    done                          6    refused by store or broker
+  1    output not written            75   try again later
+  2    wrong usage or settings       129  ended by SIGHUP
+  3    not there                     130  ended by Ctrl-C
+  4    damaged                       143  ended by SIGTERM
+  5    there already                 141  nobody read on
+"""
 
 app: Final = typer.Typer(
     name="tieredstore",
     help=_HELP,
     epilog=_EPILOG,
     no_args_is_help=True,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,  # plain text, as other tools have it, and none of the time that rich takes to be imported
     # A traceback of a bug is Python's own: a decorated one can show the values of variables, and so secrets.
     pretty_exceptions_enable=False,
 )
@@ -78,6 +81,11 @@ def options(
     logger.setLevel(logging.INFO if verbose else logging.NOTSET)
 
 
+def _say_more(_context: object, _parameter: object, verbose: bool) -> None:
+    if verbose:
+        logging.getLogger("tieredstore").setLevel(logging.INFO)
+
+
 app.command()(copy.copy)
 app.command()(ls.ls)
 app.command()(inspect.inspect)
@@ -102,7 +110,15 @@ def version() -> None:
 @functools.cache
 def _command() -> Callable[..., object]:
     """Made once: for a caller that runs many commands, as the tests do, it is most of what a command costs."""
-    return typer.main.get_command(app)
+    group: Any = command_of(app)
+    (verbose,) = (parameter for parameter in group.params if parameter.name == "verbose")
+    # Behind the command too, where people look for it.
+    behind = copy_of(verbose)
+    behind.expose_value, behind.callback = False, _say_more
+    for command in commands_below(group):
+        command.params.append(behind)
+    run: Callable[..., object] = group
+    return run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

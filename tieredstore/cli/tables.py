@@ -72,13 +72,13 @@ def table_lines(
     ``width`` is the terminal's; None for a pipe. With ``sample`` the first so many rows decide how wide each column is,
     and rows are taken one by one; else they are all taken first.
     """
-    made = [_column(column) for column in columns]
+    every = [_column(column) for column in columns]
     ahead = iter(rows)
     first: list[Row] = [[*map(plain, row)] for row in itertools.islice(ahead, sample)]
     width = None if is_wide else width
-    needed = [max(map(cell_count, (made[at].name, *cells))) for at, cells in enumerate(_by_column(made, first))]
-    shown = [at for at in _fitting(made, needed, width) if is_wide or made[at].rank < WIDE]
-    layout = _Layout([made[at] for at in shown], _widths(made, needed, shown, width), width)
+    needed = [max(map(cell_count, (every[at].name, *cells))) for at, cells in enumerate(_by_column(every, first))]
+    shown = [at for at in _fitting(every, needed, width) if is_wide or every[at].rank < WIDE]
+    layout = _Layout([every[at] for at in shown], _widths(every, needed, shown, width), width)
     yield layout.line([column.name for column in layout.columns])
     rule = "─" * min(sum(layout.widths) + len(GAP) * (len(shown) - 1), width or 1 << 30)
     yield rule
