@@ -72,6 +72,7 @@ def error_of(properties: dict[str, str]) -> str:
     ("transform.thread.pool.size", 0, 1024),
     ("upload.rate.limit.bytes.per.second", 1048576, 1000000000),
     ("upload.stall.timeout.ms", 1, 2**63 - 1),
+    ("upload.max.age.ms", 60_000, 2**63 - 1),
     ("metrics.num.samples", 1, 2**31 - 1),
     ("metrics.sample.window.ms", 1, 2**63 - 1),
     ("fetch.manifest.cache.size", -1, 2**63 - 1),

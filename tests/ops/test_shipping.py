@@ -238,7 +238,7 @@ def test_killed_at_any_operation_the_next_process_completes_it(
 def test_a_store_that_fails_stops_a_run_and_what_is_left_is_not_tried(
     shippers: Callable[..., Shipper], segments: list[FoundSegment]
 ) -> None:
-    store = FaultyStore(MemoryObjectStore(), lambda operation: operation.name == "put" and operation.number > 4)
+    store = FaultyStore(MemoryObjectStore(), lambda operation: operation.name == "put" and operation.number > 6)
     outcomes = list(in_order(segments, shippers(store).ship))
     assert [outcome.status for outcome in outcomes] == [COPIED, FAILED, NOT_TRIED]
     assert isinstance(outcomes[1].error, errors.StoreUnavailable)

@@ -74,6 +74,12 @@ class Settings(SettingsGroup):
         description="An upload fails when its requests got no byte to a cloud's store for so long; waits for the rate "
         "limit do not count. Not of the plugin.",
     )
+    upload_max_age_ms: Annotated[int, long(60000)] = Field(
+        default=43200000,
+        alias="upload.max.age.ms",
+        description="A copy that has taken longer commits nothing and fails; gc spares what is not twice as old. "
+        "Let it be the same for all who write to a bucket. Not of the plugin.",
+    )
     transform_thread_pool_size: Annotated[int, integer(0, 1024)] = Field(
         default=0,
         alias="transform.thread.pool.size",

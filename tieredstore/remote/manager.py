@@ -109,6 +109,7 @@ class RemoteStorageManager(RemoteStorageManagerBase):
                 key_ring=self.key_ring,
                 # Some chunks more than threads keep the threads busy while the store takes one.
                 chunks_in_flight=threads + 2,
+                max_age_s=settings.upload_max_age_ms / 1000,
             )
             pool = pools.transform
             self._writer = SegmentWriter(store, self.layout, options, pool=pool, random_bytes=random_bytes)

@@ -11,16 +11,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, Self
+from typing import TYPE_CHECKING, BinaryIO, Final
 
-from tieredstore.backends.base import Body, Buffer, ObjectStore
+from tieredstore.backends.base import Buffer, ObjectStore
 from tieredstore.errors import (
     InvalidSegment,
     ObjectNotFound,
-    PreconditionFailed,
     SegmentAlreadyExists,
     SegmentTooLarge,
-    TieredStoreError,
 )
 from tieredstore.format.chunk_index import ChunkIndex, FixedChunkIndex, VariableChunkIndex
 from tieredstore.format.keys import Suffix
@@ -29,8 +27,9 @@ from tieredstore.format.sizes import ENCRYPTION_OVERHEAD, IV_SIZE
 from tieredstore.kafka.batches import CompressionType, first_batch_compression
 from tieredstore.limits import MAX_INT32
 from tieredstore.model import LogSegmentData, RemoteLogSegmentMetadata
+from tieredstore.process.boot_clock import boot_clock_s
+from tieredstore.remote.attempt import Attempt, AttemptAge
 from tieredstore.remote.layout import KeyLayout
-from tieredstore.remote.manifest_object import delete_manifest_first
 from tieredstore.transform.chunks import ChunkEncoder
 from tieredstore.transform.encryption import DataKey, RandomBytes, SegmentCipher
 from tieredstore.transform.pipeline import TransformedChunks
@@ -44,13 +43,15 @@ _logger: Final = logging.getLogger(__name__)
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
     """How segments are written. ``chunk_size`` in bytes; ``compression_level`` None writes without compression;
-    ``heuristic`` leaves segments alone whose first batch is compressed already; ``key_ring`` None does not encrypt."""
+    ``heuristic`` leaves segments alone whose first batch is compressed already; ``key_ring`` None does not encrypt.
+    A copy that has taken ``max_age_s`` does not commit any more."""
 
     chunk_size: int
     compression_level: int | None = None
     heuristic: bool = False
     key_ring: KeyRing | None = None
     chunks_in_flight: int = 4
+    max_age_s: float = 43200.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +83,14 @@ class SegmentWriter:
         *,
         pool: Executor,
         random_bytes: RandomBytes = os.urandom,
+        clock: Callable[[], float] = boot_clock_s,
     ) -> None:
         self._store = store
         self._layout = layout
         self._options = options
         self._pool = pool
         self._random_bytes = random_bytes
+        self._clock = clock
 
     def copy(
         self,
@@ -98,8 +101,10 @@ class SegmentWriter:
     ) -> StoredSizes:
         """Write the three objects; ``on_progress`` is given the stored bytes of each chunk as it goes out.
 
-        Store calls: one head, three puts. If one fails, what this attempt wrote is deleted, manifest first. ``check``
-        is called before each chunk and each put, and behind the last: if it raises, the copy fails.
+        Store calls: one head, three puts, and before the last one a read of one byte of either object that stands: a
+        manifest is not written over what somebody has deleted, nor by an attempt older than ``max_age_s`` (that is
+        StoreUnavailable). If one fails, what this attempt wrote is deleted, manifest first. ``check`` is called before
+        each chunk and each put, and behind the last: if it raises, the copy fails.
         """
         with _opened(data.log_segment) as log:
             compress = self._decide(metadata, log)
@@ -107,7 +112,8 @@ class SegmentWriter:
             data_key = None if self._options.key_ring is None else DataKey.generate(self._random_bytes)
             # Asked before the long upload of the log; the conditional puts decide in the end.
             self._refuse_existing(metadata)
-            with _Attempt(self._store, self._layout, metadata) as attempt:
+            age = AttemptAge(self._clock, self._options.max_age_s, metadata)
+            with Attempt(self._store, self._layout, metadata, age) as attempt:
                 upload = _Upload(self._options, metadata, compress, data_key, self._random_bytes)
                 chunks = upload.chunks(log, self._pool)
                 # In this order: what the manifest points to is there whole before the manifest is.
@@ -117,7 +123,11 @@ class SegmentWriter:
                 attempt.put(Suffix.INDEXES, b"".join(blobs))
                 check()
                 manifest = upload.manifest(chunks.stored_sizes, entries).to_bytes()
+                attempt.require(Suffix.LOG, sum(chunks.stored_sizes))
+                attempt.require(Suffix.INDEXES, sum(map(len, blobs)))
                 attempt.put(Suffix.MANIFEST, manifest)
+                # A write that took so long may have met a clean-up that found no manifest yet.
+                age.check()
                 # Whoever was told meanwhile that this failed must not meet the segment.
                 check()
         return StoredSizes(sum(chunks.stored_sizes), sum(map(len, blobs)), len(manifest))
@@ -162,42 +172,6 @@ class SegmentWriter:
             raise SegmentAlreadyExists(
                 f"{self._layout.shown(key)} exists: {metadata} was copied already; every attempt needs a new id"
             )
-
-
-class _Attempt:
-    """The keys that one copy has written: all of them stay, or none does."""
-
-    def __init__(self, store: ObjectStore, layout: KeyLayout, metadata: RemoteLogSegmentMetadata) -> None:
-        self._store = store
-        self._layout = layout
-        self._metadata = metadata
-        self._written: list[str] = []
-
-    def put(self, suffix: Suffix, body: Body) -> None:
-        key = self._layout.key(self._metadata, suffix)
-        # Noted before the write: an answer that got lost does not tell whether the object is there.
-        self._written.append(key)
-        try:
-            self._store.put(key, body, if_absent=True)
-        except PreconditionFailed as error:
-            self._written.remove(key)  # somebody else's object
-            raise SegmentAlreadyExists(
-                f"{self._layout.shown(key)} exists: {self._metadata} is being copied by another process under the "
-                "same id; every attempt needs a new id"
-            ) from error
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if error is None:
-            return
-        try:
-            delete_manifest_first(self._store, self._written)
-        except TieredStoreError as second:
-            shown = ", ".join(map(self._layout.shown, self._written))
-            _logger.warning("clean-up after a failed copy failed too; orphans may stay: %s (%s)", shown, second)
-            error.add_note(f"clean-up failed too ({second}); these objects may stay: {shown}")
 
 
 class _Upload:

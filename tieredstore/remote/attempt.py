@@ -1,0 +1,102 @@
+"""One attempt to copy a segment: what it has written, whether that still stands, and how long it may take."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final, Self
+
+from tieredstore.backends.base import Body, ObjectStore
+from tieredstore.errors import (
+    ObjectNotFound,
+    PreconditionFailed,
+    RangeNotSatisfiable,
+    SegmentAlreadyExists,
+    StoreError,
+    StoreUnavailable,
+    TieredStoreError,
+)
+from tieredstore.format.keys import Suffix
+from tieredstore.model import RemoteLogSegmentMetadata
+from tieredstore.remote.layout import KeyLayout
+from tieredstore.remote.manifest_object import delete_manifest_first
+
+_logger: Final = logging.getLogger(__name__)
+
+
+class AttemptAge:
+    """How long an attempt may go on: what has no manifest after twice that, a clean-up takes for abandoned."""
+
+    def __init__(self, clock: Callable[[], float], most_s: float, metadata: RemoteLogSegmentMetadata) -> None:
+        self._clock = clock
+        self._began_s = clock()
+        self._most_s = most_s
+        self._metadata = metadata
+
+    def check(self) -> None:
+        """StoreUnavailable if it is over."""
+        if self._clock() - self._began_s > self._most_s:
+            raise StoreUnavailable(
+                f"the copy of {self._metadata} has taken longer than {self._most_s:g} s (upload.max.age.ms), so it is "
+                "not committed: a clean-up may take what it wrote; copy it again"
+            )
+
+
+class Attempt:
+    """The keys that one copy has written: all of them stay, or none does."""
+
+    def __init__(
+        self, store: ObjectStore, layout: KeyLayout, metadata: RemoteLogSegmentMetadata, age: AttemptAge
+    ) -> None:
+        self._store = store
+        self._layout = layout
+        self._metadata = metadata
+        self._age = age
+        self._written: list[str] = []
+
+    def require(self, suffix: Suffix, size: int) -> None:
+        """StoreUnavailable if the object is gone, StoreError if it has another size than ``size``; one request.
+
+        The last byte is read, since that is as cheap on every store: a folder's ``head`` reads the whole object.
+        """
+        key = self._layout.key(self._metadata, suffix)
+        shown = self._layout.shown(key)
+        try:
+            whole = len(self._store.get(key, max(0, size - 1))) == min(1, size)
+        except ObjectNotFound as error:
+            raise StoreUnavailable(
+                f"{shown} was deleted before its manifest was written, so {self._metadata} is not committed; copy it "
+                "again, and see what deletes young objects there (a clean-up, or a rule of the bucket)"
+            ) from error
+        except RangeNotSatisfiable:
+            whole = False
+        if not whole:
+            raise StoreError(f"{shown} has not the {size} bytes that were written; {self._metadata} is not committed")
+
+    def put(self, suffix: Suffix, body: Body) -> None:
+        """Write one object; SegmentAlreadyExists if its key is taken."""
+        self._age.check()
+        key = self._layout.key(self._metadata, suffix)
+        # Noted before the write: an answer that got lost does not tell whether the object is there.
+        self._written.append(key)
+        try:
+            self._store.put(key, body, if_absent=True)
+        except PreconditionFailed as error:
+            self._written.remove(key)  # somebody else's object
+            raise SegmentAlreadyExists(
+                f"{self._layout.shown(key)} exists: {self._metadata} is being copied by another process under the "
+                "same id; every attempt needs a new id"
+            ) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            return
+        try:
+            delete_manifest_first(self._store, self._written)
+        except TieredStoreError as second:
+            shown = ", ".join(map(self._layout.shown, self._written))
+            _logger.warning("clean-up after a failed copy failed too; orphans may stay: %s (%s)", shown, second)
+            error.add_note(f"clean-up failed too ({second}); these objects may stay: {shown}")
