@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -138,6 +138,20 @@ class ObjectStore(ABC):
     def discard(self, write: AbandonedWrite) -> bool:  # noqa: ARG002  as above
         """Take away what ``write`` left. False if that is gone, if its writer is at work, or if it is not removable."""
         return False
+
+    def now_ms(self) -> int | None:
+        """The store's own time, in ms since the epoch, of the clock that ``modified_ms`` and ``started_ms`` are of.
+
+        One request. None where the store does not tell: then nothing in it is known to be old.
+        """
+        return None
+
+    def kept_after_delete(self) -> Sequence[str]:
+        """What stays of an object that is deleted (versions, soft deletes, what is locked), a sentence each.
+
+        Also that it could not be asked. Nothing: right for stores where what is deleted is gone.
+        """
+        return ()
 
     def close(self) -> None:  # noqa: B027  most stores hold nothing that needs closing
         """Give connections and handles back. A closed store may be used again: it opens anew."""

@@ -159,6 +159,10 @@ class MemoryObjectStore(ObjectStore):
                 raise PreconditionFailed(f"the object {key!r} is not the one with etag {etag!r} any more")
             return f"v{self._space.write(key, data).version}"
 
+    def now_ms(self) -> int:
+        """This machine's time."""
+        return time.time_ns() // 1_000_000
+
     def _object(self, key: str) -> _Object:
         stored = self._space.objects.get(key)
         if stored is None:

@@ -48,6 +48,20 @@ def info_page(
     return [object_info(blob, blob.name or "") for blob in blobs], following
 
 
+def listing_date(client: AzureClient) -> str | None:
+    """The ``Date`` of a listing of one blob."""
+    dates: list[str | None] = []
+
+    def note(response: PipelineResponse[Any, Any]) -> None:
+        _check_document(response)
+        answer: Any = response.http_response
+        dates.append(answer.headers.get("Date"))
+
+    untyped: Any = client.container
+    next(untyped.list_blobs(results_per_page=1, raw_response_hook=note).by_page())
+    return dates[-1]
+
+
 def _check_document(response: PipelineResponse[Any, Any]) -> None:
     """MalformedAnswer for a success that is not a page of a listing: the SDK takes any XML for an empty one."""
     answer: Any = response.http_response

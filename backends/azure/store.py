@@ -11,11 +11,13 @@ from tieredstore.backends.azure.body import download
 from tieredstore.backends.azure.client import AzureClient, container_url, open_client
 from tieredstore.backends.azure.deletion import deletion_failures
 from tieredstore.backends.azure.errors import translated
-from tieredstore.backends.azure.listing import abandoned_at, in_key_order, info_page, object_info, page
+from tieredstore.backends.azure.keeping import kept_sentences
+from tieredstore.backends.azure.listing import abandoned_at, in_key_order, info_page, listing_date, object_info, page
 from tieredstore.backends.azure.options import AzureOptions
 from tieredstore.backends.azure.upload import AzureUpload
 from tieredstore.backends.base import AbandonedWrite, ObjectInfo
-from tieredstore.backends.cloud.store import Answer, CloudStore
+from tieredstore.backends.cloud.client import Answer
+from tieredstore.backends.cloud.store import CloudStore
 from tieredstore.backends.contract.keys import checked_key
 from tieredstore.errors import InvalidKey, TieredStoreError
 from tieredstore.process.retry import RetryPolicy
@@ -73,6 +75,12 @@ class AzureObjectStore(CloudStore[AzureClient, AzureOptions]):
     @property
     def _upload(self) -> type[AzureUpload]:
         return AzureUpload
+
+    def _date(self, client: AzureClient) -> str | None:
+        return listing_date(client)
+
+    def _kept(self, client: AzureClient) -> list[str]:
+        return kept_sentences(client)
 
     def _read(
         self, client: AzureClient, key: str, start: int, stop: int | None, take: Callable[[Answer], Result], what: str

@@ -10,6 +10,7 @@ import re
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from email.utils import parsedate_to_datetime
 from typing import Final
 
 from tieredstore.backends.base import ObjectInfo
@@ -69,6 +70,16 @@ def stated_ms(value: object) -> int | None:
     if not isinstance(value, datetime):
         raise ValueError(f"the time is {value!r:.80}")  # noqa: TRY004  an answer's fault, not a caller's
     return round(value.timestamp() * 1000)
+
+
+def stated_date(value: object) -> datetime | None:
+    """The moment of a ``Date`` header, None where there is none; a ValueError, for ``understood``, for no moment."""
+    if value is None:
+        return None
+    date = parsedate_to_datetime(stated("the Date", value))
+    if date.tzinfo is None:
+        raise ValueError(f"the Date is {value!r:.80}, without a time zone")
+    return date
 
 
 def in_order(what: str, infos: Iterable[ObjectInfo]) -> Iterator[ObjectInfo]:

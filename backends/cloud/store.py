@@ -8,10 +8,11 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from itertools import count, islice
-from typing import TYPE_CHECKING, ClassVar, Final, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, Self, TypeVar
 
 from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
-from tieredstore.backends.cloud.answers import in_order, stated, understood
+from tieredstore.backends.cloud.answers import in_order, stated, stated_date, understood
+from tieredstore.backends.cloud.client import Answer, ClosableClient
 from tieredstore.backends.cloud.errors import MalformedAnswer, MaybeNoBucket, no_bucket
 from tieredstore.backends.cloud.options import CloudOptions
 from tieredstore.backends.cloud.parts import cut
@@ -44,31 +45,6 @@ BUCKET_REMEMBERED_S: Final = 60.0
 
 _HAIR_S: Final = 0.01
 """A time-out that ends with the deadline may be over so much before it."""
-
-
-class ClosableClient(Protocol):
-    """What a cloud's client has to have, beside what its store asks of it."""
-
-    def close(self) -> None:
-        """Close all connections."""
-        ...
-
-
-class Answer(Protocol):
-    """The answer to a request for bytes, of which only the headers were read; either method checks what it reads."""
-
-    @property
-    def size(self) -> int:
-        """How many bytes the body has."""
-        ...
-
-    def read(self) -> bytes:
-        """The body."""
-        ...
-
-    def fill(self, buffer: memoryview) -> None:
-        """The body, which is as long as ``buffer``, into it."""
-        ...
 
 
 Client = TypeVar("Client", bound=ClosableClient)
@@ -150,6 +126,14 @@ class CloudStore(ObjectStore, Generic[Client, Options]):
     @abstractmethod
     def _upload(self) -> type[Upload[Client, Options]]:
         """How objects are written."""
+
+    @abstractmethod
+    def _date(self, client: Client) -> str | None:
+        """The ``Date`` of an answer to a listing of one key: of the service itself, since a listing was checked."""
+
+    @abstractmethod
+    def _kept(self, client: Client) -> list[str]:
+        """What of a deleted object the bucket keeps, a sentence each."""
 
     def _ask_for_bucket(self, client: Client) -> None:
         """ObjectNotFound if there is no bucket. Asked where an answer was a ``MaybeNoBucket``, else never."""
@@ -280,6 +264,20 @@ class CloudStore(ObjectStore, Generic[Client, Options]):
             return info
 
         return self.call("head", self.named(key), ask)
+
+    def now_ms(self) -> int | None:
+        """The service's ``Date``, in whole seconds, as its times of writes are."""
+        date = self.call("list", self.identity, lambda client: stated_date(self._date(client)))
+        return None if date is None else round(date.timestamp() * 1000)
+
+    def kept_after_delete(self) -> Sequence[str]:
+        """A request or two about the bucket; that they are refused, as they may be to who may delete, is said."""
+        try:
+            return self.call("look", self.identity, self._kept)
+        except StoreUnavailable:
+            raise
+        except (StoreError, ObjectNotFound) as error:
+            return [f"whether the bucket keeps what is deleted could not be asked: {error}"]
 
     # What the verbs need
 

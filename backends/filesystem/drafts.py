@@ -50,6 +50,10 @@ class Draft:
         while len(view):
             view = view[os.write(self._descriptor, view) :]
 
+    def modified_ms(self) -> int:
+        """When the file system says that the file was written last, or made, in ms since the epoch."""
+        return os.fstat(self._descriptor).st_mtime_ns // 1_000_000
+
     def sync(self) -> None:
         """Make what was written durable."""
         os.fsync(self._descriptor)

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 _DIGEST_PIECE: Final = 1 << 20
 _DELETE_BATCH: Final = 1000
 _ATTEMPTS: Final = 100
+_CLOCK: Final = "clock"
+"""What a hidden file is begun for, and given up, that tells the file system's time: never an object."""
 
 
 class FilesystemObjectStore(ObjectStore):
@@ -198,6 +200,14 @@ class FilesystemObjectStore(ObjectStore):
                 folder.prune()
             return True
         return False
+
+    def now_ms(self) -> int:
+        """The time that the file system gives to a file that is made now: of a network's, that is its server's.
+
+        So the root must be writable: AccessDenied if it is not.
+        """
+        with self._new_draft(_CLOCK) as draft, self._writing(_CLOCK):
+            return draft.modified_ms()
 
     def _writing(self, key: str) -> OsErrors:
         return OsErrors(self._root, key, writing=True)

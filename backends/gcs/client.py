@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,7 +17,7 @@ from google.auth.transport.requests import AuthorizedSession, Request
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.cloud.answers import stated, stated_ms, stated_size
 from tieredstore.backends.gcs.credentials import chosen_credentials
-from tieredstore.backends.gcs.errors import raise_first, translated
+from tieredstore.backends.gcs.errors import raise_first, raise_for, translated
 from tieredstore.backends.gcs.options import GcsOptions
 from tieredstore.backends.http.session import BoundedAdapter, HttpLimits, StoreAdapter, configured
 from tieredstore.errors import StoreError
@@ -152,6 +152,24 @@ class GcsClient:
             raise ValueError(f"a listing has the kind {_LISTING} and a list of items; this has {str(raw)[:200]!r}")
         following = raw.get("nextPageToken")
         return [info_of(blob) for blob in answer], following and stated("the next page's token", following)
+
+    def listing_date(self) -> str | None:
+        """The ``Date`` of a listing of one object."""
+        with self.session.get(f"{self.endpoint}/storage/v1/{self._path}?maxResults=1&fields=kind") as response:
+            raise_for(response)
+            if response.json()["kind"] != _LISTING:
+                raise ValueError(f"a listing has the kind {_LISTING}")
+            return response.headers.get("Date")
+
+    def bucket_properties(self, fields: str) -> Mapping[str, Any]:
+        """These properties of the bucket, those of them that it has."""
+        place = self._path.removesuffix("/o")
+        with self.session.get(f"{self.endpoint}/storage/v1/{place}?fields={quote(fields, safe='')}") as response:
+            raise_for(response)
+            properties = response.json()
+        if not isinstance(properties, dict):
+            raise ValueError("the bucket's properties are no object of JSON")  # noqa: TRY004  an answer's fault
+        return properties
 
     def close(self) -> None:
         """Close all connections."""

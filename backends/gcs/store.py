@@ -12,11 +12,13 @@ from crc32c import crc32c
 
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.cloud.answers import stated_size
+from tieredstore.backends.cloud.client import Answer
 from tieredstore.backends.cloud.deletion import delete_singly
-from tieredstore.backends.cloud.store import Answer, CloudStore
+from tieredstore.backends.cloud.store import CloudStore
 from tieredstore.backends.contract.keys import checked_key
 from tieredstore.backends.gcs.client import GcsClient, info_of, open_client
 from tieredstore.backends.gcs.errors import raise_for, translated
+from tieredstore.backends.gcs.keeping import kept_sentences
 from tieredstore.backends.gcs.options import GcsOptions
 from tieredstore.backends.gcs.upload import GcsUpload, crc32c_text, deleted
 from tieredstore.backends.http.body import HttpAnswer
@@ -86,6 +88,12 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
         blob = client.blob(key)
         blob.reload(retry=None)
         return info_of(blob)
+
+    def _date(self, client: GcsClient) -> str | None:
+        return client.listing_date()
+
+    def _kept(self, client: GcsClient) -> list[str]:
+        return kept_sentences(client.bucket_properties("versioning,softDeletePolicy,retentionPolicy"))
 
     def _ask_for_bucket(self, client: GcsClient) -> None:
         # Google's service says which of the two is absent, but other servers have to be asked.

@@ -15,6 +15,8 @@ _ROOTS: Final = {
     "DeleteObjects": "DeleteResult",
     "CreateMultipartUpload": "InitiateMultipartUploadResult",
     "CompleteMultipartUpload": "CompleteMultipartUploadResult",
+    "GetBucketVersioning": "VersioningConfiguration",
+    "GetObjectLockConfiguration": "ObjectLockConfiguration",
 }
 """What the answer to an operation is called."""
 

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from tieredstore.backends.base import AbandonedWrite, ObjectInfo
 from tieredstore.backends.cloud.answers import stated
-from tieredstore.backends.cloud.store import Answer, CloudStore
+from tieredstore.backends.cloud.client import Answer
+from tieredstore.backends.cloud.store import CloudStore
 from tieredstore.backends.http.ranges import answered_size, range_header
 from tieredstore.backends.s3.body import S3Answer
 from tieredstore.backends.s3.client import open_client
 from tieredstore.backends.s3.deletion import Deletion, check_key
 from tieredstore.backends.s3.errors import NotSupported, translated
+from tieredstore.backends.s3.keeping import kept_sentences
 from tieredstore.backends.s3.listing import Listing, abandoned_page, object_info
 from tieredstore.backends.s3.options import S3Options
 from tieredstore.backends.s3.upload import S3Upload, aborted
@@ -85,6 +87,13 @@ class S3ObjectStore(CloudStore["S3Client", S3Options]):
     def _head(self, client: S3Client, key: str) -> ObjectInfo:
         metadata = client.head_object(Bucket=self.options.bucket, Key=key)
         return object_info(key, metadata["ContentLength"], metadata)
+
+    def _date(self, client: S3Client) -> str | None:
+        answer = client.list_objects_v2(Bucket=self.options.bucket, MaxKeys=1)
+        return answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+
+    def _kept(self, client: S3Client) -> list[str]:
+        return kept_sentences(client, self.options.bucket)
 
     def _ask_for_bucket(self, client: S3Client) -> None:
         with suppress(NotSupported), translated(self.identity):

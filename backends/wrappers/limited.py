@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore
@@ -107,6 +107,14 @@ class LimitedStore(ObjectStore):
     def discard(self, write: AbandonedWrite) -> bool:
         """Not limited."""
         return self.inner.discard(write)
+
+    def now_ms(self) -> int | None:
+        """Not limited."""
+        return self.inner.now_ms()
+
+    def kept_after_delete(self) -> Sequence[str]:
+        """Not limited."""
+        return self.inner.kept_after_delete()
 
     def close(self) -> None:
         """Close the store within."""

@@ -43,6 +43,12 @@ class Leaving(MemoryObjectStore):
         self.left = [other for other in self.left if other != write]
         return there
 
+    def now_ms(self) -> int:
+        return 1234
+
+    def kept_after_delete(self) -> list[str]:
+        return ["versions"]
+
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
         raise AssertionError("a small read was made a whole one")
 
@@ -70,6 +76,8 @@ def test_every_wrapper_passes_the_whole_contract_on(wrap: Callable[[ObjectStore]
     assert list(store.abandoned_writes()) == []
     assert store.get_small("object", 5) == b"small"
     assert store.get_small("object", 4) is None
+    assert store.now_ms() == 1234
+    assert list(store.kept_after_delete()) == ["versions"]
 
 
 def test_no_method_of_the_contract_is_left_to_its_default_by_a_wrapper() -> None:
@@ -83,14 +91,16 @@ def test_the_doubles_count_delay_and_fail_the_new_operations_too() -> None:
     list(counting.abandoned_writes("o"))
     counting.discard(LEFT)
     counting.get_small("object", 5)
-    assert [operation.name for operation in counting.operations] == ["abandoned_writes", "discard", "get"]
+    counting.now_ms()
+    assert [operation.name for operation in counting.operations] == ["abandoned_writes", "discard", "get", "now_ms"]
     assert counting.bytes_down == 5
     waits: list[float] = []
     slow = LatencyStore(Leaving(), request_s=1.0, bytes_per_s=5.0, sleep=waits.append)
     list(slow.abandoned_writes())
     slow.discard(LEFT)
     slow.get_small("object", 5)
-    assert waits == [1.0, 1.0, 1.0, 1.0]
+    slow.now_ms()
+    assert waits == [1.0, 1.0, 1.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
@@ -99,6 +109,7 @@ def test_a_fault_strikes_the_new_operations_too(moment: Moment) -> None:
         lambda store: list(store.abandoned_writes()),
         lambda store: store.discard(LEFT),
         lambda store: store.get_small("object", 5),
+        lambda store: store.now_ms(),
     ]
     for operation in operations:
         with pytest.raises(StoreUnavailable):

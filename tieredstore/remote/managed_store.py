@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -153,6 +153,14 @@ class ManagedStore(ObjectStore):
     def discard(self, write: AbandonedWrite) -> bool:
         """As the store within."""
         return self._calls.run(lambda: self.inner.discard(write))
+
+    def now_ms(self) -> int | None:
+        """As the store within."""
+        return self._calls.run(self.inner.now_ms)
+
+    def kept_after_delete(self) -> Sequence[str]:
+        """As the store within."""
+        return self._calls.run(self.inner.kept_after_delete)
 
     def close(self) -> None:
         """Nothing: the manager's owner closes the manager, and that the store if it is its own."""

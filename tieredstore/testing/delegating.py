@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore
 
 OperationName: TypeAlias = Literal[
-    "put", "get", "get_into", "list", "delete", "head", "replace", "abandoned_writes", "discard"
+    "put", "get", "get_into", "list", "delete", "head", "replace", "abandoned_writes", "discard", "now_ms"
 ]
 
 
@@ -80,6 +80,14 @@ class DelegatingObjectStore(ObjectStore):
     def discard(self, write: AbandonedWrite) -> bool:
         """As ``inner``."""
         return self.inner.discard(write)
+
+    def now_ms(self) -> int | None:
+        """As ``inner``."""
+        return self.inner.now_ms()
+
+    def kept_after_delete(self) -> Sequence[str]:
+        """As ``inner``."""
+        return self.inner.kept_after_delete()
 
     def close(self) -> None:
         """As ``inner``."""

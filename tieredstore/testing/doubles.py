@@ -98,6 +98,11 @@ class CountingStore(DelegatingObjectStore):
         self._count("discard", write.key)
         return super().discard(write)
 
+    def now_ms(self) -> int | None:
+        """One request."""
+        self._count("now_ms")
+        return super().now_ms()
+
     def _count(self, name: OperationName, *keys: str) -> None:
         with self._lock:
             self.operations.append(Operation(len(self.operations), name, keys))
@@ -191,6 +196,11 @@ class LatencyStore(DelegatingObjectStore):
         """Waits for the request."""
         self._wait()
         return super().discard(write)
+
+    def now_ms(self) -> int | None:
+        """Waits for the request."""
+        self._wait()
+        return super().now_ms()
 
     def _wait(self) -> None:
         if self._request_s:

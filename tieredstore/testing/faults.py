@@ -116,6 +116,12 @@ class FaultyStore(DelegatingObjectStore):
             fault.strike("during")
             return super().discard(write)
 
+    def now_ms(self) -> int | None:
+        """``during``: as before."""
+        with self._operation("now_ms") as fault:
+            fault.strike("during")
+            return super().now_ms()
+
     def _operation(self, name: OperationName, *keys: str) -> _Fault:
         with self._lock:
             operation = Operation(len(self.operations), name, keys)

@@ -68,6 +68,20 @@ class AbandonedTests(StoreAccess):
         assert store.get("folder/object") == b"written"
         assert self._abandoned(store, "folder/object") == []
 
+    def test_the_store_tells_its_own_time(self, store: ObjectStore) -> None:
+        before = store.now_ms()
+        store.put("folder/timed", b"")
+        written = store.head("folder/timed").modified_ms
+        store.delete(["folder/timed"])
+        after = store.now_ms()
+        assert before is not None
+        assert after is not None
+        assert written is not None
+        # Services tell whole seconds, some cut off and some rounded.
+        assert before - 1000 <= written <= after + 1000
+        assert list(store.list()) == []
+        assert isinstance(list(store.kept_after_delete()), list)
+
     def test_what_was_abandoned_below_another_prefix_is_not_told(self, store: ObjectStore) -> None:
         with pytest.raises(_BodyBrokenError):
             store.put("folder/object", _breaking(12))
