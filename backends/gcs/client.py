@@ -166,10 +166,10 @@ class GcsClient:
         place = self._path.removesuffix("/o")
         with self.session.get(f"{self.endpoint}/storage/v1/{place}?fields={quote(fields, safe='')}") as response:
             raise_for(response)
-            properties = response.json()
+            properties: object = response.json()
         if not isinstance(properties, dict):
             raise ValueError("the bucket's properties are no object of JSON")  # noqa: TRY004  an answer's fault
-        return properties
+        return cast("dict[str, Any]", properties)
 
     def close(self) -> None:
         """Close all connections."""
