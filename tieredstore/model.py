@@ -6,10 +6,11 @@ import base64
 import binascii
 import enum
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from tieredstore.errors import ConfigError, InvalidRange, excerpt
 
@@ -18,6 +19,10 @@ TopicPartition: TypeAlias = tuple[str, int]
 
 Isolation: TypeAlias = Literal["read_uncommitted", "read_committed"]
 """Kafka's ``isolation.level``."""
+
+_SPELLED: Final = re.compile(r"[A-Za-z0-9_-]{21}[AQgw]").fullmatch
+_TO_STANDARD: Final = bytes.maketrans(b"-_", b"+/")
+_TO_URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -43,6 +48,17 @@ class Uuid:
         return cls(raw)
 
     @classmethod
+    def spelled(cls, text: str) -> Uuid | None:
+        """The uuid that Kafka writes as ``text``; None if there is none.
+
+        Base64 has several spellings of the same 16 bytes, and :meth:`parse` takes them all.
+        """
+        # What 22 characters hold beyond 16 bytes stands in the last one, and is 0 in Kafka's spelling.
+        if _SPELLED(text) is None:
+            return None
+        return cls(binascii.a2b_base64(text.encode("ascii").translate(_TO_STANDARD) + b"=="))
+
+    @classmethod
     def random(cls) -> Uuid:
         """A random (version 4) uuid whose text does not start with ``-``, as Kafka's ``randomUuid``."""
         while True:
@@ -56,7 +72,7 @@ class Uuid:
                 return uuid
 
     def __str__(self) -> str:
-        return base64.urlsafe_b64encode(self.bytes).decode("ascii").rstrip("=")
+        return binascii.b2a_base64(self.bytes, newline=False).translate(_TO_URL_SAFE)[:22].decode("ascii")
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -119,7 +119,7 @@ def remove_abandoned(folder: Folder, name: bytes) -> bool:
 def _if_abandoned(folder: Folder, name: bytes) -> os.stat_result | None:
     """The draft's status, if nobody holds its lock; the caller holds the folder's."""
     try:
-        descriptor = folder.open_file(name)
+        descriptor, _ = folder.open_file(name)
     except FileNotFoundError:
         return None
     try:

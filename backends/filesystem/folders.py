@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import stat
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
@@ -18,6 +19,8 @@ from tieredstore.errors import InvalidKey, StoreError
 DRAFT_MARK: Final = b".~tieredstore-"
 """How the names of unfinished files start. No component of a key may start so, and no listing shows such a file."""
 
+_ODD_STARTS: Final = (b"", b".")
+_SEPARATOR: Final = re.compile(rb"[/\\\0]").search
 _MAX_COMPONENT_BYTES: Final = 255
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -27,8 +30,9 @@ def is_component(name: bytes) -> bool:
 
     A backslash is refused although POSIX allows it: other stores and systems take it for a separator.
     """
-    odd = name in (b"", b".", b"..") or b"/" in name or b"\\" in name or b"\0" in name
-    return not odd and len(name) <= _MAX_COMPONENT_BYTES and not name.startswith(DRAFT_MARK)
+    if name[:1] in _ODD_STARTS and (name in (b"", b".", b"..") or name.startswith(DRAFT_MARK)):
+        return False
+    return len(name) <= _MAX_COMPONENT_BYTES and _SEPARATOR(name) is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +59,17 @@ class Folder:
     Its methods raise OSError; who calls them translates.
     """
 
-    __slots__ = ("_descriptors", "_names", "_opened")
+    __slots__ = ("_descriptors", "_names")
 
     def __init__(self, root: str, names: tuple[bytes, ...], *, create: bool = False) -> None:
         self._names = names
-        with ExitStack() as opened:
-            self._descriptors = [_opened_root(root)]
-            opened.callback(self._close)
+        self._descriptors = [_opened_root(root)]
+        try:
             for name in names:
                 self._descriptors.append(_opened_child(self._descriptors[-1], name, create=create))
-            self._opened = opened.pop_all()
+        except BaseException:
+            self._close()
+            raise
 
     @property
     def descriptor(self) -> int:
@@ -77,7 +82,7 @@ class Folder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._opened.close()
+        self._close()
 
     def _close(self) -> None:
         while self._descriptors:
@@ -104,17 +109,18 @@ class Folder:
         _require_plain_file(mode)
         return True
 
-    def open_file(self, name: bytes) -> int:
-        """A descriptor for reading; OSError as ``has_file``, or FileNotFoundError."""
+    def open_file(self, name: bytes) -> tuple[int, int]:
+        """A descriptor for reading, and the file's size; OSError as ``has_file``, or FileNotFoundError."""
         # Without O_NONBLOCK, opening a named pipe would wait for a writer.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(name, flags, dir_fd=self.descriptor)
         try:
-            _require_plain_file(os.fstat(descriptor).st_mode)
+            status = os.fstat(descriptor)
+            _require_plain_file(status.st_mode)
         except OSError:
             os.close(descriptor)
             raise
-        return descriptor
+        return descriptor, status.st_size
 
     def sync(self) -> None:
         """Make this folder's entries durable, and its own entry and its parents'.

@@ -45,11 +45,15 @@ class Listing:
         entries = iter(self._entries(path))
         # Runs of files are looked at by pages; a folder ends a run.
         while page := list(islice(entries, _PAGE)):
-            files = self._infos(path, [name for name in page if not name.endswith("/")])
+            files = [name for name in page if name[-1] != "/"]
+            infos = self._infos(path, files)
+            if len(files) == len(page):
+                yield from infos.values()
+                continue
             for name in page:
-                if name.endswith("/"):
+                if name[-1] == "/":
                     yield from self._below(path + name)
-                elif (info := files.get(name)) is not None:
+                elif (info := infos.get(name)) is not None:
                     yield info
 
     def _entries(self, path: str) -> list[str]:
@@ -63,7 +67,10 @@ class Listing:
                 names = [name for entry in scan if (name := _name_of(entry, path)) is not None]
         except ObjectNotFound:
             return []
-        return sorted(name for name in names if self._may_match(path + name))
+        if not (path.startswith(self._prefix) and self._start_after <= path):
+            names = [name for name in names if self._may_match(path + name)]
+        names.sort()
+        return names
 
     def _may_match(self, key: str) -> bool:
         if key.endswith("/"):
@@ -72,14 +79,18 @@ class Listing:
         return key.startswith(self._prefix) and key > self._start_after
 
     def _infos(self, path: str, names: Sequence[str]) -> dict[str, ObjectInfo]:
+        """What of these is there still, in the same order."""
         infos: dict[str, ObjectInfo] = {}
         if not names:
             return infos
         try:
             with OsErrors(self._root, path), self._folder(path) as folder:
                 for name in names:
-                    if (info := _info(folder, path + name, name)) is not None:
-                        infos[name] = info
+                    try:
+                        status = os.stat(name.encode("utf-8"), dir_fd=folder.descriptor, follow_symlinks=False)
+                    except FileNotFoundError:
+                        continue
+                    infos[name] = ObjectInfo(path + name, status.st_size, None, status.st_mtime_ns // 1_000_000)
         except ObjectNotFound:
             return infos
         return infos
@@ -88,26 +99,19 @@ class Listing:
         return Folder(self._root, tuple(path.encode("utf-8").split(b"/")[:-1]))
 
 
-def _info(folder: Folder, key: str, name: str) -> ObjectInfo | None:
-    try:
-        status = os.stat(name.encode("utf-8"), dir_fd=folder.descriptor, follow_symlinks=False)
-    except FileNotFoundError:
-        return None
-    return ObjectInfo(key, status.st_size, None, status.st_mtime_ns // 1_000_000)
-
-
 def _name_of(entry: os.DirEntry[str], path: str) -> str | None:
     """The entry's name as a part of keys, a folder's with a slash; None for what is no object and holds none."""
-    raw = os.fsencode(entry.name)
-    try:
-        name = raw.decode("utf-8")
-    except UnicodeDecodeError:
+    name = entry.name
+    if not name.isascii():  # the system's own encoding may be another one than that of keys
+        try:
+            name = os.fsencode(name).decode("utf-8")
+        except UnicodeDecodeError:
+            return None
+    if not is_component(name.encode("utf-8")):
         return None
-    if not is_component(raw):
-        return None
+    if entry.is_file(follow_symlinks=False):
+        return name
     if entry.is_symlink():
         _logger.warning("%s%s is a symbolic link: it is not followed, so what it leads to is not listed", path, name)
         return None
-    if entry.is_dir(follow_symlinks=False):
-        return name + "/"
-    return name if entry.is_file(follow_symlinks=False) else None
+    return name + "/" if entry.is_dir(follow_symlinks=False) else None

@@ -108,12 +108,9 @@ class FilesystemObjectStore(ObjectStore):
 
     def get_small(self, key: str, most: int) -> bytes | None:
         """As ``get``; a larger file is not read."""
-        with self._open(key, KeyPath.of(key)) as (descriptor, size):
-            if size > most:
-                return None
-            whole = bytearray(size)
-            _read_into(descriptor, key, 0, memoryview(whole))
-            return bytes(whole)
+        path = KeyPath.of(key)
+        with OsErrors(self._root, key), Folder(self._root, path.folders) as folder:
+            return _read_small(folder, key, path.name, most)
 
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
         """As ``get``, straight into ``buffer``, which must be contiguous."""
@@ -237,9 +234,9 @@ class FilesystemObjectStore(ObjectStore):
         """Descriptor and size, for reading; no caller's code may run in the block."""
         with OsErrors(self._root, key):
             with Folder(self._root, path.folders) as folder:
-                descriptor = folder.open_file(path.name)
+                descriptor, size = folder.open_file(path.name)
             try:
-                yield descriptor, os.fstat(descriptor).st_size
+                yield descriptor, size
             finally:
                 os.close(descriptor)
 
@@ -288,6 +285,21 @@ def _unlink(root: str, folder: Folder, key: str, name: bytes) -> TieredStoreErro
     except TieredStoreError as error:
         return error
     return None
+
+
+def _read_small(folder: Folder, key: str, name: bytes, most: int) -> bytes | None:
+    descriptor, size = folder.open_file(name)
+    try:
+        if size > most:
+            return None
+        data = os.read(descriptor, size)
+        if len(data) == size:
+            return data
+        whole = bytearray(size)  # a call gives as much as it likes
+        _read_into(descriptor, key, 0, memoryview(whole))
+        return bytes(whole)
+    finally:
+        os.close(descriptor)
 
 
 def _read_into(descriptor: int, key: str, start: int, view: memoryview) -> None:

@@ -186,3 +186,14 @@ def test_a_partition_without_the_topic_id_cannot_narrow_a_listing() -> None:
 )
 def test_a_masked_prefix_is_not_shown(key: str, prefix: str, masked: bool, shown: str) -> None:
     assert displayed_key(key, prefix, masked) == shown
+
+
+@given(st.one_of(uuids.map(str), st.text("AQgw-_+/=é", max_size=24)))
+def test_a_uuid_is_spelled_one_way(text: str) -> None:
+    for end in "AQgwBZ_=":
+        spelled = Uuid.spelled(text[:-1] + end)
+        try:
+            parsed = Uuid.parse(text[:-1] + end)
+        except ConfigError:
+            parsed = None
+        assert spelled == (parsed if str(parsed) == text[:-1] + end else None)

@@ -37,7 +37,9 @@ def described(source: SegmentSource, stored: StoredSegment) -> RemoteLogSegmentM
     # The manifest's own entries locate the index, and so they decide, whatever is said beside them. It saves each
     # read_committed a request for an empty index where nothing is said.
     entry = stored.manifest.segment_indexes.transaction
-    metadata = dataclasses.replace(metadata, txn_idx_empty=entry is None or entry.size == 0)
+    is_empty = entry is None or entry.size == 0
+    if metadata.txn_idx_empty is not is_empty:
+        metadata = dataclasses.replace(metadata, txn_idx_empty=is_empty)
     check_segment(metadata)
     return metadata
 

@@ -10,11 +10,12 @@ from typing import Final
 
 from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.format.keys import ObjectKey, Suffix, listing_prefix, padded_offset, parse_key
-from tieredstore.model import RemoteLogSegmentId, TopicIdPartition, Uuid
+from tieredstore.model import RemoteLogSegmentId, Uuid
 
 _PAGE: Final = 1000
 """Keys that a store lists by one request, S3 and GCS at least."""
 
+_EVERY: Final = tuple(Suffix)
 _SUFFIXES: Final = {suffix.value: suffix for suffix in Suffix}
 
 
@@ -29,13 +30,16 @@ class SegmentObjects:
 
     def find(self, suffix: Suffix) -> ObjectInfo | None:
         """The object with this suffix, if it is there."""
-        return next((info for own, info in self.objects if own is suffix), None)
+        for own, info in self.objects:
+            if own is suffix:
+                return info
+        return None
 
     @property
     def missing(self) -> tuple[Suffix, ...]:
         """The suffixes of the objects that are not there: () for a whole segment."""
-        present = {suffix for suffix, _ in self.objects}
-        return () if len(present) == len(_SUFFIXES) else tuple(suffix for suffix in Suffix if suffix not in present)
+        present = [suffix for suffix, _ in self.objects]
+        return tuple(suffix for suffix in _EVERY if suffix not in present)
 
     @property
     def stored_size(self) -> int:
@@ -101,16 +105,26 @@ def list_segments(
 
 def list_in_scope(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[SegmentObjects]:
     """:func:`list_segments` of one scope."""
-    partitions: dict[TopicIdPartition, TopicIdPartition] = {}
-    ours = (entry for entry in _ours(prefix, _listed(store, prefix, scope)) if scope.holds(entry[0]))
-    # The three keys of a segment differ in their suffixes only, so that a sorted listing has them side by side.
-    for path, group in itertools.groupby(ours, key=lambda entry: entry[0].main_path):
-        objects = list(group)
-        key = objects[0][0]
-        # One value for all segments of a partition: there may be a hundred thousand.
-        where = partitions.setdefault(key.segment_id.topic_id_partition, key.segment_id.topic_id_partition)
-        infos = tuple((suffix, info) for _, suffix, info in objects)
-        yield SegmentObjects(RemoteLogSegmentId(where, key.segment_id.id), key.start_offset, infos, path)
+    key: ObjectKey | None = None
+    path = foreign = ""
+    objects: list[tuple[Suffix, ObjectInfo]] = []
+    # The three keys of a segment differ in their suffixes only, so that a sorted listing has them side by side: what
+    # they say is parsed once.
+    for info in _listed(store, prefix, scope):
+        whole_path, _, ending = info.key.rpartition(".")
+        if (suffix := _SUFFIXES.get(ending)) is None or whole_path == foreign:
+            continue
+        if key is None or whole_path != path:
+            parsed = parse_key(prefix, info.key)
+            if parsed is None or not scope.holds(parsed):
+                foreign = whole_path
+                continue
+            if key is not None:
+                yield SegmentObjects(key.segment_id, key.start_offset, tuple(objects), key.main_path)
+            key, path, objects = parsed, whole_path, []
+        objects.append((suffix, info))
+    if key is not None:
+        yield SegmentObjects(key.segment_id, key.start_offset, tuple(objects), key.main_path)
 
 
 def _listed(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[ObjectInfo]:
@@ -173,17 +187,3 @@ def _without_nested(prefixes: Iterable[str]) -> list[str]:
         if not outer or not prefix.startswith(outer[-1]):
             outer.append(prefix)
     return outer
-
-
-def _ours(prefix: str, listed: Iterable[ObjectInfo]) -> Iterator[tuple[ObjectKey, Suffix, ObjectInfo]]:
-    """The objects of segments; what the key says but for the suffix is parsed once for the three of them."""
-    known, known_path = None, ""
-    for info in listed:
-        path, _, ending = info.key.rpartition(".")
-        if (suffix := _SUFFIXES.get(ending)) is None:
-            continue
-        if known is None or path != known_path:
-            if (key := parse_key(prefix, info.key)) is None:
-                continue
-            known, known_path = key, path
-        yield known, suffix, info

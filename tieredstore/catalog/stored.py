@@ -41,6 +41,8 @@ class StoredSegment:
         if recorded is None:
             size = self.manifest.chunk_index.original_file_size
             return RemoteLogSegmentMetadata(self.objects.segment_id, self.objects.start_offset, -1, size)
+        if recorded.remote_log_segment_id is self.objects.segment_id:
+            return recorded
         # The listing's value, equal to the recorded one, which all segments of a partition share.
         return dataclasses.replace(recorded, remote_log_segment_id=self.objects.segment_id)
 

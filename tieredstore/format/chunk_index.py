@@ -135,27 +135,28 @@ class VariableChunkIndex(ChunkIndex):
     """
 
     packed_sizes: bytes
-    bounds_of_most: tuple[int, int] | None = field(init=False, repr=False, compare=False)
-    """The smallest and the greatest stored size of all chunks but the last; None where there is no other."""
     last_size: int = field(init=False, repr=False, compare=False)
     """The last chunk's stored size."""
+    base_size: int = field(init=False, repr=False, compare=False)
+    """No chunk but the last is stored in fewer bytes: what the list counts its sizes from."""
 
     def __post_init__(self) -> None:
         self._check_original()
         sizes = unpack_chunk_sizes(self.packed_sizes)
         # Kept, since whoever reads a manifest looks at them more than once, and a catalog reads thousands.
-        object.__setattr__(self, "bounds_of_most", sizes.bounds_of_most())
         object.__setattr__(self, "last_size", sizes.last)
-        if not self.chunk_count or len(sizes) != self.chunk_count:
+        object.__setattr__(self, "base_size", sizes.base)
+        count = self.chunk_count
+        if not count or sizes.length != count:
             raise ManifestCorrupt(
                 f"transformedChunks lists {len(sizes)} chunks where originalFileSize and originalChunkSize make "
-                f"{self.chunk_count}, and at least 1 must be"
+                f"{count}, and at least 1 must be"
             )
-        # Three looks in place of one a chunk: the smallest, the greatest and the last, which may be shorter than the
-        # others.
-        for size in self.bounds_of_most or ():
-            _check_stored_size(size, self.original_chunk_size)
-        _check_stored_size(self.last_size, self._last_original_size())
+        if not sizes.are_most_within(1, _most_stored(self.original_chunk_size)):
+            for size in sizes.bounds_of_most() or ():
+                _check_stored_size(size, self.original_chunk_size)
+        # The last chunk may be shorter than the others.
+        _check_stored_size(sizes.last, self.original_file_size - (count - 1) * self.original_chunk_size)
 
     @classmethod
     def from_sizes(cls, original_chunk_size: int, original_file_size: int, sizes: Sequence[int]) -> VariableChunkIndex:
@@ -172,6 +173,12 @@ class VariableChunkIndex(ChunkIndex):
     def text(self) -> str:
         """``transformedChunks`` as the manifest has it."""
         return base64.b64encode(self.packed_sizes).decode("ascii")
+
+    @property
+    def bounds_of_most(self) -> tuple[int, int] | None:
+        """The smallest and the greatest stored size of all chunks but the last, None where there is no other; each
+        size is looked at."""
+        return self.stored_sizes().bounds_of_most()
 
     def stored_sizes(self) -> ChunkSizes:
         """The stored size of every chunk, unpacked at each call."""
@@ -238,13 +245,16 @@ class _FixedPositions(LazyNumbers):
 
 
 def _check_stored_size(stored: int, original: int) -> None:
-    """Refuse a size that no chunk can have, before a reader allocates it.
-
-    zstd adds at most 1/256 and 64 bytes to what it cannot compress; twice the original leaves room for any writer.
-    """
+    """Refuse a size that no chunk can have, before a reader allocates it."""
     # A list is a few bytes that can claim 2 GiB a chunk: without this bound a reader would allocate them.
-    limit = 2 * original + 1024
+    limit = _most_stored(original)
     if not 1 <= stored <= limit:
         raise ManifestCorrupt(
             f"transformedChunks lists a chunk of {stored} bytes for {original} bytes of the log: 1..{limit} is possible"
         )
+
+
+def _most_stored(original: int) -> int:
+    """zstd adds at most 1/256 and 64 bytes to what it cannot compress; twice the original leaves room for any
+    writer."""
+    return 2 * original + 1024

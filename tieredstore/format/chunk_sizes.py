@@ -14,6 +14,7 @@ size, as base64 text.
 from __future__ import annotations
 
 import sys
+import threading
 from abc import abstractmethod
 from array import array
 from collections.abc import Iterator, Sequence
@@ -34,6 +35,7 @@ _ONE: Final = Struct(">ii")
 _HEAD: Final = Struct(">iib")
 _LEVEL: Final = 3  # the plugin's; any level is read
 _BLOCK: Final = 4096  # so many sizes are numbers at once where all are looked at
+_BYTES: Final = bytes(range(256))
 
 
 class LazyNumbers(Sequence[int]):
@@ -102,6 +104,20 @@ class ChunkSizes(LazyNumbers):
             return None
         return self.base + min(least for least, _ in extremes), self.base + max(most for _, most in extremes)
 
+    def are_most_within(self, least: int, most: int) -> bool:
+        """Whether all sizes but the last lie within ``least..most``: told at a glance, unless one comes near ``most``
+        or the list was not written as the plugin writes it."""
+        if self.length < 2:
+            return True
+        shift = 8 * (self.width - 1)
+        if self.base >= least and self.base <= most:
+            # What is left of the highest bytes of all differences without those that are surely small enough.
+            small = _BYTES[: (most - self.base) >> shift]
+            if not self.differences[:: self.width].translate(None, small):
+                return True
+        lowest, highest = self.bounds_of_most() or (least, most)
+        return least <= lowest and highest <= most
+
     def _blocks(self) -> Iterator[Sequence[int]]:
         for start in range(0, self.length - 1, _BLOCK):
             yield self._differences(start, min(start + _BLOCK, self.length - 1))
@@ -109,6 +125,16 @@ class ChunkSizes(LazyNumbers):
     def _differences(self, start: int, stop: int) -> Sequence[int]:
         raw = self.differences[start * self.width : stop * self.width]
         return raw if self.width == 1 else _widen(raw, self.width)
+
+
+class _OfThread(threading.local):
+    """A decompressor serves one thread at a time, and its memory takes longer to get than a list to decompress."""
+
+    def __init__(self) -> None:
+        self.zstd = zstandard.ZstdDecompressor()
+
+
+_OWN: Final = _OfThread()
 
 
 def encode_chunk_sizes(sizes: Sequence[int]) -> bytes:
@@ -155,8 +181,7 @@ def unpack_chunk_sizes(frame: bytes) -> ChunkSizes:
         claimed = zstandard.frame_content_size(frame)
         if not 0 <= claimed <= MAX_BINARY_SIZE:
             raise ManifestCorrupt(f"the list of chunk sizes does not declare a size up to {MAX_BINARY_SIZE} bytes")
-        # A decompressor serves one thread at a time; making one costs a few microseconds.
-        binary = zstandard.ZstdDecompressor().decompress(frame, allow_extra_data=False)
+        binary = _OWN.zstd.decompress(frame, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise ManifestCorrupt(f"the list of chunk sizes is not one whole zstd frame: {error}") from error
     return decode_chunk_sizes(binary)
@@ -173,8 +198,7 @@ def _decode_many(raw: bytes | bytearray | memoryview, count: int) -> ChunkSizes:
     _check_length(raw, stop + _INT.size)
     sizes = ChunkSizes(count, base, width, bytes(raw[_HEAD.size : stop]), _read_int(raw, stop))
     # Only if the greatest that so many bytes can say is too great, each has to be looked at.
-    bounds = sizes.bounds_of_most() if base + (1 << 8 * width) - 1 > MAX_INT32 else None
-    if bounds is not None and bounds[1] > MAX_INT32:
+    if base + (1 << 8 * width) - 1 > MAX_INT32 and not sizes.are_most_within(base, MAX_INT32):
         raise ManifestCorrupt(f"the list of chunk sizes holds a size above {MAX_INT32}")
     return sizes
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from reprlib import Repr
 from typing import Final, NoReturn, cast
@@ -175,4 +175,9 @@ def _whole_number(digits: str) -> int:
     return int(digits)
 
 
-_DECODER: Final = json.JSONDecoder(parse_constant=_refuse_constant, parse_int=_whole_number)
+def json_decoder(parse_int: Callable[[str], int]) -> json.JSONDecoder:
+    """A decoder of what JSON allows, and nothing that only Python does."""
+    return json.JSONDecoder(parse_constant=_refuse_constant, parse_int=parse_int)
+
+
+_DECODER: Final = json_decoder(_whole_number)

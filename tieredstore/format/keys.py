@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
 from tieredstore.errors import ConfigError, excerpt
@@ -81,19 +82,16 @@ def parse_key(prefix: str, key: str) -> ObjectKey | None:
     if not key.startswith(prefix):
         return None
     # The suffix ends the key, and no other part of a key holds a dot but the topic, which comes before slashes.
-    path, _, suffix = key[len(prefix) :].rpartition(".")
-    parts = path.split("/")
-    if len(parts) != 3 or suffix not in _SUFFIXES:
+    path, _, ending = key[len(prefix) :].rpartition(".")
+    folder, _, name = path.rpartition("/")
+    if (suffix := _SUFFIXES.get(ending)) is None or (where := _parse_folder(folder)) is None:
         return None
-    topic, topic_id = _cut_uuid(parts[0])
-    partition = _parse_partition(parts[1])
     # Any object may lie in a bucket: whatever does not fit exactly is somebody else's, and no error.
-    digits, segment_id = _cut_uuid(parts[2])
+    digits, segment_id = _cut_uuid(name)
     start_offset = _parse_offset(digits)
-    if not topic or topic_id is None or partition is None or segment_id is None or start_offset is None:
+    if segment_id is None or start_offset is None:
         return None
-    where = TopicIdPartition(topic_id, topic, partition)
-    return ObjectKey(RemoteLogSegmentId(where, segment_id), start_offset, _SUFFIXES[suffix], path)
+    return ObjectKey(RemoteLogSegmentId(where, segment_id), start_offset, suffix, path)
 
 
 def listing_prefix(
@@ -125,17 +123,24 @@ def displayed_key(key: str, prefix: str, masked: bool) -> str:
     return _MASK + key.rpartition("/")[2]
 
 
+@lru_cache(maxsize=256)  # one value for all segments of a partition, of which there may be a hundred thousand
+def _parse_folder(folder: str) -> TopicIdPartition | None:
+    """The partition that a path's folders name; None if they are not the two of a partition."""
+    named, slash, number = folder.partition("/")
+    topic, topic_id = _cut_uuid(named)
+    partition = _parse_partition(number)
+    if not slash or not topic or topic_id is None or partition is None:
+        return None
+    return TopicIdPartition(topic_id, topic, partition)
+
+
 def _cut_uuid(text: str) -> tuple[str, Uuid | None]:
     """What stands before ``-<uuid>`` at the end of ``text``, and the uuid; None if it does not end so."""
     head, dash, tail = text[: -_UUID_LENGTH - 1], text[-_UUID_LENGTH - 1 : -_UUID_LENGTH], text[-_UUID_LENGTH:]
     if dash != "-":
         return head, None
-    try:
-        uuid = Uuid.parse(tail)
-    except ConfigError:
-        return head, None
-    # Base64 can spell the same 16 bytes in several ways; only Kafka's own spelling leads back to this key.
-    return head, uuid if str(uuid) == tail else None
+    # Only Kafka's own spelling leads back to this key.
+    return head, Uuid.spelled(tail)
 
 
 def _parse_partition(text: str) -> int | None:

@@ -222,12 +222,13 @@ class SegmentManifest:
 
     def _check_variable(self, index: VariableChunkIndex) -> None:
         # A list is legal for uncompressed segments too, and then each size follows from the original's.
-        most = index.bounds_of_most
-        least = min(index.last_size, *(most or ()), MAX_INT32)
-        if least <= self._overhead:
-            raise ManifestCorrupt(f"transformedChunks lists a chunk of {least} bytes, too few to be encrypted")
+        if self.encryption is not None and min(index.base_size, index.last_size) <= self._overhead:
+            least = min(index.last_size, *(index.bounds_of_most or ()), MAX_INT32)
+            if least <= self._overhead:
+                raise ManifestCorrupt(f"transformedChunks lists a chunk of {least} bytes, too few to be encrypted")
         if self.compression:
             return
+        most = index.bounds_of_most
         whole, last = (index.original_size(chunk) + self._overhead for chunk in (0, index.chunk_count - 1))
         if most not in {None, (whole, whole)} or index.last_size != last:
             sizes = index.stored_sizes()
