@@ -1,0 +1,242 @@
+"""The batches of one log as they come by: in bounds, in order, whole, and as the indexes say."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.format.keys import Suffix
+from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader
+from tieredstore.model import ByteRange
+from tieredstore.ops.verification.findings import Finding, FindingKind
+from tieredstore.ops.verification.indexes import CheckedIndexes
+from tieredstore.ops.verification.subject import MOST_FINDINGS, Subject
+
+if TYPE_CHECKING:
+    from tieredstore.catalog.stored import StoredSegment
+    from tieredstore.ops.verification.log_walk import LogWalk
+
+_ABORT: Final = 0
+_MARKER_BYTES: Final = 64
+"""More than the record of an end marker takes up to its key."""
+
+
+class BatchChecks:
+    """Takes the headers of a log's batches in order, each while its bytes can still be walked over. For one thread.
+
+    One cause is told once: what is compared with a batch that is not as it should be is left out.
+    """
+
+    def __init__(self, subject: Subject, stored: StoredSegment, indexes: CheckedIndexes) -> None:
+        self.subject = subject
+        self.stored = stored
+        self.findings: list[Finding] = []
+        self.last_offset = -1
+        self.is_sound = True
+        """Whether all batches were taken, and none was damaged or in the wrong place."""
+        self._metadata = stored.metadata
+        self._chunks = stored.manifest.chunk_index
+        self._positions = stored.manifest.chunk_index.positions()
+        self._max_timestamp = -1
+        epochs = indexes.epochs or self._metadata.segment_leader_epochs
+        self._epochs = [epoch for epoch, _ in epochs]
+        self._epoch_starts = [start for _, start in epochs]
+        self._pending: tuple[BatchHeader, int] | None = None
+        """The latest batch, and the greatest timestamp up to it: the next one tells whether its offsets are right."""
+        self._is_damaged = False
+        self._offset_entries = indexes.offsets or ()
+        self._offset_number = 0
+        self._times = indexes.times or ()
+        self._time_number = 0
+        self._aborted = {(entry.producer_id, entry.last_offset) for entry in indexes.aborted or ()}
+        self._knows_aborted = indexes.aborted is not None or stored.manifest.segment_indexes.transaction is None
+        self._in_transaction: set[int] = set()
+
+    def add(self, finding: Finding) -> None:
+        """One more; of many only the first are kept."""
+        if len(self.findings) == MOST_FINDINGS:
+            finding = self.subject.finding(FindingKind.MANY_MORE, "there are more, which are not listed", Suffix.LOG)
+        if len(self.findings) <= MOST_FINDINGS:
+            self.findings.append(finding)
+
+    def report(
+        self, kind: FindingKind, detail: str, log_range: ByteRange, offsets: tuple[int, int] | None = None
+    ) -> None:
+        """A finding about bytes of the log."""
+        self.add(self.subject.finding(kind, detail, Suffix.LOG, self._stored_range(log_range), offsets))
+
+    def _stored_range(self, log_range: ByteRange) -> ByteRange:
+        """Where bytes of the log lie in its object: where chunks are transformed, all of the chunks that hold them."""
+        is_transformed = self.stored.manifest.compression or self.stored.manifest.encryption is not None
+        if not is_transformed or not len(log_range):
+            return log_range
+        chunks = self._chunks.chunks_of(log_range)
+        return ByteRange(self._positions[chunks.start], self._positions[chunks.stop])
+
+    def take(self, header: BatchHeader, log: LogWalk) -> None:
+        """The next batch."""
+        self._settle()
+        self._is_damaged = (crc := log.checksum(header)) != header.crc
+        if self._is_damaged:
+            detail = f"the CRC of the batch at byte {header.position} of the log is {crc:08x}, not {header.crc:08x}"
+            self.report(FindingKind.BATCH_CRC, detail, _extent(header), _offsets(header))
+            # Any number of its header may be a wrong one.
+            self._distrust()
+            return
+        self.last_offset = header.last_offset
+        if header.base_offset < self._metadata.start_offset:
+            self._misplaced(header, f"before the segment's first offset, {self._metadata.start_offset}")
+            return
+        self._max_timestamp = max(self._max_timestamp, header.max_timestamp)
+        self._pending = header, self._max_timestamp
+        if header.is_transactional and self._knows_aborted:
+            self._take_transactional(header, log)
+
+    def out_of_order(self, header: BatchHeader) -> None:
+        """The batch that is taken next does not begin behind the one before it."""
+        before, end = self._pending, self._metadata.end_offset
+        if before is not None and 0 <= end < before[0].last_offset:
+            self._misplaced(before[0], f"behind the segment's last offset, {end}")
+        elif not self._is_damaged:
+            self._misplaced(header, f"not behind offset {self.last_offset} of the batch before it")
+
+    def lost(self) -> None:
+        """Batches were passed over."""
+        self._distrust()
+        self.last_offset = -1
+
+    def finish(self) -> None:
+        """The log's end was reached."""
+        self._settle()
+        if not self.is_sound:
+            return
+        if self._offset_number < len(self._offset_entries):
+            self.index_finding(f"its entry {self._offset_number} points to no batch that ends where it says")
+        if self._time_number < len(self._times):
+            entry = self._times[self._time_number]
+            self._time_finding(f"it has offset {entry.offset}, and the last batch ends at {self.last_offset}")
+        said = self._metadata.max_timestamp_ms
+        if said >= 0 and self._max_timestamp != said:
+            detail = f"the greatest timestamp of the records is {self._max_timestamp}, and the manifest says {said}"
+            self.add(self.subject.finding(FindingKind.MAX_TIMESTAMP, detail, Suffix.MANIFEST))
+        if self._aborted:
+            producer, offset = min(self._aborted, key=lambda entry: entry[1])
+            self._txn_finding(f"no marker at offset {offset} ends a transaction of producer {producer}")
+
+    def index_finding(self, detail: str) -> None:
+        """What is wrong with the offset index; one wrong entry is all that needs to be known."""
+        self._offset_entries = ()
+        self._add_of_index(FindingKind.OFFSET_INDEX, "offset", detail)
+
+    def _time_finding(self, detail: str) -> None:
+        self._times = ()
+        self._add_of_index(FindingKind.TIME_INDEX, "time", detail)
+
+    def _txn_finding(self, detail: str) -> None:
+        self._knows_aborted, self._aborted = False, set()
+        self._add_of_index(FindingKind.TRANSACTION_INDEX, "transaction", detail)
+
+    def _add_of_index(self, kind: FindingKind, name: str, detail: str) -> None:
+        self.add(self.subject.finding(kind, f"the {name} index is not that of the log: {detail}", Suffix.INDEXES))
+
+    def _misplaced(self, header: BatchHeader, why: str) -> None:
+        where = (
+            f"the batch at byte {header.position} of the log has offsets {header.base_offset} to {header.last_offset}"
+        )
+        self.report(FindingKind.BATCH_OFFSETS, f"{where}, {why}", _extent(header), _offsets(header))
+        self._distrust()
+
+    def _distrust(self) -> None:
+        """From here on only what a batch says of itself is checked."""
+        self.is_sound = False
+        self._pending = None
+        self._offset_entries = self._times = ()
+        self._knows_aborted = False
+
+    def _check_epoch(self, header: BatchHeader) -> None:
+        epoch = header.partition_leader_epoch
+        if epoch < 0 or not self._epochs:
+            return
+        in_force = self._epochs[max(bisect_right(self._epoch_starts, header.base_offset) - 1, 0)]
+        if in_force != epoch:
+            detail = f"the batch at byte {header.position} of the log is of leader epoch {epoch}, not {in_force}"
+            self.report(FindingKind.BATCH_EPOCH, detail, _extent(header), _offsets(header))
+
+    def _settle(self) -> None:
+        """The latest batch is where it belongs: hold it against its epoch, and the indexes against it."""
+        if self._pending is None:
+            return
+        header, max_timestamp = self._pending
+        self._pending = None
+        self._check_epoch(header)
+        if self._offset_number < len(self._offset_entries):
+            self._hold_against_offsets(header)
+        while self._time_number < len(self._times) and self._times[self._time_number].offset <= header.last_offset:
+            entry = self._times[self._time_number]
+            self._time_number += 1
+            # The batch that has the greatest timestamp so far is the one that holds the entry's offset.
+            if not entry.timestamp == max_timestamp == header.max_timestamp:
+                self._time_finding(f"it has timestamp {entry.timestamp} at offset {entry.offset}, not {max_timestamp}")
+
+    def _hold_against_offsets(self, header: BatchHeader) -> None:
+        """An entry has the last offset of what was appended together, and where that begins."""
+        number = self._offset_number
+        entry = self._offset_entries[number]
+        if header.position + header.size_in_bytes <= entry.position:
+            return
+        if entry.position > header.position:
+            self.index_finding(f"its entry {number} points to byte {entry.position}, within a batch")
+        elif header.last_offset > entry.offset:
+            self.index_finding(f"its entry {number} has offset {entry.offset}, at which no batch ends")
+        elif header.last_offset == entry.offset:
+            self._offset_number += 1
+
+    def _take_transactional(self, header: BatchHeader, log: LogWalk) -> None:
+        producer = header.producer_id
+        if not header.is_control:
+            self._in_transaction.add(producer)
+            return
+        is_listed = (producer, header.last_offset) in self._aborted
+        self._aborted.discard((producer, header.last_offset))
+        has_records = producer in self._in_transaction
+        self._in_transaction.discard(producer)
+        # A marker without records before it ends nothing, and Kafka does not list it.
+        if has_records and not is_listed and self._is_abort(header, log):
+            self._txn_finding(
+                f"it lacks the transaction of producer {producer} that offset {header.last_offset} aborts"
+            )
+
+    @staticmethod
+    def _is_abort(header: BatchHeader, log: LogWalk) -> bool:
+        start = header.position + HEADER_SIZE
+        stop = min(header.position + header.size_in_bytes, start + _MARKER_BYTES)
+        return marker_kind(b"".join(bytes(piece) for piece in log.pieces(start, stop))) == _ABORT
+
+
+def marker_kind(record: bytes) -> int | None:
+    """What the first record of a control batch is by its key: 0 abort, 1 commit; None if there is no such key."""
+    position, numbers = 0, list[int]()
+    # Its length, attributes (a byte), deltas of time and offset, the key's length: the key is version and kind.
+    for field in range(5):
+        if field == 1:
+            position += 1
+            continue
+        value = shift = 0
+        while position < len(record) and shift < 70:
+            byte = record[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        numbers.append((value >> 1) ^ -(value & 1))
+    key = record[position : position + 4]
+    return int.from_bytes(key[2:], "big") if len(key) == 4 and numbers[-1] == 4 else None
+
+
+def _extent(header: BatchHeader) -> ByteRange:
+    return ByteRange(header.position, header.position + header.size_in_bytes)
+
+
+def _offsets(header: BatchHeader) -> tuple[int, int]:
+    return header.base_offset, header.last_offset

@@ -1,0 +1,280 @@
+"""What verification finds: kinds, what each means for readers and what to do, and one finding as a value.
+
+``docs/verify.md`` has the table of the kinds; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tieredstore.errors import CorruptData, ResourceNotFound
+from tieredstore.model import ByteRange, TopicIdPartition, Uuid
+
+
+class Severity(enum.StrEnum):
+    """How bad a finding is; the first of these is the worst."""
+
+    DAMAGE = "damage"
+    """Bytes are there and wrong, or half a segment is."""
+
+    MISSING = "missing"
+    """Somebody says that a segment is there, or looks for it in a place, and it is not."""
+
+    GAP = "gap"
+    """Offsets that readers find in no segment, though later ones are there."""
+
+    NOTICE = "notice"
+    """Nothing that readers would notice."""
+
+    @property
+    def exit_code(self) -> int:
+        """With which a run ends whose worst finding this is."""
+        if self is Severity.DAMAGE:
+            return CorruptData.exit_code
+        return 0 if self is Severity.NOTICE else ResourceNotFound.exit_code
+
+
+class FindingKind(enum.StrEnum):
+    """What was found; the value is its name in reports."""
+
+    MANIFEST_DAMAGED = "manifest-damaged"
+    MANIFEST_REFUSED = "manifest-refused"
+    METADATA_UNUSABLE = "metadata-unusable"
+    METADATA_ABSENT = "metadata-absent"
+    EPOCHS_CONTRADICT = "epochs-contradict"
+    NUMBERS_CONTRADICT = "numbers-contradict"
+    LOG_MISSING = "log-missing"
+    INDEXES_MISSING = "indexes-missing"
+    LOG_SIZE = "log-size"
+    INDEXES_SIZE = "indexes-size"
+    UNCOMMITTED = "uncommitted"
+    FOREIGN_DIGITS = "foreign-digits"
+    GAP = "gap"
+    OVERLAP = "overlap"
+    COPIED_TWICE = "copied-twice"
+    LEFT_BEHIND = "left-behind"
+    LEFT_BEHIND_COVERED = "left-behind-covered"
+    RECREATED_TOPIC = "recreated-topic"
+    UNKNOWN_KEY = "unknown-key"
+    WRONG_KEY = "wrong-key"
+    INDEXES_DAMAGED = "indexes-damaged"
+    OFFSET_INDEX = "offset-index"
+    TIME_INDEX = "time-index"
+    TRANSACTION_INDEX = "transaction-index"
+    PRODUCER_SNAPSHOT = "producer-snapshot"
+    LEADER_EPOCH_INDEX = "leader-epoch-index"
+    END_OFFSET = "end-offset"
+    ENDS_EARLY = "ends-early"
+    CHUNK_DAMAGED = "chunk-damaged"
+    BATCH_CRC = "batch-crc"
+    BATCH_STRUCTURE = "batch-structure"
+    BATCH_OFFSETS = "batch-offsets"
+    BATCH_EPOCH = "batch-epoch"
+    MAX_TIMESTAMP = "max-timestamp"
+    TRAILING_ZEROS = "trailing-zeros"
+    NOT_IN_BUCKET = "not-in-bucket"
+    UNKNOWN_TO_BROKERS = "unknown-to-brokers"
+    BROKERS_DIFFER = "brokers-differ"
+    BROKERS_RECORD = "brokers-record"
+    MANY_MORE = "many-more"
+
+    @property
+    def facts(self) -> KindFacts:
+        """How bad it is, what it means and what to do."""
+        return _FACTS[self]
+
+
+@dataclass(frozen=True, slots=True)
+class KindFacts:
+    """What is true of all findings of a kind."""
+
+    severity: Severity
+    meaning: str
+    advice: str
+
+
+_COPY_AGAIN: Final = (
+    "copy the segment again while a broker or a backup has it, or restore an older version of the object"
+)
+_KIND: Final = FindingKind
+_DAMAGE, _MISSING, _GAP, _NOTICE = Severity.DAMAGE, Severity.MISSING, Severity.GAP, Severity.NOTICE
+
+_FACTS: Final[Mapping[FindingKind, KindFacts]] = {
+    _KIND.MANIFEST_DAMAGED: KindFacts(_DAMAGE, "nobody can read the segment", _COPY_AGAIN),
+    _KIND.MANIFEST_REFUSED: KindFacts(
+        _DAMAGE,
+        "readers refuse the segment: the manifest is that of another one, or breaks a rule of the settings",
+        _COPY_AGAIN,
+    ),
+    _KIND.METADATA_UNUSABLE: KindFacts(
+        _DAMAGE,
+        "all can be read, but offsets and times of the segment are worked out from its log, at a few requests each",
+        "compare with an older version of the manifest; readers do without this part",
+    ),
+    _KIND.METADATA_ABSENT: KindFacts(
+        _NOTICE,
+        "some writers leave this part out; offsets and times are worked out from the log",
+        "nothing; what lies between this segment and the next is told from level index on",
+    ),
+    _KIND.EPOCHS_CONTRADICT: KindFacts(
+        _DAMAGE,
+        "the manifest's leader epochs cannot be the segment's; readers take those of the leader-epoch index",
+        "compare with an older version of the manifest",
+    ),
+    _KIND.NUMBERS_CONTRADICT: KindFacts(
+        _DAMAGE, "one number of the manifest is wrong; what it leads to cannot be read", _COPY_AGAIN
+    ),
+    _KIND.LOG_MISSING: KindFacts(_DAMAGE, "the segment's records are gone; reading fails", _COPY_AGAIN),
+    _KIND.INDEXES_MISSING: KindFacts(
+        _DAMAGE, "look-ups by offset and time fail, and brokers serve nothing of the segment", _COPY_AGAIN
+    ),
+    _KIND.LOG_SIZE: KindFacts(_DAMAGE, "records at the end, or all behind a place, cannot be read", _COPY_AGAIN),
+    _KIND.INDEXES_SIZE: KindFacts(
+        _DAMAGE, "some of the indexes cannot be read; brokers serve nothing of the segment", _COPY_AGAIN
+    ),
+    _KIND.UNCOMMITTED: KindFacts(
+        _NOTICE,
+        "no reader sees it: a copy that is under way, or what a broken one or a deletion left",
+        "leave it to gc, unless the records are in no other segment",
+    ),
+    _KIND.FOREIGN_DIGITS: KindFacts(
+        _MISSING,
+        "the key has other digits than ASCII's, of a JVM's locale: readers of other locales look for another key",
+        "give the three objects their ASCII keys, the manifest last",
+    ),
+    _KIND.GAP: KindFacts(
+        _GAP,
+        "readers of these offsets stop with DataLoss, or skip them, as they were told to",
+        "copy what is missing while a broker has it",
+    ),
+    _KIND.OVERLAP: KindFacts(
+        _NOTICE, "two leaders copied some offsets; leader epochs settle who is read", "nothing: it is Kafka's way"
+    ),
+    _KIND.COPIED_TWICE: KindFacts(
+        _NOTICE, "the same offsets are stored twice, which costs room alone", "delete one of them by its segment id"
+    ),
+    _KIND.LEFT_BEHIND: KindFacts(
+        _GAP,
+        "these offsets are only in a segment of a leader epoch that the log left behind: no reader is given them",
+        "an unclean election lost them; fetch reads the segment itself",
+    ),
+    _KIND.LEFT_BEHIND_COVERED: KindFacts(
+        _NOTICE,
+        "the segment is of a leader epoch that the log left behind; readers take the newer one",
+        "nothing; brokers delete it with its epoch",
+    ),
+    _KIND.RECREATED_TOPIC: KindFacts(
+        _NOTICE,
+        "segments of several topics of one name; readers take the latest, or ask for --topic-id",
+        "delete the segments of the older topic when nobody needs them",
+    ),
+    _KIND.UNKNOWN_KEY: KindFacts(
+        _DAMAGE, "nobody without the key pair can read the segment", "put the pair on the ring (keys list names it)"
+    ),
+    _KIND.WRONG_KEY: KindFacts(
+        _DAMAGE,
+        "the pair of this id does not open the data key: another pair, or a damaged data key",
+        "find the pair that was in use then, or an older version of the manifest",
+    ),
+    _KIND.INDEXES_DAMAGED: KindFacts(
+        _DAMAGE, "an index does not open; brokers serve nothing of the segment", _COPY_AGAIN
+    ),
+    _KIND.OFFSET_INDEX: KindFacts(
+        _DAMAGE, "reading from an offset within the segment fails, or begins at the wrong place", _COPY_AGAIN
+    ),
+    _KIND.TIME_INDEX: KindFacts(_DAMAGE, "look-ups by time fail, or give a wrong offset", _COPY_AGAIN),
+    _KIND.TRANSACTION_INDEX: KindFacts(
+        _DAMAGE, "readers of committed records fail, or are given aborted ones", _COPY_AGAIN
+    ),
+    _KIND.PRODUCER_SNAPSHOT: KindFacts(
+        _DAMAGE, "readers do not use it; a broker that rebuilds its state from it fails", _COPY_AGAIN
+    ),
+    _KIND.LEADER_EPOCH_INDEX: KindFacts(
+        _DAMAGE,
+        "which segments make up the log may be told wrong; a broker that rebuilds its epochs fails",
+        _COPY_AGAIN,
+    ),
+    _KIND.END_OFFSET: KindFacts(
+        _DAMAGE,
+        "the manifest's end offset is not that of the records: readers may skip records of this segment or the next",
+        "compare with an older version of the manifest, or copy the segment again",
+    ),
+    _KIND.ENDS_EARLY: KindFacts(
+        _NOTICE, "the last records end before the segment does, as where compaction took some", "nothing"
+    ),
+    _KIND.CHUNK_DAMAGED: KindFacts(_DAMAGE, "the records of the chunk cannot be read", _COPY_AGAIN),
+    _KIND.BATCH_CRC: KindFacts(
+        _DAMAGE, "the batch's CRC does not hold: readers fail there, or leave the batch out", _COPY_AGAIN
+    ),
+    _KIND.BATCH_STRUCTURE: KindFacts(
+        _DAMAGE, "there is no whole batch where one must be: nothing behind it can be read in order", _COPY_AGAIN
+    ),
+    _KIND.BATCH_OFFSETS: KindFacts(
+        _DAMAGE, "the batch's offsets are not its own: readers fail there, or get records twice or not", _COPY_AGAIN
+    ),
+    _KIND.BATCH_EPOCH: KindFacts(
+        _DAMAGE, "the batch's leader epoch is not the one that was in force: readers show a wrong epoch", _COPY_AGAIN
+    ),
+    _KIND.MAX_TIMESTAMP: KindFacts(
+        _DAMAGE,
+        "the manifest's greatest timestamp is not that of the records: look-ups by time pass the segment over, and "
+        "retention takes it too early or too late",
+        "compare with an older version of the manifest",
+    ),
+    _KIND.TRAILING_ZEROS: KindFacts(
+        _NOTICE, "the log ends in zeros, as a preallocated one does; readers stop there", "nothing"
+    ),
+    _KIND.NOT_IN_BUCKET: KindFacts(
+        _MISSING, "the brokers list the segment and fail those who read it", "restore it, or let retention pass it"
+    ),
+    _KIND.UNKNOWN_TO_BROKERS: KindFacts(
+        _NOTICE,
+        "the brokers do not list the segment: their consumers are not given it, and no retention deletes it",
+        "keep it if it was copied without a broker; else it is what a deletion left",
+    ),
+    _KIND.BROKERS_DIFFER: KindFacts(
+        _DAMAGE, "the brokers' metadata and the manifest contradict each other", "find out who is right, at level data"
+    ),
+    _KIND.BROKERS_RECORD: KindFacts(
+        _DAMAGE, "a record of the metadata topic is none of Kafka's; a broker would stop at it", "look at that offset"
+    ),
+    _KIND.MANY_MORE: KindFacts(_DAMAGE, "one object has more findings than are listed", "as for those that are listed"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it should be. ``object_key`` is as messages show keys; ``byte_range`` is of that object,
+    as it is stored; ``offsets`` are the first and the last that it is about."""
+
+    kind: FindingKind
+    partition: TopicIdPartition
+    detail: str
+    start_offset: int | None = None
+    segment_id: Uuid | None = None
+    object_key: str | None = None
+    byte_range: ByteRange | None = None
+    offsets: tuple[int, int] | None = None
+
+    @property
+    def severity(self) -> Severity:
+        """How bad it is."""
+        return self.kind.facts.severity
+
+    @property
+    def meaning(self) -> str:
+        """What it means for readers."""
+        return self.kind.facts.meaning
+
+    @property
+    def advice(self) -> str:
+        """What to do."""
+        return self.kind.facts.advice
+
+    def __str__(self) -> str:
+        where = f"{self.partition}" if self.object_key is None else self.object_key
+        bytes_of = "" if self.byte_range is None else f" bytes {self.byte_range.start}:{self.byte_range.stop}"
+        return f"{self.severity.value}: {self.kind.value}: {where}{bytes_of}: {self.detail}"

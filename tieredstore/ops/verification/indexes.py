@@ -1,0 +1,203 @@
+"""Level index: every index of a segment opens, is in order, and agrees with the others and the manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from tieredstore.errors import BatchCorrupt, CorruptData, IndexesCorrupt, UnknownKey, WrongKey
+from tieredstore.format.keys import Suffix
+from tieredstore.format.manifest import IndexEntry
+from tieredstore.kafka.checkpoints import (
+    LeaderEpochs,
+    parse_leader_epochs,
+    parse_producer_snapshot,
+    segment_leader_epochs,
+)
+from tieredstore.kafka.indexes import (
+    AbortedTransaction,
+    OffsetIndex,
+    TimeIndex,
+    read_offset_index,
+    read_time_index,
+    read_txn_index,
+)
+from tieredstore.model import ByteRange, IndexType
+from tieredstore.ops.verification.findings import Finding, FindingKind
+from tieredstore.ops.verification.subject import Subject
+from tieredstore.transform.encryption import DataKey, SegmentCipher
+
+if TYPE_CHECKING:
+    from tieredstore.catalog.stored import StoredSegment
+    from tieredstore.remote import RemoteStorageManager
+
+_KINDS: Final = {
+    IndexType.OFFSET: FindingKind.OFFSET_INDEX,
+    IndexType.TIMESTAMP: FindingKind.TIME_INDEX,
+    IndexType.PRODUCER_SNAPSHOT: FindingKind.PRODUCER_SNAPSHOT,
+    IndexType.LEADER_EPOCH: FindingKind.LEADER_EPOCH_INDEX,
+    IndexType.TRANSACTION: FindingKind.TRANSACTION_INDEX,
+}
+_Parsed = TypeVar("_Parsed")
+
+
+@dataclass(slots=True)
+class CheckedIndexes:
+    """What the indexes hold, each None where it cannot be used, and what is wrong with them."""
+
+    offsets: OffsetIndex | None = None
+    times: TimeIndex | None = None
+    aborted: tuple[AbortedTransaction, ...] | None = None
+    epochs: LeaderEpochs | None = None
+    findings: list[Finding] = field(default_factory=list[Finding])
+
+
+def key_finding(subject: Subject, error: UnknownKey | WrongKey) -> Finding:
+    """That the data key does not open: then nothing of the segment does."""
+    kind = FindingKind.UNKNOWN_KEY if isinstance(error, UnknownKey) else FindingKind.WRONG_KEY
+    return subject.finding(kind, str(error), Suffix.MANIFEST)
+
+
+def check_indexes(manager: RemoteStorageManager, subject: Subject, stored: StoredSegment) -> CheckedIndexes:
+    """All of a segment's indexes, by one request. SegmentNotFound if it was deleted meanwhile."""
+    check = _IndexCheck(subject, stored)
+    try:
+        streams = manager.fetch_indexes(stored.metadata, IndexType)
+        contents = {kind: stream.read() for kind, stream in streams.items()}
+    except (UnknownKey, WrongKey) as error:
+        check.result.findings.append(key_finding(subject, error))
+        return check.result
+    except IndexesCorrupt as error:
+        # One that does not open leaves the reader without any. Which are good the second look says.
+        contents = check.open_one_by_one(manager, error)
+    check.take(contents)
+    return check.result
+
+
+class _IndexCheck:
+    def __init__(self, subject: Subject, stored: StoredSegment) -> None:
+        self._subject = subject
+        self._stored = stored
+        self._metadata = stored.metadata
+        self._entries = dict(stored.manifest.segment_indexes.recorded())
+        self.result = CheckedIndexes()
+
+    def open_one_by_one(self, manager: RemoteStorageManager, why: CorruptData) -> dict[IndexType, bytes]:
+        """Those that open; the others are findings."""
+        encryption, ring = self._stored.manifest.encryption, manager.key_ring
+        info = self._subject.objects.find(Suffix.INDEXES)
+        total = self._stored.manifest.segment_indexes.total_size
+        if encryption is None or ring is None or info is None or info.size < total:
+            self.result.findings.append(self._subject.finding(FindingKind.INDEXES_DAMAGED, str(why), Suffix.INDEXES))
+            return {}
+        cipher = SegmentCipher(DataKey(ring.unwrap(encryption.key_id, encryption.wrapped), encryption.aad))
+        stored, contents = manager.store.get(info.key, 0, total), dict[IndexType, bytes]()
+        for kind, entry in self._entries.items():
+            unit = stored[entry.position : entry.position + entry.size]
+            try:
+                contents[kind] = cipher.open(unit) if unit else b""
+            except CorruptData as error:
+                detail = f"the {kind.value} index does not decrypt: {error}"
+                self._report(FindingKind.INDEXES_DAMAGED, detail, entry)
+        return contents
+
+    def take(self, contents: dict[IndexType, bytes]) -> None:
+        result, start = self.result, self._metadata.start_offset
+        result.offsets = self._parsed(contents, IndexType.OFFSET, lambda raw: read_offset_index(raw, start))
+        result.times = self._parsed(contents, IndexType.TIMESTAMP, lambda raw: read_time_index(raw, start))
+        result.epochs = self._parsed(
+            contents, IndexType.LEADER_EPOCH, lambda raw: parse_leader_epochs(raw) if raw else ()
+        )
+        result.aborted = self._parsed(contents, IndexType.TRANSACTION, lambda raw: read_txn_index(raw, start))
+        snapshot = self._parsed(
+            contents, IndexType.PRODUCER_SNAPSHOT, lambda raw: parse_producer_snapshot(raw) if raw else ()
+        )
+        end = self._metadata.end_offset
+        if snapshot and end >= 0 and (last := max(state.last_offset for state in snapshot)) > end:
+            self._contradiction(IndexType.PRODUCER_SNAPSHOT, f"it has a batch that ends at offset {last}, behind {end}")
+        if result.offsets is not None and not self._check_offsets(result.offsets):
+            result.offsets = None
+        if result.times and end >= 0 and (last := result.times[-1].offset) > end:
+            self._contradiction(IndexType.TIMESTAMP, f"it has offset {last}, and the segment ends at {end}")
+            result.times = None
+        self._check_aborted(result.aborted or (), end)
+        if result.epochs is not None:
+            self._check_epochs(result.epochs, end)
+
+    def _check_offsets(self, index: OffsetIndex) -> bool:
+        """Whether all entries lie within the log."""
+        size, end = self._metadata.segment_size_in_bytes, self._metadata.end_offset
+        if not len(index):
+            return True
+        last = index[-1]
+        if last.position >= size:
+            self._contradiction(IndexType.OFFSET, f"it points to byte {last.position}, and the log has {size}")
+            return False
+        if 0 <= end < last.offset:
+            self._contradiction(IndexType.OFFSET, f"it has offset {last.offset}, and the segment ends at {end}")
+            return False
+        return True
+
+    def _check_aborted(self, aborted: tuple[AbortedTransaction, ...], end: int) -> None:
+        start = self._metadata.start_offset
+        for entry in aborted:
+            if entry.last_offset < start or 0 <= end < entry.last_offset:
+                detail = f"it has a marker at offset {entry.last_offset}, and the segment is {start} to {end}"
+                self._contradiction(IndexType.TRANSACTION, detail)
+                return
+
+    def _check_epochs(self, history: LeaderEpochs, end: int) -> None:
+        said, start = self._metadata.segment_leader_epochs, self._metadata.start_offset
+        if not history:
+            if said:
+                self._contradiction(
+                    IndexType.LEADER_EPOCH, f"it is empty, and the manifest names the epochs {said[:3]}"
+                )
+            return
+        if 0 <= end < history[-1][1]:
+            self._contradiction(
+                IndexType.LEADER_EPOCH,
+                f"epoch {history[-1][0]} begins at {history[-1][1]}, and the segment ends at {end}",
+            )
+        elif end >= 0 and said and (indexed := segment_leader_epochs(history, start, end)) != said:
+            self._contradiction(
+                IndexType.LEADER_EPOCH, f"it has the epochs {indexed[:3]} for the segment, and the manifest {said[:3]}"
+            )
+
+    def _parsed(
+        self, contents: dict[IndexType, bytes], kind: IndexType, parse: Callable[[bytes], _Parsed]
+    ) -> _Parsed | None:
+        if kind not in contents:
+            return None
+        try:
+            return parse(contents[kind])
+        except BatchCorrupt as error:
+            self._report(_KINDS[kind], str(error), self._entries[kind])
+            return None
+
+    def _contradiction(self, kind: IndexType, detail: str) -> None:
+        self._report(_KINDS[kind], f"the {kind.value} index does not fit: {detail}", self._entries[kind])
+
+    def _report(self, kind: FindingKind, detail: str, entry: IndexEntry) -> None:
+        extent = ByteRange(entry.position, entry.position + entry.size)
+        self.result.findings.append(self._subject.finding(kind, detail, Suffix.INDEXES, extent))
+
+
+def end_findings(subject: Subject, said: int, last: int) -> Iterator[Finding]:
+    """Where the last record is not where the manifest says; ``last`` is -1 for a log without batches."""
+    if said < 0 or last == said:
+        return
+    following = subject.next_start
+    if last > said:
+        detail = f"the records end at offset {last}, and the manifest says {said}"
+        yield subject.finding(FindingKind.END_OFFSET, detail, Suffix.MANIFEST, offsets=(said + 1, last))
+    elif following is not None and last < following <= said:
+        detail = (
+            f"the manifest says {said}, the records end at offset {last}, and the next segment begins at {following}"
+        )
+        yield subject.finding(FindingKind.END_OFFSET, detail, Suffix.MANIFEST, offsets=(last + 1, said))
+    else:
+        first = max(last + 1, subject.objects.start_offset)
+        detail = f"offsets {first} to {said} have no batch"
+        yield subject.finding(FindingKind.ENDS_EARLY, detail, Suffix.LOG, offsets=(first, said))

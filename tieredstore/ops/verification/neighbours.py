@@ -1,0 +1,149 @@
+"""Between segments: gaps, overlaps, leader epochs, copies made twice, topics created again. A stream, in key order.
+
+Held are a few numbers of one partition, its latest leader epochs, and the names of the topics.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from tieredstore.kafka.checkpoints import LeaderEpochs
+from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.ops.verification.findings import Finding, FindingKind
+from tieredstore.ops.verification.subject import Subject
+
+_EPOCHS_KEPT: Final = 1000
+"""Leader epochs of a partition that are remembered: overlaps reach back by one or two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What a segment is said to hold: ``end`` is inclusive, -1 where it is not known; ``epochs`` () likewise."""
+
+    end: int
+    epochs: LeaderEpochs = ()
+
+
+class Neighbours:
+    """Takes segments in key order; for one thread."""
+
+    def __init__(self) -> None:
+        self._topic_ids: dict[str, Uuid] = {}
+        self._partition: TopicIdPartition | None = None
+        self._log = _LogSoFar()
+
+    def take(self, subject: Subject, extent: Extent | None, *, is_committed: bool = True) -> Iterator[Finding]:
+        """What shows against those before it. ``extent`` is None for a segment whose manifest is damaged or was not
+        read; one that is not ``is_committed`` holds nothing."""
+        where = subject.objects.segment_id.topic_id_partition
+        if where != self._partition:
+            self._partition = where
+            self._log = _LogSoFar()
+            yield from self._topic_findings(subject)
+        start = subject.objects.start_offset
+        # Keys in the digits of another locale come after all others: they are a run of their own.
+        if start < self._log.start:
+            self._log = _LogSoFar()
+        yield from self._log.take(subject, extent, is_committed=is_committed)
+
+    def _topic_findings(self, subject: Subject) -> Iterator[Finding]:
+        where = subject.objects.segment_id.topic_id_partition
+        known = self._topic_ids.setdefault(where.topic, where.topic_id)
+        if known != where.topic_id:
+            self._topic_ids[where.topic] = where.topic_id  # each id is told of once
+            detail = f"topic {where.topic} has segments under the ids {known} and {where.topic_id}"
+            yield Finding(FindingKind.RECREATED_TOPIC, where, detail)
+
+
+class _LogSoFar:
+    """What the segments of one partition hold up to some offset."""
+
+    def __init__(self) -> None:
+        self.start = -1
+        self._reach: int | None = None
+        """The last offset that readers find up to here; None where it is not known."""
+        self._left_until = -1
+        self._epochs: list[tuple[int, int]] = []
+        self._previous: tuple[int, Extent] | None = None
+        self._is_hidden = False
+        self._leftovers = 0
+
+    def take(self, subject: Subject, extent: Extent | None, *, is_committed: bool) -> Iterator[Finding]:
+        start = self.start = subject.objects.start_offset
+        if not is_committed:
+            self._leftovers += 1
+        elif extent is None:
+            self._is_hidden = True
+        else:
+            yield from self._compare(subject, start, extent)
+            self._previous = (start, extent)
+
+    def _compare(self, subject: Subject, start: int, extent: Extent) -> Iterator[Finding]:
+        if (start, extent) == self._previous and extent.end >= 0:
+            detail = f"offsets {start} to {extent.end} are in the segment before it too, of the same leader epochs"
+            yield subject.finding(FindingKind.COPIED_TWICE, detail, offsets=(start, extent.end))
+            return
+        newest = self._epochs[-1][0] if self._epochs else -1
+        is_old = bool(extent.epochs) and extent.epochs[-1][0] < newest
+        if is_old and extent.end >= 0 and self._reach is not None:
+            yield self._old_epoch(subject, start, extent, newest)
+            return
+        yield from self._against_reach(subject, start, extent)
+        self._extend(start, extent, newest)
+        self._is_hidden, self._leftovers = False, 0
+
+    def _old_epoch(self, subject: Subject, start: int, extent: Extent, newest: int) -> Finding:
+        """A segment that ends in an older leader epoch than one that begins before it."""
+        epoch, reach = extent.epochs[-1][0], self._reach
+        assert reach is not None
+        if extent.end > reach:
+            first = max(start, reach + 1)
+            self._left_until = max(self._left_until, extent.end)
+            detail = f"offsets {first} to {extent.end} are of leader epoch {epoch}, and the log went on in {newest}"
+            return subject.finding(FindingKind.LEFT_BEHIND, detail, offsets=(first, extent.end))
+        if self._epoch_at(extent.end) != epoch:
+            detail = (
+                f"it ends in leader epoch {epoch}, and offset {extent.end} is of epoch {self._epoch_at(extent.end)}"
+            )
+            return subject.finding(FindingKind.LEFT_BEHIND_COVERED, detail, offsets=(start, extent.end))
+        return self._overlap(subject, start, min(extent.end, reach))
+
+    def _against_reach(self, subject: Subject, start: int, extent: Extent) -> Iterator[Finding]:
+        reach = self._reach
+        if reach is None:
+            return
+        if start <= reach:
+            yield self._overlap(subject, start, reach if extent.end < 0 else min(extent.end, reach))
+            return
+        first = max(reach, self._left_until) + 1
+        # What a damaged manifest hides was told of, and nobody knows how far it reaches.
+        if first < start and not self._is_hidden:
+            leftovers = f"; objects without a manifest lie there ({self._leftovers})" if self._leftovers else ""
+            where = subject.objects.segment_id.topic_id_partition
+            detail = f"offsets {first} to {start - 1} of {where} are in no segment"
+            yield subject.finding(FindingKind.GAP, detail + leftovers, offsets=(first, start - 1))
+
+    @staticmethod
+    def _overlap(subject: Subject, first: int, last: int) -> Finding:
+        detail = f"offsets {first} to {last} are in another segment too"
+        return subject.finding(FindingKind.OVERLAP, detail, offsets=(first, last))
+
+    def _extend(self, start: int, extent: Extent, newest: int) -> None:
+        if extent.end < 0:
+            self._reach = None
+            return
+        reach = extent.end if self._reach is None else max(self._reach, extent.end)
+        for epoch, begins in extent.epochs:
+            if epoch > newest:
+                # The epoch before it ended here, whatever segments of it hold beyond.
+                reach = extent.end if begins <= reach else reach
+                self._epochs.append((epoch, max(begins, start)))
+        del self._epochs[:-_EPOCHS_KEPT]
+        self._reach = reach
+
+    def _epoch_at(self, offset: int) -> int:
+        begun = bisect_right(self._epochs, offset, key=lambda entry: entry[1])
+        return self._epochs[max(begun - 1, 0)][0]
