@@ -37,7 +37,7 @@ def verify(
         typer.Option(
             "--level",
             metavar="LEVEL",
-            help="listing, index or data. How deep: the listing and the manifests, every index too, or every byte of every segment.",
+            help="How deep: the listing and the manifests (listing), every index too (index), every byte (data).",
         ),
     ] = "listing",
     topic: OnlyTopic = None,

@@ -6,10 +6,12 @@ import pytest
 
 from tests.support.golden.segments import CASES, segments
 from tests.support.golden.stored import settings_of
+from tests.support.paths import REPOSITORY
 from tests.support.planted_bucket import MODES, PlantedBucket
 from tests.support.planted_faults import PLANTED_FAULTS, PlantedFault
 from tieredstore.ops.bucket import Bucket, open_bucket
 from tieredstore.ops.verification import Finding, FindingKind, Level, verify
+from tieredstore.ops.verification.table import BEGIN, END, table_of_kinds
 
 assert len(PLANTED_FAULTS) >= 40
 
@@ -62,3 +64,8 @@ def test_every_kind_is_planted_but_for_those_of_other_tests() -> None:
         FindingKind.BROKERS_RECORD,
     }
     assert {fault.kind for fault in PLANTED_FAULTS} | elsewhere == set(FindingKind)
+
+
+def test_the_document_has_the_table_of_kinds() -> None:
+    text = (REPOSITORY / "docs" / "verify.md").read_text()
+    assert f"{BEGIN}{table_of_kinds()}{END}" in text, "run python -m tieredstore.ops.verification.table docs/verify.md"

@@ -1,0 +1,87 @@
+"""The command ``verify``: lines for a person, JSON for scripts, exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli_process import Result, tieredstore, write_settings
+from tests.support.planted_bucket import CHUNK, EVENTS, SEGMENTS, PlantedBucket
+from tests.support.planted_faults import DATA_FAULTS, LISTING_FAULTS, PlantedFault
+from tieredstore.backends.filesystem import FilesystemObjectStore
+from tieredstore.format.keys import Suffix
+from tieredstore.ops.verification import Level
+
+
+@pytest.fixture
+def planted(tmp_path: Path) -> PlantedBucket:
+    """A whole bucket in the folder that ``settings`` name."""
+    write_settings(tmp_path, chunk_size=CHUNK)
+    return PlantedBucket.of("plain", FilesystemObjectStore(tmp_path / "store"))
+
+
+def verified(folder: Path, *options: str) -> Result:
+    return tieredstore("verify", "-c", folder / "store.properties", *options)
+
+
+@pytest.mark.usefixtures("planted")
+@pytest.mark.parametrize("level", Level)
+def test_a_clean_bucket_ends_with_0(tmp_path: Path, level: Level) -> None:
+    done = verified(tmp_path, "--level", level.value)
+    assert (done.code, done.stderr) == (0, "")
+    assert done.text.startswith(f"{SEGMENTS + 1} segments (")
+    assert done.text.endswith(f"checked at level {level.value}: nothing to tell\n")
+
+
+def fault_named(name: str) -> PlantedFault:
+    (fault,) = (fault for fault in (*LISTING_FAULTS, *DATA_FAULTS) if fault.name == name)
+    return fault
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [("bit of a record", 4), ("log is gone", 4), ("segment is gone", 3), ("segments overlap", 0)]
+)
+def test_the_worst_finding_decides_the_exit_code(tmp_path: Path, planted: PlantedBucket, name: str, code: int) -> None:
+    fault = fault_named(name)
+    fault.plant(planted)
+    assert verified(tmp_path, "--level", fault.level.value).code == code
+
+
+def test_a_finding_names_object_and_bytes_and_what_it_means_and_asks_for(
+    tmp_path: Path, planted: PlantedBucket
+) -> None:
+    header = planted.headers()[5]
+    fault_named("bit of a record").plant(planted)
+    shown = verified(tmp_path, "--level", "data").text.splitlines()
+    bytes_of = f"bytes {header.position}:{header.position + header.size_in_bytes}"
+    assert shown[0].startswith(f"damage: batch-crc: {planted.key(Suffix.LOG)} {bytes_of}: ")
+    assert any("readers fail there" in line for line in shown)
+    assert any("do: copy the segment again" in line for line in shown)
+
+
+def test_json_is_a_line_for_each_finding_and_a_summary(tmp_path: Path, planted: PlantedBucket) -> None:
+    fault_named("log is gone").plant(planted)
+    fault_named("bit of a timestamp").plant(PlantedBucket(planted.settings, planted.store, planted.segments[1:]))
+    *rows, last = map(json.loads, verified(tmp_path, "--level", "data", "--json").stdout.splitlines())
+    assert [(row["severity"], row["kind"], row["base_offset"]) for row in rows] == [
+        ("damage", "log-missing", 32),
+        ("damage", "batch-crc", 64),
+    ]
+    assert rows[1]["topic_id"] == str(EVENTS.topic_id)
+    assert rows[1]["stop_byte"] > rows[1]["first_byte"] > 0
+    assert (rows[1]["first_offset"], rows[1]["last_offset"]) == (73, 75)
+    summary = last["summary"]
+    assert (summary["segments"], summary["damage"], summary["gap"], summary["level"]) == (SEGMENTS + 1, 2, 0, "data")
+
+
+def test_only_what_is_named_is_verified_and_a_topic_that_is_not_there_is_no_clean_one(
+    tmp_path: Path, planted: PlantedBucket
+) -> None:
+    fault_named("log is gone").plant(planted)
+    assert verified(tmp_path, "--topic", "other").code == 0
+    assert verified(tmp_path, "--topic", "events", "--partition", "0").code == 4
+    absent = verified(tmp_path, "--topic", "evnets")
+    assert absent.code == 3
+    assert "nothing was verified" in absent.stderr
