@@ -44,7 +44,13 @@ def test_two_attempts_are_an_error_that_lists_them(command: str, settings: Path,
     for segment_id in (first["segment_id"], second):
         assert f"--topic-id={first['topic_id']} --segment-id={segment_id}" in done.stderr
     if command != "delete":
-        assert f"end offset {first['end_offset']}, {first['size']} bytes" in done.stderr
+        assert f"last offset {first['last_offset']}, {first['size']} bytes" in done.stderr
+
+
+def test_ls_shows_the_ids_of_two_attempts(settings: Path, tmp_path: Path) -> None:
+    assert "SEGMENT ID" not in tieredstore("ls", "-c", settings, "single", 0).text
+    second = copy_under_another_id(tmp_path, 1)
+    assert second in tieredstore("ls", "-c", settings, "single", 0).text
 
 
 def test_the_segment_id_chooses(settings: Path, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from tieredstore.kafka.logdir import FoundSegment, LogSegment, describe
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid
 from tieredstore.ops import shipping
 from tieredstore.remote import RemoteStorageManager
+from tieredstore.remote.writer import CopiedSegment, StoredSizes
 
 SINGLE = "single-0"
 
@@ -138,8 +139,8 @@ def test_json_tells_custom_metadata_as_hex(log_dir: Path, tmp_path: Path) -> Non
         assert custom.remote_size == row["stored_size"]
         assert custom.object_key is not None
         assert custom.object_key.endswith(row["segment_id"])
-        assert [outcome[name] for name in ("topic", "topic_id", "partition", "end_offset", "segment_id", "size")] == [
-            row[name] for name in ("topic", "topic_id", "partition", "end_offset", "segment_id", "size")
+        assert [outcome[name] for name in ("topic", "topic_id", "partition", "last_offset", "segment_id", "size")] == [
+            row[name] for name in ("topic", "topic_id", "partition", "last_offset", "segment_id", "size")
         ]
     summary = done.json["summary"]
     assert (summary["copied"], summary["size"]) == (8, sum(row["size"] for row in rows(settings)))
@@ -186,7 +187,7 @@ def test_a_segment_of_another_end_offset_is_another_one(settings: Path, log_dir:
     for path in (log_dir / SINGLE).glob("00000000000000000001.*"):
         path.unlink()  # now the first segment ends where the second one did
     assert statuses(tieredstore("copy", "-c", settings, log_dir / SINGLE, "--json")) == ["copied", "skipped"]
-    assert sorted(row["end_offset"] for row in rows(settings) if row["base_offset"] == 0) == [0, 1]
+    assert sorted(row["last_offset"] for row in rows(settings) if row["base_offset"] == 0) == [0, 1]
 
 
 @pytest.mark.parametrize("suffix", ["log", "indexes", "rsm-manifest"])
@@ -335,11 +336,14 @@ def test_one_topic_id_is_not_given_to_several_topics(settings: Path, log_dir: Pa
 def test_an_interrupted_copy_says_what_was_done(settings: Path, log_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert tieredstore("copy", "-c", settings, log_dir / SINGLE).code == 0
 
-    def copy_one(self: RemoteStorageManager, metadata: RemoteLogSegmentMetadata, *_: object, **__: object) -> None:
+    def copy_one(
+        self: RemoteStorageManager, metadata: RemoteLogSegmentMetadata, *_: object, **__: object
+    ) -> CopiedSegment:
         if metadata.start_offset:
             raise KeyboardInterrupt
+        return CopiedSegment(StoredSizes(1, 1, 1), None)
 
-    monkeypatch.setattr(RemoteStorageManager, "copy_log_segment_data", copy_one)
+    monkeypatch.setattr(RemoteStorageManager, "copy_segment", copy_one)
     stopped = tieredstore("copy", "-c", settings, log_dir)
     assert (stopped.code, stopped.stderr) == (
         130,

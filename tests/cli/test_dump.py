@@ -40,7 +40,7 @@ def test_a_logs_batches(segment: GoldenSegment) -> None:
         assert (row["producer_id"], row["producer_epoch"]) == (header.producer_id, header.producer_epoch)
         assert row["base_sequence"] == header.base_sequence
         assert (row["control"], row["transactional"]) == (header.is_control, header.is_transactional)
-    heading, *lines = tieredstore("dump", path).text.splitlines()
+    heading, _, *lines = tieredstore("dump", path).text.splitlines()
     assert heading.split()[:3] == ["POSITION", "SIZE", "BASE"]
     assert [line.split()[0] for line in lines] == [str(header.position) for header in headers]
 
@@ -82,7 +82,8 @@ def test_a_file_under_another_name_needs_its_base_offset(tmp_path: Path) -> None
     assert (done.code, done.stdout) == (2, b"")
     assert "--base-offset" in done.stderr
     given = tieredstore("dump", path, "--base-offset", TXN.base_offset, "--json")
-    assert given.stdout == tieredstore("dump", TXN.original("index"), "--json").stdout
+    own = tieredstore("dump", TXN.original("index"), "--json")
+    assert given.text.replace(str(path), str(TXN.original("index"))) == own.text
 
 
 @pytest.mark.parametrize("more", [(), ("--records",)])
@@ -132,3 +133,25 @@ def test_what_cannot_be_shown_is_said_in_a_sentence(
     done = tieredstore("dump", tmp_path / name, *more)
     assert (done.code, done.stdout) == (2, b"")
     assert words in done.stderr
+
+
+def test_several_files_are_shown_each_under_its_name() -> None:
+    paths = [TXN.original(name) for name in ("index", "timeindex")]
+    shown = tieredstore("dump", *paths)
+    assert shown.code == 0
+    first, second = (tieredstore("dump", path).text for path in paths)
+    assert shown.text == f"{paths[0]}:\n{first}\n{paths[1]}:\n{second}"
+    rows = lines_of(tieredstore("dump", *paths, "--json"))
+    assert {row["file"] for row in rows} == set(map(str, paths))
+
+
+def test_a_file_that_cannot_be_shown_does_not_keep_the_others_back(tmp_path: Path) -> None:
+    damaged = tmp_path / f"{TXN.base_offset:020}.snapshot"
+    damaged.write_bytes(TXN.original("snapshot").read_bytes()[:-1] + b"\xff\xff")
+    absent = tmp_path / "absent.txnindex"
+    done = tieredstore("dump", damaged, absent, TXN.original("index"), "--json")
+    assert done.code == 4
+    assert {row["file"] for row in map(json.loads, done.text.splitlines())} == {str(TXN.original("index"))}
+    first, second = done.stderr.splitlines()
+    assert first.startswith(f"tieredstore: {damaged}: ")
+    assert second.startswith(f"tieredstore: {absent} cannot be read")

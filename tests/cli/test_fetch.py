@@ -148,3 +148,23 @@ def test_an_interrupted_fetch_leaves_no_file_and_exits_130(settings: Path, tmp_p
     assert (running.returncode, stderr) == (130, b"")
     assert not target.exists()
     assert not list(tmp_path.glob("*.part"))
+
+
+def test_names_of_kafkas_files_are_names_of_indexes(settings: Path) -> None:
+    ours_by_kafkas = {
+        "index": "offset",
+        "timeindex": "timestamp",
+        ".timeindex": "timestamp",
+        "snapshot": "producer-snapshot",
+        "leader-epoch-checkpoint": "leader-epoch",
+        "txnindex": "transaction",
+    }
+    for kafkas, ours in ours_by_kafkas.items():
+        by_kafkas, by_ours = (tieredstore("index", "-c", settings, "txn", 0, 605, name) for name in (kafkas, ours))
+        assert (by_kafkas.code, by_kafkas.stdout) == (0, by_ours.stdout)
+    wrong = tieredstore("index", "-c", settings, "txn", 0, 605, "time")
+    assert (wrong.code, wrong.stdout) == (2, b"")
+    assert wrong.stderr == (
+        "tieredstore: 'time' is no index: offset, timestamp, producer-snapshot, leader-epoch, transaction, index, "
+        "timeindex, snapshot, leader-epoch-checkpoint, txnindex are\n"
+    )

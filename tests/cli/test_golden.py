@@ -68,7 +68,7 @@ def test_ls_json_has_one_row_for_each_segment(case: str) -> None:
         manifest = manifest_of(segment)
         objects = [segment.stored(suffix).stat().st_size for suffix in ("log", "indexes", "rsm-manifest")]
         assert row["topic_id"] == segment.topic_id
-        assert row["end_offset"] == segment.end_offset
+        assert row["last_offset"] == segment.end_offset
         assert row["segment_id"] == segment.segment_id
         assert row["size"] == segment.original("log").stat().st_size
         assert row["stored_size"] == sum(objects)
@@ -90,7 +90,7 @@ def test_inspect_finds_no_damage_in_what_the_plugin_wrote(segment: GoldenSegment
     assert view["damage"] == []
     assert sum(chunk["size"] for chunk in view["chunks"]) == view["size"] == segment.original("log").stat().st_size
     assert sum(chunk["stored_size"] for chunk in view["chunks"]) == segment.stored("log").stat().st_size
-    assert view["metadata"]["end_offset"] == segment.end_offset
+    assert view["metadata"]["last_offset"] == segment.end_offset
     assert tieredstore("inspect", "-c", plugin_settings(segment), *address(segment), "--chunks").code == 0
 
 
@@ -109,7 +109,7 @@ def test_a_copy_of_the_originals_comes_back_equal(case: str, mode: str, tmp_path
     rows = tieredstore("ls", "-c", settings, "--json").json
     expected = [(*address(s), s.end_offset, s.topic_id) for s in segments(case)]
     assert [
-        tuple(row[n] for n in ("topic", "partition", "base_offset", "end_offset", "topic_id")) for row in rows
+        tuple(row[n] for n in ("topic", "partition", "base_offset", "last_offset", "topic_id")) for row in rows
     ] == expected
 
 

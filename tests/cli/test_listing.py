@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ def test_a_segment_that_lacks_an_object_is_listed_as_incomplete(suffix: str, set
     assert (row["base_offset"], row["missing"]) == (1, [suffix])
     assert row["stored_size"] > 0
     unknown = {name for name, value in row.items() if value is None} - {"damage", "key_id"}
-    in_manifest = {"end_offset", "size", "ratio", "compressed", "encrypted", "max_timestamp_ms", "leader_epochs"}
+    in_manifest = {"last_offset", "size", "ratio", "compressed", "encrypted", "max_timestamp_ms", "leader_epochs"}
     assert unknown == (in_manifest | {"max_timestamp"} if suffix == "rsm-manifest" else set())
     for arguments in ([], ["single"], ["single", "0"]):
         shown = tieredstore("ls", "-c", settings, *arguments)
@@ -77,11 +78,11 @@ def test_the_table_has_a_line_a_partition_and_totals() -> None:
     assert (shown.code, shown.stderr) == (0, "")
     lines = [line.split() for line in shown.text.splitlines() if line.strip()]
     assert [line[:4] for line in lines if line[0] == "none"] == [
-        ["none", lines[2][1], "0", "2"],
-        ["none", lines[2][1], "1", "2"],
+        ["none", "0", "0", "…"],
+        ["none", "1", "0", "…"],
     ]
     assert lines[-1][:2] == ["total", "4"]
-    assert "2026-01-01T00:00:13.344Z" in shown.text
+    assert "  2026-01-01 00:00:13  2026-01-01 00:00:26\n" in shown.text
 
 
 def test_an_empty_store_is_an_empty_list(tmp_path: Path) -> None:
@@ -148,7 +149,7 @@ def test_inspect_knows_a_segment_without_recorded_metadata(settings: Path, tmp_p
     assert (done.code, done.json["metadata"]) == (0, None)
     assert "0 to ?" in tieredstore("inspect", "-c", settings, "single", 0, 0).text
     row = tieredstore("ls", "-c", settings, "--json").json[0]
-    assert (row["end_offset"], row["leader_epochs"], row["max_timestamp_ms"], row["complete"]) == (
+    assert (row["last_offset"], row["leader_epochs"], row["max_timestamp_ms"], row["complete"]) == (
         None,
         None,
         None,
@@ -171,11 +172,10 @@ def lines_of(text: str) -> list[str]:
 def test_a_hole_is_shown_where_it_is(settings: Path, tmp_path: Path) -> None:
     stored_files(tmp_path, "rsm-manifest")[1].unlink()
     partitions = lines_of(tieredstore("ls", "-c", settings).text)
-    assert " 0 2 0 … 0, 2 … 2 " in partitions[2]
+    assert " 0 0 … 0, 2 … 2 2 " in partitions[2]
     segments = lines_of(tieredstore("ls", "-c", settings, "single", 0).text)
-    topic_id = segments[2].split()[-2]
     assert [line.split()[:2] for line in segments[2:5]] == [["0", "0"], ["1", "1"], ["2", "2"]]
-    assert segments[3] == f"1 1 (hole) {topic_id}"
+    assert segments[3] == "1 1 (hole)"
 
 
 def test_many_holes_are_counted(tmp_path: Path) -> None:
@@ -185,3 +185,37 @@ def test_many_holes_are_counted(tmp_path: Path) -> None:
     for manifest in stored_files(tmp_path, "rsm-manifest")[1::2]:
         manifest.unlink()
     assert " 0 … 109, 5 holes " in lines_of(tieredstore("ls", "-c", settings).text)[2]
+
+
+def test_ids_are_shown_where_nothing_else_tells_rows_apart(settings: Path, tmp_path: Path) -> None:
+    (topic,) = (tmp_path / "store").iterdir()
+    first, second = topic.name.removeprefix("single-"), "AAAAAAAAAAAAAAAAAAAAAQ"
+    assert first not in tieredstore("ls", "-c", settings).text
+    assert first in tieredstore("ls", "-c", settings, "--wide").text
+    again = tmp_path / "again" / "single-0"
+    shutil.copytree(ORIGINALS / "single-0", again)
+    (again / "partition.metadata").write_text(f"version: 0\ntopic_id: {second}\n")
+    assert tieredstore("copy", "-c", settings, again).code == 0
+    for arguments in ([], ["single"], ["single", 0]):
+        shown = tieredstore("ls", "-c", settings, *arguments).text
+        assert first in shown
+        assert second in shown
+    assert "SEGMENT ID" not in shown
+
+
+def test_copy_and_ls_mean_the_same_by_a_ratio(tmp_path: Path) -> None:
+    settings = write_settings(tmp_path, {"compression.enabled": "true"})
+    copied = tieredstore("copy", "-c", settings, TXN)
+    listed = tieredstore("ls", "-c", settings, "--json").json
+    for line, row in zip(copied.text.splitlines(), listed, strict=False):
+        assert line.endswith(f"ratio {row['ratio']:.2f}")
+    summary = tieredstore("copy", "-c", settings, TXN, "--json").json
+    assert [row["stored_size"] for row in summary["segments"]] == [row["stored_size"] for row in listed]
+
+
+def test_inspect_says_that_no_broker_copied_it(settings: Path, tmp_path: Path) -> None:
+    assert ", not by a broker\n" in tieredstore("inspect", "-c", settings, "single", 0, 0).text
+    other = write_settings(tmp_path)
+    copied = tieredstore("copy", "-c", other, TXN, "--broker-id", 3)
+    assert copied.code == 0
+    assert ", by broker 3\n" in tieredstore("inspect", "-c", other, "txn", 0, 605).text

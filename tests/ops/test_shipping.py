@@ -94,7 +94,7 @@ def test_each_segment_is_shipped_once_and_the_outcome_says_all(shipper: Shipper,
             copy.metadata.end_offset,
             copy.metadata.segment_size_in_bytes,
         )
-        assert outcome.stored_log_size == copy.manifest.chunk_index.stored_size
+        assert outcome.stored_size == copy.objects.stored_size
     again = [shipper.ship(segment) for segment in segments]
     assert [outcome.status for outcome in again] == [SKIPPED] * 3
     for first, second in zip(outcomes, again, strict=True):

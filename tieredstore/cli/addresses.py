@@ -64,5 +64,5 @@ def _line(candidate: Candidate) -> str:
     options = f"--topic-id={segment_id.topic_id_partition.topic_id} --segment-id={segment_id.id}"
     if metadata is None:
         return f"{options}  without a readable manifest, {human_bytes(candidate.objects.stored_size)} stored"
-    end = "unknown" if metadata.end_offset < 0 else metadata.end_offset
-    return f"{options}  end offset {end}, {metadata.segment_size_in_bytes} bytes"
+    last = "unknown" if metadata.end_offset < 0 else metadata.end_offset
+    return f"{options}  last offset {last}, {metadata.segment_size_in_bytes} bytes"

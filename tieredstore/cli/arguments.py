@@ -46,6 +46,9 @@ OutputPath: TypeAlias = Annotated[
     typer.Option("-o", "--output", metavar="FILE", help="Write to FILE, whole or not at all; without it to stdout."),
 ]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="JSON for scripts instead of text for a person.")]
+Wide: TypeAlias = Annotated[
+    bool, typer.Option("--wide", help="All columns, ids too, however long the lines get; nothing is cut.")
+]
 DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
 OnlyTopic: TypeAlias = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic.")]
 OnlyPartition: TypeAlias = Annotated[

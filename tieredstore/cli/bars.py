@@ -10,17 +10,19 @@ from typing import Final, TypeAlias
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    DownloadColumn,
     Progress,
     ProgressColumn,
     SpinnerColumn,
+    Task,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
-    TransferSpeedColumn,
 )
+from rich.text import Text
 
+from tieredstore.cli.output import human_count, human_rate
 from tieredstore.cli.tables import plain
+from tieredstore.model import human_bytes
 from tieredstore.process.interruption import at_sudden_end
 
 BarParts: TypeAlias = tuple[Callable[[int], None], Callable[[str], None]]
@@ -29,10 +31,38 @@ BarParts: TypeAlias = tuple[Callable[[int], None], Callable[[str], None]]
 _SHOW_CURSOR: Final = "\x1b[?25h\n"
 
 
+class _Count(ProgressColumn):
+    """How many are done."""
+
+    def __init__(self, unit: str) -> None:
+        super().__init__()
+        self._unit = unit
+
+    def render(self, task: Task) -> Text:
+        """``1,234 segments``."""
+        return Text(f"{human_count(int(task.completed))} {self._unit}")
+
+
+class _Done(ProgressColumn):
+    """How many bytes of how many are done, as tables and sums show them."""
+
+    def render(self, task: Task) -> Text:
+        """``1.5 MiB of 6.0 MiB``."""
+        return Text(f"{human_bytes(int(task.completed))} of {human_bytes(int(task.total or 0))}")
+
+
+class _Speed(ProgressColumn):
+    """How fast it goes."""
+
+    def render(self, task: Task) -> Text:
+        """``12.0 MiB/s``; nothing before anything is done."""
+        return Text("" if task.speed is None else human_rate(int(task.speed), 1))
+
+
 @contextlib.contextmanager
 def counter(what: str, unit: str) -> Generator[Callable[[], None]]:
     """What to call for each one done, where nobody knows how many there are."""
-    columns = (SpinnerColumn(), TextColumn("{task.completed:,} " + unit), TimeElapsedColumn())
+    columns = (SpinnerColumn(), _Count(unit), TimeElapsedColumn())
     with _progress(_console(), *columns) as drawn:
         task = drawn.add_task(what, total=None)
         yield lambda: drawn.advance(task)
@@ -42,7 +72,7 @@ def counter(what: str, unit: str) -> Generator[Callable[[], None]]:
 def bar(what: str, total_bytes: int) -> Generator[BarParts]:
     """A bar that counts to ``total_bytes``."""
     console = _console()
-    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    columns = (BarColumn(), _Done(), _Speed(), TimeRemainingColumn())
     with _progress(console, *columns) as drawn:
         task = drawn.add_task(what, total=total_bytes)
         yield lambda count: drawn.advance(task, count), lambda line: console.print(plain(line), soft_wrap=True)

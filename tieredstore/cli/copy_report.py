@@ -29,8 +29,8 @@ class CopyReport:
         """All outcomes and their sums."""
         size, stored = self._sizes()
         summary: dict[str, JsonValue] = {status.value: _count(self.outcomes, status) for status in SegmentStatus}
-        summary |= {"size": size, "stored_log_size": stored, "ratio": ratio_of(size, stored)}
-        summary |= {"seconds": round(self.seconds, 3), "mb_per_second": round(size / self.seconds / 1e6, 1)}
+        summary |= {"size": size, "stored_size": stored, "ratio": ratio_of(size, stored)}
+        summary |= {"seconds": round(self.seconds, 3), "bytes_per_second": round(size / max(self.seconds, 1e-9))}
         return {
             "segments": [_row(outcome) for outcome in self.outcomes],
             "left_alone": [{"path": str(left.path), "reason": left.reason} for left in self.discovery.left_alone],
@@ -53,7 +53,7 @@ class CopyReport:
 
     def _sizes(self) -> tuple[int, int]:
         copied = [outcome for outcome in self.outcomes if outcome.status is SegmentStatus.COPIED]
-        return sum(outcome.size or 0 for outcome in copied), sum(outcome.stored_log_size or 0 for outcome in copied)
+        return sum(outcome.size or 0 for outcome in copied), sum(outcome.stored_size or 0 for outcome in copied)
 
 
 class CopyTeller:
@@ -138,11 +138,12 @@ def _detail(outcome: SegmentOutcome) -> str:
         return f": {outcome.error}{_way_out(outcome)}"
     if outcome.size is None:
         return ""
-    if outcome.stored_log_size is not None:
-        stored = outcome.stored_log_size
-        return f": {human_bytes(outcome.size)} as {human_bytes(stored)}, ratio {human_ratio(outcome.size, stored)}"
-    skipped = outcome.status is SegmentStatus.SKIPPED
-    return f": {human_bytes(outcome.size)}{f', committed already as segment {outcome.segment_id}' if skipped else ''}"
+    size = f": {human_bytes(outcome.size)}"
+    if outcome.status is SegmentStatus.SKIPPED:
+        return f"{size}, committed already as segment {outcome.segment_id}"
+    if outcome.stored_size is None:
+        return size
+    return f"{size} as {human_bytes(outcome.stored_size)}, ratio {human_ratio(outcome.size, outcome.stored_size)}"
 
 
 def _way_out(outcome: SegmentOutcome) -> str:
@@ -162,11 +163,11 @@ def _row(outcome: SegmentOutcome) -> JsonValue:
     return {
         **(unknown if partition is None else partition_row(partition)),
         "base_offset": segment.base_offset,
-        "end_offset": outcome.end_offset,
+        "last_offset": outcome.end_offset,
         "segment_id": None if outcome.segment_id is None else str(outcome.segment_id),
         "status": outcome.status.value,
         "size": outcome.size,
-        "stored_log_size": outcome.stored_log_size,
+        "stored_size": outcome.stored_size,
         "custom_metadata": None if outcome.custom_metadata is None else outcome.custom_metadata.hex(),
         "error": None if outcome.error is None else str(outcome.error),
     }

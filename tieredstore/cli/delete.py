@@ -4,11 +4,24 @@ from __future__ import annotations
 
 from tieredstore.catalog import SegmentObjects
 from tieredstore.cli.addresses import objects_at, parse_address
-from tieredstore.cli.arguments import BaseOffset, DryRun, Partition, SegmentId, SettingsPath, StoreUrl, Topic, TopicId
+from tieredstore.cli.arguments import (
+    BaseOffset,
+    DryRun,
+    Json,
+    Partition,
+    SegmentId,
+    SettingsPath,
+    StoreUrl,
+    Topic,
+    TopicId,
+)
+from tieredstore.cli.confirmation import Yes, require_confirmation
 from tieredstore.cli.last_words import said_if_stopped
+from tieredstore.cli.ls import partition_row
 from tieredstore.cli.opened import opened
-from tieredstore.cli.output import print_lines
+from tieredstore.cli.output import JsonValue, print_json, print_lines
 from tieredstore.model import human_bytes
+from tieredstore.ops.bucket import Bucket
 from tieredstore.ops.deletion import delete_objects
 
 
@@ -21,8 +34,10 @@ def delete(
     topic_id: TopicId = None,
     segment_id: SegmentId = None,
     dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: Json = False,
 ) -> None:
-    """Delete a segment from the store, and say what goes.
+    """Delete a segment from the store, and say what goes. On a terminal it asks first.
 
     With --segment-id also what an unfinished copy or delete left of it (be sure that no copy of it is still running).
 
@@ -31,15 +46,41 @@ def delete(
     address = parse_address(topic, partition, base_offset, topic_id, segment_id)
     with opened(settings, store) as bucket:
         doomed = objects_at(bucket, address)
-        name = (
-            f"segment {doomed.segment_id.id} of {doomed.segment_id.topic_id_partition} at offset {doomed.start_offset}"
-        )
-        objects = [f"  {bucket.shown(info.key)} ({human_bytes(info.size)})" for _, info in doomed.objects]
-        print_lines([f"{'would delete' if dry_run else 'deleting'} {name}", *objects])
+        if not as_json:
+            print_lines(_what_goes(bucket, doomed, dry_run=dry_run))
         if not dry_run:
+            require_confirmation(f"delete these {len(doomed.objects)} objects?", yes=yes)
             with said_if_stopped(lambda: f"stopped; what is left of the segment goes by: {_again(doomed)}"):
                 delete_objects(bucket.store, doomed)
+        if as_json:
+            print_json(_row(bucket, doomed, dry_run=dry_run))
+        elif not dry_run:
             print_lines(["deleted"])
+
+
+def _name(doomed: SegmentObjects) -> str:
+    where = doomed.segment_id
+    return f"segment {where.id} of {where.topic_id_partition} at offset {doomed.start_offset}"
+
+
+def _what_goes(bucket: Bucket, doomed: SegmentObjects, *, dry_run: bool) -> list[str]:
+    objects = [f"  {bucket.shown(info.key)} ({human_bytes(info.size)})" for _, info in doomed.objects]
+    return [f"{'would delete' if dry_run else 'to delete:'} {_name(doomed)}", *objects]
+
+
+def _row(bucket: Bucket, doomed: SegmentObjects, *, dry_run: bool) -> JsonValue:
+    return {
+        **partition_row(doomed.segment_id.topic_id_partition),
+        "base_offset": doomed.start_offset,
+        "segment_id": str(doomed.segment_id.id),
+        "objects": [
+            {"suffix": suffix.value, "key": bucket.shown(info.key), "size": info.size}
+            for suffix, info in doomed.objects
+        ],
+        "stored_size": doomed.stored_size,
+        "deleted": not dry_run,
+        "dry_run": dry_run,
+    }
 
 
 def _again(doomed: SegmentObjects) -> str:

@@ -7,17 +7,20 @@ import json
 import mmap
 import re
 import sys
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, BinaryIO, Final
 
 import typer
 
+from tieredstore.cli.arguments import Wide
 from tieredstore.cli.decoded_indexes import Row, decoded_rows
-from tieredstore.cli.output import iso_utc, table_of_rows
+from tieredstore.cli.output import complain, iso_utc, print_growing_table, print_lines, table_of_rows, terminal_width
 from tieredstore.cli.record_rows import SHOWN, arrow_module, header_line, json_lines, text_lines
-from tieredstore.cli.tables import plain
-from tieredstore.errors import ConfigError
+from tieredstore.cli.streams import StandardOutputFailed
+from tieredstore.cli.tables import Column, number
+from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.kafka.batches import BatchHeader, read_batch_headers
 from tieredstore.model import IndexType
 
@@ -37,9 +40,9 @@ _PIECE_SIZE: Final = 4 * 1024 * 1024
 
 
 def dump(
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help="A .log, .index, .timeindex, .txnindex or .snapshot file of a broker."),
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help=".log, .index, .timeindex, .txnindex and .snapshot files of a broker."),
     ],
     records: Annotated[bool, typer.Option("--records", help="The records of a .log, not its batches.")] = False,
     base_offset: Annotated[
@@ -49,23 +52,68 @@ def dump(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line, for scripts.")] = False,
+    wide: Wide = False,
 ) -> None:
-    """Show what a Kafka file on this machine says: batches, records, or the entries of an index.
+    """Show what Kafka files on this machine say: batches, records, or the entries of an index.
 
-    What a damaged file says is shown up to the damage; then the exit code is 4. The CRC of each batch is checked.
+    What a damaged file says is shown up to the damage; then the exit code is 4. The CRC of each batch is checked. Of
+    several files each is shown, also after one that cannot be; the exit code is that of the first error.
 
     Example: tieredstore dump /var/lib/kafka/orders-0/00000000000000000000.log --json
     """
-    if records and file.suffix != ".log":
-        raise ConfigError(f"--records shows those of a .log file, and {file} is none")
-    with _explained(file):
-        if records:
-            _dump_records(file, as_json=as_json)
-        elif file.suffix == ".log":
-            _dump_batches(file, as_json=as_json)
-        else:
-            rows = _index_rows(file, base_offset)
-            sys.stdout.write("".join(map(_json_line, rows)) if as_json else table_of_rows(rows))
+    if records and (others := [file for file in files if file.suffix != ".log"]):
+        raise ConfigError(f"--records shows those of a .log file, and {others[0]} is none")
+    exit_codes: list[int] = []
+    for place, file in enumerate(files):
+        if len(files) > 1 and not as_json:
+            print_lines([*([""] if place else []), f"{file}:"])
+        try:
+            with _explained(file):
+                _dump_file(_Dump(file, as_json=as_json, wide=wide), records=records, base_offset=base_offset)
+        except StandardOutputFailed:
+            raise
+        except TieredStoreError as error:
+            if len(files) == 1:
+                raise
+            sys.stdout.flush()
+            complain(str(error) if str(file) in str(error) else f"{file}: {error}")
+            exit_codes.append(error.exit_code)
+    if exit_codes:
+        raise typer.Exit(exit_codes[0])
+
+
+@dataclass(frozen=True, slots=True)
+class _Dump:
+    """How one file is shown."""
+
+    file: Path
+    as_json: bool
+    wide: bool
+
+    def show(self, rows: Iterable[Row], columns: Sequence[Column]) -> None:
+        """Rows of batches: JSON lines that name the file, or a table."""
+        if self.as_json:
+            sys.stdout.writelines(map(self.json_line, rows))
+            return
+        cells = (["-" if row[name] is None else str(row[name]) for name in _BATCH_COLUMNS] for row in rows)
+        print_growing_table(columns, cells, wide=self.wide)
+
+    def json_line(self, row: Row) -> str:
+        """A line that names its file."""
+        return json.dumps({"file": str(self.file), **row}) + "\n"
+
+
+def _dump_file(dump_of: _Dump, *, records: bool, base_offset: int | None) -> None:
+    file = dump_of.file
+    if records:
+        _dump_records(dump_of)
+    elif file.suffix == ".log":
+        _dump_batches(dump_of)
+    else:
+        rows = _index_rows(file, base_offset)
+        width = None if dump_of.wide else terminal_width()
+        shown = "".join(map(dump_of.json_line, rows)) if dump_of.as_json else table_of_rows(rows, width=width)
+        sys.stdout.write(shown)
 
 
 @contextlib.contextmanager
@@ -92,12 +140,9 @@ def _index_rows(file: Path, base_offset: int | None) -> list[Row]:
     return decoded_rows(kind, file.read_bytes(), base or 0)
 
 
-def _dump_batches(file: Path, *, as_json: bool) -> None:
-    line: Callable[[Row], str] = _json_line if as_json else _text_line
-    with _mapped(file) as log, contextlib.closing(_batch_rows(log)) as rows:
-        if not as_json:
-            sys.stdout.write(_text_line({name: name.upper().replace("_", " ") for name in _WIDTHS}))
-        sys.stdout.writelines(map(line, rows))
+def _dump_batches(dump_of: _Dump) -> None:
+    with _mapped(dump_of.file) as log, contextlib.closing(_batch_rows(log)) as rows:
+        dump_of.show(rows, [_column(name, rank) for name, rank in _BATCH_COLUMNS.items()])
 
 
 @contextlib.contextmanager
@@ -136,30 +181,25 @@ def _batch_row(header: BatchHeader) -> Row:
     }
 
 
-_WIDTHS: Final[Mapping[str, int]] = {
-    "position": 10, "size": 9, "base_offset": 12, "last_offset": 12, "records": 8, "magic": 5, "compression": 11,
-    "max_timestamp": 24, "leader_epoch": 12, "producer_id": 11, "producer_epoch": 14, "base_sequence": 13,
-    "transactional": 13, "control": 7,
+_BATCH_COLUMNS: Final[Mapping[str, int]] = {
+    "position": 0, "size": 0, "base_offset": 0, "last_offset": 0, "records": 0, "magic": 9, "compression": 2,
+    "max_timestamp": 1, "leader_epoch": 4, "producer_id": 3, "producer_epoch": 6, "base_sequence": 6,
+    "transactional": 5, "control": 5,
 }  # fmt: skip
+"""The columns of batches, with the rank by which they are left out on a narrow terminal."""
 
 
-def _text_line(row: Row) -> str:
-    """A row in columns of fixed width, since all rows are not known when the first one is shown."""
-    cells = (("-" if row[name] is None else str(row[name])).rjust(width) for name, width in _WIDTHS.items())
-    return plain("  ".join(cells)).rstrip() + "\n"
+def _column(name: str, rank: int) -> Column:
+    return number(name.upper().replace("_", " "), rank=rank)
 
 
-def _json_line(row: Row) -> str:
-    return json.dumps(row) + "\n"
-
-
-def _dump_records(file: Path, *, as_json: bool) -> None:
+def _dump_records(dump_of: _Dump) -> None:
     decoder: RecordDecoder = arrow_module("tieredstore.kafka.records").RecordDecoder(SHOWN)
-    if not as_json:
+    if not dump_of.as_json:
         sys.stdout.write(header_line())
-    with file.open("rb", buffering=0) as log:
+    with dump_of.file.open("rb", buffering=0) as log:
         for batch in decoder.decode(_pieces(log)):
-            sys.stdout.writelines((json_lines if as_json else text_lines)(batch, None))
+            sys.stdout.writelines((json_lines if dump_of.as_json else text_lines)(batch, None))
 
 
 def _pieces(log: BinaryIO) -> Iterator[bytes]:

@@ -23,14 +23,21 @@ from tieredstore.cli.arguments import (
 )
 from tieredstore.cli.decoded_indexes import decoded_rows
 from tieredstore.cli.opened import opened
-from tieredstore.cli.output import json_array, table_of_rows
-from tieredstore.cli.output_file import output_to, write_all
+from tieredstore.cli.output import json_array, table_of_rows, terminal_width
+from tieredstore.cli.output_file import binary_output_to, output_to, write_all
 from tieredstore.cli.progress import progress
 from tieredstore.errors import ConfigError
 from tieredstore.model import ByteRange, IndexType
 from tieredstore.ops.bucket import Bucket
 from tieredstore.ops.log_ranges import range_of_slice, read_range
 
+_KAFKAS_NAMES: Final = {
+    "index": IndexType.OFFSET,
+    "timeindex": IndexType.TIMESTAMP,
+    "snapshot": IndexType.PRODUCER_SNAPSHOT,
+    "leader-epoch-checkpoint": IndexType.LEADER_EPOCH,
+    "txnindex": IndexType.TRANSACTION,
+}
 _RANGE: Final = re.compile(r"([+-]?\d{1,40})?:([+-]?\d{1,40})?", re.ASCII)
 
 
@@ -54,11 +61,12 @@ def fetch(
     Example: tieredstore fetch -c store.properties orders 0 0 --range=-1000: -o tail.log
     """
     bounds = parse_range(byte_range)
+    target = binary_output_to(output)
     address = parse_address(topic, partition, base_offset, topic_id, segment_id)
     with opened(settings, store) as bucket:
         segment = segment_at(bucket, address)
         inside = range_of_slice(bounds, segment.metadata.segment_size_in_bytes)
-        with output_to(output) as file:
+        with target as file:
             _fetch_range(bucket, segment, inside, file)
 
 
@@ -66,8 +74,13 @@ def index(
     topic: Topic,
     partition: Partition,
     base_offset: BaseOffset,
-    kind: Annotated[
-        IndexType, typer.Argument(metavar="INDEX", help="One of: " + ", ".join(k.value for k in IndexType))
+    index_name: Annotated[
+        str,
+        typer.Argument(
+            metavar="INDEX",
+            help="One of: " + ", ".join(kind.value for kind in IndexType) + "; or as Kafka's files are called: index, "
+            "timeindex, snapshot, leader-epoch-checkpoint, txnindex.",
+        ),
     ],
     settings: SettingsPath = None,
     store: StoreUrl = None,
@@ -85,14 +98,30 @@ def index(
     """
     if raw and as_json:
         raise ConfigError("--raw and --json exclude each other")
+    kind = _index_type(index_name)
+    target = binary_output_to(output) if raw else output_to(output)
     address = parse_address(topic, partition, base_offset, topic_id, segment_id)
     with opened(settings, store) as bucket:
         segment = segment_at(bucket, address)
         with bucket.manager() as manager, manager.fetch_index(segment.metadata, kind) as stream:
             content = stream.read()
-    data = content if raw else _shown(kind, content, base_offset, as_json=as_json)
-    with output_to(output) as file:
+    if raw:
+        data = content
+    else:
+        data = _shown(kind, content, base_offset, as_json=as_json, width=None if output else terminal_width())
+    with target as file:
         write_all(file, data)
+
+
+def _index_type(name: str) -> IndexType:
+    """The index that is called so, by us or by the ending of Kafka's file."""
+    with contextlib.suppress(ValueError):
+        return IndexType(name)
+    try:
+        return _KAFKAS_NAMES[name.removeprefix(".")]
+    except KeyError:
+        known = ", ".join([*(kind.value for kind in IndexType), *_KAFKAS_NAMES])
+        raise ConfigError(f"{name!r} is no index: {known} are") from None
 
 
 def parse_range(text: str) -> slice:
@@ -118,6 +147,6 @@ def _fetch_range(bucket: Bucket, segment: StoredSegment, inside: ByteRange, file
             bar.advance(len(piece))
 
 
-def _shown(kind: IndexType, content: bytes, base_offset: int, *, as_json: bool) -> bytes:
+def _shown(kind: IndexType, content: bytes, base_offset: int, *, as_json: bool, width: int | None) -> bytes:
     rows = decoded_rows(kind, content, base_offset)
-    return ("".join(json_array(rows)) if as_json else table_of_rows(rows)).encode()
+    return ("".join(json_array(rows)) if as_json else table_of_rows(rows, width=width)).encode()

@@ -11,19 +11,31 @@ import typer
 
 from tieredstore.catalog import StoredSegment
 from tieredstore.cli.addresses import parse_address, segment_at
-from tieredstore.cli.arguments import BaseOffset, Json, Partition, SegmentId, SettingsPath, StoreUrl, Topic, TopicId
+from tieredstore.cli.arguments import (
+    BaseOffset,
+    Json,
+    Partition,
+    SegmentId,
+    SettingsPath,
+    StoreUrl,
+    Topic,
+    TopicId,
+    Wide,
+)
 from tieredstore.cli.ls import leader_epoch_rows, partition_row
 from tieredstore.cli.opened import opened
 from tieredstore.cli.output import (
     JsonValue,
     complain,
     human_ratio,
+    human_time,
     iso_utc,
     print_json,
     print_lines,
     print_table,
     ratio_of,
 )
+from tieredstore.cli.tables import ColumnLike, text, word
 from tieredstore.errors import CorruptData, excerpt
 from tieredstore.format.chunk_index import ChunkIndex, FixedChunkIndex
 from tieredstore.model import RemoteLogSegmentMetadata, human_bytes
@@ -43,6 +55,7 @@ def inspect(
     segment_id: SegmentId = None,
     chunks: Annotated[bool, typer.Option("--chunks", help="Every chunk: where it lies, before and after.")] = False,
     as_json: Json = False,
+    wide: Wide = False,
 ) -> None:
     """Show a segment: manifest, chunk map, key id, indexes, objects, metadata.
 
@@ -57,7 +70,7 @@ def inspect(
     if as_json:
         print_json(view.as_json(chunks=chunks))
     else:
-        view.print(chunks=chunks)
+        view.print(chunks=chunks, wide=wide)
     for sentence in view.damage:
         complain(sentence)
     if view.damage:
@@ -102,35 +115,40 @@ class SegmentView:
         }
         return {**row, "chunks": list(self._chunks())} if chunks else row
 
-    def print(self, *, chunks: bool) -> None:
+    def print(self, *, chunks: bool, wide: bool) -> None:
         """All of it, as tables."""
-        print_table(("SEGMENT", ""), self._lines())
-        self._print_rows(("OBJECT", ">BYTES", ">EXPECTED"), self._object_rows())
-        self._print_rows(("INDEX", ">POSITION", ">STORED BYTES"), self._indexes())
+        print_table((word("SEGMENT"), text("")), self._lines(), wide=wide)
+        self._print_rows((word("OBJECT"), ">BYTES", ">EXPECTED"), self._object_rows())
+        self._print_rows((word("INDEX"), ">POSITION", ">STORED BYTES"), self._indexes())
         if chunks:
             self._print_rows((">CHUNK", ">POSITION", ">BYTES", ">STORED AT", ">STORED BYTES"), self._chunks())
 
     @staticmethod
-    def _print_rows(columns: Sequence[str], rows: Iterable[Mapping[str, JsonValue]]) -> None:
+    def _print_rows(columns: Sequence[ColumnLike], rows: Iterable[Mapping[str, JsonValue]]) -> None:
         print_lines([""])
         print_table(columns, (["-" if cell is None else str(cell) for cell in row.values()] for row in rows))
 
     def _object_rows(self) -> Iterator[Mapping[str, JsonValue]]:
         for row in map(self._object_row, self._objects):
-            key = row["key"] or f"(no .{row['suffix']})"
-            yield {"key": key, "size": row["size"], "expected_size": row["expected_size"]}
+            name = f"(no .{row['suffix']})" if row["key"] is None else f".{row['suffix']}"
+            yield {"name": name, "size": row["size"], "expected_size": row["expected_size"]}
 
     def _lines(self) -> Iterator[tuple[str, str]]:
         objects, wrapped = self.segment.objects, self.segment.manifest.encryption
         partition, size = objects.segment_id.topic_id_partition, self.chunk_index.original_file_size
-        yield "topic", f"{partition.topic} ({partition.topic_id}), partition {partition.partition}"
+        folder, _, name = self.bucket.shown(objects.objects[0][1].key).rpartition("/")
+        yield "topic", partition.topic
+        yield "topic id", str(partition.topic_id)
+        yield "partition", str(partition.partition)
         yield "segment id", str(objects.segment_id.id)
+        yield "folder", f"{folder}/"
+        yield "objects", f"{name.rpartition('.')[0]}.*"
         yield from self._metadata_lines()
-        yield "size", f"{size} bytes ({human_bytes(size)})"
-        yield "stored", f"{human_bytes(objects.stored_size)}, ratio {human_ratio(size, objects.stored_size)}"
+        yield "size", _size(size)
+        yield "stored", f"{_size(objects.stored_size)}, ratio {human_ratio(size, objects.stored_size)}"
         yield "compression", "zstd" if self.segment.manifest.compression else "none"
         yield "encryption", "none" if wrapped is None else f"AES-256-GCM, data key wrapped by {excerpt(wrapped.key_id)}"
-        yield "chunks", self._chunk_line()
+        yield from self._chunk_lines()
 
     def _metadata_lines(self) -> Iterator[tuple[str, str]]:
         metadata = self.segment.manifest.metadata
@@ -144,18 +162,21 @@ class SegmentView:
         yield "offsets", f"{self.segment.objects.start_offset} to {metadata.end_offset}"
         yield "leader epochs", epochs or "unknown"
         yield "last timestamp", _time(metadata.max_timestamp_ms)
-        yield "copied", f"{_time(metadata.event_timestamp_ms)} by broker {metadata.broker_id}"
+        # -1: no broker copied it, or its log directory did not say which.
+        broker = "not by a broker" if metadata.broker_id < 0 else f"by broker {metadata.broker_id}"
+        yield "copied", f"{_time(metadata.event_timestamp_ms)}, {broker}"
         yield "aborted transactions", {None: "unknown", True: "none", False: "some"}[metadata.txn_idx_empty]
 
-    def _chunk_line(self) -> str:
+    def _chunk_lines(self) -> Iterator[tuple[str, str]]:
         chunk_map = self._chunk_map()
-        count = f"{chunk_map['count']} of {chunk_map['original_chunk_size']} bytes ({chunk_map['type']})"
+        yield "chunks", f"{chunk_map['count']} of {chunk_map['original_chunk_size']} bytes ({chunk_map['type']})"
         sizes = StoredChunkSizes.of(self.chunk_index)
         if sizes is None:
-            return count
+            return
         if sizes.smallest == sizes.largest:
-            return f"{count}, stored as {sizes.largest} bytes"
-        return f"{count}, stored as {sizes.smallest} to {sizes.largest} bytes, {sizes.average} on average"
+            yield "chunks stored", f"{sizes.largest} bytes"
+        else:
+            yield "chunks stored", f"{sizes.smallest} to {sizes.largest} bytes, {sizes.average} on average"
 
     def _manifest(self) -> JsonValue:
         manifest = self.segment.manifest
@@ -221,7 +242,7 @@ def _metadata(recorded: RemoteLogSegmentMetadata | None) -> JsonValue:
         return None
     return {
         "start_offset": recorded.start_offset,
-        "end_offset": recorded.end_offset,
+        "last_offset": recorded.end_offset,
         "segment_size_in_bytes": recorded.segment_size_in_bytes,
         "broker_id": recorded.broker_id,
         "max_timestamp_ms": recorded.max_timestamp_ms,
@@ -234,5 +255,8 @@ def _metadata(recorded: RemoteLogSegmentMetadata | None) -> JsonValue:
 
 
 def _time(timestamp_ms: int) -> str:
-    text = iso_utc(timestamp_ms)
-    return "unknown" if text is None else f"{text} ({timestamp_ms} ms)"
+    return "unknown" if iso_utc(timestamp_ms) is None else f"{human_time(timestamp_ms)} ({timestamp_ms} ms)"
+
+
+def _size(count: int) -> str:
+    return f"{count} bytes ({human_bytes(count)})" if count >= 1024 else f"{count} bytes"

@@ -20,12 +20,24 @@ from tieredstore.cli.arguments import (
     SettingsPath,
     StoreUrl,
     TopicId,
+    Wide,
     chosen_scope,
 )
 from tieredstore.cli.last_words import said_if_stopped
 from tieredstore.cli.opened import opened
-from tieredstore.cli.output import JsonValue, complain, iso_utc, print_json, print_json_line, print_lines, print_table
+from tieredstore.cli.output import (
+    JsonValue,
+    complain,
+    human_count,
+    human_time,
+    iso_utc,
+    print_json,
+    print_json_line,
+    print_lines,
+    print_table,
+)
 from tieredstore.cli.progress import counting
+from tieredstore.cli.tables import number, text, word
 from tieredstore.errors import ConfigError, PreconditionFailed, StoreUnavailable, UnknownKey
 from tieredstore.model import human_bytes
 from tieredstore.ops.key_use import NeedReason, key_totals, needs_of
@@ -113,10 +125,12 @@ def list_keys(
     topic_id: TopicId = None,
     parallel: Parallel = READERS,
     as_json: Json = False,
+    wide: Wide = False,
 ) -> None:
     """List the key pairs that segments are encrypted by: segments, bytes, and their oldest and newest last record.
 
-    Reads every manifest, and needs no key.
+    Reads every manifest, and needs no key. FIRST and LAST are the times (UTC) that the oldest and the newest segment
+    end with; RING says whether the settings list the pair.
 
     Example: tieredstore keys list -c store.properties
     """
@@ -131,8 +145,16 @@ def list_keys(
     if not rows:
         complain("no segments found")
         return
-    columns = ("KEY PAIR", ">SEGMENTS", ">SIZE", ">STORED", "OLDEST", "NEWEST", "ON THE RING")
-    print_table(columns, [_key_cells(key_id, sums, encryption) for key_id, sums in rows])
+    columns = [
+        text("KEY PAIR"),
+        number("SEGMENTS", rank=1),
+        number("SIZE", rank=3),
+        number("STORED", rank=2),
+        word("FIRST"),
+        word("LAST"),
+        word("RING"),
+    ]
+    print_table(columns, [_key_cells(key_id, sums, encryption) for key_id, sums in rows], wide=wide)
 
 
 def check(
@@ -249,11 +271,11 @@ def _key_cells(key_id: str | None, totals: SegmentTotals, encryption: Encryption
         ring = "active" if encryption is not None and encryption.key_pair_id == key_id else "yes"
     return [
         _PLAIN if key_id is None else key_id,
-        str(totals.segments),
+        human_count(totals.segments),
         human_bytes(totals.size),
         human_bytes(totals.stored_size),
-        iso_utc(oldest) or "?",
-        iso_utc(newest) or "?",
+        human_time(oldest),
+        human_time(newest),
         ring,
     ]
 

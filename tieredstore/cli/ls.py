@@ -11,17 +11,20 @@ import typer
 
 from tieredstore.catalog import SegmentObjects, StoredSegment, list_segments
 from tieredstore.catalog.absence import absence
-from tieredstore.cli.arguments import Json, SettingsPath, StoreUrl, TopicId
+from tieredstore.cli.arguments import Json, SettingsPath, StoreUrl, TopicId, Wide
 from tieredstore.cli.opened import opened
 from tieredstore.cli.output import (
     JsonValue,
     complain,
+    human_count,
     human_ratio,
+    human_time,
     iso_utc,
     json_array,
     print_table,
     ratio_of,
 )
+from tieredstore.cli.tables import WIDE, number, text, word
 from tieredstore.errors import CorruptData, excerpt
 from tieredstore.model import TopicIdPartition, Uuid, human_bytes
 from tieredstore.ops.bucket import Bucket
@@ -40,12 +43,15 @@ def ls(
     ] = None,
     topic_id: TopicId = None,
     as_json: Json = False,
+    wide: Wide = False,
 ) -> None:
     """List topics, partitions and segments: offsets, sizes, ratio, time span.
 
-    Reads the manifest of every segment listed, and needs no key. With PARTITION each segment has a line, and so has
-    each hole: offsets between two segments that neither holds. Segments that lack an object (of an unfinished copy or
-    delete, or lost) are named on stderr; in JSON they have "complete": false.
+    Reads the manifest of every segment listed, and needs no key. FIRST and LAST are the times (UTC) that the first and
+    the last segment end with: manifests tell no other. Where a terminal is too narrow, columns are left out. With
+    PARTITION each segment has a line, and so has each hole: offsets between two segments that neither holds. Segments
+    that lack an object (of an unfinished copy or delete, or lost) are named on stderr; in JSON they have
+    "complete": false.
 
     Example: tieredstore ls -c store.properties orders 0
     """
@@ -60,9 +66,9 @@ def ls(
         if as_json:
             sys.stdout.writelines(json_array(segment_row(segment) for segment in listed))
         elif partition is None:
-            _print_partitions(listed)
+            _print_partitions(listed, wide=wide)
         else:
-            _print_segments(listed)
+            _print_segments(listed, wide=wide)
     if damage:
         raise typer.Exit(CorruptData.exit_code)
 
@@ -83,7 +89,7 @@ def segment_row(segment: ListedSegment) -> dict[str, JsonValue]:
     row: dict[str, JsonValue] = {
         **partition_row(segment.partition),
         "base_offset": objects.start_offset,
-        "end_offset": None,
+        "last_offset": None,
         "segment_id": str(objects.segment_id.id),
         "size": None,
         "stored_size": objects.stored_size,
@@ -114,7 +120,7 @@ def leader_epoch_rows(epochs: Iterable[tuple[int, int]]) -> list[JsonValue]:
 def _manifest_row(loaded: StoredSegment) -> dict[str, JsonValue]:
     manifest, metadata = loaded.manifest, loaded.metadata
     return {
-        "end_offset": None if metadata.end_offset < 0 else metadata.end_offset,
+        "last_offset": None if metadata.end_offset < 0 else metadata.end_offset,
         "size": metadata.segment_size_in_bytes,
         "ratio": ratio_of(metadata.segment_size_in_bytes, loaded.objects.stored_size),
         "compressed": manifest.compression,
@@ -132,9 +138,10 @@ def _noting(damage: list[CorruptData], listed: Iterable[ListedSegment]) -> Itera
         yield segment
 
 
-def _print_partitions(listed: Iterable[ListedSegment]) -> None:
+def _print_partitions(listed: Iterable[ListedSegment], *, wide: bool) -> None:
     rows: list[list[str]] = []
     total = SegmentTotals()
+    ids: dict[str, set[Uuid]] = {}
     for partition, group in itertools.groupby(listed, key=lambda segment: segment.partition):
         totals, offsets = SegmentTotals(), HeldOffsets()
         for segment in group:
@@ -144,20 +151,33 @@ def _print_partitions(listed: Iterable[ListedSegment]) -> None:
                 totals.add(segment.whole)
                 offsets.add(segment.whole)
                 total.add(segment.whole)
+        ids.setdefault(partition.topic, set()).add(partition.topic_id)
         place = [partition.topic, str(partition.topic_id), str(partition.partition)]
-        rows.append([*place, str(totals.segments), _held(offsets), *_sums(totals)])
+        rows.append([*place, _held(offsets), human_count(totals.segments), *_sums(totals)])
     if not rows:
         complain("no segments found")
         return
-    rows.append(["total", "", "", str(total.segments), "", *_sums(total)])
-    columns = ("TOPIC", "TOPIC ID", ">PARTITION", ">SEGMENTS", "OFFSETS", ">SIZE", ">STORED", ">RATIO", "LAST RECORDS")
-    print_table(columns, rows, total=True)
+    rows.append(["total", "", "", "", human_count(total.segments), *_sums(total)])
+    columns = [
+        text("TOPIC"),
+        word("TOPIC ID", rank=_shown_if(any(len(same_name) > 1 for same_name in ids.values()))),
+        number("PART"),
+        word("OFFSETS", rank=1),
+        number("SEGMENTS", rank=4),
+        number("SIZE", rank=3),
+        number("STORED", rank=2),
+        number("RATIO", rank=5),
+        word("FIRST"),
+        word("LAST"),
+    ]
+    print_table(columns, rows, total=True, wide=wide)
 
 
-def _print_segments(listed: Iterable[ListedSegment]) -> None:
+def _print_segments(listed: Iterable[ListedSegment], *, wide: bool) -> None:
     rows: list[list[str]] = []
     total = SegmentTotals()
     offsets: dict[TopicIdPartition, HeldOffsets] = {}
+    starts: list[tuple[TopicIdPartition, int]] = []
     for segment in listed:
         if segment.whole is None:
             _report(segment)
@@ -165,27 +185,43 @@ def _print_segments(listed: Iterable[ListedSegment]) -> None:
         total.add(segment.whole)
         hole = offsets.setdefault(segment.partition, HeldOffsets()).add(segment.whole)
         if hole is not None:
-            rows.append([*map(str, hole), "", "", "", _HOLE, "", str(segment.partition.topic_id), ""])
+            rows.append([*map(str, hole), "", "", "", "", _HOLE, str(segment.partition.topic_id), ""])
         rows.append(_segment_cells(segment, segment.whole))
+        starts.append((segment.partition, segment.objects.start_offset))
     if not rows:
         complain("no segments found")
         return
-    size, stored, ratio, _ = _sums(total)
+    size, stored, ratio, *_ = _sums(total)
     rows.append(["total", "", size, stored, ratio, "", "", "", ""])
-    columns = (">OFFSET", ">END", ">SIZE", ">STORED", ">RATIO", "FORM", "LAST RECORD", "TOPIC ID", "SEGMENT ID")
-    print_table(columns, rows, total=True)
+    columns = [
+        number("OFFSET"),
+        number("LAST OFFSET"),
+        number("SIZE", rank=2),
+        number("STORED", rank=1),
+        number("RATIO", rank=4),
+        text("FORM", rank=3),
+        word("LAST RECORD"),
+        word("TOPIC ID", rank=_shown_if(len(offsets) > 1)),
+        word("SEGMENT ID", rank=_shown_if(len(set(starts)) < len(starts))),
+    ]
+    print_table(columns, rows, total=True, wide=wide)
+
+
+def _shown_if(needed: bool) -> int:
+    """The rank of ids: they are shown where nothing else tells rows apart, else by --wide alone."""
+    return 0 if needed else WIDE
 
 
 def _segment_cells(segment: ListedSegment, whole: StoredSegment) -> list[str]:
     metadata, stored = whole.metadata, segment.objects.stored_size
     return [
         str(metadata.start_offset),
-        "?" if metadata.end_offset < 0 else str(metadata.end_offset),
+        "-" if metadata.end_offset < 0 else str(metadata.end_offset),
         human_bytes(metadata.segment_size_in_bytes),
         human_bytes(stored),
         human_ratio(metadata.segment_size_in_bytes, stored),
         _form(whole),
-        iso_utc(segment.max_timestamp_ms) or "?",
+        human_time(segment.max_timestamp_ms),
         str(segment.partition.topic_id),
         str(segment.objects.segment_id.id),
     ]
@@ -217,11 +253,10 @@ def _held(offsets: HeldOffsets) -> str:
 
 
 def _sums(totals: SegmentTotals) -> list[str]:
-    """Original and stored size, ratio, and the time span of the segments' last records."""
-    span = ["?"] if totals.timestamps is None else [iso_utc(bound) or "?" for bound in totals.timestamps]
+    """Original and stored size, ratio, and the least and greatest time of the segments' last records."""
     return [
         human_bytes(totals.size),
         human_bytes(totals.stored_size),
         human_ratio(totals.size, totals.stored_size),
-        " … ".join(dict.fromkeys(span)),
+        *map(human_time, totals.timestamps or (None, None)),
     ]

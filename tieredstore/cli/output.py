@@ -90,7 +90,8 @@ def table_of_rows(rows: Sequence[Mapping[str, JsonValue]], *, width: int | None 
     """Rows of the same fields as the text of a table, or a line that says there are none."""
     if not rows:
         return "no entries\n"
-    columns = [number(name.upper().replace("_", " ")) for name in rows[0]]
+    # What a row is found by stands first; on a narrow terminal the last columns go first.
+    columns = [number(name.upper().replace("_", " "), rank=rank) for rank, name in enumerate(rows[0])]
     cells = (["-" if cell is None else str(cell) for cell in row.values()] for row in rows)
     return "".join(line + "\n" for line in table_lines(columns, cells, width=width))
 

@@ -15,6 +15,7 @@ from typing import BinaryIO, Final
 
 from tieredstore.cli.output import complain
 from tieredstore.cli.streams import OutputFailed, ReaderGone
+from tieredstore.errors import ConfigError
 from tieredstore.process.interruption import at_sudden_end
 
 _MARK: Final = ".tieredstore-"
@@ -44,6 +45,15 @@ def output_to(path: Path | None) -> Generator[BinaryIO]:
             complain(f"removed {draft}, which a command that was killed had left")
         with _renamed_when_whole(target) as file:
             yield file
+
+
+def binary_output_to(path: Path | None) -> contextlib.AbstractContextManager[BinaryIO]:
+    """As ``output_to`` for bytes that are no text: ConfigError where they would go to a terminal unasked."""
+    if path is None and sys.stdout.isatty():
+        raise ConfigError(
+            "this is binary and would upset a terminal: give -o FILE, or -o - to have it here all the same"
+        )
+    return output_to(path)
 
 
 def write_all(file: BinaryIO, data: bytes | memoryview) -> None:

@@ -10,7 +10,7 @@ from time import monotonic
 from types import ModuleType
 from typing import Final
 
-from tieredstore.cli.output import complain
+from tieredstore.cli.output import complain, human_count
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def counting(what: str, unit: str) -> Generator[Callable[[], None], None, None]:
         done += 1
         if (now := monotonic()) - told_at >= _LINE_EVERY_S:
             told_at = now
-            complain(f"{what}: {done:,} {unit} so far")
+            complain(f"{what}: {human_count(done)} {unit} so far")
 
     yield advance
 

@@ -53,7 +53,7 @@ class SegmentStatus(enum.Enum):
 class SegmentOutcome:
     """What became of one segment, or would; None for what is not known.
 
-    ``end_offset`` is inclusive; ``size`` is that of the log on disk, ``stored_log_size`` that of the ``.log`` object.
+    ``end_offset`` is inclusive; ``size`` is that of the log on disk, ``stored_size`` that of the three objects stored.
     ``segment_id`` names the copy: the one just made, or the one that was there.
     """
 
@@ -63,7 +63,7 @@ class SegmentOutcome:
     end_offset: int | None = None
     size: int | None = None
     segment_id: Uuid | None = None
-    stored_log_size: int | None = None
+    stored_size: int | None = None
     custom_metadata: bytes | None = None
     error: TieredStoreError | None = None
 
@@ -179,6 +179,7 @@ def _skipped(committed: CommittedSegments, segment: FoundSegment, identity: Segm
         identity.end_offset,
         size_on_disk(segment),
         copy.segment_id.id,
+        copy.stored_size,
     )
 
 
@@ -194,19 +195,17 @@ def _upload(
     broker_id = _broker_id(segment) if broker_id is None else broker_id
     metadata = log.to_metadata(segment_id, broker_id, time.time_ns() // 1_000_000)
     chunk_size = manager.settings.chunk_size
-    stored_size = 0
     left = log.size_in_bytes
 
-    def on_chunk(stored_chunk_size: int) -> None:
+    def on_chunk(_stored_chunk_size: int) -> None:
         # The manager tells of stored bytes, and a person counts those of the log.
-        nonlocal stored_size, left
-        stored_size += stored_chunk_size
+        nonlocal left
         if on_progress is not None:
             on_progress(min(chunk_size, left))
         left = max(0, left - chunk_size)
 
     with around_upload(metadata):
-        custom_metadata = manager.copy_log_segment_data(metadata, log.files, on_progress=on_chunk)
+        copied = manager.copy_segment(metadata, log.files, on_progress=on_chunk)
     return SegmentOutcome(
         segment,
         SegmentStatus.COPIED,
@@ -214,8 +213,8 @@ def _upload(
         log.end_offset,
         log.size_in_bytes,
         segment_id,
-        stored_size,
-        custom_metadata,
+        copied.sizes.total,
+        copied.custom_metadata,
     )
 
 

@@ -30,7 +30,7 @@ from tieredstore.remote.segment_logs import requested_range
 from tieredstore.remote.source import NextSegment
 from tieredstore.remote.statistics import FetchStats
 from tieredstore.remote.stream import SegmentStream
-from tieredstore.remote.writer import SegmentWriter, StoredSizes, WriteOptions
+from tieredstore.remote.writer import CopiedSegment, SegmentWriter, StoredSizes, WriteOptions
 
 if TYPE_CHECKING:
     from tieredstore.transform.encryption import RandomBytes
@@ -125,6 +125,19 @@ class RemoteStorageManager(RemoteStorageManagerBase):
     ) -> bytes | None:
         """Copy a closed segment; its custom metadata, or None if ``custom.metadata.fields.include`` is empty.
 
+        As :meth:`copy_segment`, by Kafka's name and with what Kafka asks for alone.
+        """
+        return self.copy_segment(metadata, log_segment_data, on_progress=on_progress).custom_metadata
+
+    def copy_segment(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        log_segment_data: LogSegmentData,
+        *,
+        on_progress: Callable[[int], None] | None = None,
+    ) -> CopiedSegment:
+        """Copy a closed segment; how much is stored of it, and its custom metadata.
+
         The manifest is written last and commits. ``on_progress`` is called with the stored bytes of each chunk, on
         another thread.
         SegmentAlreadyExists if the id was used before; InvalidSegment and SegmentTooLarge before anything is
@@ -136,7 +149,7 @@ class RemoteStorageManager(RemoteStorageManagerBase):
                 lambda check: self._writer.copy(metadata, log_segment_data, on_progress, check)
             )
         metrics.SEGMENT_COPY.observe(perf_counter() - started)
-        return self._custom_metadata(metadata, sizes)
+        return CopiedSegment(sizes, self._custom_metadata(metadata, sizes))
 
     def fetch_log_segment(
         self,

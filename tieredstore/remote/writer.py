@@ -68,6 +68,14 @@ class StoredSizes:
         return self.log + self.indexes + self.manifest
 
 
+@dataclass(frozen=True, slots=True)
+class CopiedSegment:
+    """What came of a copy. ``custom_metadata`` is None if ``custom.metadata.fields.include`` is empty."""
+
+    sizes: StoredSizes
+    custom_metadata: bytes | None
+
+
 def _go_on() -> None:
     """Nothing keeps a copy from its end."""
 
