@@ -1,8 +1,9 @@
-"""Counts the records of a topic by minute, straight from the bucket, prints them and saves a plot.
+"""Counts the records of topics over time, straight from the bucket, prints them and saves a plot.
 
-python examples/topic_by_minute.py SETTINGS TOPIC OUTPUT.png
+python examples/topic_by_minute.py SETTINGS TOPIC... OUTPUT.png
 
-SETTINGS is a file with the settings of the store. Needs tieredstore[spark], Java 17 and matplotlib; no broker is asked.
+SETTINGS is a file with the settings of the store. What is counted together, a minute or a day, goes by the time that
+the topics span. Needs tieredstore[spark,plot] and Java 17; no broker is asked.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import matplotlib.dates
+from matplotlib import color_sequences
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 from pyspark.errors import PySparkException
@@ -24,60 +26,107 @@ from pyspark.sql import SparkSession, functions
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from examples.local_spark import local_spark
 
-# What its type stubs say is partial.
+# What their type stubs say is partial.
 dates: Any = matplotlib.dates
+palettes: Any = color_sequences
 
-MINUTE = timedelta(minutes=1)
-LEAST_WIDTH = 10 * MINUTE
-COLOR = "#2a6f97"
+BUCKETS = {
+    "second": timedelta(seconds=1),
+    "10 seconds": timedelta(seconds=10),
+    "minute": timedelta(minutes=1),
+    "10 minutes": timedelta(minutes=10),
+    "hour": timedelta(hours=1),
+    "6 hours": timedelta(hours=6),
+    "day": timedelta(days=1),
+    "week": timedelta(weeks=1),
+}
+"""What may be counted together, by how it is called."""
+A_MONDAY = 4 * 24 * 60 * 60  # 1970-01-05: weeks begin there, all else wherever
+MOST_BUCKETS = 200
+LEAST_BUCKETS_SHOWN = 10
 
-Count = tuple[datetime, int]
-"""The beginning of a minute, and how many records have a timestamp in it."""
+Counts = Mapping[datetime, int]
+"""How many records have a timestamp in the bucket that begins there."""
 
 
 def main() -> None:
     """Count, print and plot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("settings", type=Path, metavar="SETTINGS")
-    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("topics", nargs="+", metavar="TOPIC")
     parser.add_argument("output", type=Path, metavar="OUTPUT.png")
     arguments = parser.parse_args()
+    topics = list(dict.fromkeys(arguments.topics))
     try:
-        with local_spark("records by minute") as spark:
-            counts = count_by_minute(spark, arguments.settings, arguments.topic)
+        with local_spark("records over time") as spark:
+            bucket, counts = count_over_time(spark, arguments.settings, topics)
     except PySparkException as error:
         sys.exit(str(error))
-    if not counts:
-        sys.exit(f"topic {arguments.topic} has no records")
-    print("minute (UTC)         records")
-    for minute, records in counts:
-        print(f"{minute:%Y-%m-%d %H:%M} {records:>11,}")
-    plot(counts, arguments.topic, arguments.output)
-    print(f"\n{sum(records for _, records in counts):,} records, plotted to {arguments.output}")
+    if not any(counts.values()):
+        sys.exit(f"no records in {' and '.join(topics)}")
+    print_counts(bucket, counts)
+    plot(bucket, counts, arguments.output)
+    total = sum(sum(of_topic.values()) for of_topic in counts.values())
+    print(f"\n{total:,} records, plotted to {arguments.output}")
 
 
-def count_by_minute(spark: SparkSession, settings: Path, topic: str) -> list[Count]:
-    """The minutes that have records, in order."""
+def count_over_time(spark: SparkSession, settings: Path, topics: Sequence[str]) -> tuple[str, dict[str, Counts]]:
+    """Which of ``BUCKETS`` fits the span of the records, and their numbers by topic and bucket."""
     records = (
         spark.read.format("tieredstore")
         .option("settings", str(settings.resolve()))
-        .option("subscribe", topic)
-        .option("columns", "timestamp")  # keys and values are not even decoded
+        .option("subscribe", ",".join(topics))
+        .option("columns", "topic,timestamp")  # keys and values are not even decoded
         .load()
     )
-    minute = functions.unix_seconds(functions.date_trunc("minute", "timestamp"))
-    minutes = records.groupBy(minute.alias("minute")).count().orderBy("minute").collect()
-    return [(datetime.fromtimestamp(row["minute"], UTC), row["count"]) for row in minutes]
+    second = functions.unix_seconds("timestamp")
+    # The bucket is read once: what is asked next is asked of a row a second.
+    by_second = records.groupBy("topic", second.alias("second")).count().cache()
+    extent: Any = by_second.agg(functions.min("second"), functions.max("second")).collect()[0]
+    counts: dict[str, dict[datetime, int]] = {topic: {} for topic in topics}
+    if extent[0] is None:
+        return "second", dict(counts)
+    bucket = fitting_bucket(timedelta(seconds=extent[1] - extent[0]))
+    length = int(BUCKETS[bucket].total_seconds())
+    past = functions.pmod(functions.col("second") - A_MONDAY, functions.lit(length))
+    begin = functions.col("second") - past
+    for row in by_second.groupBy("topic", begin.alias("begin")).agg(functions.sum("count").alias("records")).collect():
+        counts[row["topic"]][datetime.fromtimestamp(row["begin"], UTC)] = row["records"]
+    by_second.unpersist()
+    return bucket, {topic: dict(sorted(of_topic.items())) for topic, of_topic in counts.items()}
 
 
-def plot(counts: Sequence[Count], topic: str, output: Path) -> None:
-    """Save the counts as steps of a minute; minutes without records are at zero."""
+def fitting_bucket(span: timedelta) -> str:
+    """The shortest of ``BUCKETS`` of which the span has no more than can be seen; at the most a week."""
+    return next((name for name, length in BUCKETS.items() if span / length <= MOST_BUCKETS), list(BUCKETS)[-1])
+
+
+def print_counts(bucket: str, counts: Mapping[str, Counts]) -> None:
+    """A line for each bucket with records, a column for each topic."""
+    times = sorted({time for of_topic in counts.values() for time in of_topic})
+    layout = "%Y-%m-%d %H:%M:%S" if BUCKETS[bucket] < timedelta(minutes=1) else "%Y-%m-%d %H:%M"
+    first = f"{bucket} (UTC)".ljust(19)
+    print(first, *(f"{topic:>11}" for topic in counts))
+    for time in times:
+        print(f"{time:{layout}}".ljust(19), *(f"{of_topic.get(time, 0):>11,}" for of_topic in counts.values()))
+
+
+def plot(bucket: str, counts: Mapping[str, Counts], output: Path) -> None:
+    """Save the counts as steps; what has no records is at zero."""
     figure: Any = Figure(figsize=(10, 4.5), layout="constrained")
     axes = figure.add_subplot()
-    edges, values = steps(counts)
-    axes.stairs(values, [dates.date2num(edge) for edge in edges], fill=True, color=COLOR)
+    colors = itertools.cycle(palettes["tab10"])
+    length = BUCKETS[bucket]
+    shown: list[datetime] = []
+    for (topic, of_topic), color in zip(counts.items(), colors, strict=False):
+        if not of_topic:
+            continue
+        edges, values = steps(of_topic, length)
+        shown += edges[0], edges[-1]
+        label = f"{topic}: {sum(of_topic.values()):,}"
+        axes.stairs(values, dates.date2num(edges), fill=len(counts) == 1, color=color, label=label, linewidth=1.5)
     axes.xaxis_date(UTC)
-    axes.set_xlim(*shown_times(edges))
+    axes.set_xlim(*shown_times(min(shown), max(shown), length))
     locator = dates.AutoDateLocator(UTC, maxticks=9)
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(dates.ConciseDateFormatter(locator, UTC))
@@ -88,28 +137,34 @@ def plot(counts: Sequence[Count], topic: str, output: Path) -> None:
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_xlabel("time (UTC)")
-    axes.set_ylabel("records per minute")
-    axes.set_title(f"{topic}: {sum(records for _, records in counts):,} records", loc="left", fontweight="bold")
+    axes.set_ylabel(f"records per {bucket}")
+    total = sum(sum(of_topic.values()) for of_topic in counts.values())
+    (topic, *more) = counts
+    title = f"{len(counts)} topics" if more else topic
+    axes.set_title(f"{title}: {total:,} records", loc="left", fontweight="bold")
+    if more:
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
     figure.savefig(output, format="png", dpi=150)
 
 
-def shown_times(edges: Sequence[datetime]) -> tuple[datetime, datetime]:
-    """From before the first edge to behind the last, so wide that a minute looks like one."""
-    margin = max((edges[-1] - edges[0]) / 100, (LEAST_WIDTH - (edges[-1] - edges[0])) / 2)
-    return edges[0] - margin, edges[-1] + margin
+def shown_times(first: datetime, last: datetime, length: timedelta) -> tuple[datetime, datetime]:
+    """From before the first edge to behind the last, so wide that one bucket looks like one."""
+    margin = max((last - first) / 100, (LEAST_BUCKETS_SHOWN * length - (last - first)) / 2)
+    return first - margin, last + margin
 
 
-def steps(counts: Sequence[Count]) -> tuple[list[datetime], list[int]]:
-    """The edges of the steps and the value between each two, with one step of 0 for all minutes of a gap.
+def steps(counts: Counts, length: timedelta) -> tuple[list[datetime], list[int]]:
+    """The edges of the steps and the value between each two, with one step of 0 for all of a gap.
 
-    At least one count must be given.
+    At least one count must be given, in order.
     """
-    edges, values = [counts[0][0], counts[0][0] + MINUTE], [counts[0][1]]
-    for minute, records in itertools.islice(counts, 1, None):
-        if minute > edges[-1]:
-            edges.append(minute)
+    (first, records), *later = counts.items()
+    edges, values = [first, first + length], [records]
+    for time, records in later:
+        if time > edges[-1]:
+            edges.append(time)
             values.append(0)
-        edges.append(minute + MINUTE)
+        edges.append(time + length)
         values.append(records)
     return edges, values
 

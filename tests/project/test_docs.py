@@ -6,10 +6,13 @@ import ast
 import base64
 import functools
 import importlib
+import importlib.metadata
 import itertools
+import json
 import re
 import subprocess
 import sys
+import sysconfig
 import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -22,6 +25,7 @@ from typer.core import TyperGroup
 from scripts.toolchain import GO, JAVA, NODE
 from tests.support.cli_process import environment
 from tests.support.paths import REPOSITORY
+from tests.support.spark_session import jvm_of_seconds
 from tieredstore import errors
 from tieredstore.backends.registry import BY_SETTING
 from tieredstore.cli.main import app
@@ -224,6 +228,17 @@ def test_the_settings_for_a_second_key_pair_use_both() -> None:
 # What is shown runs.
 
 
+def installed(**more: str) -> dict[str, str]:
+    """The environment of a process that finds the package where it is installed, and not in this folder.
+
+    That is an editable install, which `make` makes.
+    """
+    (recorded,) = importlib.metadata.Distribution.discover(name="tieredstore", path=[sysconfig.get_path("purelib")])
+    origin = json.loads(recorded.read_text("direct_url.json") or "{}")
+    assert origin["dir_info"]["editable"]
+    return {name: value for name, value in environment(**more).items() if name not in ("PYTHONPATH", "PYSPARK_PYTHON")}
+
+
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which the README's first session was run as it stands."""
@@ -233,18 +248,14 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (properties,) = blocks(REPOSITORY / "README.md", "properties")
     (folder / "store.properties").write_text(properties)
     (console,) = blocks(REPOSITORY / "README.md", "console")
-    wrapper = folder / "bin" / "tieredstore"
-    wrapper.parent.mkdir()
-    wrapper.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m tieredstore.cli "$@"\n')
-    wrapper.chmod(0o755)
     lines = [line.removeprefix("$ ") for line in console.splitlines() if line.startswith("$ ")]
-    script = "\n".join([f'PATH="{wrapper.parent}:$PATH"', *lines])
+    script = "\n".join([f'PATH="{Path(sys.executable).parent}:$PATH"', *lines])
     done = subprocess.run(
         ["sh", "-e", "-c", script],
         cwd=folder,
         capture_output=True,
         text=True,
-        env=environment(),
+        env=installed(),
         check=False,
         timeout=120,
     )
@@ -272,12 +283,30 @@ def test_python_examples_run(path: Path, code: str, session: Path) -> None:
         cwd=session,
         capture_output=True,
         text=True,
-        env=environment(),
+        env=installed(),
         check=False,
         timeout=60,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout
+
+
+@pytest.mark.slow
+def test_the_readmes_query_runs_in_any_folder_by_a_python_that_is_not_on_the_path(
+    session: Path, tmp_path: Path
+) -> None:
+    (code,) = [code for code in blocks(REPOSITORY / "README.md", "python") if "spark" in code]
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=session,
+        capture_output=True,
+        text=True,
+        env=installed(SPARK_LOCAL_IP="127.0.0.1", **jvm_of_seconds(tmp_path)),
+        check=False,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "only showing top 20 rows" in done.stdout
 
 
 def test_the_readme_example_is_about_ten_lines() -> None:

@@ -1,8 +1,7 @@
-"""The example that counts a topic by minute."""
+"""The example that counts topics over time."""
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
@@ -16,100 +15,140 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from examples import topic_by_minute
-from examples.topic_by_minute import MINUTE, plot, shown_times, steps
-from tests.support.cli_process import environment, write_settings
-from tests.support.paths import REPOSITORY
-from tests.support.spark_session import jvm_of_seconds
+from examples.topic_by_minute import BUCKETS, fitting_bucket, plot, shown_times, steps
+from tests.support.cli_process import write_settings
 from tieredstore.config import load_settings
-from tieredstore.model import Uuid
+from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.segments import PARTITION, Record, build_batch, write_segment
+from tieredstore.testing.segments import Record, build_batch, write_segment
 
 START = datetime(2026, 1, 31, 23, 58, tzinfo=UTC)
-PER_MINUTE = [120, 0, 30, 45, 0, 0, 7]
-"""Records of each minute from the start on: over midnight, with gaps."""
+MINUTE = timedelta(minutes=1)
+PER_MINUTE = {"orders": [120, 0, 30, 45, 0, 0, 7], "payments": [0, 0, 0, 5]}
+"""Records of each minute from the start on, one every 400 ms: over midnight, with gaps."""
 
 read_image: Any = matplotlib.image.imread
 
 
+def times_of(topic: str) -> list[datetime]:
+    per_minute = enumerate(PER_MINUTE[topic])
+    return [START + n * MINUTE + i * timedelta(milliseconds=400) for n, count in per_minute for i in range(count)]
+
+
 def fill_store(folder: Path) -> Path:
-    """A store with one segment of ``PER_MINUTE``; its settings file."""
+    """A store with one segment of each topic of ``PER_MINUTE``; its settings file."""
     settings = write_settings(folder)
-    first = int(START.timestamp()) * 1000
-    times = [first + minute * 60_000 + i * 400 for minute, count in enumerate(PER_MINUTE) for i in range(count)]
-    batches = [build_batch([Record(b"v", timestamp_ms=time)], offset) for offset, time in enumerate(times)]
-    segment = write_segment(folder / "log", batches)
     with RemoteStorageManager(load_settings(settings)) as manager:
-        manager.copy_log_segment_data(segment.to_metadata(Uuid.random()), segment.files)
+        for topic in PER_MINUTE:
+            batches = [
+                build_batch([Record(b"v", timestamp_ms=int(time.timestamp() * 1000))], offset)
+                for offset, time in enumerate(times_of(topic))
+            ]
+            partition = TopicIdPartition(Uuid.random(), topic, 0)
+            segment = write_segment(folder / topic, batches, partition=partition)
+            manager.copy_log_segment_data(segment.to_metadata(Uuid.random()), segment.files)
     return settings
 
 
-def run(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "examples/topic_by_minute.py", *map(str, arguments)],
-        cwd=REPOSITORY,
-        env=environment(**jvm_of_seconds(folder)),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=280,
-    )
+@pytest.fixture
+def run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The example's ``main``, in the session of the tests."""
+    monkeypatch.setattr(topic_by_minute, "local_spark", lambda _: nullcontext(spark))
+
+    def run_main(*arguments: object) -> None:
+        monkeypatch.setattr(sys, "argv", ["topic_by_minute.py", *map(str, arguments)])
+        topic_by_minute.main()
+
+    return run_main
 
 
-@pytest.mark.slow
-def test_a_topic_is_counted_by_minute_and_plotted(tmp_path: Path) -> None:
-    output = tmp_path / "by-minute.png"
-    done = run(tmp_path, fill_store(tmp_path), PARTITION.topic, output)
-    assert done.returncode == 0, done.stderr
-    head, *table, blank, last = done.stdout.splitlines()
-    assert (head.split(), blank) == (["minute", "(UTC)", "records"], "")
-    counted = [(START + minute * MINUTE, count) for minute, count in enumerate(PER_MINUTE) if count]
-    assert [line.split() for line in table] == [[*f"{at:%Y-%m-%d %H:%M}".split(), str(n)] for at, n in counted]
-    assert last == f"{sum(PER_MINUTE)} records, plotted to {output}"
+def test_topics_are_counted_over_time_and_plotted(run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "over-time.png"
+    run(fill_store(tmp_path), "orders", "payments", output)
+    head, *table, blank, last = capsys.readouterr().out.splitlines()
+    assert (head.split(), blank) == (["10", "seconds", "(UTC)", "orders", "payments"], "")
+    expected: dict[str, list[int]] = {}
+    for number, topic in enumerate(PER_MINUTE):
+        for time in times_of(topic):
+            line = expected.setdefault(f"{time.replace(second=time.second // 10 * 10):%Y-%m-%d %H:%M:%S}", [0, 0])
+            line[number] += 1
+    assert [line.split() for line in table] == [[*at.split(), *map(str, expected[at])] for at in sorted(expected)]
+    assert last == f"207 records, plotted to {output}"
     assert output.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_topic_that_is_not_there_is_said_in_one_sentence(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    output = tmp_path / "by-minute.png"
-    monkeypatch.setattr(topic_by_minute, "local_spark", lambda _: nullcontext(spark))
-    monkeypatch.setattr(sys, "argv", ["topic_by_minute.py", str(fill_store(tmp_path)), "nope", str(output)])
+def test_a_topic_that_is_not_there_is_said_in_one_sentence(run: Any, tmp_path: Path) -> None:
+    output = tmp_path / "over-time.png"
     with pytest.raises(SystemExit) as ended:
-        topic_by_minute.main()
+        run(fill_store(tmp_path), "nope", output)
     assert isinstance(ended.value.code, str)  # which Python prints, and exits with 1
-    assert "there is no topic 'nope' in the bucket" in ended.value.code
+    assert "'nope'" in ended.value.code
+    assert "in the bucket" in ended.value.code
     assert "Traceback" not in ended.value.code
     assert not output.exists()
 
 
-@given(st.dictionaries(st.integers(0, 200), st.integers(1, 9), min_size=1, max_size=30))
-def test_steps_have_every_minute_at_its_place_and_gaps_at_zero(records: dict[int, int]) -> None:
-    counted = [(START + MINUTE * minute, records[minute]) for minute in sorted(records)]
-    edges, values = steps(counted)
+@pytest.mark.parametrize(
+    ("span", "bucket"),
+    [
+        (timedelta(), "second"),
+        (timedelta(minutes=3), "second"),
+        (timedelta(minutes=7), "10 seconds"),
+        (timedelta(hours=3), "minute"),
+        (timedelta(days=2), "hour"),
+        (timedelta(days=30), "6 hours"),
+        (timedelta(days=100), "day"),
+        (timedelta(days=20 * 365), "week"),
+    ],
+)
+def test_what_is_counted_together_goes_by_the_span(span: timedelta, bucket: str) -> None:
+    assert fitting_bucket(span) == bucket
+
+
+@given(st.dictionaries(st.integers(0, 200), st.integers(1, 9), min_size=1, max_size=30), st.sampled_from([*BUCKETS]))
+def test_steps_have_every_bucket_at_its_place_and_gaps_at_zero(records: dict[int, int], bucket: str) -> None:
+    length = BUCKETS[bucket]
+    counted = {START + length * number: records[number] for number in sorted(records)}
+    edges, values = steps(counted, length)
     assert len(edges) == len(values) + 1
     assert edges == sorted(set(edges))
-    shown = {edge: value for edge, value in zip(edges, values, strict=False) if value}
-    assert shown == dict(counted)
+    assert {edge: value for edge, value in zip(edges, values, strict=False) if value} == counted
     for begin, end, value in zip(edges, edges[1:], values, strict=False):
-        assert value == 0 or end - begin == MINUTE
+        assert value == 0 or end - begin == length
 
 
-@pytest.mark.parametrize("minutes", [1, 9, 1000])
-def test_a_minute_never_fills_the_picture(minutes: int) -> None:
-    first, last = shown_times([START, START + minutes * MINUTE])
+@pytest.mark.parametrize("count", [1, 9, 1000])
+def test_one_bucket_never_fills_the_picture(count: int) -> None:
+    first, last = shown_times(START, START + count * MINUTE, MINUTE)
     assert first < START
-    assert last > START + minutes * MINUTE
-    assert last - first >= timedelta(minutes=10)
+    assert last > START + count * MINUTE
+    assert last - first >= 10 * MINUTE
 
 
-def test_the_picture_has_a_bar_for_each_minute_with_records(tmp_path: Path) -> None:
+def painted(image: Any, color: tuple[int, int, int]) -> Any:
+    """Where a picture has a colour."""
+    return (abs(image[:, :, :3] - [part / 255 for part in color]) < 0.02).all(axis=2)
+
+
+BLUE, ORANGE = (0x1F, 0x77, 0xB4), (0xFF, 0x7F, 0x0E)
+
+
+def test_the_picture_has_a_bar_for_each_bucket_with_records(tmp_path: Path) -> None:
     output = tmp_path / "plot.png"
-    plot([(START, 100), (START + 9 * MINUTE, 50)], "orders", output)
+    plot("minute", {"orders": {START: 100, START + 9 * MINUTE: 50}}, output)
     image = read_image(output)
     height, width, _ = image.shape
-    bars = (abs(image[:, :, :3] - [0x2A / 255, 0x6F / 255, 0x97 / 255]) < 0.02).all(axis=2)
+    bars = painted(image, BLUE)
     high, low = bars[:, : width // 2].any(axis=1).sum(), bars[:, width // 2 :].any(axis=1).sum()
     assert high > height / 2
     assert abs(low / high - 0.5) < 0.02
     assert not bars[:, int(width * 0.3) : int(width * 0.7)].any()
+
+
+def test_each_topic_has_a_line_and_a_label(tmp_path: Path) -> None:
+    output = tmp_path / "plot.png"
+    plot("minute", {"orders": {START: 100}, "none": {}, "payments": {START + 5 * MINUTE: 50}}, output)
+    image = read_image(output)
+    assert painted(image, BLUE).any()
+    assert not painted(image, ORANGE).any()  # of the one without records
+    assert painted(image, (0x2C, 0xA0, 0x2C)).any()

@@ -15,7 +15,15 @@ __all__ = ["TieredStoreDataSource", "decode_batches", "decode_segments", "regist
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format ``tieredstore`` known to a session; for clusters where Spark does not find it by itself."""
+    """Make the format ``tieredstore`` known to a session.
+
+    Spark finds it by itself where the package is installed from a wheel; not from an editable install, nor on some
+    clusters. Either way the Python of Spark's workers, which ``PYSPARK_PYTHON`` names before the session begins, has to
+    be one with ``tieredstore[spark]``: ConfigError where it is not.
+    """
+    from tieredstore.spark.source.worker_python import check_worker_python  # noqa: PLC0415  as below
+
+    check_worker_python(spark)
     spark.dataSource.register(TieredStoreDataSource)
 
 

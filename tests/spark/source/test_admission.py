@@ -126,7 +126,7 @@ def test_both_limits_hold_at_once() -> None:
 @pytest.mark.parametrize(
     ("trigger_limits", "word"),
     [
-        (TriggerLimits(), ReadAllAvailable()),
+        (TriggerLimits(), ReadMaxRows(2**63 - 1)),
         (TriggerLimits(5, 6, 7), ReadMaxRows(5)),
         (TriggerLimits(None, 6, 7), ReadMaxBytes(6)),
         (TriggerLimits(None, None, 7), ReadMinRows(7)),

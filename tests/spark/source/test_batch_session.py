@@ -80,6 +80,14 @@ def test_what_goes_wrong_in_a_task_is_told_in_one_sentence(spark: SparkSession, 
     bucket.close()
 
 
+def test_who_writes_is_told_that_it_reads_only(spark: SparkSession) -> None:
+    for mode in ("append", "overwrite"):
+        writer = spark.range(1).write.format("tieredstore").mode(mode)
+        check_sentence(
+            failure_of(writer.save), "ConfigError: the format tieredstore reads only; to write to a topic use"
+        )
+
+
 def test_tasks_are_cut_as_options_say(spark: SparkSession, bucket: Bucket) -> None:
     options = bucket.options | {"subscribe": "payments"}
     counts = {

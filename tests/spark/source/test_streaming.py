@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
 
 from tests.support.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket, Query, over_the_wire, rows_between, values
-from tieredstore.errors import ConfigError
+from tieredstore.errors import ConfigError, DataLoss, ResourceNotFound
 from tieredstore.kafka.checkpoints import ProducerState
 from tieredstore.model import TopicIdPartition
+from tieredstore.spark.source.streaming import StreamReader
 from tieredstore.testing.segments import Producer, Record, build_batch
 
 
@@ -66,12 +74,90 @@ def test_a_new_partition_and_a_new_topic_begin_at_their_beginning(bucket: Bucket
     assert query.trigger() == values(range(4), "ordinary")
 
 
+def waits_told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [message for message in caplog.messages if "the stream waits until it is there" in message]
+
+
 def test_a_topic_that_is_not_there_yet_is_waited_for(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
     query = Query(bucket.reader())
-    assert "orders" in caplog.text
+    query.reader.initialOffset()  # as Spark does, which asks for it twice
     assert query.trigger() == []
+    assert query.trigger() == []
+    (told,) = waits_told(caplog)
+    assert "orders" in told
     bucket.write(3)
     assert query.trigger() == values(range(3))
+
+
+def test_each_start_tells_of_a_topic_that_is_not_there(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
+    bucket.write(3)
+    options = {"subscribe": "orders,nope"}
+    first = Query(bucket.reader(**options))
+    first.run()
+    later = bucket.reader(**options)
+    for _ in range(2):
+        assert later.latestOffset(first.start, later.getDefaultReadLimit()) == first.start
+    assert len(waits_told(caplog)) == 2
+
+
+UNTIL_IT_ENDS = {"availableNow": None, "once": ReadAllAvailable()}
+"""Triggers of runs that end, and the limit by which Spark says so; that of availableNow is the source's own."""
+
+
+def run_that_ends(reader: StreamReader, limit: ReadLimit | None) -> Query:
+    if limit is None:
+        reader.prepareForTriggerAvailableNow()
+    query = Query(reader)
+    query.trigger(limit)
+    return query
+
+
+@pytest.mark.parametrize("limit", UNTIL_IT_ENDS.values(), ids=UNTIL_IT_ENDS)
+@pytest.mark.parametrize(
+    "options",
+    [{"subscribe": "nope"}, {"subscribe": "orders,nope"}, {"assign": '{"orders":[0,7]}'}, {"maxBytesPerTrigger": "1"}],
+    ids=["topic", "one of two", "partition", "none at all"],
+)
+def test_a_run_that_ends_fails_where_a_batch_query_does(
+    bucket: Bucket, options: dict[str, str], limit: ReadLimit | None
+) -> None:
+    if "maxBytesPerTrigger" not in options:
+        bucket.write(3)
+    with pytest.raises(ResourceNotFound):
+        run_that_ends(bucket.reader(**options), limit)
+
+
+@pytest.mark.parametrize("limit", UNTIL_IT_ENDS.values(), ids=UNTIL_IT_ENDS)
+def test_a_later_run_that_ends_fails_too(bucket: Bucket, limit: ReadLimit | None) -> None:
+    bucket.write(3)
+    first = run_that_ends(bucket.reader(), limit)
+    reader = bucket.reader(subscribe="orders,nope")
+    if limit is None:
+        reader.prepareForTriggerAvailableNow()
+    with pytest.raises(ResourceNotFound, match="nope"):
+        reader.latestOffset(first.start, limit or reader.getDefaultReadLimit())
+
+
+@pytest.mark.parametrize("limit", UNTIL_IT_ENDS.values(), ids=UNTIL_IT_ENDS)
+def test_a_topic_that_was_read_and_is_gone_is_a_loss_and_no_misspelt_name(
+    bucket: Bucket, limit: ReadLimit | None
+) -> None:
+    segment = bucket.write(3)
+    first = run_that_ends(bucket.reader(), limit)
+    bucket.delete(segment)
+    for on_loss in ("true", "false"):
+        reader = bucket.reader(failOnDataLoss=on_loss)
+        if limit is None:
+            reader.prepareForTriggerAvailableNow()
+        with pytest.raises(DataLoss, match="orders") if on_loss == "true" else nullcontext():
+            assert reader.latestOffset(first.start, limit or reader.getDefaultReadLimit()) == first.start
+
+
+def test_without_limits_a_trigger_reads_all_there_is(bucket: Bucket) -> None:
+    bucket.write(300)
+    reader = bucket.reader()
+    assert not isinstance(reader.getDefaultReadLimit(), ReadAllAvailable)  # which is how Spark says Trigger.Once
+    assert Query(reader).trigger() == values(range(300))
 
 
 def test_max_offsets_splits_over_partitions_and_reads_all_in_the_end(bucket: Bucket) -> None:

@@ -96,6 +96,17 @@ def test_once_reads_everything_at_once(spark: SparkSession, bucket: Bucket, tmp_
     assert [batch.numInputRows for batch in Run(spark, tmp_path, options).to_the_end(once=True)] == [50]
 
 
+@pytest.mark.parametrize("trigger", ["availableNow", "once"])
+def test_a_run_that_ends_says_which_topic_is_not_there(
+    spark: SparkSession, bucket: Bucket, tmp_path: Path, trigger: str
+) -> None:
+    bucket.write(5)
+    run = Run(spark, tmp_path, bucket.options | {"subscribe": "ordres", "startingOffsets": "earliest"})
+    with pytest.raises(StreamingQueryException, match=r"ResourceNotFound: .*'ordres'.*'orders'") as error:
+        run.to_the_end(**{trigger: True})
+    assert "Traceback" not in str(error.value)
+
+
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_golden_transactions(spark: SparkSession, tmp_path: Path, isolation: str) -> None:
     case = "07-txn"

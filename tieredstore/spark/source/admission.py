@@ -16,6 +16,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from tieredstore.errors import ConfigError
+from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import TopicPartition
 from tieredstore.spark.source.options import SourceOptions
 from tieredstore.spark.source.stream_offsets import Windows
@@ -47,14 +48,17 @@ class TriggerLimits:
         )
 
     def as_read_limit(self) -> ReadLimit:
-        """The engine's word for these limits; it has none for several at once, and the first one stands for all."""
+        """The engine's word for these limits; it has none for several at once, and the first one stands for all.
+
+        No limit is as many rows as there can be: ``ReadAllAvailable`` is left to ``Trigger.Once``, see :func:`is_once`.
+        """
         if self.max_offsets is not None:
             return ReadMaxRows(self.max_offsets)
         if self.max_bytes is not None:
             return ReadMaxBytes(self.max_bytes)
         if self.min_offsets is not None:
             return ReadMinRows(self.min_offsets)
-        return ReadAllAvailable()
+        return ReadMaxRows(MAX_OFFSET)
 
     def under(self, limit: ReadLimit) -> TriggerLimits:
         """The limits of a trigger for which the engine says ``limit``: these where it hands back their own word.
@@ -92,6 +96,14 @@ class TriggerLimits:
                 {where: (windows[where][0], ends[where]) for where in ends}, self.max_bytes, bytes_between
             )
         return ends
+
+
+def is_once(limit: ReadLimit) -> bool:
+    """Whether the trigger of ``limit`` is ``Trigger.Once``, for which the engine says its own limit and not ours.
+
+    It tells a source nothing else of that trigger.
+    """
+    return isinstance(limit, ReadAllAvailable)
 
 
 def shares(waiting: Mapping[TopicPartition, int], limit: int) -> dict[TopicPartition, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from pyspark.sql.datasource import DataSource
 
@@ -50,6 +50,24 @@ class TieredStoreDataSource(DataSource):
 
         with one_sentence():
             return StreamReader(self._options(schema, streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002  Spark's signature
+        """There is none."""
+        self._refuse_to_write()
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002, N802  Spark's name
+        """There is none."""
+        self._refuse_to_write()
+
+    def _refuse_to_write(self) -> NoReturn:
+        from tieredstore.errors import ConfigError  # noqa: PLC0415
+        from tieredstore.spark.source.sentences import one_sentence  # noqa: PLC0415
+
+        with one_sentence():
+            raise ConfigError(
+                "the format tieredstore reads only; to write to a topic use Spark's format kafka: the broker stores "
+                "its segments, and `tieredstore copy` those of a log directory"
+            )
 
     def _options(self, schema: StructType, *, streaming: bool) -> SourceOptions:
         from tieredstore.errors import ConfigError  # noqa: PLC0415

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,9 +15,10 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from tieredstore.errors import ResourceNotFound
 from tieredstore.partitions.losses import LossRule
 from tieredstore.partitions.positions import starting_offsets
+from tieredstore.partitions.selections import Assign, Selection, Subscribe
 from tieredstore.partitions.snapshots import LogSnapshots
 from tieredstore.partitions.unreadable import check_readable, named_partitions
-from tieredstore.spark.source.admission import TriggerDelay, TriggerLimits
+from tieredstore.spark.source.admission import TriggerDelay, TriggerLimits, is_once
 from tieredstore.spark.source.managers import manager_of
 from tieredstore.spark.source.options import SourceOptions
 from tieredstore.spark.source.queries import query_of
@@ -53,6 +55,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._delay = TriggerDelay(clock)
         self._on_loss = LossRule(self._query)
         self._target: StreamOffsets | None = None
+        self._has_looked = False
 
     def __reduce__(self) -> tuple[type[StreamReader], tuple[SourceOptions]]:
         return StreamReader, (self._options,)
@@ -61,11 +64,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a new stream begins, by ``startingOffsets`` and its kin."""
         with one_sentence():
             snapshot = self._logs.current()
-            try:
+            if self._target is not None:
                 snapshot.check_selected(self._query, manager_of(self._options.store))
-            except ResourceNotFound as error:
-                # No error as for a batch: topics may be made after the stream that reads them has started.
-                _logger.warning("%s; a stream waits for them", error)
             begins = starting_offsets(
                 snapshot, self._query, self._options.starting, if_too_late=self._options.timestamp_strategy
             )
@@ -120,6 +120,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _latest(self, start: Json, limit: ReadLimit) -> Json:
         read = StreamOffsets.from_json(start)
         snapshot = self._logs.current()
+        self._look_for_absent(snapshot, read, ends=self._target is not None or is_once(limit))
         windows = self._within_reach(snapshot, read.begins(snapshot.logs, self._on_loss))
         limits = self._limits.under(limit)
         waiting = sum(stop - first for first, stop in windows.values())
@@ -128,6 +129,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         reached = read.with_ends(limits.admit(windows, snapshot.bytes_between), snapshot.logs)
         return start if reached.is_at(read) else reached.to_json()
+
+    def _look_for_absent(self, snapshot: LogSnapshot, read: StreamOffsets, *, ends: bool) -> None:
+        """At the start, judge what is named and neither there nor in the checkpoint: perhaps a misspelt name.
+
+        A run that ends would end well, without any of its rows; one that goes on waits: topics may be made later. What
+        the checkpoint has and is not there any more is a loss, and judged as one.
+        """
+        if self._has_looked:
+            return
+        query = replace(self._query, selection=_but(self._query.selection, read.offsets))
+        try:
+            snapshot.check_selected(query, manager_of(self._options.store))
+        except ResourceNotFound as error:
+            if ends:
+                raise
+            _logger.warning("%s; the stream waits until it is there", error)
+        self._has_looked = True
 
     def _within_reach(self, snapshot: LogSnapshot, begins: Mapping[TopicPartition, int]) -> Windows:
         """From where to where there is something to read, of the partitions that this run reads."""
@@ -140,6 +158,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             elif where in target.offsets and target.topic_ids[log.topic] == log.topic_id:
                 windows[where] = begin, max(begin, min(end, target.offsets[where]))
         return windows
+
+
+def _but(selection: Selection, known: Collection[TopicPartition]) -> Selection:
+    """What ``selection`` names beside the ``known``."""
+    match selection:
+        case Subscribe(topics=topics):
+            known_topics = {topic for topic, _ in known}
+            return Subscribe(tuple(topic for topic in topics if topic not in known_topics))
+        case Assign(partitions=partitions):
+            return Assign(tuple(where for where in partitions if where not in known))
+        case _:
+            return selection
 
 
 def _ends(snapshot: LogSnapshot) -> StreamOffsets:

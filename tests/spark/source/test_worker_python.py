@@ -1,0 +1,95 @@
+"""What Spark's workers run: a Python that has this package, or an error that says which variable names it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkAttributeError
+
+from tieredstore.errors import ConfigError
+from tieredstore.spark import TieredStoreDataSource, register
+
+
+class Session:
+    """As much of a session as ``register`` asks for."""
+
+    def __init__(self, python: str) -> None:
+        self.sparkContext = self
+        self.pythonExec = python
+        self.dataSource = self
+        self.registered: list[type] = []
+
+    def register(self, source: type) -> None:
+        self.registered.append(source)
+
+
+def registered(python: str | Path) -> list[type]:
+    session: Any = Session(str(python))
+    register(session)
+    sources: list[type] = session.registered
+    return sources
+
+
+def python_that_prints(folder: Path, text: str, code: int = 0) -> Path:
+    """An interpreter of somebody else's, which answers a question so."""
+    path = folder / "python3"
+    path.write_text(f"#!/bin/sh\necho '{text}'\nexit {code}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_the_drivers_own_python_is_not_even_asked() -> None:
+    assert registered(sys.executable) == [TieredStoreDataSource]
+    assert registered(Path(sys.executable).parent / "python3") == [TieredStoreDataSource]
+
+
+@pytest.mark.parametrize("missing", ["tieredstore", "tieredstore pyarrow"])
+def test_a_python_without_the_package_is_named_with_the_variable(missing: str, tmp_path: Path) -> None:
+    path = python_that_prints(tmp_path, missing)
+    with pytest.raises(ConfigError) as refused:
+        registered(path)
+    said = missing.replace(" ", " and no ")
+    assert str(refused.value) == (
+        f"Spark's workers run {path}, which has no {said}: set PYSPARK_PYTHON to a Python that has it before the "
+        """session begins: os.environ["PYSPARK_PYTHON"] = sys.executable is the driver's own"""
+    )
+
+
+def test_a_real_python_is_asked(tmp_path: Path) -> None:
+    """A link to the one of this process has none of its packages, since it stands in no environment."""
+    link = tmp_path / "python3"
+    link.symlink_to(os.path.realpath(sys.executable))
+    with pytest.raises(ConfigError, match="has no "):
+        registered(link)
+
+
+def test_a_python_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'no-such-python', which is not there: set PYSPARK_PYTHON"):
+        registered("no-such-python")
+
+
+def test_another_python_that_has_the_package_will_do(tmp_path: Path) -> None:
+    assert registered(python_that_prints(tmp_path, "")) == [TieredStoreDataSource]
+
+
+def test_what_cannot_be_asked_is_left_to_spark(tmp_path: Path) -> None:
+    assert registered(python_that_prints(tmp_path, "tieredstore", code=1)) == [TieredStoreDataSource]
+
+
+def test_a_session_of_spark_connect_is_not_asked() -> None:
+    class Remote(Session):
+        @property
+        def sparkContext(self) -> Any:  # noqa: N802
+            raise PySparkAttributeError(errorClass="JVM_ATTRIBUTE_NOT_SUPPORTED", messageParameters={"attr_name": "x"})
+
+        @sparkContext.setter
+        def sparkContext(self, _: Any) -> None:  # noqa: N802
+            pass
+
+    session: Any = Remote("no-such-python")
+    register(session)
+    assert session.registered == [TieredStoreDataSource]
