@@ -11,6 +11,7 @@ from tests.support.cli_process import Result, tieredstore, write_settings
 from tests.support.planted_bucket import CHUNK, EVENTS, SEGMENTS, PlantedBucket
 from tests.support.planted_faults import DATA_FAULTS, LISTING_FAULTS, PlantedFault
 from tieredstore.backends.filesystem import FilesystemObjectStore
+from tieredstore.cli.verify import time_since
 from tieredstore.format.keys import Suffix
 from tieredstore.ops.verification import Level
 
@@ -31,7 +32,7 @@ def verified(folder: Path, *options: str) -> Result:
 def test_a_clean_bucket_ends_with_0(tmp_path: Path, level: Level) -> None:
     done = verified(tmp_path, "--level", level.value)
     assert (done.code, done.stderr) == (0, "")
-    assert done.text.startswith(f"{SEGMENTS + 1} segments (")
+    assert done.text.startswith(f"{SEGMENTS + 1} segments; ")
     assert done.text.endswith(f"checked at level {level.value}: nothing to tell\n")
 
 
@@ -84,4 +85,42 @@ def test_only_what_is_named_is_verified_and_a_topic_that_is_not_there_is_no_clea
     assert verified(tmp_path, "--topic", "events", "--partition", "0").code == 4
     absent = verified(tmp_path, "--topic", "evnets")
     assert absent.code == 3
-    assert "nothing was verified" in absent.stderr
+    assert "'events'" in absent.stderr
+
+
+def test_a_bucket_without_segments_is_no_clean_one(tmp_path: Path) -> None:
+    done = tieredstore("verify", "-c", write_settings(tmp_path))
+    assert done.code == 3
+    assert "nothing was verified" in done.stderr
+
+
+@pytest.mark.usefixtures("planted")
+def test_a_state_is_kept_and_used(tmp_path: Path) -> None:
+    state = str(tmp_path / "state")
+    first = json.loads(verified(tmp_path, "--level", "data", "--state", state, "--json").stdout)["summary"]
+    again = json.loads(verified(tmp_path, "--level", "data", "--state", state, "--json").stdout)["summary"]
+    assert (first["passed_over"], again["passed_over"]) == (0, SEGMENTS + 1)
+    assert first["log_size"] > again["log_size"] == 0
+
+
+@pytest.mark.usefixtures("planted")
+def test_samples_and_what_is_new(tmp_path: Path) -> None:
+    assert verified(tmp_path, "--level", "index", "--sample", "40%", "--seed", "a").code == 0
+    assert "6 of them" not in verified(tmp_path, "--since", "36h").text
+    assert "5 of them passed over" in verified(tmp_path, "--since", "2999-01-31T06:00").text
+
+
+@pytest.mark.usefixtures("planted")
+@pytest.mark.parametrize(
+    "options", [("--sample", "5%"), ("--level", "data", "--sample", "some"), ("--since", "yesterday")]
+)
+def test_what_makes_no_sense_is_told_in_a_sentence(tmp_path: Path, options: tuple[str, ...]) -> None:
+    done = verified(tmp_path, *options)
+    assert (done.code, done.stdout) == (2, b"")
+    assert done.stderr.startswith("tieredstore: ")
+
+
+def test_spans_and_times() -> None:
+    assert time_since("90m", 10_000_000) == 10_000_000 - 90 * 60_000
+    assert time_since("7d", 0) == -7 * 86_400_000
+    assert time_since("1970-01-01T00:00:01", 0) == time_since("1970-01-01T01:00:01+01:00", 0) == 1000

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import re
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Literal
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
+from tieredstore.catalog.absence import absence
 from tieredstore.cli.arguments import (
     Json,
     OnlyPartition,
@@ -22,11 +29,15 @@ from tieredstore.cli.last_words import said_if_stopped
 from tieredstore.cli.opened import opened
 from tieredstore.cli.output import JsonValue, print_json_line, print_lines
 from tieredstore.cli.progress import counting
-from tieredstore.errors import ResourceNotFound
+from tieredstore.errors import ConfigError, ResourceNotFound, excerpt
 from tieredstore.model import human_bytes
 
 if TYPE_CHECKING:
     from tieredstore.ops.verification import CheckedSegment, Finding, FindingKind, Severity
+
+_UNITS_MS: Final = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_SPAN: Final = re.compile(r"(\d{1,6})([mhd])", re.ASCII)
+_PERCENT: Final = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)%?", re.ASCII)
 
 
 def verify(
@@ -54,6 +65,26 @@ def verify(
             show_default="16, of level data 4",
         ),
     ] = None,
+    sample: Annotated[
+        str | None,
+        typer.Option("--sample", metavar="PERCENT", help="Levels index and data for such a part of the segments: 5%."),
+    ] = None,
+    seed: Annotated[
+        str, typer.Option("--seed", metavar="TEXT", help="Another sample; the same text chooses the same segments.")
+    ] = "",
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="TIME", help="Only what was copied since: 36h, 7d, or a date and time."),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            "--state", metavar="FILE", help="Only what FILE does not know to be sound; FILE is kept up to date."
+        ),
+    ] = None,
+    recheck_days: Annotated[
+        int, typer.Option("--recheck-days", metavar="DAYS", min=1, help="With --state: check again after so long.")
+    ] = 30,
     as_json: Json = False,
 ) -> None:
     """Check the segments of a bucket, and how they follow each other; nothing is changed.
@@ -63,25 +94,59 @@ def verify(
 
     Example: tieredstore verify -c store.properties --level data --topic events
     """
-    from tieredstore.ops.verification import Level  # noqa: PLC0415  loads cryptography
+    from tieredstore.ops.verification import (  # noqa: PLC0415  loads cryptography
+        Level,
+        Sample,
+        Selection,
+        VerifyState,
+    )
     from tieredstore.ops.verification import verify as verify_bucket  # noqa: PLC0415
 
     scope = chosen_scope(topic, topic_id, partition)
+    chosen = Sample(percent(sample), seed) if sample is not None else None
+    since_ms = None if since is None else time_since(since, time.time_ns() // 1_000_000)
+    selection = Selection(Level(level), chosen, since_ms)
     report = Report(level, as_json=as_json)
-    with (
-        opened(settings, store) as bucket,
-        said_if_stopped(lambda: f"stopped; {report.sentence()}"),
-        counting("verifying", "segments") as advance,
-    ):
-        for checked in verify_bucket(bucket, scope, level=Level(level), parallel=parallel):
+    with opened(settings, store) as bucket, contextlib.ExitStack() as closing:
+        if state is not None:
+            identity = bucket.store.identity
+            kept = closing.enter_context(VerifyState(state, identity, bucket.prefix, recheck_days=recheck_days))
+            selection = dataclasses.replace(selection, state=kept)
+        closing.enter_context(said_if_stopped(lambda: f"stopped; {report.sentence()}"))
+        advance = closing.enter_context(counting("verifying", "segments"))
+        for checked in verify_bucket(bucket, scope, selection, parallel=parallel):
             report.take(checked)
             advance()
+        if not report.segments and topic is not None:
+            asked = [] if partition is None else [partition]
+            raise absence(bucket.store, bucket.prefix, {topic: asked}, topic_id=scope.topic_id)
     report.finish()
     if not report.segments:
-        whose = "" if topic is None else f" of topic {topic}"
-        raise ResourceNotFound(f"no segments{whose} were found, so that nothing was verified")
+        raise ResourceNotFound("no segments were found, so that nothing was verified")
     if report.exit_code:
         raise typer.Exit(report.exit_code)
+
+
+def percent(text: str) -> float:
+    """The part that ``5%`` or ``5`` is; ConfigError for what is no number."""
+    match = _PERCENT.fullmatch(text.strip())
+    if match is None:
+        raise ConfigError(f"--sample is {excerpt(text)!r}: give a percentage, as 5%")
+    return float(match[1]) / 100
+
+
+def time_since(text: str, now_ms: int) -> int:
+    """The moment in ms since the epoch that a span before now, or a date, names; without a zone it is UTC."""
+    span = _SPAN.fullmatch(text.strip())
+    if span is not None:
+        return now_ms - int(span[1]) * _UNITS_MS[span[2]]
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ConfigError(
+            f"--since is {excerpt(text)!r}: give a span (90m, 36h, 7d) or a time (2026-01-31T06:00)"
+        ) from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 @dataclass(slots=True)
@@ -91,13 +156,17 @@ class Report:
     level: str
     as_json: bool
     segments: int = 0
+    passed_over: int = 0
     log_bytes: int = 0
     kinds: Counter[FindingKind] = field(default_factory=Counter["FindingKind"])
 
     def take(self, checked: CheckedSegment) -> None:
         """One more segment."""
         self.segments += 1
-        self.log_bytes += checked.log_size
+        if checked.level is None:
+            self.passed_over += 1
+        else:
+            self.log_bytes += checked.log_size
         for finding in checked.findings:
             self.tell(finding)
 
@@ -129,7 +198,9 @@ class Report:
         counts = self.severities
         worst = ", ".join(f"{counts[severity]} {severity.value}" for severity in Severity if severity in counts)
         size = human_bytes(self.log_bytes)
-        return f"{self.segments} segments ({size} of log) checked at level {self.level}: {worst or 'nothing to tell'}"
+        passed = f", {self.passed_over} of them passed over as old or known" if self.passed_over else ""
+        findings = worst or "nothing to tell"
+        return f"{self.segments} segments{passed}; {size} of log checked at level {self.level}: {findings}"
 
     def finish(self) -> None:
         """The sums, and what each kind of finding means and asks for."""
@@ -137,7 +208,12 @@ class Report:
 
         if self.as_json:
             counts: dict[str, JsonValue] = {severity.value: self.severities.get(severity, 0) for severity in Severity}
-            sums: dict[str, JsonValue] = {"segments": self.segments, "log_size": self.log_bytes, "level": self.level}
+            sums: dict[str, JsonValue] = {
+                "segments": self.segments,
+                "passed_over": self.passed_over,
+                "log_size": self.log_bytes,
+                "level": self.level,
+            }
             print_json_line({"summary": sums | counts})
             return
         print_lines([self.sentence()])

@@ -10,14 +10,14 @@ from tests.support.paths import REPOSITORY
 from tests.support.planted_bucket import MODES, PlantedBucket
 from tests.support.planted_faults import PLANTED_FAULTS, PlantedFault
 from tieredstore.ops.bucket import Bucket, open_bucket
-from tieredstore.ops.verification import Finding, FindingKind, Level, verify
+from tieredstore.ops.verification import Finding, FindingKind, Level, Selection, verify
 from tieredstore.ops.verification.table import BEGIN, END, table_of_kinds
 
 assert len(PLANTED_FAULTS) >= 40
 
 
 def findings_of(bucket: Bucket, level: Level) -> list[Finding]:
-    return [finding for checked in verify(bucket, level=level) for finding in checked.findings]
+    return [finding for checked in verify(bucket, selection=Selection(level)) for finding in checked.findings]
 
 
 @pytest.mark.parametrize("fault", PLANTED_FAULTS, ids=lambda fault: fault.name)
@@ -47,7 +47,7 @@ def test_a_clean_bucket_has_no_findings(mode: str, level: Level) -> None:
 @pytest.mark.parametrize("case", CASES)
 def test_a_golden_bucket_has_no_findings(case: str) -> None:
     with open_bucket(settings_of(case)) as bucket:
-        checked = list(verify(bucket, level=Level.DATA))
+        checked = list(verify(bucket, selection=Selection(Level.DATA)))
     assert len(checked) == len(segments(case))
     assert [finding for segment in checked for finding in segment.findings] == []
 

@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from tieredstore.ops.verification.findings import Finding, FindingKind, KindFacts, Severity
+from tieredstore.ops.verification.selection import Sample, Selection
+from tieredstore.ops.verification.state import VerifyState
 from tieredstore.ops.verification.subject import Level
 from tieredstore.ops.verification.verification import CheckedSegment, verify
 
-__all__ = ["CheckedSegment", "Finding", "FindingKind", "KindFacts", "Level", "Severity", "verify"]
+__all__ = [
+    "CheckedSegment",
+    "Finding",
+    "FindingKind",
+    "KindFacts",
+    "Level",
+    "Sample",
+    "Selection",
+    "Severity",
+    "VerifyState",
+    "verify",
+]

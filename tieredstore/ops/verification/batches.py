@@ -120,7 +120,7 @@ class BatchChecks:
             detail = f"the greatest timestamp of the records is {self._max_timestamp}, and the manifest says {said}"
             self.add(self.subject.finding(FindingKind.MAX_TIMESTAMP, detail, Suffix.MANIFEST))
         if self._aborted:
-            producer, offset = min(self._aborted, key=lambda entry: entry[1])
+            offset, producer = min((offset, producer) for producer, offset in self._aborted)
             self._txn_finding(f"no marker at offset {offset} ends a transaction of producer {producer}")
 
     def index_finding(self, detail: str) -> None:
@@ -133,7 +133,8 @@ class BatchChecks:
         self._add_of_index(FindingKind.TIME_INDEX, "time", detail)
 
     def _txn_finding(self, detail: str) -> None:
-        self._knows_aborted, self._aborted = False, set()
+        self._knows_aborted = False
+        self._aborted.clear()
         self._add_of_index(FindingKind.TRANSACTION_INDEX, "transaction", detail)
 
     def _add_of_index(self, kind: FindingKind, name: str, detail: str) -> None:

@@ -7,24 +7,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final
 
-from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.ops.verification.findings import Finding, FindingKind
-from tieredstore.ops.verification.subject import Subject
+from tieredstore.ops.verification.subject import Extent, Subject
 
 _EPOCHS_KEPT: Final = 1000
 """Leader epochs of a partition that are remembered: overlaps reach back by one or two."""
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """What a segment is said to hold: ``end`` is inclusive, -1 where it is not known; ``epochs`` () likewise."""
-
-    end: int
-    epochs: LeaderEpochs = ()
 
 
 class Neighbours:

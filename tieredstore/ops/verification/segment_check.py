@@ -11,12 +11,11 @@ from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.catalog.stored import StoredSegment
 from tieredstore.errors import CorruptData, ObjectNotFound, SegmentNotFound, UnknownKey, WrongKey
 from tieredstore.format.keys import Suffix, object_key
-from tieredstore.ops.verification.findings import Finding, FindingKind
+from tieredstore.ops.verification.findings import Finding, FindingKind, Severity
 from tieredstore.ops.verification.indexes import check_indexes, key_finding
 from tieredstore.ops.verification.listed import check_index_sizes, check_manifest, check_presence, size_findings
 from tieredstore.ops.verification.log_data import LogResult, check_data, check_pointers
-from tieredstore.ops.verification.neighbours import Extent
-from tieredstore.ops.verification.subject import Level, Subject
+from tieredstore.ops.verification.subject import Extent, Level, Subject
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectInfo, ObjectStore
@@ -41,6 +40,8 @@ class SegmentResult:
     @property
     def extent(self) -> Extent | None:
         """What the segment is said to hold, None where nobody says."""
+        if self.subject.sound is not None:
+            return self.subject.sound.extent
         if self.stored is None:
             return None
         metadata = self.stored.metadata
@@ -50,6 +51,18 @@ class SegmentResult:
         if is_wrong and self.last_offset is not None:
             end = max(self.last_offset, metadata.start_offset)
         return Extent(end, metadata.segment_leader_epochs if epochs_fit(metadata) else ())
+
+    @property
+    def log_size(self) -> int:
+        """Bytes of the log, 0 where nobody says."""
+        if self.subject.sound is not None:
+            return self.subject.sound.log_size
+        return 0 if self.stored is None else self.stored.metadata.segment_size_in_bytes
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing is wrong with the segment by itself."""
+        return self.stored is not None and all(finding.severity is Severity.NOTICE for finding in self.findings)
 
 
 class SegmentCheck:

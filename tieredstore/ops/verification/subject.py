@@ -9,6 +9,7 @@ from typing import Final
 
 from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.format.keys import Suffix, object_key
+from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.model import ByteRange
 from tieredstore.ops.verification.findings import Finding, FindingKind
 
@@ -35,11 +36,27 @@ class Level(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Extent:
+    """What a segment is said to hold: ``end`` is inclusive, -1 where it is not known; ``epochs`` () likewise."""
+
+    end: int
+    epochs: LeaderEpochs = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SoundSegment:
+    """What an earlier run knows of a segment that it found sound."""
+
+    extent: Extent
+    log_size: int
+
+
+@dataclass(frozen=True, slots=True)
 class Subject:
     """One segment of a listing. ``level`` None: it is only looked at whether its objects are there.
 
-    ``next_start`` is where the next listed segment of the partition begins, None for the last one. ``shown`` makes a
-    key as messages show it.
+    ``sound`` is what is known of it beforehand. ``next_start`` is where the next listed segment of the partition
+    begins, None for the last one. ``shown`` makes a key as messages show it.
     """
 
     objects: SegmentObjects
@@ -47,6 +64,7 @@ class Subject:
     prefix: str
     shown: Callable[[str], str]
     next_start: int | None = None
+    sound: SoundSegment | None = None
 
     def key(self, suffix: Suffix) -> str:
         """The key of one of its objects, there or not, as messages show it."""

@@ -1,0 +1,104 @@
+"""Between segments: what the stream of neighbours tells is what the catalog, which holds all of them, would say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from hypothesis import given, settings
+
+from tests.support.examples import examples
+from tests.support.partition_history import PARTITION, Copy, make_segment, partition_copies
+from tieredstore.backends.base import ObjectInfo
+from tieredstore.catalog.lineage import ruling_segment, trace_lineage
+from tieredstore.catalog.listing import SegmentObjects
+from tieredstore.format.keys import Suffix, main_path
+from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition, Uuid
+from tieredstore.ops.verification.findings import Finding, FindingKind
+from tieredstore.ops.verification.neighbours import Neighbours
+from tieredstore.ops.verification.subject import Extent, Level, Subject
+
+K = FindingKind
+LOST = (K.GAP, K.LEFT_BEHIND)
+
+
+def subject_of(segment: RemoteLogSegmentMetadata) -> Subject:
+    path = main_path(segment.remote_log_segment_id, segment.start_offset)
+    info = ObjectInfo(f"{path}.rsm-manifest", 1)
+    objects = SegmentObjects(segment.remote_log_segment_id, segment.start_offset, ((Suffix.MANIFEST, info),), path)
+    return Subject(objects, Level.LISTING, "", str)
+
+
+def findings_of(segments: Iterable[RemoteLogSegmentMetadata]) -> list[Finding]:
+    """What is told of segments, in the order of their keys."""
+    neighbours, findings = Neighbours(), list[Finding]()
+    for segment in sorted(segments, key=lambda s: main_path(s.remote_log_segment_id, s.start_offset)):
+        extent = Extent(segment.end_offset, segment.segment_leader_epochs)
+        findings += neighbours.take(subject_of(segment), extent)
+    return findings
+
+
+def told(findings: Iterable[Finding], *kinds: FindingKind) -> set[int]:
+    """The offsets that findings of these kinds are about."""
+    extents = [finding.offsets for finding in findings if finding.kind in kinds and finding.offsets is not None]
+    return {offset for first, last in extents for offset in range(first, last + 1)}
+
+
+@settings(max_examples=examples(200))
+@given(partition_copies())
+def test_what_is_told_as_lost_no_reader_gets_and_what_is_stored_nowhere_is_told(copies: list[Copy]) -> None:
+    segments = [copy.segment for copy in copies]
+    ruler = ruling_segment(segments)
+    history = next(copy.history for copy in copies if copy.segment == ruler)
+    lineage = trace_lineage(segments, ruler, history)
+    findings = findings_of(segments)
+    read = {offset for span in lineage.spans for offset in range(span.start, span.stop)}
+    stored = {offset for s in segments for offset in range(s.start_offset, s.end_offset + 1)}
+    absent = {offset for gap in lineage.gaps for offset in range(gap.start, gap.stop)} - stored
+    assert not told(findings, *LOST) & read
+    assert absent <= told(findings, *LOST)
+
+
+def kinds_of(*segments: RemoteLogSegmentMetadata) -> list[tuple[FindingKind, tuple[int, int] | None]]:
+    return [(finding.kind, finding.offsets) for finding in findings_of(segments)]
+
+
+def test_an_unclean_election_leaves_a_tail_behind() -> None:
+    old, new = make_segment(0, 199, ((0, 0),), number=1), make_segment(100, 149, ((0, 100), (1, 120)), number=2)
+    tail, later = make_segment(200, 299, ((0, 200),), number=3), make_segment(150, 180, ((1, 150),), number=4)
+    assert kinds_of(old, new, later) == [(K.OVERLAP, (100, 149))]
+    assert kinds_of(old, new, later, tail) == [(K.OVERLAP, (100, 149)), (K.LEFT_BEHIND, (200, 299))]
+
+
+def test_a_copy_of_the_old_leader_within_the_new_ones_is_covered() -> None:
+    new, old = make_segment(0, 199, ((0, 0), (1, 120)), number=1), make_segment(130, 180, ((0, 130),), number=2)
+    assert kinds_of(new, old) == [(K.LEFT_BEHIND_COVERED, (130, 180))]
+    assert kinds_of(new, make_segment(100, 110, ((0, 100),), number=2)) == [(K.OVERLAP, (100, 110))]
+
+
+def test_what_a_damaged_manifest_hides_is_no_gap_and_what_comes_later_is() -> None:
+    first, hidden, third, last = (make_segment(start, start + 9, ((0, start),)) for start in (0, 10, 20, 40))
+    neighbours, kinds = Neighbours(), list[FindingKind]()
+    for segment in (first, hidden, third, last):
+        extent = None if segment is hidden else Extent(segment.end_offset, segment.segment_leader_epochs)
+        kinds += [finding.kind for finding in neighbours.take(subject_of(segment), extent)]
+    assert kinds == [K.GAP]
+
+
+def test_objects_without_a_manifest_in_a_gap_are_named_there() -> None:
+    neighbours = Neighbours()
+    first, leftover, last = (make_segment(start, start + 9, ((0, start),)) for start in (0, 10, 20))
+    assert not list(neighbours.take(subject_of(first), Extent(9)))
+    assert not list(neighbours.take(subject_of(leftover), None, is_committed=False))
+    (gap,) = neighbours.take(subject_of(last), Extent(29))
+    assert (gap.kind, gap.offsets) == (K.GAP, (10, 19))
+    assert "objects without a manifest" in gap.detail
+
+
+def test_partitions_and_topics_are_apart_and_each_id_of_a_topic_is_told_once() -> None:
+    other = [TopicIdPartition(Uuid(bytes([number] * 16)), PARTITION.topic, 3) for number in (1, 2)]
+    segments = [make_segment(0, 9, ((5, 0),)), *(make_segment(100, 109, ((0, 100),), where=where) for where in other)]
+    assert kinds_of(*segments, make_segment(10, 19, ((5, 10),))) == [(K.RECREATED_TOPIC, None)] * 2
+
+
+def test_segments_that_name_no_epoch_are_a_log_by_offsets() -> None:
+    assert kinds_of(make_segment(0, 9, ()), make_segment(12, 19, ())) == [(K.GAP, (10, 11))]

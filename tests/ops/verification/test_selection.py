@@ -1,0 +1,206 @@
+"""What a run looks into: samples, what is new, what earlier runs know; and what becomes of a run that is stopped."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.catalog_stores import MadeSegment, partition_of, run_of
+from tests.support.planted_bucket import OFFSETS, SEGMENTS, PlantedBucket
+from tieredstore.backends.base import ObjectInfo, ObjectStore
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.catalog.listing import SegmentObjects
+from tieredstore.errors import ConfigError
+from tieredstore.format.keys import Suffix
+from tieredstore.ops.verification import CheckedSegment, FindingKind, Level, Sample, Selection, VerifyState, verify
+from tieredstore.testing.doubles import CountingStore
+
+DAY_MS = 86_400_000
+
+
+class Clock:
+    """The state's clock."""
+
+    now_ms = 1_800_000_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+@pytest.fixture
+def planted() -> PlantedBucket:
+    return PlantedBucket.of("plain", CountingStore(MemoryObjectStore()))
+
+
+def state_of(planted: PlantedBucket, folder: Path, clock: Clock | None = None) -> VerifyState:
+    return VerifyState(folder / "state", planted.store.identity, "", now_ms=clock or Clock())
+
+
+def run(planted: PlantedBucket, selection: Selection) -> list[CheckedSegment]:
+    return list(verify(planted.bucket, selection=selection, parallel=2))
+
+
+def levels(checked: list[CheckedSegment]) -> list[Level | None]:
+    return [segment.level for segment in checked]
+
+
+def kinds(checked: list[CheckedSegment]) -> list[FindingKind]:
+    return [finding.kind for segment in checked for finding in segment.findings]
+
+
+def reads(planted: PlantedBucket) -> int:
+    assert isinstance(planted.store, CountingStore)
+    requests = planted.store.requests
+    return requests["get"] + requests["get_into"] + requests["head"]
+
+
+@pytest.mark.parametrize("level", Level)
+def test_a_second_run_reads_nothing_of_what_the_state_knows(
+    planted: PlantedBucket, tmp_path: Path, level: Level
+) -> None:
+    with state_of(planted, tmp_path) as state:
+        assert levels(run(planted, Selection(level, state=state))) == [level] * (SEGMENTS + 1)
+    before = reads(planted)
+    with state_of(planted, tmp_path) as state:
+        assert levels(run(planted, Selection(level, state=state))) == [None] * (SEGMENTS + 1)
+    assert reads(planted) == before
+
+
+def test_a_deeper_level_is_not_known_and_a_shallower_one_is(planted: PlantedBucket, tmp_path: Path) -> None:
+    with state_of(planted, tmp_path) as state:
+        run(planted, Selection(Level.INDEX, state=state))
+        assert set(levels(run(planted, Selection(Level.LISTING, state=state)))) == {None}
+        assert set(levels(run(planted, Selection(Level.DATA, state=state)))) == {Level.DATA}
+
+
+def test_all_is_checked_again_after_a_month(planted: PlantedBucket, tmp_path: Path) -> None:
+    clock = Clock()
+    with state_of(planted, tmp_path, clock) as state:
+        run(planted, Selection(state=state))
+        clock.now_ms += 29 * DAY_MS
+        assert set(levels(run(planted, Selection(state=state)))) == {None}
+        clock.now_ms += 2 * DAY_MS
+        assert set(levels(run(planted, Selection(state=state)))) == {Level.LISTING}
+
+
+@pytest.mark.parametrize("suffix", Suffix)
+def test_a_segment_of_which_any_object_was_written_again_is_checked_again(
+    planted: PlantedBucket, tmp_path: Path, suffix: Suffix
+) -> None:
+    with state_of(planted, tmp_path) as state:
+        run(planted, Selection(Level.DATA, state=state))
+        planted.put(suffix, planted.get(suffix) + b" ")
+        assert levels(run(planted, Selection(Level.DATA, state=state)))[:2] == [None, Level.DATA]
+
+
+def test_what_is_damaged_is_told_each_time_and_so_is_a_gap(planted: PlantedBucket, tmp_path: Path) -> None:
+    planted.flip(Suffix.LOG, planted.headers(0)[2].position + 100, number=0)
+    planted.delete(*Suffix, number=2)
+    for known in (Level.DATA, None):
+        with state_of(planted, tmp_path) as state:
+            checked = run(planted, Selection(Level.DATA, state=state))
+        assert kinds(checked) == [FindingKind.BATCH_CRC, FindingKind.GAP]
+        assert levels(checked) == [Level.DATA, known, known, known]
+
+
+def test_a_run_that_was_stopped_goes_on_where_it_was(planted: PlantedBucket, tmp_path: Path) -> None:
+    with state_of(planted, tmp_path) as state:
+        begun = verify(planted.bucket, selection=Selection(Level.DATA, state=state), parallel=1)
+        for _ in range(3):
+            next(begun)
+        begun.close()
+    with state_of(planted, tmp_path) as state:
+        again = run(planted, Selection(Level.DATA, state=state))
+    # The third one was given, and nobody knows whether what was found of it was taken.
+    assert levels(again) == [None, None, Level.DATA, Level.DATA, Level.DATA]
+
+
+def test_a_state_is_of_one_bucket(planted: PlantedBucket, tmp_path: Path) -> None:
+    state_of(planted, tmp_path).close()
+    with pytest.raises(ConfigError, match="another bucket"):
+        VerifyState(tmp_path / "state", planted.store.identity, "prefix/")
+
+
+def test_a_file_that_is_no_state_is_refused_and_stays(planted: PlantedBucket, tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("what somebody else keeps here, which is no database of ours" * 20)
+    with pytest.raises(ConfigError, match="cannot be used as a state file"):
+        state_of(planted, tmp_path)
+    assert (tmp_path / "state").read_text().startswith("what somebody else")
+
+
+def test_a_sample_is_the_same_for_a_seed_and_about_as_large_as_asked_for() -> None:
+    objects = [listed(segment) for segment in run_of(2000, partition_of())]
+    chosen = [segment.main_path for segment in objects if Sample(0.05, "a").has(segment)]
+    assert chosen == [segment.main_path for segment in objects if Sample(0.05, "a").has(segment)]
+    assert chosen != [segment.main_path for segment in objects if Sample(0.05, "b").has(segment)]
+    assert 50 < len(chosen) < 160
+    assert all(Sample(1.0).has(segment) for segment in objects)
+
+
+def listed(segment: MadeSegment) -> SegmentObjects:
+    return SegmentObjects(segment.metadata.remote_log_segment_id, segment.start, (), segment.path)
+
+
+def test_what_is_not_in_the_sample_is_checked_by_its_listing(planted: PlantedBucket) -> None:
+    sample = Sample(0.5, "seed")
+    checked = run(planted, Selection(Level.INDEX, sample))
+    expected = [Level.INDEX if sample.has(segment.objects) else Level.LISTING for segment in checked]
+    assert levels(checked) == expected
+    assert set(expected) == {Level.INDEX, Level.LISTING}
+
+
+@pytest.mark.parametrize("part", [0.0, -0.1, 1.5])
+def test_a_sample_of_nothing_or_of_more_than_all_is_refused(part: float) -> None:
+    with pytest.raises(ConfigError, match="a sample of"):
+        Sample(part)
+
+
+def test_a_sample_of_the_listing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="thins what the levels index and data read"):
+        Selection(Level.LISTING, Sample(0.1))
+
+
+class Dated(MemoryObjectStore):
+    """Manifests of the first segments were written long ago."""
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        for info in super().list(prefix, start_after):
+            yield dataclasses.replace(info, modified_ms=1000 if self.is_old(info) else 5000)
+
+    @staticmethod
+    def is_old(info: ObjectInfo) -> bool:
+        return any(f"/{start:020}-" in info.key for start in (0, OFFSETS, 2 * OFFSETS))
+
+
+@pytest.fixture
+def dated() -> PlantedBucket:
+    return PlantedBucket.of("plain", Dated())
+
+
+def test_since_checks_what_is_new_and_the_segment_before_it_for_what_lies_between(dated: PlantedBucket) -> None:
+    checked = run(dated, Selection(Level.DATA, since_ms=2000))
+    events = [segment for segment in checked if segment.objects.main_path.startswith("events")]
+    assert levels(events) == [None, None, Level.LISTING, Level.DATA]
+    assert kinds(checked) == []
+    dated.edit_metadata(2, endOffset=3 * OFFSETS - 5)
+    assert kinds(run(dated, Selection(Level.DATA, since_ms=2000))) == [FindingKind.GAP]
+
+
+def test_since_looks_whether_the_objects_of_old_segments_are_there(dated: PlantedBucket) -> None:
+    dated.delete(Suffix.LOG, number=0)
+    assert kinds(run(dated, Selection(since_ms=2000))) == [FindingKind.LOG_MISSING]
+
+
+def test_a_store_that_tells_no_time_has_all_checked(planted: PlantedBucket) -> None:
+    class Timeless(MemoryObjectStore):
+        def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+            return (dataclasses.replace(info, modified_ms=None) for info in super().list(prefix, start_after))
+
+    store: ObjectStore = Timeless()
+    for info in planted.store.list():
+        store.put(info.key, planted.store.get(info.key))
+    timeless = dataclasses.replace(planted, store=store)
+    assert set(levels(run(timeless, Selection(since_ms=2**60)))) == {Level.LISTING}

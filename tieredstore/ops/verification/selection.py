@@ -1,0 +1,88 @@
+"""Which segments are looked into, and how deep: all, a sample, what is new, what was not checked before."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tieredstore.catalog.listing import SegmentObjects
+from tieredstore.errors import ConfigError
+from tieredstore.format.keys import Suffix
+from tieredstore.ops.verification.subject import Level, Subject
+
+if TYPE_CHECKING:
+    from tieredstore.ops.verification.state import VerifyState
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A part of the segments, by chance: the same ones for the same ``seed``, whatever else is stored."""
+
+    part: float
+    seed: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.part <= 1:
+            raise ConfigError(f"a sample of {self.part:%} is none: give more than 0% and at most 100%")
+
+    def has(self, objects: SegmentObjects) -> bool:
+        """Whether the segment is in it."""
+        digest = hashlib.blake2b(f"{self.seed}\0{objects.main_path}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") < self.part * 2**64
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What a run looks into at ``level``.
+
+    Of segments whose manifest was written before ``since_ms``, by the store's clock, only the presence of the objects
+    is looked at, as of those that the ``state`` knows to be sound; those outside of the ``sample`` are looked into at
+    level listing alone. ConfigError for a sample at that level.
+    """
+
+    level: Level = Level.LISTING
+    sample: Sample | None = None
+    since_ms: int | None = None
+    state: VerifyState | None = None
+
+    def __post_init__(self) -> None:
+        if self.sample is not None and self.level is Level.LISTING:
+            raise ConfigError("a sample thins what the levels index and data read; all is listed: choose one of these")
+
+    def subjects(self, listed: Iterable[SegmentObjects], prefix: str, shown: Callable[[str], str]) -> Iterator[Subject]:
+        """Each segment with how deep it is looked into, and where the next one begins: one is looked ahead."""
+        last: Subject | None = None
+        for objects in listed:
+            subject = self._known(Subject(objects, self._level_of(objects), prefix, shown))
+            if last is not None:
+                yield _before(last, subject)
+            last = subject
+        if last is not None:
+            yield last
+
+    def _level_of(self, objects: SegmentObjects) -> Level | None:
+        manifest = objects.find(Suffix.MANIFEST)
+        is_old = (
+            manifest is not None and manifest.modified_ms is not None and manifest.modified_ms < (self.since_ms or 0)
+        )
+        if is_old:
+            return None
+        return self.level if self.sample is None or self.sample.has(objects) else Level.LISTING
+
+    def _known(self, subject: Subject) -> Subject:
+        if self.state is None or subject.level is None:
+            return subject
+        sound = self.state.known(subject.objects, subject.level)
+        return subject if sound is None else replace(subject, level=None, sound=sound)
+
+
+def _before(last: Subject, following: Subject) -> Subject:
+    """What is known of a segment by the one behind it."""
+    if last.objects.segment_id.topic_id_partition != following.objects.segment_id.topic_id_partition:
+        return last
+    # Whether something lies between an old segment and a new one only the old one's manifest tells.
+    is_context = last.level is None and last.sound is None and following.level is not None
+    level = Level.LISTING if is_context else last.level
+    return replace(last, level=level, next_start=following.objects.start_offset)

@@ -1,0 +1,155 @@
+"""What earlier runs have checked: a file, so that a nightly run looks at what is new, and at everything once a month.
+
+A SQLite database with a row for each segment that was found sound: which versions of its objects, how deep, when, and
+what it holds. A run that is stopped or killed leaves what it had checked until a moment before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from tieredstore.catalog.listing import SegmentObjects
+from tieredstore.catalog.rows import Stamp
+from tieredstore.errors import ConfigError
+from tieredstore.ops.verification.subject import Extent, Level, SoundSegment
+
+RECHECK_DAYS: Final = 30
+"""After so long a segment is checked again, though nothing of it has changed."""
+
+_FORMAT: Final = "tieredstore verify 1"
+_DAY_MS: Final = 86_400_000
+_SAVE_AFTER_ROWS: Final = 500
+_SAVE_AFTER_S: Final = 2.0
+_FORGET_AFTER: Final = 3
+"""Intervals of rechecking after which a row that nobody renewed is of a segment that is gone."""
+
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS bucket (format TEXT NOT NULL, identity TEXT NOT NULL, prefix TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS sound (
+    path TEXT PRIMARY KEY, stamps TEXT NOT NULL, depth INTEGER NOT NULL, checked_ms INTEGER NOT NULL,
+    end_offset INTEGER NOT NULL, epochs TEXT NOT NULL, log_size INTEGER NOT NULL
+) WITHOUT ROWID;
+"""
+
+
+class VerifyState:
+    """The state file of one bucket. For one thread; close it."""
+
+    def __init__(
+        self,
+        path: Path,
+        identity: str,
+        prefix: str,
+        *,
+        recheck_days: float = RECHECK_DAYS,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        """ConfigError for a file that is none of verify's, or is of another bucket."""
+        self._path = path
+        self._recheck_ms = int(recheck_days * _DAY_MS)
+        self._now_ms = now_ms
+        self._unsaved, self._saved_at = 0, time.monotonic()
+        with self._explained():
+            self._database = sqlite3.connect(path, timeout=5.0)
+        try:
+            with self._explained():
+                self._open(identity, prefix)
+        except ConfigError:
+            self._database.close()
+            raise
+
+    def known(self, objects: SegmentObjects, level: Level) -> SoundSegment | None:
+        """What is known of a segment if it was found sound at this level, not too long ago, and has not changed."""
+        with self._explained():
+            row = self._database.execute(
+                "SELECT stamps, end_offset, epochs, log_size FROM sound "
+                "WHERE path = ? AND depth >= ? AND checked_ms > ?",
+                (objects.main_path, level.depth, self._now_ms() - self._recheck_ms),
+            ).fetchone()
+        if row is None or not _matches(row[0], objects):
+            return None
+        epochs: Any = json.loads(row[2])
+        return SoundSegment(Extent(row[1], tuple((epoch, start) for epoch, start in epochs)), row[3])
+
+    def keep(self, objects: SegmentObjects, level: Level, sound: SoundSegment) -> None:
+        """A segment was found sound."""
+        epochs = json.dumps(sound.extent.epochs)
+        values = (level.depth, self._now_ms(), sound.extent.end, epochs, sound.log_size)
+        with self._explained():
+            self._database.execute(
+                "INSERT OR REPLACE INTO sound VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (objects.main_path, _stamps_of(objects), *values),
+            )
+        self._count()
+
+    def forget(self, objects: SegmentObjects) -> None:
+        """A segment was not found sound."""
+        with self._explained():
+            self._database.execute("DELETE FROM sound WHERE path = ?", (objects.main_path,))
+        self._count()
+
+    def save(self) -> None:
+        """Have all on disk."""
+        with self._explained():
+            self._database.commit()
+        self._unsaved, self._saved_at = 0, time.monotonic()
+
+    def close(self) -> None:
+        """Save, without what nobody has renewed for long."""
+        with contextlib.closing(self._database):
+            with self._explained():
+                oldest = self._now_ms() - _FORGET_AFTER * self._recheck_ms
+                self._database.execute("DELETE FROM sound WHERE checked_ms < ?", (oldest,))
+            self.save()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open(self, identity: str, prefix: str) -> None:
+        self._database.executescript(_TABLES)
+        row = self._database.execute("SELECT format, identity, prefix FROM bucket").fetchone()
+        if row is None:
+            self._database.execute("INSERT INTO bucket VALUES (?, ?, ?)", (_FORMAT, identity, prefix))
+            self._database.commit()
+        elif row != (_FORMAT, identity, prefix):
+            raise ConfigError(f"{self._path} is the state of another bucket ({row[1]}): name another file for this one")
+
+    def _count(self) -> None:
+        self._unsaved += 1
+        if self._unsaved >= _SAVE_AFTER_ROWS or time.monotonic() - self._saved_at > _SAVE_AFTER_S:
+            self.save()
+
+    @contextlib.contextmanager
+    def _explained(self) -> Generator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise ConfigError(
+                f"{self._path} cannot be used as a state file ({error}): is another run using it? Else name another "
+                "file, or remove it, and everything is checked anew"
+            ) from error
+
+
+def _stamps_of(objects: SegmentObjects) -> str:
+    """The versions of all objects; what a store does not tell is null."""
+    return json.dumps([(suffix.value, info.size, info.etag, info.modified_ms) for suffix, info in objects.objects])
+
+
+def _matches(stamps: str, objects: SegmentObjects) -> bool:
+    known: Any = json.loads(stamps)
+    return len(known) == len(objects.objects) and all(
+        name == suffix.value and Stamp(size, etag, modified_ms).matches(Stamp.of(info))
+        for (name, size, etag, modified_ms), (suffix, info) in zip(known, objects.objects, strict=True)
+    )
