@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Final, Protocol, cast
-from urllib.parse import SplitResult
+from urllib.parse import SplitResult, quote
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.contract.urls import split_url
@@ -81,10 +81,11 @@ class OpenedBySettings(Protocol):
 def settings_at(url: str, settings_file: Path | str | None = None) -> Settings:
     """The settings of ``settings_file`` (without one, the defaults) for the store that ``url`` names.
 
-    Relative paths start from the file's folder. Raises ConfigError.
+    A path that begins with one ``/`` stands for the URL of that folder. Relative paths in the file start from its
+    folder. Raises ConfigError.
     """
-    parts = split_url(url, tuple(SCHEMES))
-    shown = f"{parts.scheme}://{parts.netloc}"
+    parts = _folder(url) if _is_path(url) else split_url(url, tuple(SCHEMES))
+    shown = url if _is_path(url) else f"{parts.scheme}://{parts.netloc}"
     if settings_file is None:
         source, base_dir = f"the store {shown}", None
         texts: Properties = {"chunk.size": str(DEFAULT_CHUNK_SIZE)}
@@ -95,6 +96,16 @@ def settings_at(url: str, settings_file: Path | str | None = None) -> Settings:
     module = cast("UrlModule", importlib.import_module(SCHEMES[parts.scheme]))
     named = {own.prefix + name: text for name, text in module.properties_of(parts, own.values).items()}
     return settings_from({**texts, **named}, base_dir=base_dir, source=source)
+
+
+def _is_path(url: str) -> bool:
+    # Two strokes begin a URL without its scheme, and so what may hold a password.
+    return url.startswith("/") and not url.startswith("//")
+
+
+def _folder(path: str) -> SplitResult:
+    """The parts of the URL of a folder, whose name may hold what separates the parts of a URL."""
+    return SplitResult("file", "", quote(path), "", "")
 
 
 def store_from_settings(settings: Settings) -> ObjectStore:

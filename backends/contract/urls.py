@@ -31,7 +31,7 @@ def split_url(url: str, schemes: tuple[str, ...]) -> SplitResult:
         raise ConfigError("a store in memory ends with the process that made it: name one that lasts")
     if parts.scheme not in schemes:
         known = ", ".join(f"{scheme}://" for scheme in schemes)
-        raise ConfigError(f"the URL of a store starts with one of {known}")
+        raise ConfigError(f"the URL of a store starts with one of {known}; a folder with /, ./ or ../")
     if "@" in parts.netloc or "?" in url or "#" in url:
         raise ConfigError(
             "the URL of a store is its scheme, its name and a prefix, without credentials, '?' and '#'; "

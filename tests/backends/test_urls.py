@@ -218,7 +218,7 @@ def test_a_file_without_a_chunk_size_is_wrong_with_a_url_too(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "url",
     [
-        "", "logs", "/logs", "S4://logs", "http://logs", "s3:logs", "s3://", "s3:///prefix", "gs://", "az:///x", "gs://a:80",
+        "", "logs", "//logs", "S4://logs", "http://logs", "s3:logs", "s3://", "s3:///prefix", "gs://", "az:///x", "gs://a:80",
         "s3://a b\n/x", "s3://logs/a\tb", " s3://logs", "s3://logs/a ", "s3://logs/ a", 's3://"logs"', "s3://logs/a?b",
         "s3://logs/a#b", "s3://[bad", "file://host/x", "file:x", "file:///a%00b", "file:///a?b", "memory://x",
         f"s3://key:{SECRET}@logs", f"az://account/x?sig={SECRET}", f"{SECRET}://x", f"s3://[{SECRET}",

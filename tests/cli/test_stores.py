@@ -149,3 +149,24 @@ def test_an_identity_that_the_store_refuses_exits_6(minio: S3Server) -> None:
     assert (done.code, done.stdout) == (6, b"")
     assert done.stderr.count("\n") == 1
     assert "another-secret" not in done.stderr
+
+
+@pytest.mark.parametrize("written", ["{folder}", "./a folder#1", "../{folder.parent.name}/a folder#1"])
+def test_a_path_is_a_folder(written: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "a folder#1"
+    folder.mkdir()
+    monkeypatch.chdir(tmp_path)
+    store = written.format(folder=folder)
+    assert tieredstore("copy", "--store", store, ORIGINALS).code == 0
+    assert (
+        tieredstore("ls", "--store", store, "--json").stdout
+        == tieredstore("ls", "--store", folder.as_uri().replace("#", "%23"), "--json").stdout
+    )
+    assert any(folder.iterdir())
+
+
+def test_a_path_that_is_no_folder_says_so(tmp_path: Path) -> None:
+    done = tieredstore("ls", "--store", tmp_path / "absent")
+    assert (done.code, done.stdout) == (2, b"")
+    assert "absent" in done.stderr
+    assert "not an existing folder" in done.stderr

@@ -45,6 +45,13 @@ def error_of(properties: dict[str, str]) -> str:
         ("aiven.custom.metadata.fields.include", "custom.metadata.fields.include"),
         ("fetch.index.cache.size", "fetch.indexes.cache.size"),
         ("metrics.recording.levels", "metrics.recording.level"),
+        ("storage.class.name", "storage.backend.class"),
+        ("storage.type", "storage.backend.class"),
+        ("storage.directory", "storage.root"),
+        ("zstd.level", "compression.level"),
+        ("encryption.aes.enabled", "encryption.enabled"),
+        ("fetch.threads", "fetch.parallelism"),
+        ("storage.s3.secret.key", "storage.aws.secret.access.key"),
     ],
 )
 def test_an_unknown_name_is_an_error_that_names_the_nearest(wrong: str, nearest: str) -> None:
@@ -66,19 +73,20 @@ def test_no_unknown_name_passes(name: str) -> None:
 
 def test_a_file_without_any_known_name_says_so() -> None:
     assert error_of({"broker.id": "1", "node.id": "2"}).startswith(
-        "settings: broker.id is not known, nor is any other property here, and none starts with rsm.config. (and 3 more"
+        "settings: 4 settings are wrong:\n"
+        "  broker.id is not known, nor is any other property here, and none starts with rsm.config.\n"
     )
 
 
-def test_of_many_unknown_names_only_the_first_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_unknown_names_only_those_that_are_shown_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[str] = []
 
     def nearest(name: str, known: frozenset[str]) -> None:
         compared.append(name)
 
     monkeypatch.setattr("tieredstore.config.names.nearest_name", nearest)
-    assert "and 9999 more problems" in error_of({**BASE, **{f"chunk.size.{i}": "" for i in range(10000)}})
-    assert compared == ["chunk.size.0"]
+    assert "and 9980 more" in error_of({**BASE, **{f"chunk.size.{i}": "" for i in range(10000)}})
+    assert compared == [f"chunk.size.{i}" for i in range(20)]
 
 
 @pytest.mark.timeout(10)

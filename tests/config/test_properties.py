@@ -149,12 +149,24 @@ def test_errors_name_source_property_value_and_what_is_expected() -> None:
     )
 
 
-def test_the_first_problem_in_file_order_is_told_with_the_number_of_the_others() -> None:
+def test_all_problems_are_told_at_once_one_a_line_in_the_order_of_the_file() -> None:
     wrong = {"compression.level": "99", "chunk.size": "0", "nonsense": "1"}
-    with pytest.raises(ConfigError, match=r"^settings: compression\.level is '99'.*\(and 3 more problems\)$"):
+    with pytest.raises(ConfigError) as caught:
         settings_from(wrong)
-    with pytest.raises(ConfigError, match=r"^settings: nonsense is not known \(and 1 more problem\)$"):
-        settings_from({"nonsense": "1", "storage.backend.class": "memory", "chunk.size": "0"})
+    assert [line.split(";")[0].split(",")[0] for line in str(caught.value).splitlines()] == [
+        "settings: 4 settings are wrong:",
+        "  compression.level is '99'",
+        "  chunk.size is '0'",
+        "  nonsense is not known",
+        "  storage.backend.class is missing",
+    ]
+
+
+def test_of_thousands_of_problems_the_first_are_told() -> None:
+    with pytest.raises(ConfigError) as caught:
+        settings_from({**{f"nonsense{at}": "1" for at in range(3000)}, "storage.backend.class": "memory"})
+    lines = str(caught.value).splitlines()
+    assert (len(lines), lines[0], lines[-1]) == (22, "settings: 3001 settings are wrong:", "  … and 2981 more")
 
 
 @given(inner=text)

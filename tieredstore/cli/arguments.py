@@ -27,7 +27,7 @@ StoreUrl: TypeAlias = Annotated[
         "--store",
         metavar="URL",
         help="Instead of the settings' store, or without settings: s3://bucket/prefix, gs://…, az://container/prefix, "
-        "file:///folder.",
+        "or a folder.",
     ),
 ]
 Topic: TypeAlias = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]

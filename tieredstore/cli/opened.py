@@ -15,10 +15,15 @@ from tieredstore.ops.bucket import Bucket, open_bucket
 def chosen_settings(settings_path: Path | None, store_url: str | None) -> Settings:
     """The settings of a file, of a URL, or of a file for the store of a URL; ConfigError without both."""
     if store_url is not None:
-        return settings_at(store_url, settings_path)
+        return settings_at(_url(store_url), settings_path)
     if settings_path is None:
         raise ConfigError("no store is named: give --settings FILE (-c) or --store URL")
     return load_settings(settings_path)
+
+
+def _url(text: str) -> str:
+    """What --store says; a path that begins as one (``./store``, ``../store``, ``~/store``) becomes absolute."""
+    return str(Path(text).expanduser().absolute()) if text.partition("/")[0] in {".", "..", "~"} else text
 
 
 @contextlib.contextmanager

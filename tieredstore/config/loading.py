@@ -54,7 +54,7 @@ def settings_from(properties: Properties, *, base_dir: Path | None = None, sourc
     """The settings of a mapping from names to texts, with or without the prefix ``rsm.config.``.
 
     Relative paths start from ``base_dir``, or stay relative without it; errors name ``source``.
-    Raises ConfigError with the first of the problems and the number of the others.
+    Raises ConfigError with all that is wrong, one a line.
     """
     _check_texts(properties, source)
     own = own_properties(properties, source)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
 from typing import Final
 
 from tieredstore.config.encryption import PAIRS, EncryptionProperties, pair_id
 from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
 from tieredstore.config.fields import SettingsGroup, property_names
 from tieredstore.config.jvm import FAMILIES, OLD_NAMES, JvmProperties
+from tieredstore.config.nearest import nearest_name
 from tieredstore.config.properties import DEFAULT_PREFIX, shown_name
 from tieredstore.config.settings import Settings
-from tieredstore.config.source import SettingProblem, SettingsReader
+from tieredstore.config.source import MAX_SHOWN, SettingProblem, SettingsReader
 from tieredstore.config.storage import AwsCredentials, AzureSettings, GcsSettings, ProxySettings, S3Settings
 
 GROUPS: Final[tuple[type[SettingsGroup], ...]] = (
@@ -34,7 +33,7 @@ GROUPS: Final[tuple[type[SettingsGroup], ...]] = (
 KNOWN: Final = frozenset(name for group in GROUPS for name in property_names(group))
 """All fixed names, without prefix."""
 
-_MAX_COMPONENTS: Final = 8  # no name has more, and a stray text may have a million
+_MAX_COMPARED: Final = MAX_SHOWN  # more are not shown, and looking for the nearest name is slow
 
 
 def check_names(reader: SettingsReader, open_beginnings: tuple[str, ...] = ()) -> None:
@@ -42,9 +41,8 @@ def check_names(reader: SettingsReader, open_beginnings: tuple[str, ...] = ()) -
     # Beginnings under which anything may stand.
     right = (*FAMILIES, *open_beginnings)
     unknown = [n for n in reader.values if n not in KNOWN and not n.startswith(right) and pair_id(n) is None]
-    for name in unknown:
-        # only the first can be shown, and looking for the nearest name is slow
-        why = _what_is_wrong(name, reader) if name == unknown[0] else "is not known"
+    for place, name in enumerate(unknown):
+        why = _what_is_wrong(name, reader) if place < _MAX_COMPARED else "is not known"
         reader.problems.append(SettingProblem(name, f"{reader.own.prefix}{shown_name(name)} {why}"))
 
 
@@ -62,17 +60,6 @@ def candidates(reader: SettingsReader) -> frozenset[str]:
     """All names that could have been meant, with those of the listed key pairs."""
     ids = [key_id.strip() for key_id in reader.values.get(PAIRS, "").split(",")]
     return KNOWN | {f"{PAIRS}.{key_id}.{half}.key.file" for key_id in ids if key_id for half in ("public", "private")}
-
-
-def nearest_name(name: str, known: Iterable[str]) -> str | None:
-    """The known name that ``name`` ends with after a dot, else the most similar one; None if none is similar."""
-    known, lowered = sorted(known), name.lower()
-    components = lowered.rsplit(".", _MAX_COMPONENTS)
-    # A property under some other prefix ends in the right name.
-    for start in range(len(components)):
-        if (ending := ".".join(components[start:])) in known:
-            return ending
-    return next(iter(difflib.get_close_matches(lowered, known, n=1)), None)
 
 
 def forgotten_names(reader: SettingsReader) -> list[str]:

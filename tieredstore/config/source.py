@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -14,6 +14,9 @@ from tieredstore.config.fields import SettingsGroup, property_fields, property_n
 from tieredstore.config.properties import OwnProperties
 from tieredstore.config.values import Kind
 from tieredstore.errors import ConfigError
+
+MAX_SHOWN: Final = 20
+"""How many problems one error tells; a file that is none of settings has thousands."""
 
 GroupT = TypeVar("GroupT", bound=SettingsGroup)
 
@@ -75,12 +78,15 @@ class SettingsReader:
         return self.own.prefix + name
 
     def result(self, group: GroupT | None) -> GroupT:
-        """``group`` if nothing was noted, else ConfigError: the first problem in the source's order, how many more."""
+        """``group`` if nothing was noted, else ConfigError with all problems, one a line, in the source's order."""
         if group is not None and not self.problems:
             return group
         # The user meets problems in the order of the file; those of absent names come last.
         order = {name: position for position, name in enumerate(self.values)}
-        first = min(self.problems, key=lambda problem: order.get(problem.name, len(order)))
-        more = len(self.problems) - 1
-        rest = f" (and {more} more problem{'s' if more > 1 else ''})" if more else ""
-        raise ConfigError(f"{self.own.source}: {first.words}{rest}")
+        in_order = sorted(self.problems, key=lambda problem: order.get(problem.name, len(order)))
+        if len(in_order) == 1:
+            raise ConfigError(f"{self.own.source}: {in_order[0].words}")
+        lines = [problem.words for problem in in_order[:MAX_SHOWN]]
+        if len(in_order) > MAX_SHOWN:
+            lines.append(f"… and {len(in_order) - MAX_SHOWN} more")
+        raise ConfigError("\n  ".join([f"{self.own.source}: {len(in_order)} settings are wrong:", *lines]))

@@ -8,7 +8,8 @@ from typing import Final
 
 from tieredstore.config.encryption import PAIRS, pair_id
 from tieredstore.config.jvm import FAMILIES
-from tieredstore.config.names import KNOWN, nearest_name
+from tieredstore.config.names import KNOWN
+from tieredstore.config.nearest import nearest_name
 from tieredstore.config.properties import DEFAULT_PREFIX, shown_name
 from tieredstore.config.storage import BACKENDS, JAVA_BACKENDS
 from tieredstore.errors import ConfigError

@@ -1,0 +1,90 @@
+"""Which known name a wrong one was meant to be: by its letters, or by what its words mean."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+_MAX_COMPONENTS: Final = 8  # no name has more, and a stray text may have a million
+_MAX_COMPARED: Final = 100  # characters; no name is as long
+_A_SLIP: Final = 0.85  # letters as alike as this are a slip of the finger, whatever the words mean
+_MEANT: Final = 0.5
+_WORD: Final = re.compile(r"[a-z0-9]+")
+
+_SAME: Final[Sequence[str]] = (
+    "class type kind backend provider impl implementation driver",
+    "path dir directory folder root basedir",
+    "bucket container blob",
+    "s3 aws amazon minio",
+    "gcs gcp google gs",
+    "azure az abs wasb",
+    "endpoint url uri address",
+    "username user login",
+    "secret password passwd",
+    "retention ttl expiry expiration lifetime",
+    "parallelism parallel threads thread workers concurrency",
+    "compression compress compressed zstd codec",
+    "encryption encrypt encrypted cipher aes",
+    "enabled enable on use",
+    "size bytes length",
+    "key keys",
+    "pair pairs",
+    "indexes index",
+    "manifest manifests",
+    "chunk chunks",
+    "limit throttle bandwidth quota",
+    "ms millis milliseconds",
+    "timeout deadline",
+    "include included",
+    "credentials credential creds",
+)
+"""Words that stand for one thing; the first of a line is what the others are taken for."""
+
+_MEANING: Final[Mapping[str, str]] = {word: line.split()[0] for line in _SAME for word in line.split()}
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
+    """The known name that ``name`` was meant to be; None if none is near.
+
+    That is the one that it ends with after a dot; else one of nearly the same letters; else the one whose words mean
+    most of the same, as ``storage.class.name`` and ``storage.backend.class``; else the one of the most similar letters.
+    """
+    known, lowered = sorted(known), name.lower()
+    components = lowered.rsplit(".", _MAX_COMPONENTS)
+    # A property under some other prefix ends in the right name.
+    for start in range(len(components)):
+        if (ending := ".".join(components[start:])) in known:
+            return ending
+    similar = next(iter(difflib.get_close_matches(lowered, known, n=1)), None)
+    if similar is not None and difflib.SequenceMatcher(None, similar, lowered).ratio() >= _A_SLIP:
+        return similar
+    return _meant(lowered, known) or similar
+
+
+def _meant(name: str, known: Sequence[str]) -> str | None:
+    """The known name that shares most of its words with ``name``; rare words count more than those of every name."""
+    if len(name) > _MAX_COMPARED:
+        return None
+    words = _words(name)
+    words_of = {each: _words(each) for each in known}
+    uses = Counter(word for each in words_of.values() for word in each)
+    weights = {word: math.log(1 + len(words_of) / (1 + uses[word])) for word in (*uses, *words)}
+    nearness = {each: _shared(words, theirs, weights) for each, theirs in words_of.items()}
+    nearest = max(known, key=lambda each: nearness[each], default=None)
+    return nearest if nearest is not None and nearness[nearest] >= _MEANT else None
+
+
+def _words(name: str) -> frozenset[str]:
+    words: list[str] = _WORD.findall(name)
+    return frozenset(_MEANING.get(word, word) for word in words)
+
+
+def _shared(words: AbstractSet[str], others: AbstractSet[str], weights: Mapping[str, float]) -> float:
+    """What both say, of all that either says: 0 … 1."""
+    of_either = sum(weights[word] for word in words | others)
+    return sum(weights[word] for word in words & others) / of_either if of_either else 0
