@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from tieredstore.errors import TieredStoreError
+
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Body: TypeAlias = Buffer | Iterable[Buffer]
 """What ``put`` takes. A buffer that an iterable yields is valid only until the next one is asked for: a store that
@@ -95,6 +97,22 @@ class ObjectStore(ABC):
         """
         data = self.get(key)
         return data if len(data) <= most else None
+
+    @property
+    def small_batch(self) -> int:
+        """How many keys ``get_small_batch`` is best given: 1 where each is a request, of which several are made side by
+        side, more where a call is over sooner than another thread is at it."""
+        return 1
+
+    def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
+        """What ``get_small`` gives for each of the keys, or the error that it raises."""
+        answers: list[bytes | TieredStoreError | None] = []
+        for key in keys:
+            try:
+                answers.append(self.get_small(key, most))
+            except TieredStoreError as error:
+                answers.append(error)
+        return answers
 
     @abstractmethod
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:

@@ -1,11 +1,16 @@
-"""Planning a store of many segments, without a catalog file and with one; JSON on stdout.
+"""Planning a store of many segments, without a catalog file and with one, and beside what any program has to do; JSON
+on stdout.
 
-    python benchmarks/bench_catalog.py [--segments 10000 100000] [--runs 3] [--folder DIR]
+    python benchmarks/bench_catalog.py [--segments 10000 20000 100000] [--runs 3] [--folder DIR]
 
 The store is a folder of real keys and manifests (compressed, 256 chunks of 4 MiB, segment metadata) in eight partitions
 of two leader epochs; the logs are empty files. Each planning runs in a process of its own: ``seconds`` is what the call
-took, ``peak_mib`` the most memory that the process ever held, pyarrow included. The folder was just written, so that
-its files are in the page cache: what is measured is our own work, not a disk.
+took, ``cpu_us`` processor time a segment, ``peak_mib`` the most memory that the process ever held, pyarrow included.
+The folder was just written, so that its files are in the page cache: what is measured is our own work, not a disk.
+
+``beside`` are loops over the same folder in plain Python, in the same run: ``walk and read`` walks the tree and reads
+each manifest, ``with sizes`` also looks at the size of each file, as any listing of a store tells it, and the last also
+parses the JSON. ``ratios`` are the planning's processor time to theirs; nothing of them checks anything.
 """
 
 from __future__ import annotations
@@ -13,11 +18,13 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import random
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -38,6 +45,7 @@ CHUNKS = 256
 OFFSETS = 1_000_000
 TARGETS = {
     (10_000, "cold"): {"seconds": 10.0},
+    (20_000, "cold"): {"ratio to walk and read": 2.0},
     (10_000, "with file"): {"seconds": 1.0},
     (100_000, "cold"): {"peak_mib": 400.0},
     (100_000, "with file"): {"peak_mib": 400.0},
@@ -101,11 +109,42 @@ def plan(folder: str, *, with_file: bool) -> dict[str, float]:
     settings = settings_from({"storage.backend.class": "filesystem", "storage.root": folder, "chunk.size": str(CHUNK)})
     with RemoteStorageManager(settings, store=FilesystemObjectStore(folder)) as manager:
         file = CatalogFile.beside(manager.store, "") if with_file else None
-        start = time.perf_counter()
+        start, processor = time.perf_counter(), time.process_time()
         catalog = load_catalog(manager, file=file)
-        seconds = time.perf_counter() - start
+        seconds, cpu = time.perf_counter() - start, time.process_time() - processor
     spans = sum(len(catalog.lineage("clicks", partition).spans) for partition in catalog.partitions("clicks"))
-    return {"seconds": seconds, "peak_mib": peak_mib(), "spans": spans}
+    return {"seconds": seconds, "cpu_us": cpu / spans * 1e6, "peak_mib": peak_mib(), "spans": spans}
+
+
+def walk_plainly(folder: str, *, sizes: bool, parse: bool) -> float:
+    """Processor time, in microseconds a manifest, of what nobody gets around."""
+    processor, manifests = time.process_time(), 0
+    for entry in _files(folder):
+        if sizes:
+            entry.stat()
+        if entry.name.endswith(".rsm-manifest"):
+            with open(entry.path, "rb") as opened:  # noqa: PTH123  as plain as it gets
+                raw = opened.read()
+            if parse:
+                json.loads(raw)
+            manifests += 1
+    return (time.process_time() - processor) / manifests * 1e6
+
+
+def _files(folder: str) -> Iterator[os.DirEntry[str]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from _files(entry.path)
+            else:
+                yield entry
+
+
+PLAIN_LOOPS = {
+    "walk and read": {"sizes": False, "parse": False},
+    "with sizes": {"sizes": True, "parse": False},
+    "with sizes and json": {"sizes": True, "parse": True},
+}
 
 
 def peak_mib() -> float:
@@ -123,16 +162,31 @@ def measure(folder: Path, segments: int, runs: int) -> dict[str, object]:
     StoreBuilder(folder, segments).build()
     print(f"{segments} segments are written", file=sys.stderr)
     figures: dict[str, object] = {"first, writing the file": in_own_process(folder, with_file=True)}
+    beside: dict[str, list[float]] = {name: [] for name in PLAIN_LOOPS}
+    cold = 0.0
     for name, with_file in (("cold", False), ("with file", True)):
-        taken = [in_own_process(folder, with_file=with_file) for _ in range(runs)]
+        taken: list[dict[str, float]] = []
+        for _ in range(runs):
+            taken.append(in_own_process(folder, with_file=with_file))
+            # In turns, so that a machine that is busy for a while is so for both.
+            for loop, options in PLAIN_LOOPS.items():
+                beside[loop].append(walk_plainly(str(folder), **options))
         if any(run["spans"] != segments for run in taken):
             raise SystemExit(f"the catalog of {segments} segments has {taken[0]['spans']} spans")
         figures[name] = {
             "seconds": round(statistics.median(run["seconds"] for run in taken), 3),
+            "cpu_us": round(statistics.median(run["cpu_us"] for run in taken), 1),
             "peak_mib": round(max(run["peak_mib"] for run in taken), 1),
             "target": TARGETS.get((segments, name)),
         }
         print(f"{segments} segments, {name}: {figures[name]}", file=sys.stderr)
+        cold = cold or statistics.median(run["cpu_us"] for run in taken)
+    medians = {loop: statistics.median(times) for loop, times in beside.items()}
+    figures["beside"] = {
+        "cpu_us": {loop: round(microseconds, 1) for loop, microseconds in medians.items()},
+        "ratios": {loop: round(cold / microseconds, 2) for loop, microseconds in medians.items()},
+    }
+    print(f"{segments} segments, beside: {figures['beside']}", file=sys.stderr)
     store = FilesystemObjectStore(folder)
     figures["catalog_file_bytes"] = store.head(CatalogFile.beside(store, "").key).size
     return figures
@@ -140,7 +194,7 @@ def measure(folder: Path, segments: int, runs: int) -> dict[str, object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--segments", type=int, nargs="+", default=[10_000, 100_000], help="sizes of stores")
+    parser.add_argument("--segments", type=int, nargs="+", default=[10_000, 20_000, 100_000], help="sizes of stores")
     parser.add_argument("--runs", type=int, default=3, help="counted plannings of each kind")
     parser.add_argument("--folder", type=Path, help="where files are written (default: the system's temporary folder)")
     arguments = parser.parse_args()

@@ -114,10 +114,15 @@ def store_call(store: str, operation: str) -> Generator[StoreCall, None, None]:
     except GeneratorExit:
         raise
     except BaseException as error:
-        _ERRORS.labels(store, operation, kind_of(error)).inc()
+        count_error(store, operation, error)
         raise
     finally:
         _REQUESTS.labels(store, operation).observe(perf_counter() - start - call.elsewhere_s)
+
+
+def count_error(store: str, operation: str, error: BaseException) -> None:
+    """Count an error of one object of several that a call was for."""
+    _ERRORS.labels(store, operation, kind_of(error)).inc()
 
 
 def count_objects(store: str, how: str, objects: int, byte_count: int = 0) -> None:

@@ -71,6 +71,9 @@ class Uuid:
             if not str(uuid).startswith("-"):
                 return uuid
 
+    def __hash__(self) -> int:
+        return hash(self.bytes)
+
     def __str__(self) -> str:
         return binascii.b2a_base64(self.bytes, newline=False).translate(_TO_URL_SAFE)[:22].decode("ascii")
 
@@ -94,6 +97,10 @@ class RemoteLogSegmentId:
     topic_id_partition: TopicIdPartition
     id: Uuid
 
+    def __hash__(self) -> int:
+        # No two segments have one id, and catalogs ask for the hashes of a hundred thousand.
+        return hash(self.id)
+
 
 @dataclass(frozen=True, slots=True)
 class RemoteLogSegmentMetadata:
@@ -114,6 +121,9 @@ class RemoteLogSegmentMetadata:
     segment_leader_epochs: tuple[tuple[int, int], ...] = ()
     txn_idx_empty: bool | None = None
     custom_metadata: bytes | None = None
+
+    def __hash__(self) -> int:
+        return hash(self.remote_log_segment_id)
 
     @property
     def topic_id_partition(self) -> TopicIdPartition:

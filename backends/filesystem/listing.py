@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
@@ -14,6 +15,8 @@ from tieredstore.backends.filesystem.folders import Folder, is_component
 from tieredstore.errors import ObjectNotFound
 
 _logger: Final = logging.getLogger(__name__)
+
+_PLAIN: Final = re.compile("[A-Za-z0-9_-][A-Za-z0-9._-]{0,254}").fullmatch
 
 _PAGE: Final = 1000
 """How many files are looked at each time a folder is opened."""
@@ -64,7 +67,11 @@ class Listing:
         """
         try:
             with OsErrors(self._root, path), self._folder(path) as folder, os.scandir(folder.descriptor) as scan:
-                names = [name for entry in scan if (name := _name_of(entry, path)) is not None]
+                names = [
+                    name
+                    for entry in scan
+                    if (name := entry.name if _is_plain(entry) else _name_of(entry, path)) is not None
+                ]
         except ObjectNotFound:
             return []
         if not (path.startswith(self._prefix) and self._start_after <= path):
@@ -97,6 +104,11 @@ class Listing:
 
     def _folder(self, path: str) -> Folder:
         return Folder(self._root, tuple(path.encode("utf-8").split(b"/")[:-1]))
+
+
+def _is_plain(entry: os.DirEntry[str]) -> bool:
+    """Whether it is surely an object's file, as nearly all entries are."""
+    return _PLAIN(entry.name) is not None and entry.is_file(follow_symlinks=False)
 
 
 def _name_of(entry: os.DirEntry[str], path: str) -> str | None:

@@ -8,6 +8,7 @@ from typing import Final
 from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore
 from tieredstore.backends.contract.bodies import open_body
 from tieredstore.backends.wrappers.rate_limit import TokenBucket, limited
+from tieredstore.errors import TieredStoreError
 
 _buckets: Final[dict[tuple[str, int], TokenBucket]] = {}
 
@@ -77,6 +78,19 @@ class LimitedStore(ObjectStore):
         data = self.inner.get_small(key, most)
         self._take(self._down, len(data or b""))
         return data
+
+    @property
+    def small_batch(self) -> int:
+        """That of the store within."""
+        return self.inner.small_batch
+
+    def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
+        """Waits for what came."""
+        if self.small_batch == 1:
+            return super().get_small_batch(keys, most)
+        answers = self.inner.get_small_batch(keys, most)
+        self._take(self._down, sum(len(data) for data in answers if isinstance(data, bytes)))
+        return answers
 
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
         """Waits before the request."""

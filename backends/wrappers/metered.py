@@ -10,6 +10,7 @@ from typing import TypeVar
 from tieredstore import metrics
 from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore
 from tieredstore.backends.contract.bodies import open_body
+from tieredstore.errors import TieredStoreError
 
 Listed = TypeVar("Listed")
 
@@ -87,6 +88,24 @@ class MeteredStore(ObjectStore):
         if data is not None:
             metrics.count_objects(self._kind, "down", 1, len(data))
         return data
+
+    @property
+    def small_batch(self) -> int:
+        """That of the store within."""
+        return self.inner.small_batch
+
+    def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
+        """One call for what the store within takes in one, and so many objects down."""
+        if self.small_batch == 1:
+            return super().get_small_batch(keys, most)
+        with metrics.store_call(self._kind, "get"):
+            answers = self.inner.get_small_batch(keys, most)
+        for error in answers:
+            if isinstance(error, TieredStoreError):
+                metrics.count_error(self._kind, "get", error)
+        sizes = [len(data) for data in answers if isinstance(data, bytes)]
+        metrics.count_objects(self._kind, "down", len(sizes), sum(sizes))
+        return answers
 
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
         """One object down; an empty buffer is no call."""

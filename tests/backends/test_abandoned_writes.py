@@ -76,6 +76,7 @@ def test_every_wrapper_passes_the_whole_contract_on(wrap: Callable[[ObjectStore]
     assert list(store.abandoned_writes()) == []
     assert store.get_small("object", 5) == b"small"
     assert store.get_small("object", 4) is None
+    assert store.get_small_batch(["object", "other"], 5) == [b"small", b"small"]
     assert store.now_ms() == 1234
     assert list(store.kept_after_delete()) == ["versions"]
 

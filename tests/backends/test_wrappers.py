@@ -210,3 +210,21 @@ def test_the_exporter_serves_the_metrics_and_stops() -> None:
         stop()
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10)
+
+
+def test_small_reads_together_are_counted_as_one_call_of_several_objects(
+    grown: Callable[..., float], tmp_path: Path
+) -> None:
+    fast = FakeTime()
+    store = LimitedStore(MeteredStore(FilesystemObjectStore(tmp_path), "batches"), None, fast.bucket(10))
+    store.put("a", b"12")
+    store.put("b", b"345")
+    *read, absent = store.get_small_batch(["a", "b", "absent"], 3)
+    assert read == [b"12", b"345"]
+    assert isinstance(absent, ObjectNotFound)
+    assert grown("tieredstore_store_request_seconds_count", store="batches", operation="get") == 1
+    assert grown("tieredstore_store_errors_total", store="batches", operation="get", kind="missing") == 1
+    assert grown("tieredstore_store_objects_total", store="batches", how="down") == 2
+    assert grown("tieredstore_store_bytes_total", store="batches", how="down") == 5
+    store.get_small_batch(["a", "b", "a", "b", "a"], 3)
+    assert fast.now > 0

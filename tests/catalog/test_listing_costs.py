@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 
 from benchmarks.bench_catalog import PARTITIONS, StoreBuilder
+from tests.support.catalog_stores import manager_of
 from tieredstore.backends.filesystem import FilesystemObjectStore
+from tieredstore.catalog import load_catalog
 from tieredstore.catalog.listing import list_segments
 from tieredstore.format import chunk_index
 from tieredstore.ops.listing import load_listing
+from tieredstore.remote.managed_store import ManagerCalls
 
 SEGMENTS = 40 * PARTITIONS
 FOLDERS = 1 + PARTITIONS
@@ -62,8 +65,24 @@ def test_a_manifest_is_opened_read_and_unpacked_once(store: FilesystemObjectStor
     segments = list(list_segments(store))
     calls.clear()
     assert all(segment.whole is not None for segment in load_listing(store, segments))
-    # The file, and the folders that lead to it from the root.
-    depth = 1 + segments[0].main_path.count("/") + 1
-    assert calls["open"] == depth * SEGMENTS
+    # The files, and for each batch the folders that lead to them from the root, once more where a partition ends.
+    depth = segments[0].main_path.count("/") + 1
+    assert calls["open"] <= SEGMENTS + depth * (PARTITIONS + SEGMENTS // store.small_batch)
     assert calls["read"] == calls["unpack_chunk_sizes"] == SEGMENTS
     assert calls["stat"] == calls["scandir"] == 0
+
+
+def test_a_manager_reads_manifests_by_the_batch(store: FilesystemObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    visits: Counter[str] = Counter()
+    run = ManagerCalls.run
+
+    def counted(calls: ManagerCalls, call: Callable[[], Any]) -> Any:
+        visits["run"] += 1
+        return run(calls, call)
+
+    monkeypatch.setattr(ManagerCalls, "run", counted)
+    with manager_of(store) as manager:
+        catalog = load_catalog(manager)
+    assert sum(len(catalog.lineage("clicks", partition).spans) for partition in range(PARTITIONS)) == SEGMENTS
+    # Those of the listing, of the manifests, and of each partition's leader-epoch index.
+    assert visits["run"] <= 15 + SEGMENTS // store.small_batch + 4 * PARTITIONS

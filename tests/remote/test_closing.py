@@ -101,6 +101,7 @@ def uses(scene: Scene) -> dict[str, Callable[[], object]]:
         "list": lambda: list(store.list()),
         "get": lambda: store.get("x"),
         "get_small": lambda: store.get_small("x", 1),
+        "get_small_batch": lambda: store.get_small_batch(["x"], 1),
         "get_into": lambda: store.get_into("x", 0, bytearray(1)),
         "put": lambda: store.put("x", b"x"),
         "put stream": lambda: store.put("x", iter([b"x"])),

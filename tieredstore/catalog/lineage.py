@@ -222,6 +222,8 @@ def _epochs_of(segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
     """The segment's epochs without those that have no record in it; the first one begins with the segment."""
     # Segments from before Kafka had leader epochs name none: they count as older than all that do.
     named = segment.segment_leader_epochs or ((NO_EPOCH, segment.start_offset),)
+    if len(named) == 1:  # nearly all are of one leader
+        return ((named[0][0], max(named[0][1], segment.start_offset)),)
     clamped = tuple((epoch, max(start, segment.start_offset)) for epoch, start in named)
     following = (*(start for _, start in clamped[1:]), _END)
     return tuple(entry for entry, stop in zip(clamped, following, strict=True) if entry[1] < stop)

@@ -16,13 +16,13 @@ from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
 from tieredstore.catalog.metadata_topic import SegmentStates
 from tieredstore.catalog.problems import Problem, ProblemKind
 from tieredstore.catalog.rows import SegmentRow, Stamp
-from tieredstore.catalog.stored import MAX_MANIFESTS_IN_FLIGHT, load_segment, manifest_size
+from tieredstore.catalog.stored import StoredSegment, load_each
 from tieredstore.catalog.tracing import KnownProofs, Traced, catalog_of, trace_partitions
 from tieredstore.catalog.view import Catalog
-from tieredstore.errors import CorruptData, SegmentNotFound, StoreError, UnknownKey, WrongKey
+from tieredstore.errors import CorruptData, SegmentNotFound, StoreError, TieredStoreError, UnknownKey, WrongKey
 from tieredstore.format.keys import Suffix, object_key, parse_key
 from tieredstore.model import Uuid
-from tieredstore.process.parallel import READERS, in_parallel
+from tieredstore.process.parallel import READERS
 from tieredstore.process.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
@@ -106,14 +106,15 @@ def _survey(source: SegmentSource, scope: Scope, loaded: LoadedRows | None, pool
     cursor = None if loaded is None else loaded.rows.cursor()
     unknown = _unknown(source, scope, cursor, survey)
     # The listing goes on while manifests are under way.
-    for read in in_parallel(
-        pool,
-        lambda objects: _read(source, objects),
+    reads = load_each(
+        source.store,
         unknown,
+        source.manifest_rules,
+        pool,
+        lambda objects, loaded: _read(source, objects, loaded),
         at_once=_AHEAD * readers,
-        weigh=manifest_size,
-        max_weight=MAX_MANIFESTS_IN_FLIGHT,
-    ):
+    )
+    for read in reads:
         if isinstance(read, SegmentRow):
             survey.keep(read)
         elif read is not None:
@@ -138,11 +139,14 @@ def _unknown(
             yield objects
 
 
-def _read(source: SegmentSource, objects: SegmentObjects) -> SegmentRow | Problem | None:
+def _read(
+    source: SegmentSource, objects: SegmentObjects, loaded: StoredSegment | TieredStoreError
+) -> SegmentRow | Problem | None:
     """The row of a segment by its manifest; None if it was deleted meanwhile."""
     try:
-        stored = load_segment(source.store, objects, source.manifest_rules)
-        return SegmentRow(objects.main_path, Stamp.of(stored.manifest_object), described(source, stored))
+        if isinstance(loaded, TieredStoreError):
+            raise loaded
+        return SegmentRow(objects.main_path, Stamp.of(loaded.manifest_object), described(source, loaded))
     # Retention deletes all the time; what went between listing and reading is not damage.
     except SegmentNotFound:
         return None

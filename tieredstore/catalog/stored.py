@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
 
 from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.catalog.listing import SegmentObjects
-from tieredstore.errors import CorruptData, ManifestCorrupt, ObjectNotFound, SegmentNotFound
+from tieredstore.errors import CorruptData, ManifestCorrupt, ObjectNotFound, SegmentNotFound, TieredStoreError
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE, SegmentManifest
 from tieredstore.format.manifest_rules import DEFAULT_RULES, KnownSegment, ManifestRules
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.process.parallel import in_parallel
-from tieredstore.remote.manifest_object import read_manifest
+from tieredstore.remote.manifest_object import manifest_text, parse_manifest
 
 MAX_MANIFESTS_IN_FLIGHT: Final = MAX_MANIFEST_SIZE
 """Bytes of manifests that are read at once: as many as one may have, and a real one has a few KB."""
+
+_MAX_BATCH: Final = 1 << 20
+"""Bytes of manifests that are read together."""
+
+_AHEAD: Final = 4
+"""Of so many requests at once one is with a reader, and the others are done or wait: batches need not wait."""
+
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +62,98 @@ def load_segment(store: ObjectStore, objects: SegmentObjects, rules: ManifestRul
     SegmentNotFound; ManifestCorrupt for a damaged manifest, SegmentCorrupt for that of another segment and one that
     breaks the ``rules``, naming its path. A manifest that is listed with more bytes than one can have is not fetched.
     """
-    info = manifest_info(objects)
+    (loaded,) = load_batch(store, [objects], rules)
+    if isinstance(loaded, TieredStoreError):
+        raise loaded
+    return loaded
+
+
+def load_batch(
+    store: ObjectStore, batch: Iterable[SegmentObjects], rules: ManifestRules = DEFAULT_RULES
+) -> list[StoredSegment | TieredStoreError]:
+    """:func:`load_segment` of each, read together; an error takes the place of its segment."""
+    read = [(objects, objects.find(Suffix.MANIFEST)) for objects in batch]
+    # The listing has the size: what cannot be a manifest costs no request.
+    keys = [info.key for _, info in read if info is not None and info.size <= MAX_MANIFEST_SIZE]
+    # Bounded again: what was listed may have been replaced since.
+    answers = dict(zip(keys, store.get_small_batch(keys, MAX_MANIFEST_SIZE), strict=True))
+    return [_loaded(objects, info, answers, rules) for objects, info in read]
+
+
+def _loaded(
+    objects: SegmentObjects,
+    info: ObjectInfo | None,
+    answers: Mapping[str, bytes | TieredStoreError | None],
+    rules: ManifestRules,
+) -> StoredSegment | TieredStoreError:
+    if info is None:
+        return SegmentNotFound(f"segment {objects.segment_id.id} at offset {objects.start_offset} has no manifest")
     # The path without the prefix, which may have to stay out of messages.
     name = f"{objects.main_path}.{Suffix.MANIFEST.value}"
-    # The listing has the size: what cannot be a manifest costs no request.
-    if info.size > MAX_MANIFEST_SIZE:
-        raise ManifestCorrupt(f"{name} is damaged: it has {info.size} bytes, more than any manifest")
+    if info.key not in answers:
+        return ManifestCorrupt(f"{name} is damaged: it has {info.size} bytes, more than any manifest")
+    answer = answers[info.key]
+    if isinstance(answer, ObjectNotFound):
+        return SegmentNotFound(f"{name} was deleted while it was listed")
+    if isinstance(answer, TieredStoreError):
+        return answer
     try:
-        # Bounded again: what was listed may have been replaced since.
-        return StoredSegment(objects, read_manifest(store, info.key, name, known_segment(objects), rules))
-    except ObjectNotFound as error:
-        raise SegmentNotFound(f"{name} was deleted while it was listed") from error
+        manifest = parse_manifest(manifest_text(answer, name), name, known_segment(objects), rules)
+    except CorruptData as error:
+        return error
+    return StoredSegment(objects, manifest)
+
+
+def load_each(
+    store: ObjectStore,
+    listed: Iterable[SegmentObjects],
+    rules: ManifestRules,
+    pool: Executor,
+    job: Callable[[SegmentObjects, StoredSegment | TieredStoreError], _Result],
+    *,
+    at_once: int,
+) -> Iterator[_Result]:
+    """The results of ``job``, which is given each segment and what was loaded of it, in the order listed.
+
+    ``at_once`` requests, or batches where the store reads several objects together, are with the pool; the listing goes
+    on meanwhile. What is in flight is bounded by bytes too.
+    """
+
+    def run(batch: _Batch) -> list[_Result]:
+        return list(map(job, batch.segments, load_batch(store, batch.segments, rules)))
+
+    results = in_parallel(
+        pool,
+        run,
+        _batches(listed, store.small_batch),
+        at_once=at_once if store.small_batch == 1 else max(1, at_once // _AHEAD),
+        weigh=lambda batch: batch.weight,
+        max_weight=MAX_MANIFESTS_IN_FLIGHT,
+    )
+    with contextlib.closing(results):
+        for batch in results:
+            yield from batch
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Segments whose manifests, of ``weight`` bytes, are read together."""
+
+    segments: list[SegmentObjects] = field(default_factory=list[SegmentObjects])
+    weight: int = 0
+
+
+def _batches(listed: Iterable[SegmentObjects], most: int) -> Iterator[_Batch]:
+    batch = _Batch()
+    for objects in listed:
+        size = manifest_size(objects)
+        if batch.segments and (len(batch.segments) == most or batch.weight + size > _MAX_BATCH):
+            yield batch
+            batch = _Batch()
+        batch.segments.append(objects)
+        batch.weight += size
+    if batch.segments:
+        yield batch
 
 
 def load_segments(
@@ -78,14 +168,15 @@ def load_segments(
 
     A segment that cannot be loaded takes its place as the error, for the caller to report.
     """
+    return load_each(store, listed, rules, pool, _reported, at_once=at_once)
 
-    def load(objects: SegmentObjects) -> StoredSegment | SegmentNotFound | CorruptData:
-        try:
-            return load_segment(store, objects, rules)
-        except (SegmentNotFound, CorruptData) as error:
-            return error
 
-    return in_parallel(pool, load, listed, at_once=at_once, weigh=manifest_size, max_weight=MAX_MANIFESTS_IN_FLIGHT)
+def _reported(
+    _: SegmentObjects, loaded: StoredSegment | TieredStoreError
+) -> StoredSegment | SegmentNotFound | CorruptData:
+    if not isinstance(loaded, StoredSegment | SegmentNotFound | CorruptData):
+        raise loaded
+    return loaded
 
 
 def known_segment(objects: SegmentObjects) -> KnownSegment:

@@ -86,12 +86,17 @@ class SegmentIndexes:
     def __post_init__(self) -> None:
         # The plugin never leaves a gap, so positions are redundant with sizes, and damage in either shows.
         end = 0
-        for kind, entry in self.recorded():
-            if entry.position != end:
-                raise ManifestCorrupt(
-                    f"segmentIndexes.{_INDEX_NAMES[kind]} is at {entry.position}, but the index before it ends at {end}"
-                )
-            end += entry.size
+        for entry in (self.offset, self.timestamp, self.producer_snapshot, self.leader_epoch, self.transaction):
+            if entry is not None:
+                if entry.position != end:
+                    raise self._misplaced(entry, end)
+                end += entry.size
+
+    def _misplaced(self, misplaced: IndexEntry, end: int) -> ManifestCorrupt:
+        name = next(_INDEX_NAMES[kind] for kind, entry in self.recorded() if entry is misplaced)
+        return ManifestCorrupt(
+            f"segmentIndexes.{name} is at {misplaced.position}, but the index before it ends at {end}"
+        )
 
     def entry(self, index_type: IndexType) -> IndexEntry | None:
         """The entry of one index; None only for a transaction index that was not recorded."""

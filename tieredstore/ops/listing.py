@@ -8,12 +8,12 @@ from typing import TypeAlias
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.catalog.listing import SegmentObjects
-from tieredstore.catalog.stored import MAX_MANIFESTS_IN_FLIGHT, StoredSegment, load_segment, manifest_size
-from tieredstore.errors import CorruptData, SegmentNotFound
+from tieredstore.catalog.stored import StoredSegment, load_each
+from tieredstore.errors import CorruptData, SegmentNotFound, TieredStoreError
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 from tieredstore.model import TopicIdPartition
-from tieredstore.process.parallel import READERS, in_parallel
+from tieredstore.process.parallel import READERS
 from tieredstore.process.thread_pool import ThreadPool
 
 Loaded: TypeAlias = StoredSegment | CorruptData | None
@@ -67,23 +67,20 @@ def load_stream(
     A segment that is deleted meanwhile is left out.
     """
 
-    def load(objects: SegmentObjects) -> ListedSegment | None:
-        if objects.find(Suffix.MANIFEST) is None:
-            return ListedSegment(objects, None)
-        try:
-            return ListedSegment(objects, load_segment(store, objects, rules))
-        except CorruptData as damage:
-            return ListedSegment(objects, damage)
-        except SegmentNotFound:
-            return None
-
     with ThreadPool(parallel, "tieredstore-ls") as pool:
-        loaded = in_parallel(
-            pool, load, listed, at_once=4 * parallel, weigh=manifest_size, max_weight=MAX_MANIFESTS_IN_FLIGHT
-        )
-        for segment in loaded:
+        for segment in load_each(store, listed, rules, pool, _listed, at_once=4 * parallel):
             if segment is not None:
                 yield segment
+
+
+def _listed(objects: SegmentObjects, loaded: StoredSegment | TieredStoreError) -> ListedSegment | None:
+    if objects.find(Suffix.MANIFEST) is None:
+        return ListedSegment(objects, None)
+    if isinstance(loaded, StoredSegment | CorruptData):
+        return ListedSegment(objects, loaded)
+    if isinstance(loaded, SegmentNotFound):
+        return None
+    raise loaded
 
 
 class SegmentTotals:

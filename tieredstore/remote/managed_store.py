@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore
-from tieredstore.errors import AlreadyClosed
+from tieredstore.errors import AlreadyClosed, TieredStoreError
 from tieredstore.process.futures import is_done, outcome
 from tieredstore.process.lifetime import Lifetime
 from tieredstore.process.thread_pool import ThreadPool
@@ -115,6 +115,15 @@ class ManagedStore(ObjectStore):
     def get_small(self, key: str, most: int) -> bytes | None:
         """As the store within."""
         return self._calls.run(lambda: self.inner.get_small(key, most))
+
+    @property
+    def small_batch(self) -> int:
+        """That of the store within."""
+        return self.inner.small_batch
+
+    def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
+        """As the store within, in one visit to a thread of the manager's."""
+        return self._calls.run(lambda: self.inner.get_small_batch(keys, most))
 
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
         """By way of memory of its own: nobody writes into the buffer once this has ended."""

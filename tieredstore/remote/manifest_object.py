@@ -37,7 +37,11 @@ def read_manifest(
 def read_manifest_text(store: ObjectStore, key: str, shown: str) -> bytes:
     """The manifest as it is stored, by one request. ObjectNotFound; ManifestCorrupt, naming it as ``shown``, for an
     object with more bytes than any manifest, which is not read."""
-    raw = store.get_small(key, MAX_MANIFEST_SIZE)
+    return manifest_text(store.get_small(key, MAX_MANIFEST_SIZE), shown)
+
+
+def manifest_text(raw: bytes | None, shown: str) -> bytes:
+    """What a small read gave, unless that is None for an object with more bytes than any manifest: ManifestCorrupt."""
     if raw is None:
         raise ManifestCorrupt(f"{shown} is damaged: it has more than {MAX_MANIFEST_SIZE} bytes, which no manifest has")
     return raw

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore
+from tieredstore.errors import TieredStoreError
 
 OperationName: TypeAlias = Literal[
     "put", "get", "get_into", "list", "delete", "head", "replace", "abandoned_writes", "discard", "now_ms"
@@ -52,6 +53,15 @@ class DelegatingObjectStore(ObjectStore):
     def get_small(self, key: str, most: int) -> bytes | None:
         """As ``inner``."""
         return self.inner.get_small(key, most)
+
+    @property
+    def small_batch(self) -> int:
+        """1: a double sees each read by itself."""
+        return 1
+
+    def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
+        """By ``get_small``, one after the other."""
+        return super().get_small_batch(keys, most)
 
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
         """As ``inner``."""

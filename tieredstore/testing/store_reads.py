@@ -10,7 +10,7 @@ import random
 import pytest
 
 from tieredstore.backends.base import ObjectStore
-from tieredstore.errors import InvalidRange, ObjectNotFound, RangeNotSatisfiable
+from tieredstore.errors import InvalidKey, InvalidRange, ObjectNotFound, RangeNotSatisfiable
 from tieredstore.testing.store_access import StoreAccess
 
 ODD_KEYS = (
@@ -127,6 +127,21 @@ class ReadTests(StoreAccess):
         assert store.get("digits", 2, 4) == b"23"
         with pytest.raises(ObjectNotFound):
             store.get_small("absent", 10)
+
+    def test_small_reads_together_are_those_that_each_key_gets_alone(self, store: ObjectStore) -> None:
+        bodies = {"a/1": b"one", "a/2": b"", "b/1": b"0123456789", "top": b"t"}
+        for key, body in bodies.items():
+            store.put(key, body)
+        assert store.get_small_batch([], 9) == []
+        assert store.get_small_batch(["top", "a/2", "a/1", "b/1", "a/1"], 9) == [b"t", b"", b"one", None, b"one"]
+        keys = ["a/1", "a/absent", "absent/1", "a", "a/2/3", "", "b/1"]
+        *_, last = answers = store.get_small_batch(keys, 10)
+        assert (answers[0], last) == (b"one", b"0123456789")
+        for key, answer in zip(keys[1:-1], answers[1:-1], strict=True):
+            with pytest.raises(InvalidKey if key == "" else ObjectNotFound) as alone:
+                store.get_small(key, 10)
+            assert (type(answer), str(answer)) == (type(alone.value), str(alone.value))
+        assert store.small_batch >= 1
 
     def test_an_absent_object_is_told_from_everything_else(self, store: ObjectStore) -> None:
         store.put("folder/object", b"data")
