@@ -83,8 +83,8 @@ def test_a_topic_that_is_not_there_yet_is_waited_for(bucket: Bucket, caplog: pyt
     query.reader.initialOffset()  # as Spark does, which asks for it twice
     assert query.trigger() == []
     assert query.trigger() == []
-    (told,) = waits_told(caplog)
-    assert "orders" in told
+    (sentence,) = waits_told(caplog)
+    assert "orders" in sentence
     bucket.write(3)
     assert query.trigger() == values(range(3))
 
