@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from tieredstore.errors import TieredStoreError
 
@@ -13,6 +13,9 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 Body: TypeAlias = Buffer | Iterable[Buffer]
 """What ``put`` takes. A buffer that an iterable yields is valid only until the next one is asked for: a store that
 keeps bytes longer than that copies them."""
+
+DRAFT_PREFIX: Final = ".~tieredstore-"
+"""What the last component of a path begins with that is a hidden file of a write, and never an object's key."""
 
 
 @dataclass(frozen=True, slots=True)

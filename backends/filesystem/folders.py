@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
+from tieredstore.backends.base import DRAFT_PREFIX
 from tieredstore.backends.contract.keys import checked_key
 from tieredstore.errors import InvalidKey, StoreError
 
-DRAFT_MARK: Final = b".~tieredstore-"
+DRAFT_MARK: Final = DRAFT_PREFIX.encode("ascii")
 """How the names of unfinished files start. No component of a key may start so, and no listing shows such a file."""
 
 _ODD_STARTS: Final = (b"", b".")

@@ -19,7 +19,7 @@ from tieredstore.backends.s3.keeping import kept_sentences
 from tieredstore.backends.s3.listing import Listing, abandoned_page, object_info
 from tieredstore.backends.s3.options import S3Options
 from tieredstore.backends.s3.upload import S3Upload, aborted
-from tieredstore.errors import TieredStoreError
+from tieredstore.errors import AccessDenied, TieredStoreError
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -109,8 +109,18 @@ class S3ObjectStore(CloudStore["S3Client", S3Options]):
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
         """The unfinished multipart uploads, also those that are under way; of their sizes S3 tells nothing here.
 
-        MinIO tells only those of one key, which is then the whole prefix.
+        MinIO tells only those of one key, which is then the whole prefix, or of the whole bucket, of those that began
+        since it was started. So where there is none of a prefix, the bucket's are asked for.
         """
+        is_any = False
+        for write in self._uploads(prefix):
+            is_any = True
+            yield write
+        if prefix and not is_any:
+            with suppress(AccessDenied):  # who may not ask for the bucket's has been told what there is
+                yield from (write for write in self._uploads("") if write.key.startswith(prefix))
+
+    def _uploads(self, prefix: str) -> Iterator[AbandonedWrite]:
         uploads = self.pages(self.identity, lambda client, at: abandoned_page(client, self.options.bucket, prefix, at))
         return (write for write in uploads if write.key.startswith(prefix))
 

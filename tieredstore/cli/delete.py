@@ -20,9 +20,11 @@ from tieredstore.cli.last_words import said_if_stopped
 from tieredstore.cli.ls import partition_row
 from tieredstore.cli.opened import opened
 from tieredstore.cli.output import JsonValue, print_json, print_lines
+from tieredstore.errors import StoreError
 from tieredstore.model import human_bytes
 from tieredstore.ops.bucket import Bucket
 from tieredstore.ops.deletion import delete_objects
+from tieredstore.ops.holds import Holds
 
 
 def delete(
@@ -48,6 +50,9 @@ def delete(
         doomed = objects_at(bucket, address)
         if not as_json:
             print_lines(_what_goes(bucket, doomed, dry_run=dry_run))
+        hold = Holds(bucket.store, bucket.prefix).on(doomed.segment_id.topic_id_partition, doomed.start_offset, None)
+        if hold is not None:
+            raise StoreError(f"the segment is, or may be, under the legal hold {hold.name!r}: it stays")
         if not dry_run:
             require_confirmation(f"delete these {len(doomed.objects)} objects?", yes=yes)
             with said_if_stopped(lambda: f"stopped; what is left of the segment goes by: {_again(doomed)}"):

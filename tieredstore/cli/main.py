@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from tieredstore.cli import copy, delete, dump, fetch, inspect, keys, ls, records, verify
+from tieredstore.cli import copy, delete, du, dump, fetch, gc, hold, inspect, keys, ls, records, rm, verify
 from tieredstore.cli.help import command_of, commands_below
 from tieredstore.cli.output import complain
 from tieredstore.cli.streams import StandardOutputFailed
@@ -95,8 +95,12 @@ app.command()(records.cat)
 app.command()(records.offsets)
 app.command()(dump.dump)
 app.command()(delete.delete)
+app.command()(rm.rm)
+app.command()(gc.gc)
+app.command()(du.du)
 app.command()(verify.verify)
 app.add_typer(keys.app, name="keys")
+app.add_typer(hold.app, name="hold")
 
 
 @app.command()

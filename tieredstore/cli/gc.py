@@ -1,0 +1,148 @@
+"""``tieredstore gc``: what copies and deletes left behind."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+import typer
+
+from tieredstore.cli.arguments import (
+    DryRun,
+    Json,
+    OnlyPartition,
+    OnlyTopic,
+    Parallel,
+    SettingsPath,
+    StoreUrl,
+    TopicId,
+    chosen_scope,
+)
+from tieredstore.cli.last_words import said_if_stopped
+from tieredstore.cli.opened import opened
+from tieredstore.cli.output import JsonValue, iso_utc, print_lines
+from tieredstore.cli.progress import counting
+from tieredstore.cli.steps import Report, Yes, is_dry, parse_duration_ms, say_what_stays, telling
+from tieredstore.errors import StoreError
+from tieredstore.model import human_bytes
+from tieredstore.ops.bucket import Bucket
+from tieredstore.ops.garbage import collect_garbage
+from tieredstore.ops.garbage_steps import Garbage, GarbageOutcome, GarbageStep
+from tieredstore.process.parallel import READERS
+
+_WORDS: Final = {
+    GarbageOutcome.YOUNG: "too young, or of a copy under way",
+    GarbageOutcome.REFERENCED: "got a manifest meanwhile",
+    GarbageOutcome.HELD: "under a legal hold",
+    GarbageOutcome.LEFT: "that only the store takes away, in its own time",
+    GarbageOutcome.GONE: "gone meanwhile, or written again",
+    GarbageOutcome.REFUSED: "that the store refuses to delete",
+}
+
+
+def gc(
+    settings: SettingsPath = None,
+    store: StoreUrl = None,
+    topic: OnlyTopic = None,
+    partition: OnlyPartition = None,
+    topic_id: TopicId = None,
+    min_age: Annotated[
+        str, typer.Option("--min-age", metavar="AGE", help="Only what is older, by the store's clock: 24h, 7d.")
+    ] = "24h",
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    report: Report = None,
+    parallel: Parallel = READERS,
+    as_json: Json = False,
+) -> None:
+    """Delete what broken copies and deletes left: objects without a manifest, and writes that never ended.
+
+    Without --yes it only says what would go. Whether there is a manifest is asked again right before each deletion;
+    what is under a legal hold stays, and so does all that is not a segment's. Stopped or killed, run it again.
+
+    Example: tieredstore gc -c store.properties --min-age 48h
+    """
+    is_dry_run = is_dry(yes=yes, dry_run=dry_run)
+    scope, min_age_ms = chosen_scope(topic, topic_id, partition), parse_duration_ms(min_age)
+    outcomes: Counter[GarbageOutcome] = Counter()
+    freed = 0
+    with opened(settings, store) as bucket, telling(as_json=as_json, report=report) as teller:
+        steps = collect_garbage(
+            bucket.store,
+            bucket.prefix,
+            scope,
+            min_age_ms=min_age_ms,
+            upload_max_age_ms=bucket.settings.upload_max_age_ms,
+            dry_run=is_dry_run,
+            parallel=parallel,
+        )
+        with (
+            said_if_stopped(lambda: f"stopped; {_sum_of(outcomes, freed, dry_run=is_dry_run)}; run again to go on"),
+            counting("checking" if is_dry_run else "collecting", "leftovers") as advance,
+        ):
+            for step in steps:
+                outcomes[step.outcome] += 1
+                if step.outcome is GarbageOutcome.DELETED:
+                    freed += step.garbage.size or 0
+                teller.tell(_row(step, bucket), _line(step, bucket, dry_run=is_dry_run))
+                advance()
+        stays = say_what_stays(bucket.store) if outcomes[GarbageOutcome.DELETED] else []
+        summary: dict[str, JsonValue] = {
+            **{outcome.value: outcomes[outcome] for outcome in GarbageOutcome},
+            "bytes": freed,
+            "dry_run": is_dry_run,
+            "stays": stays,
+        }
+        teller.tell({"summary": summary}, None)
+    if not as_json:
+        print_lines([_sum_of(outcomes, freed, dry_run=is_dry_run)])
+        rest = [f"{outcomes[outcome]} {words}" for outcome, words in _WORDS.items() if outcomes[outcome]]
+        print_lines([f"left alone: {'; '.join(rest)}"] if rest else [])
+        if is_dry_run and outcomes[GarbageOutcome.DELETED]:
+            print_lines(["nothing was deleted: --yes does it"])
+    if outcomes[GarbageOutcome.REFUSED]:
+        raise typer.Exit(StoreError.exit_code)
+
+
+def _sum_of(outcomes: Mapping[GarbageOutcome, int], freed: int, *, dry_run: bool) -> str:
+    verb = "would be deleted" if dry_run else "deleted"
+    return f"{outcomes.get(GarbageOutcome.DELETED, 0)} leftovers {verb} ({human_bytes(freed)} or more)"
+
+
+def _kind(garbage: Garbage) -> str:
+    return "unfinished write" if garbage.is_write else "without manifest"
+
+
+def _line(step: GarbageStep, bucket: Bucket, *, dry_run: bool) -> str | None:
+    """What is done, and what somebody should know of; what is simply too young is only counted."""
+    if step.outcome is GarbageOutcome.YOUNG and step.reason is None:
+        return None
+    garbage = step.garbage
+    verb = (
+        f"would be {step.outcome.value}" if dry_run and step.outcome is GarbageOutcome.DELETED else step.outcome.value
+    )
+    size = "size not known" if garbage.size is None else human_bytes(garbage.size)
+    since = iso_utc(garbage.modified_ms) or "?"
+    reason = "" if step.reason is None else f": {step.reason}"
+    return f"{verb}  {_kind(garbage)}  {_shown(garbage, bucket)}  ({size}, {since}){reason}"
+
+
+def _shown(garbage: Garbage, bucket: Bucket) -> str:
+    return bucket.shown(garbage.name) if garbage.is_write else garbage.name
+
+
+def _row(step: GarbageStep, bucket: Bucket) -> dict[str, JsonValue]:
+    garbage = step.garbage
+    return {
+        "outcome": step.outcome.value,
+        "kind": "unfinished_write" if garbage.is_write else "no_manifest",
+        "name": _shown(garbage, bucket),
+        "topic": garbage.partition.topic,
+        "topic_id": str(garbage.partition.topic_id),
+        "partition": garbage.partition.partition,
+        "size": garbage.size,
+        "modified_ms": garbage.modified_ms,
+        "modified": iso_utc(garbage.modified_ms),
+        "reason": step.reason,
+    }

@@ -1,0 +1,88 @@
+"""What a command that changes a bucket tells of its steps: lines for a person or JSON, and a report that is kept."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Generator, Mapping
+from pathlib import Path
+from typing import Annotated, Final, TextIO, TypeAlias
+
+import typer
+
+from tieredstore.backends.base import ObjectStore
+from tieredstore.cli.output import JsonValue, complain, print_json_line, print_lines
+from tieredstore.cli.streams import OutputFailed
+from tieredstore.errors import ConfigError
+
+Yes: TypeAlias = Annotated[bool, typer.Option("--yes", help="Do it. Without it nothing is deleted.")]
+Report: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--report", metavar="FILE", help="Keep what --json would print in FILE too, behind what is there."),
+]
+
+_DURATION: Final = re.compile(r"(\d{1,9})(s|m|h|d)")
+_UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class Teller:
+    """Tells one step after the other."""
+
+    def __init__(self, *, as_json: bool, report: TextIO | None) -> None:
+        self._as_json = as_json
+        self._report = report
+
+    def tell(self, row: Mapping[str, JsonValue], line: str | None) -> None:
+        """``row`` for scripts and the report; ``line`` for a person, if there is anything to say."""
+        if self._report is not None:
+            with _writing(self._report.name):
+                self._report.write(json.dumps(row) + "\n")
+                self._report.flush()
+        if self._as_json:
+            print_json_line(row)
+        elif line is not None:
+            print_lines([line])
+
+
+@contextlib.contextmanager
+def telling(*, as_json: bool, report: Path | None) -> Generator[Teller]:
+    """A teller; OutputFailed where the report cannot be written, before anything more is done."""
+    if report is None:
+        yield Teller(as_json=as_json, report=None)
+        return
+    with _writing(str(report)):
+        file = report.open("a", encoding="utf-8")
+    with file:
+        yield Teller(as_json=as_json, report=file)
+
+
+def is_dry(*, yes: bool, dry_run: bool) -> bool:
+    """Whether nothing is to be done; ConfigError for who asks for both."""
+    if yes and dry_run:
+        raise ConfigError("--yes and --dry-run exclude each other")
+    return not yes
+
+
+def say_what_stays(store: ObjectStore) -> list[JsonValue]:
+    """What a deletion does not free, on stderr; the same for scripts."""
+    sentences = list(store.kept_after_delete())
+    for sentence in sentences:
+        complain(sentence)
+    return [*sentences]
+
+
+def parse_duration_ms(text: str) -> int:
+    """``30m``, ``24h``, ``7d``; ConfigError for what is none."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"{text!r:.80} is no duration: 90s, 30m, 24h and 7d are")
+    return int(match[1]) * _UNIT_MS[match[2]]
+
+
+@contextlib.contextmanager
+def _writing(name: str) -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputFailed(f"the report {name} cannot be written: {error.strerror}") from error

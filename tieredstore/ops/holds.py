@@ -1,0 +1,146 @@
+"""Legal holds: segments that no tool deletes, by topic or offsets, for whatever process and whoever runs it.
+
+A hold is an object of the bucket itself, ``<prefix>!tieredstore/holds/<name>.json``: who deletes looks there, again and
+again, on any machine. A hold that cannot be read holds everything.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Final, cast
+
+from tieredstore.backends.base import ObjectStore
+from tieredstore.errors import ConfigError, CorruptData, ObjectNotFound, PreconditionFailed
+from tieredstore.model import TopicIdPartition
+from tieredstore.process.forks import ForkSafeLock
+
+LOOK_AGAIN_S: Final = 10.0
+"""Seconds after which a tool that deletes looks for holds again."""
+
+_FOLDER: Final = "!tieredstore/holds/"
+_ENDING: Final = ".json"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_MOST_BYTES: Final = 1 << 16
+_FIELDS: Final[dict[str, type]] = {
+    "name": str,
+    "topic": str,
+    "partition": int,
+    "first_offset": int,
+    "last_offset": int,
+    "reason": str,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LegalHold:
+    """What may not be deleted: all topics, or one, or some of its partitions or offsets (both ends inclusive)."""
+
+    name: str
+    topic: str | None = None
+    partition: int | None = None
+    first_offset: int | None = None
+    last_offset: int | None = None
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ConfigError(
+                f"{self.name!r:.120} cannot name a hold: letters, digits, dots, dashes and underscores can"
+            )
+        if self.topic is None and (self.partition, self.first_offset, self.last_offset) != (None, None, None):
+            raise ConfigError("a partition and offsets narrow a topic: name it too")
+        first, last = self.first_offset or 0, self.last_offset
+        if first < 0 or (last is not None and last < first):
+            raise ConfigError(f"the offsets {first} to {last} are none")
+
+    def covers(self, where: TopicIdPartition, first: int, last: int | None) -> bool:
+        """Whether something of ``first`` to ``last`` is held; None is an end that is not known."""
+        return (
+            (self.topic is None or self.topic == where.topic)
+            and (self.partition is None or self.partition == where.partition)
+            and (self.last_offset is None or first <= self.last_offset)
+            and (self.first_offset is None or last is None or last >= self.first_offset)
+        )
+
+
+def place_hold(store: ObjectStore, prefix: str, hold: LegalHold) -> None:
+    """From now on what ``hold`` covers stays; PreconditionFailed if there is one of its name."""
+    text = json.dumps(asdict(hold), indent=1) + "\n"
+    try:
+        store.put(_key(prefix, hold.name), text.encode(), if_absent=True)
+    except PreconditionFailed as error:
+        raise PreconditionFailed(
+            f"there is a hold {hold.name!r} already; release it, or choose another name"
+        ) from error
+
+
+def release_hold(store: ObjectStore, prefix: str, name: str) -> None:
+    """The hold is there no more; ObjectNotFound if it was not. A damaged one can be released too."""
+    LegalHold(name)
+    key = _key(prefix, name)
+    store.head(key)
+    store.delete([key])
+
+
+def list_holds(store: ObjectStore, prefix: str) -> Iterator[LegalHold]:
+    """All holds, by name; CorruptData for one that cannot be read."""
+    for info in store.list(f"{prefix}{_FOLDER}"):
+        if info.key.endswith(_ENDING):
+            try:
+                raw = store.get_small(info.key, _MOST_BYTES)
+            except ObjectNotFound:
+                continue  # released meanwhile
+            yield _parsed(info.key.removeprefix(f"{prefix}{_FOLDER}").removesuffix(_ENDING), raw)
+
+
+class Holds:
+    """The holds of a bucket for a tool that deletes, read again when they are ``LOOK_AGAIN_S`` old. Thread-safe."""
+
+    def __init__(self, store: ObjectStore, prefix: str, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._prefix = prefix
+        self._monotonic = monotonic
+        self._lock = ForkSafeLock()
+        self._holds: tuple[LegalHold, ...] = ()
+        self._read_at_s = -float("inf")
+
+    def on(self, where: TopicIdPartition, first: int, last: int | None) -> LegalHold | None:
+        """The hold that keeps these offsets, if there is one; CorruptData if a hold cannot be read."""
+        with self._lock:
+            now_s = self._monotonic()
+            if now_s - self._read_at_s >= LOOK_AGAIN_S:
+                self._holds = tuple(list_holds(self._store, self._prefix))
+                self._read_at_s = now_s
+            holds = self._holds
+        return next((hold for hold in holds if hold.covers(where, first, last)), None)
+
+
+def _key(prefix: str, name: str) -> str:
+    return f"{prefix}{_FOLDER}{name}{_ENDING}"
+
+
+def _parsed(name: str, raw: bytes | None) -> LegalHold:
+    try:
+        return _hold_of(name, json.loads(raw or b""))
+    except (ValueError, TypeError, KeyError, RecursionError, ConfigError) as error:
+        raise CorruptData(
+            f"the legal hold {name!r:.120} cannot be read, so nothing is deleted: mend it, or release it by "
+            f"`tieredstore hold release` ({error})"
+        ) from error
+
+
+def _hold_of(name: str, document: object) -> LegalHold:
+    """ValueError, TypeError, KeyError or ConfigError for what is none, or is of another name."""
+    if not isinstance(document, dict):
+        raise TypeError("it is no object of JSON")
+    fields = cast("dict[str, object]", document)
+    if fields.keys() != _FIELDS.keys() or fields["name"] != name:
+        raise ValueError("its fields are not those of a hold of this name")
+    for field, value in fields.items():
+        if value is not None and type(value) is not _FIELDS[field]:
+            raise ValueError(f"{field} is {value!r:.80}")
+    return LegalHold(**cast("dict[str, Any]", fields))

@@ -1,0 +1,149 @@
+"""Segments out of a store: a topic, a partition, or what lies before an offset or a time; whole segments only."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from tieredstore.backends.base import ObjectStore
+from tieredstore.catalog.listing import Scope, SegmentObjects
+from tieredstore.catalog.stored import StoredSegment
+from tieredstore.errors import CorruptData, StoreError
+from tieredstore.format.keys import parse_key
+from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
+from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.ops.deletion import delete_objects
+from tieredstore.ops.holds import Holds
+from tieredstore.ops.listing import ListedSegment, load_stream
+from tieredstore.process.parallel import READERS, in_parallel
+from tieredstore.process.thread_pool import ThreadPool
+
+
+class RemovalOutcome(enum.StrEnum):
+    """What became of one segment."""
+
+    REMOVED = "removed"
+    """It is gone; in a dry run it would be."""
+
+    LEFTOVER = "leftover"
+    """It has no manifest, as a copy under way: the garbage collection takes it when it is old."""
+
+    UNKNOWN = "unknown"
+    """Where it ends is not known, since its manifest is damaged or does not say it: left alone."""
+
+    HELD = "held"
+    """It is under a legal hold: left alone."""
+
+    REFUSED = "refused"
+    """The store refuses to delete it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalStep:
+    """One segment that was to go."""
+
+    segment: ListedSegment
+    outcome: RemovalOutcome
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What is to go of each partition: segments that end before ``offset``, or whose records are all older than
+    ``time_ms``. As Kafka's retention does, it takes the oldest ones up to the first that is not: it makes no holes."""
+
+    offset: int | None = None
+    time_ms: int | None = None
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether nothing bounds it."""
+        return self.offset is None and self.time_ms is None
+
+    def has(self, segment: StoredSegment) -> bool | None:
+        """Whether the segment lies before; None where its manifest does not say it."""
+        end, newest_ms = segment.metadata.end_offset, segment.metadata.max_timestamp_ms
+        if (self.offset is not None and end < 0) or (self.time_ms is not None and newest_ms < 0):
+            return None
+        return (self.offset is None or end < self.offset) and (self.time_ms is None or newest_ms < self.time_ms)
+
+
+def remove_segments(
+    store: ObjectStore,
+    prefix: str,
+    listed: Iterable[SegmentObjects],
+    before: Before,
+    *,
+    rules: ManifestRules = DEFAULT_RULES,
+    dry_run: bool = True,
+    parallel: int = READERS,
+) -> Iterator[RemovalStep]:
+    """Delete the listed segments that lie ``before``, manifest first, one step each; nothing with ``dry_run``.
+
+    What is not before has no step. Neither the listing nor manifests are held, and legal holds are looked for again and
+    again. Stopped or killed anywhere, no half of a segment is visible, and a second run goes on; what had lost its
+    manifest is a leftover then. What the store refuses is a step; its other errors end the run.
+    """
+    holds = Holds(store, prefix)
+
+    def remove(planned: RemovalStep) -> RemovalStep:
+        if planned.outcome is not RemovalOutcome.REMOVED:
+            return planned
+        segment = planned.segment
+        end = segment.loaded.metadata.end_offset if isinstance(segment.loaded, StoredSegment) else -1
+        hold = holds.on(segment.partition, segment.objects.start_offset, None if end < 0 else end)
+        if hold is not None:
+            return RemovalStep(segment, RemovalOutcome.HELD, f"legal hold {hold.name!r}")
+        try:
+            if not dry_run:
+                delete_objects(store, segment.objects)
+        except StoreError as error:
+            if error.retryable:
+                raise
+            return RemovalStep(segment, RemovalOutcome.REFUSED, str(error))
+        return planned
+
+    planned = plan_removal(load_stream(store, listed, rules=rules, parallel=parallel), before)
+    with ThreadPool(parallel, "tieredstore-rm") as pool:
+        yield from in_parallel(pool, remove, planned, at_once=4 * parallel)
+
+
+def topic_ids(store: ObjectStore, prefix: str, topic: str) -> list[Uuid]:
+    """The ids under which a store has segments of the topic: several if it was created again.
+
+    A short listing for each of these, and for each topic whose name begins like it.
+    """
+    ids: list[Uuid] = []
+    start = Scope(topic).listing_prefix(prefix)
+    position: str | None = None
+    while (info := next(iter(store.list(start, position)), None)) is not None:
+        key = parse_key(prefix, info.key)
+        if key is not None and key.segment_id.topic_id_partition.topic == topic:
+            ids.append(key.segment_id.topic_id_partition.topic_id)
+        # Behind all that begins with this folder: the character after a slash is a zero.
+        folder = f"{prefix}{info.key.removeprefix(prefix).partition('/')[0]}"
+        position = f"{folder}0" if len(folder) < len(info.key) else info.key
+    return list(dict.fromkeys(ids))
+
+
+def plan_removal(listed: Iterable[ListedSegment], before: Before) -> Iterator[RemovalStep]:
+    """What is to become of the segments, which come in the order of a listing, before holds are looked at."""
+    ended: TopicIdPartition | None = None
+    for segment in listed:
+        if segment.partition == ended:
+            continue
+        if segment.loaded is None:
+            yield RemovalStep(segment, RemovalOutcome.LEFTOVER)
+        elif before.is_everything:
+            yield RemovalStep(segment, RemovalOutcome.REMOVED)
+        elif isinstance(segment.loaded, CorruptData):
+            ended = segment.partition
+            yield RemovalStep(segment, RemovalOutcome.UNKNOWN, str(segment.loaded))
+        elif (lies_before := before.has(segment.loaded)) is None:
+            ended = segment.partition
+            yield RemovalStep(segment, RemovalOutcome.UNKNOWN, "its manifest does not tell where it ends")
+        elif lies_before:
+            yield RemovalStep(segment, RemovalOutcome.REMOVED)
+        else:
+            ended = segment.partition

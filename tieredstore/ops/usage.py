@@ -1,0 +1,91 @@
+"""What lies in a store: by topic, by partition, or by the day of the newest record."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import Final
+
+from tieredstore.catalog.stored import StoredSegment
+from tieredstore.format.keys import Suffix
+from tieredstore.model import Uuid
+from tieredstore.ops.listing import ListedSegment
+
+_DAY_MS: Final = 86_400_000
+_EPOCH: Final = date(1970, 1, 1)
+_LAST_DAY: Final = (date.max - _EPOCH).days
+
+
+class UsageBy(enum.StrEnum):
+    """What one sum is of."""
+
+    TOPIC = "topic"
+    PARTITION = "partition"
+    DAY = "day"
+
+
+@dataclass(frozen=True, slots=True)
+class UsageKey:
+    """What one sum is of; None is what was not asked for, and a ``day`` that is not known."""
+
+    topic: str | None = None
+    topic_id: Uuid | None = None
+    partition: int | None = None
+    day: date | None = None
+
+
+@dataclass(slots=True)
+class Usage:
+    """Sums. ``size`` is that of logs before compression, of those segments whose manifests were read, and
+    ``sized_stored`` what these take; ``leftovers`` are segments without a manifest, which are not in ``segments``."""
+
+    segments: int = 0
+    leftovers: int = 0
+    objects: int = 0
+    stored_size: int = 0
+    size: int = 0
+    sized_stored: int = 0
+
+    def add(self, segment: ListedSegment) -> None:
+        """Count one more."""
+        self.objects += len(segment.objects.objects)
+        self.stored_size += segment.objects.stored_size
+        if segment.objects.find(Suffix.MANIFEST) is None:
+            self.leftovers += 1
+        else:
+            self.segments += 1
+        if isinstance(segment.loaded, StoredSegment):
+            self.size += segment.loaded.metadata.segment_size_in_bytes
+            self.sized_stored += segment.objects.stored_size
+
+    def merge(self, other: Usage) -> None:
+        """Add another sum."""
+        self.segments += other.segments
+        self.leftovers += other.leftovers
+        self.objects += other.objects
+        self.stored_size += other.stored_size
+        self.size += other.size
+        self.sized_stored += other.sized_stored
+
+
+def usage_of(listed: Iterable[ListedSegment], by: UsageBy) -> Mapping[UsageKey, Usage]:
+    """Sums of a listing; only they are held."""
+    sums: dict[UsageKey, Usage] = {}
+    for segment in listed:
+        sums.setdefault(_key(segment, by), Usage()).add(segment)
+    return sums
+
+
+def _key(segment: ListedSegment, by: UsageBy) -> UsageKey:
+    if by is UsageBy.DAY:
+        return UsageKey(day=_day(segment.max_timestamp_ms))
+    where = segment.partition
+    return UsageKey(where.topic, where.topic_id, where.partition if by is UsageBy.PARTITION else None)
+
+
+def _day(timestamp_ms: int | None) -> date | None:
+    days = None if timestamp_ms is None else timestamp_ms // _DAY_MS
+    # A record may claim any time at all.
+    return None if days is None or days > _LAST_DAY else _EPOCH + timedelta(days=days)
