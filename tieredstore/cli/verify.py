@@ -172,6 +172,8 @@ class Report:
 
     def tell(self, finding: Finding) -> None:
         """One more finding."""
+        from tieredstore.ops.verification import finding_row  # noqa: PLC0415
+
         self.kinds[finding.kind] += 1
         if self.as_json:
             print_json_line(finding_row(finding))
@@ -219,25 +221,3 @@ class Report:
         print_lines([self.sentence()])
         for kind in (kind for kind in FindingKind if kind in self.kinds):
             print_lines([f"  {kind.value} ({self.kinds[kind]}): {kind.facts.meaning}", f"    do: {kind.facts.advice}"])
-
-
-def finding_row(finding: Finding) -> dict[str, JsonValue]:
-    """A finding as JSON."""
-    extent = finding.byte_range
-    return {
-        "severity": finding.severity.value,
-        "kind": finding.kind.value,
-        "topic": finding.partition.topic,
-        "topic_id": str(finding.partition.topic_id),
-        "partition": finding.partition.partition,
-        "base_offset": finding.start_offset,
-        "segment_id": None if finding.segment_id is None else str(finding.segment_id),
-        "object": finding.object_key,
-        "first_byte": None if extent is None else extent.start,
-        "stop_byte": None if extent is None else extent.stop,
-        "first_offset": None if finding.offsets is None else finding.offsets[0],
-        "last_offset": None if finding.offsets is None else finding.offsets[1],
-        "detail": finding.detail,
-        "meaning": finding.meaning,
-        "advice": finding.advice,
-    }

@@ -10,8 +10,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tieredstore.spark.source.udf import decode_batches, decode_segments
+    from tieredstore.spark.verification import verify
 
-__all__ = ["TieredStoreDataSource", "decode_batches", "decode_segments", "register"]
+__all__ = ["TieredStoreDataSource", "decode_batches", "decode_segments", "register", "verify"]
 
 
 def register(spark: SparkSession) -> None:
@@ -33,4 +34,8 @@ def __getattr__(name: str) -> Any:
         from tieredstore.spark.source import udf  # noqa: PLC0415
 
         return getattr(udf, name)
+    if name == "verify":
+        from tieredstore.spark import verification  # noqa: PLC0415
+
+        return verification.verify
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

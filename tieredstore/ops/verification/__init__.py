@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from tieredstore.ops.verification.findings import Finding, FindingKind, KindFacts, Severity
+from tieredstore.ops.verification.parts import VerifyPart, plan_parts, verify_part
+from tieredstore.ops.verification.rows import ROW_COLUMNS, finding_row
 from tieredstore.ops.verification.selection import Sample, Selection
 from tieredstore.ops.verification.state import VerifyState
 from tieredstore.ops.verification.subject import Level
 from tieredstore.ops.verification.verification import CheckedSegment, verify
 
 __all__ = [
+    "ROW_COLUMNS",
     "CheckedSegment",
     "Finding",
     "FindingKind",
@@ -17,6 +20,10 @@ __all__ = [
     "Sample",
     "Selection",
     "Severity",
+    "VerifyPart",
     "VerifyState",
+    "finding_row",
+    "plan_parts",
     "verify",
+    "verify_part",
 ]

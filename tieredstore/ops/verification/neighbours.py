@@ -44,8 +44,13 @@ class Neighbours:
         known = self._topic_ids.setdefault(where.topic, where.topic_id)
         if known != where.topic_id:
             self._topic_ids[where.topic] = where.topic_id  # each id is told of once
-            detail = f"topic {where.topic} has segments under the ids {known} and {where.topic_id}"
-            yield Finding(FindingKind.RECREATED_TOPIC, where, detail)
+            yield recreated_topic(where, known)
+
+
+def recreated_topic(where: TopicIdPartition, known: Uuid) -> Finding:
+    """That there is a topic of the same name under another id."""
+    detail = f"topic {where.topic} has segments under the ids {known} and {where.topic_id}"
+    return Finding(FindingKind.RECREATED_TOPIC, where, detail)
 
 
 class _LogSoFar:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Generator
+import itertools
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +16,7 @@ from tieredstore.ops.verification.findings import Finding
 from tieredstore.ops.verification.neighbours import Neighbours
 from tieredstore.ops.verification.segment_check import SegmentCheck, SegmentResult
 from tieredstore.ops.verification.selection import Selection
-from tieredstore.ops.verification.subject import Level, SoundSegment
+from tieredstore.ops.verification.subject import Level, SoundSegment, Subject
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 
@@ -46,10 +47,16 @@ class CheckedSegment:
 
 
 def verify(
-    bucket: Bucket, scope: Scope = _ALL, selection: Selection = _AT_LISTING, *, parallel: int | None = None
+    bucket: Bucket,
+    scope: Scope = _ALL,
+    selection: Selection = _AT_LISTING,
+    *,
+    parallel: int | None = None,
+    stop_offset: int | None = None,
 ) -> Generator[CheckedSegment]:
     """Check the segments in scope, in key order; the ``selection`` says which, and how deep.
 
+    Of one partition those that begin before ``stop_offset``, if it is given.
     Neither the listing nor manifests are held. Reads alone; below level listing it needs the private keys, and goes
     past all caches. Errors of the store end the run; with a state it goes on from there.
     """
@@ -62,7 +69,7 @@ def verify(
         results = in_parallel(
             pool,
             check.check,
-            selection.subjects(listed, bucket.prefix, bucket.shown),
+            _before(selection.subjects(listed, bucket.prefix, bucket.shown), stop_offset),
             at_once=4 * count,
             weigh=lambda subject: manifest_size(subject.objects),
             max_weight=MAX_MANIFESTS_IN_FLIGHT,
@@ -74,6 +81,12 @@ def verify(
             # Once it was taken: what was found of a segment must not be lost with the process.
             if selection.state is not None:
                 _note(selection.state, result)
+
+
+def _before(subjects: Iterator[Subject], stop_offset: int | None) -> Iterator[Subject]:
+    if stop_offset is None:
+        return subjects
+    return itertools.takewhile(lambda subject: subject.objects.start_offset < stop_offset, subjects)
 
 
 def _with_neighbours(neighbours: Neighbours, result: SegmentResult) -> CheckedSegment:

@@ -66,7 +66,7 @@ def decode_segments(
             f"decode_segments needs a binary column {CONTENT}, a text column {PATH}, or the columns "
             f"{', '.join(PARTS)}; there are {', '.join(df.columns)}"
         )
-    source = _store_source(settings)
+    source = store_source(settings)
     source.load()  # what is wrong with it is better said here than by a task
     reading = ReadSettings(columns=shape.decoder_columns, isolation=isolation or "read_committed")
     return df.mapInArrow(_segment_task(source, shape.columns, reading, by_path), shape.schema)
@@ -131,7 +131,8 @@ def _has(schema: StructType, name: str, kind: object) -> bool:
     return name in schema.names and schema[name].dataType == kind
 
 
-def _store_source(settings: StoreSource | Mapping[str, str] | str | None) -> StoreSource:
+def store_source(settings: StoreSource | Mapping[str, str] | str | None) -> StoreSource:
+    """Where the settings come from; ConfigError without any."""
     match settings:
         case None:
             raise ConfigError("segments of a store need its settings: a file's name, or properties")

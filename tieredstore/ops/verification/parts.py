@@ -1,0 +1,103 @@
+"""A verification in parts, for several processes: each partition's neighbours by one, its segments by many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.catalog.listing import Scope, SegmentObjects
+from tieredstore.format.keys import main_path
+from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.ops.verification.findings import Finding, FindingKind
+from tieredstore.ops.verification.neighbours import recreated_topic
+from tieredstore.ops.verification.selection import Selection
+from tieredstore.ops.verification.subject import Level
+from tieredstore.ops.verification.verification import verify
+
+if TYPE_CHECKING:
+    from tieredstore.ops.bucket import Bucket
+
+_BETWEEN: Final = frozenset(
+    {
+        FindingKind.GAP,
+        FindingKind.OVERLAP,
+        FindingKind.COPIED_TWICE,
+        FindingKind.LEFT_BEHIND,
+        FindingKind.LEFT_BEHIND_COVERED,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyPart:
+    """Segments of one partition that begin at ``first_offset`` or later and before ``stop_offset`` (None: to the end).
+
+    ``is_between``: how all of the partition's segments follow each other, by their manifests, and nothing of one by
+    itself. ``known`` is what the plan has found already.
+    """
+
+    partition: TopicIdPartition
+    first_offset: int = 0
+    stop_offset: int | None = None
+    is_between: bool = False
+    known: tuple[Finding, ...] = ()
+
+
+def verify_part(
+    bucket: Bucket, part: VerifyPart, selection: Selection, *, parallel: int | None = None
+) -> Iterator[Finding]:
+    """What is found in a part, but for what its plan knows."""
+    where = part.partition
+    scope = Scope(where.topic, where.topic_id, where.partition, first_offset=part.first_offset)
+    if part.is_between:
+        selection = Selection(Level.LISTING, since_ms=selection.since_ms)
+    for checked in verify(bucket, scope, selection, parallel=parallel, stop_offset=part.stop_offset):
+        # Of keys in other digits the plan has told: offsets do not lead to them.
+        yield from (
+            finding
+            for finding in checked.findings
+            if finding.kind is not FindingKind.FOREIGN_DIGITS and (finding.kind in _BETWEEN) == part.is_between
+        )
+
+
+def plan_parts(listed: Iterable[SegmentObjects], most_segments: int) -> Iterator[VerifyPart]:
+    """The parts of a listing: a part for each partition, and one for each ``most_segments`` of it or a few more.
+
+    The listing is not held. Parts are cut where a later offset begins, so that each segment is of one of them.
+    """
+    topic_ids: dict[str, Uuid] = {}
+    partition: TopicIdPartition | None = None
+    first = last = count = 0
+    for objects in listed:
+        where, start = objects.segment_id.topic_id_partition, objects.start_offset
+        if where != partition:
+            if partition is not None:
+                yield VerifyPart(partition, first)
+            yield VerifyPart(where, is_between=True, known=tuple(_recreated(topic_ids, where)))
+            partition, first, last, count = where, 0, start, 0
+        elif count >= most_segments and start > last:
+            yield VerifyPart(where, first, start)
+            first, count = start, 0
+        if objects.main_path != main_path(objects.segment_id, start):
+            yield VerifyPart(where, stop_offset=0, known=(_foreign(objects),))
+        last, count = max(last, start), count + 1
+    if partition is not None:
+        yield VerifyPart(partition, first)
+
+
+def _recreated(topic_ids: dict[str, Uuid], where: TopicIdPartition) -> Iterator[Finding]:
+    known = topic_ids.get(where.topic, where.topic_id)
+    topic_ids[where.topic] = where.topic_id
+    if known != where.topic_id:
+        yield recreated_topic(where, known)
+
+
+def _foreign(objects: SegmentObjects) -> Finding:
+    return Finding(
+        FindingKind.FOREIGN_DIGITS,
+        objects.segment_id.topic_id_partition,
+        "the offset is not written in ASCII digits",
+        objects.start_offset,
+        objects.segment_id.id,
+    )

@@ -1,0 +1,121 @@
+"""Verification of a large bucket as a Spark job: a DataFrame of findings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, Literal, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType
+
+from tieredstore.catalog.listing import Scope, list_in_scope
+from tieredstore.errors import ConfigError
+from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.ops.bucket import open_bucket
+from tieredstore.ops.verification import (
+    ROW_COLUMNS,
+    Level,
+    Sample,
+    Selection,
+    VerifyPart,
+    finding_row,
+    plan_parts,
+    verify_part,
+)
+from tieredstore.spark.source.sentences import each_in_one_sentence, one_sentence
+from tieredstore.spark.source.store_source import StoreSource
+from tieredstore.spark.source.udf import store_source
+
+# What its type stubs say of Arrow's functions is partial.
+_arrow: Final[Any] = pa
+
+_MOST_TASKS: Final = 10_000
+_Batches: TypeAlias = Iterator[pa.RecordBatch]
+
+_PARTS: Final = StructType(
+    [
+        StructField("topic", StringType()),
+        StructField("topic_id", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("first_offset", LongType()),
+        StructField("stop_offset", LongType()),
+        StructField("is_between", BooleanType()),
+        StructField("known", StringType()),
+    ]
+)
+_FINDINGS: Final = StructType(
+    [StructField(name, StringType() if kind is str else LongType()) for name, kind in ROW_COLUMNS.items()]
+)
+
+
+def verify(
+    spark: SparkSession,
+    settings: StoreSource | Mapping[str, str] | str,
+    *,
+    level: Literal["listing", "index", "data"] = "listing",
+    topic: str | None = None,
+    topic_id: str | None = None,
+    partition: int | None = None,
+    sample_percent: float | None = None,
+    seed: str = "",
+    since_ms: int | None = None,
+    segments_per_task: int = 200,
+    parallel: int = 2,
+) -> DataFrame:
+    """What ``tieredstore verify`` finds, a row for each finding, in no order; no row for what is sound.
+
+    ``settings`` name the store: a settings file or properties, as ``decode_segments`` takes them; tasks read the file
+    themselves. The listing is taken here, once, when this is called; manifests, indexes and logs are read by the tasks
+    each time that the DataFrame is computed: write it somewhere, or cache it. A task looks into about
+    ``segments_per_task`` segments of one partition, ``parallel`` at once; one more for each partition looks at how its
+    segments follow each other. A task fails where the store does; a segment that is damaged is a row.
+    """
+    source = store_source(settings)
+    if segments_per_task < 1 or parallel < 1:
+        raise ConfigError("segments_per_task and parallel must be 1 at least")
+    sample = None if sample_percent is None else Sample(sample_percent / 100, seed)
+    selection = Selection(Level(level), sample, since_ms)
+    scope = Scope(topic, None if topic_id is None else Uuid.parse(topic_id), partition)
+    with one_sentence(), open_bucket(source.load()) as bucket:
+        parts = list(plan_parts(list_in_scope(bucket.store, bucket.prefix, scope), segments_per_task))
+    rows = [_row_of(part) for part in parts]
+    tasks: Any = spark.createDataFrame(rows, _PARTS)
+    if rows:
+        tasks = tasks.repartition(min(len(rows), _MOST_TASKS))
+    findings: DataFrame = tasks.mapInArrow(_task(source, selection, parallel), _FINDINGS)
+    return findings
+
+
+def _row_of(part: VerifyPart) -> tuple[Any, ...]:
+    where = part.partition
+    known = json.dumps([finding_row(finding) for finding in part.known])
+    ids = where.topic, str(where.topic_id), where.partition
+    return (*ids, part.first_offset, part.stop_offset, part.is_between, known)
+
+
+def _part_of(row: Mapping[str, Any]) -> VerifyPart:
+    where = TopicIdPartition(Uuid.parse(row["topic_id"]), row["topic"], row["partition"])
+    return VerifyPart(where, row["first_offset"], row["stop_offset"], row["is_between"])
+
+
+def _task(source: StoreSource, selection: Selection, parallel: int) -> Callable[[_Batches], _Batches]:
+    def run(batches: _Batches) -> _Batches:
+        return each_in_one_sentence(_verified(source, selection, parallel, batches))
+
+    return run
+
+
+def _verified(source: StoreSource, selection: Selection, parallel: int, batches: _Batches) -> _Batches:
+    schema = _arrow.schema(
+        [(name, _arrow.string() if kind is str else _arrow.int64()) for name, kind in ROW_COLUMNS.items()]
+    )
+    for row in (row for batch in batches for row in batch.to_pylist()):
+        rows = json.loads(row["known"])
+        # Opened for each part: between two of them a task may wait for long, and nothing is to be kept open then.
+        with open_bucket(source.load()) as bucket:
+            rows += [
+                finding_row(finding) for finding in verify_part(bucket, _part_of(row), selection, parallel=parallel)
+            ]
+        yield _arrow.RecordBatch.from_pylist(rows, schema=schema)
