@@ -142,6 +142,11 @@ class AzureService(Service):
         return batch_reply(parts)
 
 
+def numbers_of(request: Request) -> list[str]:
+    """The numbers of the requests of a batch."""
+    return [number for number, _ in _DELETED.findall(request.body.decode("latin-1"))]
+
+
 def sub_answer(number: str, status: int, code: str | None = None) -> str:
     """The answer to one request of a batch."""
     lines = [

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tieredstore.testing.faulty_server.answer_ways import but, header, instead
-from tieredstore.testing.faulty_server.azure import batch_reply, sub_answer
+from tieredstore.testing.faulty_server.azure import batch_reply, numbers_of, sub_answer
 from tieredstore.testing.faulty_server.document_ways import rewritten
 from tieredstore.testing.faulty_server.service import Cloud, Step
 from tieredstore.testing.faulty_server.way import Exchange, Must, Way
@@ -27,10 +27,16 @@ def _swapped(reply: Reply) -> Reply:
     return reply.changed(body=head + b"<Blobs>" + b"".join(reversed(entries)) + b"</Blobs>" + tail)
 
 
-def _batch(*statuses: int, numbers: tuple[int, ...] = (0, 1, 2)) -> Callable[[Exchange], Answer]:
-    """An answer to a batch of three, of which nothing was done."""
-    parts = [sub_answer(str(number), status, "no") for number, status in zip(numbers, statuses, strict=False)]
-    return lambda _: batch_reply(parts)
+def _batch(
+    first: int, others: int = 202, numbers: Callable[[list[str]], list[str]] = lambda asked: asked
+) -> Callable[[Exchange], Answer]:
+    """An answer of these statuses to a batch of which nothing was done; ``numbers`` says which deletions it names."""
+
+    def answer(exchange: Exchange) -> Answer:
+        named = numbers(numbers_of(exchange.request))
+        return batch_reply(sub_answer(number, others if at else first, "no") for at, number in enumerate(named))
+
+    return answer
 
 
 def _failed_without_words(exchange: Exchange) -> Answer:
@@ -111,18 +117,30 @@ OBJECT_WAYS: Final = (
     ),
 )
 ERROR_WAYS: Final = (
-    Way("fewer deletions than were asked for", _AZURE, _BULK, Must.REFUSED, _batch(202, 202)),
+    Way(
+        "fewer deletions than were asked for",
+        _AZURE,
+        _BULK,
+        Must.REFUSED,
+        _batch(202, numbers=lambda asked: asked[:-1]),
+    ),
     Way(
         "more deletions than were asked for",
         _AZURE,
         _BULK,
         Must.REFUSED,
-        _batch(202, 202, 202, 202, numbers=(0, 1, 2, 3)),
+        _batch(202, numbers=lambda asked: [*asked, str(len(asked))]),
     ),
-    Way("one deletion twice", _AZURE, _BULK, Must.REFUSED, _batch(202, 202, 202, numbers=(0, 0, 1))),
-    Way("deletions of statuses that are none", _AZURE, _BULK, Must.REFUSED, _batch(999, 999, 999)),
-    Way("a deletion that fails", _AZURE, _BULK, Must.UNAVAILABLE, _batch(500, 202, 202)),
-    Way("a deletion that is denied", _AZURE, _BULK, Must.DENIED, _batch(403, 403, 403)),
+    Way(
+        "one deletion twice",
+        _AZURE,
+        _BULK,
+        Must.REFUSED,
+        _batch(202, numbers=lambda asked: [asked[0], asked[0], *asked[1:-1]]),
+    ),
+    Way("deletions of statuses that are none", _AZURE, _BULK, Must.REFUSED, _batch(999, 999)),
+    Way("a deletion that fails", _AZURE, _BULK, Must.UNAVAILABLE, _batch(500)),
+    Way("a deletion that is denied", _AZURE, _BULK, Must.DENIED, _batch(403, 403)),
     Way("a batch of another type", _AZURE, _BULK, Must.REFUSED, header("Content-Type", "text/plain")),
     Way("a batch without a boundary", _AZURE, _BULK, Must.REFUSED, header("Content-Type", "multipart/mixed")),
     Way("an error without a code", _AZURE, (Step.LIST, Step.READ, Step.WRITE), Must.REFUSED, _failed_without_words),

@@ -66,7 +66,7 @@ def _reversed(page: Any) -> None:
 
 
 def _twice(page: Any) -> None:
-    page["items"].insert(0, page["items"][0])
+    page["items"][:0] = page["items"][:1]
 
 
 def _instead_of_items(value: object) -> Callable[[Exchange], Answer]:
