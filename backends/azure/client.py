@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Final
 
 import requests
@@ -13,6 +14,7 @@ from azure.storage.blob import BlobClient, ContainerClient
 from tieredstore.backends.azure.credentials import Transport, described, sdk_credential
 from tieredstore.backends.azure.errors import translated
 from tieredstore.backends.azure.options import AzureOptions, ConnectionString
+from tieredstore.backends.http.ranges import check_lengths
 from tieredstore.backends.http.session import (
     BoundedAdapter,
     HttpLimits,
@@ -67,12 +69,24 @@ def open_client(options: AzureOptions) -> AzureClient:
 
 def _transport(adapter: BoundedAdapter, options: AzureOptions) -> Transport:
     session = configured(requests.Session(), adapter, options.proxy)
+    if isinstance(adapter, StoreAdapter):
+        session.hooks["response"].append(_closed_unless_understood)
     # The SDK passes this on with every request, and would overrule the session's.
     module: Any = untyped_transport
     transport: Transport = module.RequestsTransport(
         session=session, connection_verify=certificates() if options.proxy else True
     )
     return transport
+
+
+def _closed_unless_understood(response: requests.Response, **_: object) -> None:
+    """The SDK calculates with these before anybody gets the answer, and leaves its connection open if it cannot."""
+    if response.status_code < HTTPStatus.MULTIPLE_CHOICES:
+        try:
+            check_lengths(response.headers)
+        except ValueError:
+            response.close()
+            raise
 
 
 def _container(options: AzureOptions, transport: Transport, login: Transport) -> ContainerClient:

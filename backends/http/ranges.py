@@ -65,6 +65,14 @@ def _answered_range(what: str, headers: Mapping[str, str]) -> tuple[int, int, in
     return int(match[1]), int(match[2]) + 1, int(match[3])
 
 
+def check_lengths(headers: Mapping[str, str]) -> None:
+    """ValueError if a length or range that an answer gives is none."""
+    for name, form in (("Content-Length", _LENGTH), ("Content-Range", _CONTENT_RANGE)):
+        value = _header(headers, name)
+        if value is not None and form.fullmatch(value) is None:
+            raise ValueError(f"{name} is {value!r:.80}")
+
+
 def _header(headers: Mapping[str, str], name: str) -> str | None:
     # botocore gives a plain dictionary of names in lower case, the others one that looks past case.
     return headers.get(name, headers.get(name.lower()))

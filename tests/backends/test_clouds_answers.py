@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.fault_proxy import wait_until
 from tests.support.faulty_stores import PART_SIZES, SERVICES, store_on
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.cloud.store import BUCKET_REMEMBERED_S
@@ -20,6 +22,7 @@ from tieredstore.process.retry import RetryPolicy
 from tieredstore.testing.faulty_server.server import FaultyServer
 from tieredstore.testing.faulty_server.service import Cloud, Step
 from tieredstore.testing.faulty_server.way import Exchange, Must, Way
+from tieredstore.testing.faulty_server.ways import WAYS
 from tieredstore.testing.faulty_server.wire import Reply
 
 
@@ -150,6 +153,25 @@ def test_a_rate_limit_of_googles_is_throttling() -> None:
         with pytest.raises(StoreThrottled, match="slow down"):
             store.head("key")
         assert server.steps() == [Step.HEAD] * 2
+
+
+@pytest.mark.parametrize("cloud", list(Cloud), ids=lambda cloud: cloud.value)
+@pytest.mark.parametrize(
+    "name", ["Content-Length: 5, 5", "Content-Length: five", "a range in words", "a range that is none"]
+)
+def test_an_answer_whose_lengths_cannot_be_understood_leaves_no_connection_open(cloud: Cloud, name: str) -> None:
+    (way,) = [way for way in WAYS if way.name == name]
+    with FaultyServer(SERVICES[cloud]()) as server:
+        server.service.objects.write("key", bytes(100), {})
+        server.lie(way)
+        gc.disable()  # which would close them, some time
+        try:
+            with closing(store_on(server)) as store, pytest.raises(StoreError) as caught:
+                store.get("key", 1, 50)
+            assert wait_until(lambda: server.open_connections == 0, 20)
+        finally:
+            gc.enable()
+    assert not caught.value.retryable
 
 
 @pytest.mark.parametrize(

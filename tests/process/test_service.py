@@ -8,7 +8,6 @@ import signal
 import socket
 import time
 import urllib.error
-import urllib.request
 
 import pytest
 
