@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 from hypothesis import settings
 
 from tests.support.examples import SOAK
@@ -13,6 +15,10 @@ pytest_plugins = [
     "tests.support.spark_session",
     "tests.support.toolchain",
 ]
+
+# A shell starts what runs in its background with interrupts ignored, and so would be the processes of the tests.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A busy machine is no failure; pytest's own time-out ends a test that hangs.
 settings.register_profile("tieredstore", deadline=None)

@@ -8,7 +8,17 @@ from contextlib import closing
 
 import pytest
 
-from tests.support.clouds import LARGE, Cloud, OnEveryCloud, Operation, count, fresh_cloud, plan, quick
+from tests.support.clouds import (
+    LARGE,
+    Cloud,
+    OnEveryCloud,
+    Operation,
+    count,
+    fresh_cloud,
+    plan,
+    quick,
+    until_answered,
+)
 from tests.support.fault_proxy import Answer, CutResponse, FaultProxy, Stall, Trickle, wait_until
 from tieredstore.backends.azure.options import AzureOptions
 from tieredstore.backends.base import ObjectStore
@@ -61,6 +71,10 @@ def test_there_are_connections_for_all_requests_that_a_reader_makes_at_once() ->
             assert options.from_settings(settings_of(cloud, **given)).concurrency == expected
 
 
+FAR_TOO_LONG_S = 40.0
+"""Longer than a call with a short time limit takes on any machine, and shorter than one without it does."""
+
+
 class TestLimits(OnEveryCloud):
     def test_each_operation_makes_the_requests_that_it_says(
         self, cloud: Cloud, proxy: FaultProxy, store: ObjectStore
@@ -93,25 +107,25 @@ class TestLimits(OnEveryCloud):
         direct.put("object", b"first")
         with closing(cloud.make(proxy.url, place, quick(timeout_s=0.5), read_timeout_s=0.5)) as store:
             if operation[0] == "single_write":
-                store.head("object")
-            plan(proxy, cloud, Stall(5), operation[0], times=None)
+                until_answered(lambda: store.head("object"))
+            plan(proxy, cloud, Stall(60), operation[0], times=None)
             started = time.monotonic()
             with pytest.raises(StoreUnavailable):
                 operation[1](store)
-            assert time.monotonic() - started < 4
+            assert time.monotonic() - started < FAR_TOO_LONG_S
 
     def test_a_server_that_answers_drop_by_drop_is_given_up_at_the_deadline(
         self, cloud: Cloud, proxy: FaultProxy, place: str, direct: ObjectStore
     ) -> None:
         direct.put("object", LARGE)
         with closing(cloud.make(proxy.url, place, quick(timeout_s=0.5))) as store:
-            store.head("object")
+            until_answered(lambda: store.head("object"))
             plan(proxy, cloud, Trickle(piece=100, seconds=0.05), "read", times=None)
             for read in (lambda: store.get("object"), lambda: store.get_into("object", 5, bytearray(len(LARGE) - 5))):
                 started = time.monotonic()
                 with pytest.raises(StoreUnavailable, match="deadline"):
                     read()
-                assert time.monotonic() - started < 3
+                assert time.monotonic() - started < FAR_TOO_LONG_S
 
     def test_one_try_ends_at_its_own_deadline(
         self, cloud: Cloud, proxy: FaultProxy, place: str, direct: ObjectStore
@@ -128,13 +142,13 @@ class TestLimits(OnEveryCloud):
     def test_an_upload_that_stands_still_is_given_up(
         self, cloud: Cloud, proxy: FaultProxy, place: str, direct: ObjectStore
     ) -> None:
-        with closing(cloud.make(proxy.url, place, quick(timeout_s=20), stall_timeout_s=1)) as store:
-            plan(proxy, cloud, Stall(4), "part", times=None)
+        with closing(cloud.make(proxy.url, place, quick(), stall_timeout_s=2)) as store:
+            plan(proxy, cloud, Stall(60), "part", times=None)
             started = time.monotonic()
             # Of parts that were sent side by side, the first may give up a moment before the upload as a whole does.
-            with pytest.raises(StoreUnavailable, match=r"progress for 1 s|[Tt]imed? ?out"):
+            with pytest.raises(StoreUnavailable, match=r"progress for 2 s|[Tt]imed? ?out"):
                 store.put("object", iter([cloud.large] * 2))
-            assert time.monotonic() - started < 10
+            assert time.monotonic() - started < FAR_TOO_LONG_S
         assert list(direct.list()) == []
         assert not [write for write in direct.abandoned_writes("object") if write.removable]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import select
 import socket
 import threading
 import time
@@ -13,6 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.registry import Collector
 
+from tests.support.fault_proxy import wait_until
 from tieredstore.process import endpoint as endpoint_module
 from tieredstore.process.endpoint import Endpoint
 from tieredstore.process.health import Health
@@ -25,9 +27,14 @@ def health() -> Health:
     return Health()
 
 
+@pytest.fixture(autouse=True)
+def time_for_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than a busy machine needs: only the tests of slow clients have less."""
+    monkeypatch.setattr(endpoint_module, "_REQUEST_S", 600.0)
+
+
 @pytest.fixture
-def endpoint(health: Health, monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
-    monkeypatch.setattr(endpoint_module, "_REQUEST_S", 1.0)
+def endpoint(health: Health) -> Iterator[Endpoint]:
     served = Endpoint("127.0.0.1", 0, health)
     yield served
     served.close()
@@ -37,7 +44,7 @@ def endpoint(health: Health, monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoi
 
 def answer(endpoint: Endpoint, request: bytes) -> bytes:
     """All that comes until the connection is closed."""
-    with socket.create_connection((endpoint.host, endpoint.port), timeout=20) as client:
+    with socket.create_connection((endpoint.host, endpoint.port), timeout=60) as client:
         client.sendall(request)
         received = b""
         while more := client.recv(65536):
@@ -67,20 +74,21 @@ def test_a_head_has_the_same_status_and_no_body(endpoint: Endpoint, health: Heal
 
 
 def test_a_request_in_pieces_is_answered(endpoint: Endpoint) -> None:
-    with socket.create_connection((endpoint.host, endpoint.port), timeout=20) as client:
+    with socket.create_connection((endpoint.host, endpoint.port), timeout=60) as client:
         for piece in (b"GET /hea", b"lthz HTTP/1.0\r", b"\nA: b\r\n", b"\r\n"):
             client.sendall(piece)
             time.sleep(0.02)
         assert client.recv(100).startswith(b"HTTP/1.0 200")
 
 
-def test_clients_that_say_nothing_or_too_much_are_dropped_and_others_answered(endpoint: Endpoint) -> None:
-    started = time.monotonic()
-    silent = [socket.create_connection((endpoint.host, endpoint.port), timeout=20) for _ in range(12)]
+def test_clients_that_say_nothing_or_too_much_are_dropped_and_others_answered(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint_module, "_REQUEST_S", 1.0)
+    silent = [socket.create_connection((endpoint.host, endpoint.port), timeout=60) for _ in range(12)]
     try:
         # More slow clients than threads: each has its second, and then the next ones come.
         assert get(endpoint, "/healthz")[0] == 200
-        assert time.monotonic() - started < 15
         assert [client.recv(1) for client in silent] == [b""] * 12
     finally:
         for client in silent:
@@ -90,36 +98,39 @@ def test_clients_that_say_nothing_or_too_much_are_dropped_and_others_answered(en
     assert get(endpoint, "/healthz")[0] == 200
 
 
-def test_a_client_that_trickles_has_no_more_time_than_others(endpoint: Endpoint) -> None:
-    with socket.create_connection((endpoint.host, endpoint.port), timeout=20) as client:
+def test_a_client_that_trickles_has_no_more_time_than_others(
+    endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint_module, "_REQUEST_S", 1.0)
+    with socket.create_connection((endpoint.host, endpoint.port), timeout=60) as client:
         started = time.monotonic()
         with contextlib.suppress(OSError):
-            while time.monotonic() - started < 15:
+            while time.monotonic() - started < 60:
                 client.sendall(b"G")
                 time.sleep(0.05)
-        assert time.monotonic() - started < 10
+        assert time.monotonic() - started < 40
 
 
 def test_more_connections_than_may_wait_are_closed_at_once_and_it_goes_on(endpoint: Endpoint) -> None:
-    crowd = [socket.create_connection((endpoint.host, endpoint.port), timeout=20) for _ in range(60)]
-    # Three are being answered, sixteen wait, and what is beyond that was not kept waiting.
-    closed = [client for client in crowd[30:] if client.recv(1) == b""]
-    assert len(closed) == 30
+    # No more than the system keeps for a server that is slow to accept them.
+    crowd = [socket.create_connection((endpoint.host, endpoint.port), timeout=60) for _ in range(30)]
+    # Three are being answered, sixteen wait, and what is beyond that is not kept waiting.
+    assert wait_until(lambda: len(select.select(crowd, (), (), 1)[0]) >= 30 - 3 - 16)
     for client in crowd:
         client.close()
-    until = time.monotonic() + 20
+    until = time.monotonic() + 60
     while not answer(endpoint, b"GET /healthz HTTP/1.0\r\n\r\n"):
         assert time.monotonic() < until
 
 
 def test_the_end_cuts_off_who_is_being_answered(health: Health) -> None:
     served = Endpoint("127.0.0.1", 0, health)
-    with socket.create_connection((served.host, served.port), timeout=20) as client:
+    with socket.create_connection((served.host, served.port), timeout=60) as client:
         client.sendall(b"GET /hea")
         time.sleep(0.3)
         started = time.monotonic()
         served.close()
-        assert time.monotonic() - started < 2
+        assert time.monotonic() - started < 40  # and not the ten minutes that the client has
         assert client.recv(1) == b""
 
 

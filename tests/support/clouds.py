@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
@@ -26,6 +27,7 @@ from tieredstore.backends.gcs.options import Anonymous, GcsOptions
 from tieredstore.backends.gcs.store import GcsObjectStore
 from tieredstore.backends.s3.options import MIN_PART_SIZE, AccessKeys, S3Options
 from tieredstore.backends.s3.store import S3ObjectStore
+from tieredstore.errors import StoreUnavailable
 from tieredstore.process.retry import RetryPolicy
 
 PART = 1 << 18
@@ -40,7 +42,7 @@ def no_wait(_: float) -> None:
 
 def quick(**changes: Any) -> RetryPolicy:
     """A policy that tries three times without waiting."""
-    settings: dict[str, Any] = {"attempts": ATTEMPTS, "timeout_s": 20.0, "sleep": no_wait}
+    settings: dict[str, Any] = {"attempts": ATTEMPTS, "timeout_s": 120.0, "sleep": no_wait}
     return RetryPolicy(**{**settings, **changes})
 
 
@@ -217,6 +219,18 @@ def fresh_cloud(name: str) -> Generator[Cloud]:
     else:
         with start_azurite() as azurite:
             yield azure_cloud(azurite)
+
+
+def until_answered(call: Callable[[], object]) -> None:
+    """Call as long as the store is out of reach: with a short deadline a first call may end while opening a client."""
+    end = time.monotonic() + 60
+    while True:
+        try:
+            call()
+        except StoreUnavailable:
+            assert time.monotonic() < end
+        else:
+            return
 
 
 def plan(proxy: FaultProxy, cloud: Cloud, fault: Fault, request: str, times: int | None = 1) -> None:

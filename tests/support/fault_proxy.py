@@ -299,7 +299,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 10.0) -> bool:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> bool:
     """Whether ``condition`` came to hold within the time."""
     end = time.monotonic() + timeout_s
     while not condition():

@@ -27,7 +27,7 @@ ATTEMPTS = 2
 AZURE_KEY = base64.b64encode(b"no secret").decode()
 
 
-def store_on(server: FaultyServer, *, timeout_s: float = 5.0, **options: Any) -> ObjectStore:
+def store_on(server: FaultyServer, *, timeout_s: float = 60.0, **options: Any) -> ObjectStore:
     """A store of the server's bucket that tries twice, without waiting between."""
     bucket, cloud = server.service.bucket, server.service.cloud
     retries = RetryPolicy(attempts=ATTEMPTS, timeout_s=timeout_s, sleep=lambda _: None)

@@ -57,7 +57,7 @@ class Running:
             return [line for line in self.lines if re.search(expression, line)]
 
         with self.came:
-            assert self.came.wait_for(lambda: len(matching()) >= times, 30), self.lines
+            assert self.came.wait_for(lambda: len(matching()) >= times, 120), self.lines
         return matching()[0]
 
     def port(self) -> int:
@@ -73,8 +73,8 @@ class Running:
         self.process.stdin.flush()
 
     def code(self) -> int:
-        ended = self.process.wait(30)
-        self.reader.join(30)
+        ended = self.process.wait(120)
+        self.reader.join(120)
         return ended
 
 
@@ -104,7 +104,7 @@ def running(code: str) -> Generator[Running, None, None]:
 def fetched(port: int, path: str, **headers: str) -> tuple[int, str]:
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

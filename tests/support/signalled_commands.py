@@ -24,7 +24,7 @@ from tieredstore.testing.faulty_server.way import Exchange, Must, Way
 from tieredstore.testing.faulty_server.wire import Answer, Pause, Piece
 from tieredstore.testing.segments import build_segment
 
-SOON_S: Final = 10.0
+SOON_S: Final = 60.0
 """A command has three seconds; a machine that does much else gives it less than all of them."""
 
 _DRIP_S = 0.2
@@ -114,7 +114,7 @@ def write_cloud_settings(folder: Path, server: FaultyServer, *, active_key: str 
     return path
 
 
-def wait_for(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
+def wait_for(condition: Callable[[], bool], timeout_s: float = 120.0) -> None:
     """Until the condition holds; it fails the test if it does not come to."""
     deadline = time.monotonic() + timeout_s
     while not condition():
