@@ -20,7 +20,7 @@ from urllib.parse import SplitResult, quote
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.contract.urls import split_url
-from tieredstore.config.installed import installed_store
+from tieredstore.config.installed import STORES, installed_class
 from tieredstore.config.loading import settings_from
 from tieredstore.config.properties import own_properties, read_properties
 from tieredstore.config.settings import Settings
@@ -126,7 +126,7 @@ def store_from_settings(settings: Settings) -> ObjectStore:
 
 def _own_class(name: str) -> StoreClass:
     try:
-        return _dotted(installed_store(name) or name)
+        return _dotted(installed_class(STORES, name) or name)
     except ValueError as error:
         raise ConfigError(f"storage.backend.class {excerpt(redacted(name))!r}: {error}") from error
 

@@ -168,6 +168,23 @@ class AlreadyClosed(TieredStoreError):
     """What is asked was closed before, or while it was asked: a manager, a tail, the threads that did the work."""
 
 
+class KeyServiceError(TieredStoreError):
+    """The key management service that has sealed a private key refused or failed a request."""
+
+    exit_code = 6
+
+
+class KeyServiceDenied(KeyServiceError):
+    """The service does not accept the credentials, or they do not allow to use the key."""
+
+
+class KeyServiceUnavailable(KeyServiceError):
+    """The service did not answer in time, or asks for fewer requests. The same call may succeed later."""
+
+    retryable = True
+    exit_code = 75
+
+
 class BrokerError(TieredStoreError):
     """The Kafka broker refused or failed a request."""
 

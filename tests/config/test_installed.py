@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.installed_packages import install
 from tieredstore.config import Settings, settings_from
-from tieredstore.config.installed import installed_store
+from tieredstore.config.installed import STORES, installed_class
 from tieredstore.errors import ConfigError
 
 
@@ -20,7 +20,7 @@ def test_an_installed_name_selects_the_store_and_opens_its_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(monkeypatch, tmp_path, "tapes", {"tape-1": "tapes.store:TapeStore", "old_tape": "tapes.old:Store"})
-    assert installed_store("tape-1") == "tapes.store:TapeStore"
+    assert installed_class(STORES, "tape-1") == "tapes.store:TapeStore"
     settings = settings_of("tape-1", **{"storage.tape.drive": "/dev/st0"})
     assert settings.storage_backend == "tape-1"
     assert [name for name, _ in settings.storage_options] == ["tape.drive"]
@@ -37,7 +37,7 @@ def test_the_broken_module_of_a_store_is_not_imported_by_reading_settings(
 @pytest.mark.parametrize("name", ["tape", "s-3", "S3", "", "tape 1", "tape=x", "a" * 101, "täpe", "tape\n"])
 def test_a_name_that_nobody_installed_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, tmp_path, "tapes", {"other": "tapes:Store"})
-    assert installed_store(name) is None
+    assert installed_class(STORES, name) is None
     with pytest.raises(ConfigError, match="the name of an installed one"):
         settings_of(name)
 

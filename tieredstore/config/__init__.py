@@ -5,7 +5,7 @@ The reference of all properties is ``docs/settings.md``, which ``python -m tiere
 
 from __future__ import annotations
 
-from tieredstore.config.encryption import EncryptionSettings, KeyPairFiles
+from tieredstore.config.encryption import EncryptionSettings, KeyPairSettings
 from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
 from tieredstore.config.loading import load_settings, settings_from
 from tieredstore.config.properties import read_properties
@@ -20,7 +20,7 @@ __all__ = [
     "FetchSettings",
     "GcsSettings",
     "IndexCacheSettings",
-    "KeyPairFiles",
+    "KeyPairSettings",
     "ManifestCacheSettings",
     "ProxySettings",
     "S3Settings",

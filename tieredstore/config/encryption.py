@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from tieredstore.config.fields import SettingsGroup, broken_rule
-from tieredstore.config.values import BOOLEAN, PATH, string, words
+from tieredstore.config.values import BOOLEAN, PATH, URL, integer, string, words
 from tieredstore.errors import excerpt
 
 if TYPE_CHECKING:
@@ -17,7 +18,10 @@ if TYPE_CHECKING:
 
 PAIRS: Final = "encryption.key.pairs"
 # Greedy in the middle: ids may hold dots.
-_PAIR_FILE: Final = re.compile(rf"{re.escape(PAIRS)}\.(.+)\.(?:public|private)\.key\.file")
+_OF_PAIR: Final = re.compile(
+    rf"{re.escape(PAIRS)}\.(.+)\.(?:public\.key\.file|private\.key\."
+    r"(?:file|env|fd|passphrase\.(?:env|file)|kms|kms\.key|kms\.endpoint\.url))"
+)
 
 
 def _key_id(text: str) -> str:
@@ -25,6 +29,12 @@ def _key_id(text: str) -> str:
     if not text.strip() or ":" in text:
         raise ValueError
     return text
+
+
+def _some_name(text: str) -> str:
+    if not text.strip() or "\0" in text or "\n" in text:
+        raise ValueError
+    return text.strip()
 
 
 class EncryptionProperties(SettingsGroup):
@@ -70,30 +80,107 @@ class EncryptionProperties(SettingsGroup):
         return self
 
 
-class KeyPairFiles(SettingsGroup):
-    """The files of one key pair; the properties' names start with ``encryption.key.pairs.<id>.``."""
+class KeyPairSettings(SettingsGroup):
+    """Where the keys of one pair come from; the properties' names start with ``encryption.key.pairs.<id>.``.
+
+    Of the private key exactly one of file, variable and descriptor is set; only names stand here, never a key.
+    """
 
     id: str
     public_key_file: Annotated[Path, PATH] = Field(
         alias="public.key.file", description="PEM file of the public key (X.509); required for every listed id."
     )
-    private_key_file: Annotated[Path, PATH] = Field(
+    private_key_file: Annotated[Path | None, PATH] = Field(
+        default=None,
         alias="private.key.file",
-        description="PEM file of the private key (PKCS#8, not encrypted); required for every listed id.",
+        description="PEM file of the private key (PKCS#8); required for every listed id, unless one of the next two "
+        "stands for it.",
     )
+    private_key_env: Annotated[str | None, string("the name of an environment variable", _some_name)] = Field(
+        default=None,
+        alias="private.key.env",
+        description="Environment variable that holds the PEM text of the private key. Not of the plugin.",
+    )
+    private_key_fd: Annotated[int | None, integer(0)] = Field(
+        default=None,
+        alias="private.key.fd",
+        description="Open file descriptor from which the PEM text of the private key is read. Not of the plugin.",
+    )
+    passphrase_env: Annotated[str | None, string("the name of an environment variable", _some_name)] = Field(
+        default=None,
+        alias="private.key.passphrase.env",
+        description="Environment variable that holds the passphrase of the private key. Not of the plugin.",
+    )
+    passphrase_file: Annotated[Path | None, PATH] = Field(
+        default=None,
+        alias="private.key.passphrase.file",
+        description="File whose first line is the passphrase of the private key. Not of the plugin.",
+    )
+    kms: Annotated[str | None, string("aws, gcp, azure, vault, or an installed one's name", _some_name)] = Field(
+        default=None,
+        alias="private.key.kms",
+        description="The private key is sealed (`tieredstore keys seal`), and this key management service opens it. "
+        "Not of the plugin.",
+    )
+    kms_key: Annotated[str | None, string("the key's name there", _some_name)] = Field(
+        default=None,
+        alias="private.key.kms.key",
+        description="The service's key: an ARN, a resource name, a key's URL, or Vault's `mount/key`. Not of the "
+        "plugin.",
+    )
+    kms_endpoint_url: Annotated[str | None, URL] = Field(
+        default=None,
+        alias="private.key.kms.endpoint.url",
+        description="Where the service is, if not where its own tools look. Not of the plugin.",
+    )
+
+    @model_validator(mode="after")
+    def _one_source(self) -> KeyPairSettings:
+        given = [
+            name
+            for name, value in (
+                ("private.key.file", self.private_key_file),
+                ("private.key.env", self.private_key_env),
+                ("private.key.fd", self.private_key_fd),
+            )
+            if value is not None
+        ]
+        if not given:
+            raise self._broken("private.key.file", "is missing; expected is a path")
+        if len(given) > 1:
+            raise self._broken(given[1], f"stands beside {given[0]}; a private key comes from one place")
+        if self.passphrase_env is not None and self.passphrase_file is not None:
+            raise self._broken("private.key.passphrase.file", "stands beside private.key.passphrase.env; one is enough")
+        return self
+
+    @model_validator(mode="after")
+    def _whole_service(self) -> KeyPairSettings:
+        if self.kms is None:
+            for name, value in (("key", self.kms_key), ("endpoint.url", self.kms_endpoint_url)):
+                if value is not None:
+                    raise self._broken(f"private.key.kms.{name}", "needs private.key.kms, the service's name")
+            return self
+        if self.kms_key is None:
+            raise self._broken("private.key.kms.key", "is missing; private.key.kms needs the service's key")
+        if self.passphrase_env is not None or self.passphrase_file is not None:
+            raise self._broken("private.key.kms", "stands beside a passphrase; what a service has sealed needs none")
+        return self
+
+    def _broken(self, name: str, why: str) -> PydanticCustomError:
+        return broken_rule(f"{PAIRS}.{self.id}.{name}", why)
 
 
 class EncryptionSettings(SettingsGroup):
     """The key ring: all its pairs, the id of the one that wraps new data keys, whether all segments need one."""
 
     key_pair_id: str
-    key_pairs: tuple[KeyPairFiles, ...]
+    key_pairs: tuple[KeyPairSettings, ...]
     required: bool = False
 
 
 def pair_id(name: str) -> str | None:
-    """The key pair that a property ``encryption.key.pairs.<id>.public|private.key.file`` is about, or None."""
-    match = _PAIR_FILE.fullmatch(name)
+    """The key pair that a property ``encryption.key.pairs.<id>.public.key.file`` and its kin are about, or None."""
+    match = _OF_PAIR.fullmatch(name)
     return match[1] if match else None
 
 
@@ -107,7 +194,7 @@ def read_encryption(reader: SettingsReader) -> EncryptionSettings | None:
         if (key_id := pair_id(name)) is not None and key_id not in ring.ids:
             reader.note(name, f"belongs to a key pair that {PAIRS} does not list")
     pairs = [
-        reader.read(KeyPairFiles, under=f"{PAIRS}.{listed_id}.", fields={"id": listed_id}) for listed_id in ring.ids
+        reader.read(KeyPairSettings, under=f"{PAIRS}.{listed_id}.", fields={"id": listed_id}) for listed_id in ring.ids
     ]
     return EncryptionSettings(
         key_pair_id=ring.key_pair_id, key_pairs=tuple(pair for pair in pairs if pair), required=ring.required

@@ -1,4 +1,4 @@
-"""Store classes that installed packages offer by a name of their own, as entry points."""
+"""Classes that installed packages offer by a name of their own, as entry points: stores, key management services."""
 
 from __future__ import annotations
 
@@ -6,21 +6,24 @@ import re
 from importlib.metadata import entry_points
 from typing import Final
 
-GROUP: Final = "tieredstore.stores"
-"""The group of entry points: their names are those of stores, their values ``package.module:Class``."""
+STORES: Final = "tieredstore.stores"
+"""The group of entry points whose names ``storage.backend.class`` may have; values are ``package.module:Class``."""
+
+KEY_SOURCES: Final = "tieredstore.key_sources"
+"""The same for ``private.key.kms``."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
-def installed_store(name: str) -> str | None:
-    """The class that installed packages call ``name``, as ``package.module:Class``; None if there is no such.
+def installed_class(group: str, name: str) -> str | None:
+    """What installed packages call ``name`` in that group of entry points; None if there is no such.
 
-    Nothing is imported. Raises ValueError if two packages mean different classes by it.
+    As ``package.module:Class``. Nothing is imported. Raises ValueError if two packages mean different classes by it.
     """
     if not _NAME.fullmatch(name):
         return None
     # Two packages may well offer the same class; only different ones leave a doubt.
-    classes = sorted({entry_point.value for entry_point in entry_points(group=GROUP, name=name)})
+    classes = sorted({entry_point.value for entry_point in entry_points(group=group, name=name)})
     if len(classes) > 1:
         raise ValueError(f"installed packages mean {' and '.join(classes)} by it: name the class itself")
     return classes[0] if classes else None

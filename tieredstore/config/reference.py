@@ -10,7 +10,7 @@ from typing import Final
 from pydantic.fields import FieldInfo
 
 from tieredstore.config.effects import Effect, effect_of
-from tieredstore.config.encryption import PAIRS, EncryptionProperties, KeyPairFiles
+from tieredstore.config.encryption import PAIRS, EncryptionProperties, KeyPairSettings
 from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
 from tieredstore.config.fields import SettingsGroup, property_fields
 from tieredstore.config.jvm import FAMILIES, OLD_NAMES, JvmProperties
@@ -82,8 +82,8 @@ SECTIONS: Final = (
     Section("Encryption", "", (EncryptionProperties,)),
     Section(
         "Key pairs",
-        "Two for each `<id>` that `encryption.key.pairs` lists; for an id that it does not list they are errors.",
-        (KeyPairFiles,),
+        "For each `<id>` that `encryption.key.pairs` lists; for an id that it does not list they are errors.",
+        (KeyPairSettings,),
         f"{PAIRS}.<id>.",
     ),
     Section(

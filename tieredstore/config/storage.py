@@ -10,7 +10,7 @@ from typing import Annotated, Final
 from pydantic import Field, SecretStr, model_validator
 
 from tieredstore.config.fields import SettingsGroup, broken_rule
-from tieredstore.config.installed import installed_store
+from tieredstore.config.installed import STORES, installed_class
 from tieredstore.config.values import (
     BOOLEAN,
     NAME,
@@ -46,7 +46,7 @@ def _backend(text: str) -> str:
         return JAVA_BACKENDS.get(text, text)
     if not text.startswith("io.aiven.") and _PYTHON_CLASS.fullmatch(text):
         return text
-    if installed_store(text) is not None:
+    if installed_class(STORES, text) is not None:
         return text
     nearest = difflib.get_close_matches(text, (*JAVA_BACKENDS, *BACKENDS), n=1)
     # A misspelled class of the plugin must not be taken for a Python class of the user's.

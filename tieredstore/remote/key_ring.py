@@ -11,10 +11,15 @@ if TYPE_CHECKING:
 
 
 def key_ring_of(settings: Settings) -> KeyRing | None:
-    """The ring of ``encryption.*``, its key files read; None without encryption. KeyRingError names a bad file."""
+    """The ring of ``encryption.*``, its keys read; None without encryption.
+
+    KeyRingError names what cannot be used, KeyServiceError says why a key management service did not open a key.
+    """
     if settings.encryption is None:
         return None
-    from tieredstore.transform.keyring import KeyRing  # noqa: PLC0415  loads a library for RSA
+    from tieredstore.remote.private_keys import key_pair_of  # noqa: PLC0415  loads a library for RSA
+    from tieredstore.transform.keyring import KeyRing  # noqa: PLC0415
 
-    files = {pair.id: (pair.public_key_file, pair.private_key_file) for pair in settings.encryption.key_pairs}
-    return KeyRing.from_files(settings.encryption.key_pair_id, files)
+    return KeyRing(
+        settings.encryption.key_pair_id, {pair.id: key_pair_of(pair) for pair in settings.encryption.key_pairs}
+    )

@@ -34,14 +34,24 @@ class KeyPair:
     @classmethod
     def from_files(cls, public_key_file: Path, private_key_file: Path) -> KeyPair:
         """The pair of two PEM files; KeyRingError naming the file if they cannot be used, or are not a pair."""
-        pair = cls(read_public_key(public_key_file), read_private_key(private_key_file))
+        return cls.of(
+            read_public_key(public_key_file),
+            read_private_key(private_key_file),
+            str(private_key_file),
+            str(public_key_file),
+        )
+
+    @classmethod
+    def of(cls, public: RsaKey, private: RsaKey, private_name: str, public_name: str) -> KeyPair:
+        """The pair of two keys, which messages call by these names; KeyRingError if they are no pair, or too short."""
+        pair = cls(public, private)
         # A pair that does not belong together would wrap keys that nobody can unwrap, and nothing would say so until
         # a read.
         if (pair.public.n, pair.public.e) != (pair.private.n, pair.private.e):
-            raise KeyRingError(f"{public_key_file} is not the public key of {private_key_file}")
+            raise KeyRingError(f"{public_name} is not the public key of {private_name}")
         if pair.public.size_in_bits() < MIN_MODULUS_BITS:
             raise KeyRingError(
-                f"{public_key_file} has {pair.public.size_in_bits()} bits; a data key needs at least "
+                f"{public_name} has {pair.public.size_in_bits()} bits; a data key needs at least "
                 f"{MIN_MODULUS_BITS} (2048 or more is usual)"
             )
         return pair

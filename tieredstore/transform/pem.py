@@ -1,6 +1,7 @@
-"""RSA keys in PEM files, read as the plugin reads them: the first block counts, its label does not.
+"""RSA keys in PEM texts, read as the plugin reads them: the first block counts, its label does not.
 
-Public keys are X.509 SubjectPublicKeyInfo, private keys unencrypted PKCS#8 (RFC 5280 and RFC 5208).
+Public keys are X.509 SubjectPublicKeyInfo, private keys PKCS#8 (RFC 5280 and RFC 5208), which a passphrase may protect
+(PBES2 of RFC 8018; the plugin reads unprotected ones alone).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final
 from Crypto.IO import PKCS8
 from Crypto.PublicKey import RSA
 from Crypto.PublicKey.RSA import RsaKey
+from Crypto.Util.asn1 import DerSequence
 
 from tieredstore.errors import KeyRingError
 
@@ -21,15 +23,27 @@ from tieredstore.errors import KeyRingError
 _BLOCK: Final = re.compile(rb"-----BEGIN [^-]*-----\s(.*?)-----END [^-]*-----", re.DOTALL)
 _RSA_OID: Final = "1.2.840.113549.1.1.1"
 # A key has a few kilobytes; a wrong path may lead to a file of any size.
-_MAX_FILE_BYTES: Final = 1 << 20
+MAX_BYTES: Final = 1 << 20
+_OCTET_STRING: Final = b"\x04"
 _TO_PKCS8: Final = "convert it: openssl pkcs8 -topk8 -nocrypt -in OLD -out NEW"
+_NOT_RSA: Final = "holds a key that is not RSA; make a pair: tieredstore keys generate"
 _TO_SPKI: Final = "convert it: openssl rsa -RSAPublicKey_in -pubout -in OLD -out NEW"
+
+
+def key_file_content(path: Path) -> bytes:
+    """The first ``MAX_BYTES`` of a key's file; KeyRingError if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES)
+    except OSError as error:
+        raise KeyRingError(f"key file {path} cannot be read: {error.strerror}") from error
 
 
 def read_public_key(path: Path) -> RsaKey:
     """The RSA public key of a SubjectPublicKeyInfo PEM file; KeyRingError naming the file otherwise."""
-    der = _first_block(path)
-    key = _import(der, path)
+    name = str(path)
+    der = first_block(key_file_content(path), name)
+    key = _import(der, name)
     if key.has_private():
         raise KeyRingError(f"{path} holds a private key where the public key is expected")
     if key.export_key("DER") != der:
@@ -40,35 +54,61 @@ def read_public_key(path: Path) -> RsaKey:
 
 def read_private_key(path: Path) -> RsaKey:
     """The RSA private key of an unencrypted PKCS#8 PEM file; KeyRingError naming the file otherwise."""
-    der = _first_block(path)
+    return private_key(first_block(key_file_content(path), str(path)), str(path))
+
+
+def private_key(der: bytes, name: str) -> RsaKey:
+    """The RSA private key of an unencrypted PKCS#8 text; KeyRingError, which calls it ``name``, otherwise."""
+    if _is_protected(der):
+        raise KeyRingError(
+            f"{name} is protected by a passphrase: name it by private.key.passphrase.env or private.key.passphrase.file"
+        )
     try:
         oid = PKCS8.unwrap(der)[0]
     except ValueError as error:
-        raise KeyRingError(f"{path} is not an unencrypted PKCS#8 ('BEGIN PRIVATE KEY') file; {_TO_PKCS8}") from error
+        raise KeyRingError(f"{name} is not an unencrypted PKCS#8 ('BEGIN PRIVATE KEY') file; {_TO_PKCS8}") from error
     # PKCS#8 holds keys of every kind, and the import below would take an elliptic curve's for a damaged RSA key.
     if oid != _RSA_OID:
-        raise KeyRingError(f"{path} holds a key that is not RSA; make a pair: tieredstore keys generate")
-    return _import(der, path)
+        raise KeyRingError(f"{name} {_NOT_RSA}")
+    return _import(der, name)
 
 
-def _import(der: bytes, path: Path) -> RsaKey:
+def unprotected(der: bytes, passphrase: bytes, name: str) -> bytes:
+    """The PKCS#8 text that ``passphrase`` protects; KeyRingError if it protects none, or does not open it."""
+    if not _is_protected(der):
+        raise KeyRingError(f"{name} is not protected by a passphrase, and the settings name one: take that away")
     try:
-        return RSA.import_key(der)
+        oid, key, _ = PKCS8.unwrap(der, passphrase)
     except (ValueError, IndexError, TypeError) as error:
-        raise KeyRingError(f"{path} does not hold an RSA key: {error}") from error
+        # A wrong passphrase gives a wrong padding, or by chance bytes that are no key.
+        raise KeyRingError(f"{name} is not opened by its passphrase: that is another one, or it is damaged") from error
+    if oid != _RSA_OID:
+        raise KeyRingError(f"{name} {_NOT_RSA}")
+    return PKCS8.wrap(key, oid)
 
 
-def _first_block(path: Path) -> bytes:
-    """The DER bytes of the first PEM block."""
-    try:
-        with path.open("rb") as file:
-            text = file.read(_MAX_FILE_BYTES)
-    except OSError as error:
-        raise KeyRingError(f"key file {path} cannot be read: {error.strerror}") from error
+def first_block(text: bytes, name: str) -> bytes:
+    """The DER bytes of the first PEM block; KeyRingError, which calls the text ``name``, if there is none."""
     block = _BLOCK.search(text)
     if block is None:
-        raise KeyRingError(f"{path} is not a PEM file: it has no BEGIN and END lines")
+        raise KeyRingError(f"{name} is not a PEM file: it has no BEGIN and END lines")
     try:
         return base64.b64decode(b"".join(block[1].split()), validate=True)
     except binascii.Error as error:
-        raise KeyRingError(f"{path} is damaged: what lies between its BEGIN and END lines is not base64") from error
+        raise KeyRingError(f"{name} is damaged: what lies between its BEGIN and END lines is not base64") from error
+
+
+def _is_protected(der: bytes) -> bool:
+    """Whether it is an EncryptedPrivateKeyInfo: an algorithm and an octet string (a public key's is a bit string)."""
+    try:
+        algorithm, encrypted = DerSequence().decode(der, nr_elements=2)
+    except (ValueError, IndexError):
+        return False
+    return isinstance(algorithm, bytes) and isinstance(encrypted, bytes) and encrypted[:1] == _OCTET_STRING
+
+
+def _import(der: bytes, name: str) -> RsaKey:
+    try:
+        return RSA.import_key(der)
+    except (ValueError, IndexError, TypeError) as error:
+        raise KeyRingError(f"{name} does not hold an RSA key: {error}") from error

@@ -69,7 +69,7 @@ def _readable(properties: Properties, prefix: str) -> Properties:
 
 
 def _located(name: str, text: str) -> str:
-    if name not in _PATHS and not name.endswith(".key.file"):
+    if name not in _PATHS and not name.endswith((".key.file", ".private.key.passphrase.file")):
         return text
     path = _found(text)
     return text if path is None else str(path.absolute())

@@ -1,0 +1,91 @@
+"""AWS Key Management Service, through boto3. Credentials and region come by the SDK's own chain."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, NoCredentialsError
+
+from tieredstore.errors import (
+    ConfigError,
+    KeyRingError,
+    KeyServiceDenied,
+    KeyServiceError,
+    KeyServiceUnavailable,
+    TieredStoreError,
+    excerpt,
+)
+from tieredstore.kms.base import KeySource
+from tieredstore.kms.calls import CONNECT_TIMEOUT_S, READ_TIMEOUT_S
+from tieredstore.redaction import redacted
+
+if TYPE_CHECKING:
+    from types_boto3_kms import KMSClient
+
+_REGION: Final = re.compile(r"arn:aws[a-z-]*:kms:([a-z0-9-]+):")
+_LATER: Final = re.compile(
+    r"Throttl|LimitExceeded|TooManyRequests|DependencyTimeout|KMSInternal|KeyUnavailable|InternalFailure|"
+    r"ServiceUnavailable|RequestTimeout"
+)
+_DENIED: Final = re.compile(r"AccessDenied|UnrecognizedClient|InvalidClientTokenId|Expired|Signature|NotAuthorized")
+_NOT_OURS: Final = ("InvalidCiphertextException", "IncorrectKeyException")
+
+
+class AwsKeySource(KeySource):
+    """A symmetric key, by its ARN, its id, or an alias (``alias/…``)."""
+
+    def __init__(self, key: str, client: KMSClient) -> None:
+        self._key = key
+        self._client = client
+
+    @classmethod
+    def from_settings(cls, key: str, endpoint_url: str | None) -> Self:
+        """Of the ARN's region; for a mere id or alias of that which the SDK's own settings name."""
+        region = _REGION.match(key)
+        # Tries are counted by us, around the SDK.
+        config = Config(
+            connect_timeout=CONNECT_TIMEOUT_S, read_timeout=READ_TIMEOUT_S, retries={"total_max_attempts": 1}
+        )
+        try:
+            client = boto3.session.Session().client(
+                "kms", region_name=region[1] if region else None, endpoint_url=endpoint_url, config=config
+            )
+        except (BotoCoreError, ValueError) as error:
+            raise ConfigError(f"AWS KMS cannot be asked for {excerpt(key)!r}: {excerpt(redacted(error))}") from error
+        return cls(key, client)
+
+    def seal(self, secret: bytes) -> bytes:
+        """One ``Encrypt``."""
+        try:
+            return self._client.encrypt(KeyId=self._key, Plaintext=secret)["CiphertextBlob"]
+        except (BotoCoreError, ClientError, KeyError) as error:
+            raise _translated(error, self._key) from error
+
+    def open(self, sealed: bytes) -> bytes:
+        """One ``Decrypt`` by this key and no other."""
+        try:
+            return self._client.decrypt(KeyId=self._key, CiphertextBlob=sealed)["Plaintext"]
+        except (BotoCoreError, ClientError, KeyError) as error:
+            raise _translated(error, self._key) from error
+
+
+def _translated(error: Exception, key: str) -> TieredStoreError:
+    shown, why = excerpt(key), excerpt(redacted(error))
+    if isinstance(error, HTTPClientError):
+        return KeyServiceUnavailable(f"AWS KMS cannot be reached: {why}")
+    if isinstance(error, NoCredentialsError):
+        return KeyServiceDenied(f"AWS KMS was not asked for {shown}: the SDK has no credentials")
+    if not isinstance(error, ClientError):
+        return KeyServiceError(f"AWS KMS gave no usable answer for {shown}: {why}")
+    response: Any = error.response
+    code, status = str(response["Error"].get("Code")), response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    if code in _NOT_OURS:
+        return KeyRingError(f"another key than {shown} has sealed it, or it is damaged")
+    if _LATER.search(code) or status == 429 or status >= 500:
+        return KeyServiceUnavailable(f"AWS KMS cannot use {shown} now: {why}")
+    if _DENIED.search(code) or status in {401, 403}:
+        return KeyServiceDenied(f"AWS KMS does not allow to use {shown}: {why}")
+    return KeyServiceError(f"AWS KMS refuses to use {shown}: {why}")

@@ -1,0 +1,106 @@
+"""Azure Key Vault, through its own SDK. Credentials come by the SDK's own chain."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from azure.core.exceptions import (
+    AzureError,
+    ClientAuthenticationError,
+    HttpResponseError,
+    ResourceNotFoundError,
+    ServiceRequestError,
+    ServiceResponseError,
+)
+from azure.keyvault.keys.crypto import CryptographyClient, KeyWrapAlgorithm
+
+from tieredstore.errors import (
+    ConfigError,
+    KeyRingError,
+    KeyServiceDenied,
+    KeyServiceError,
+    KeyServiceUnavailable,
+    TieredStoreError,
+    excerpt,
+)
+from tieredstore.kms.base import KeySource
+from tieredstore.kms.calls import CONNECT_TIMEOUT_S, READ_TIMEOUT_S
+from tieredstore.redaction import redacted
+
+if TYPE_CHECKING:
+    from azure.core.credentials import TokenCredential
+
+_KEY: Final = re.compile(r"(https://[^/?#@\s]+/keys/[A-Za-z0-9-]+)(?:/([A-Za-z0-9]+))?/?")
+_VERSION: Final = re.compile(r"[A-Za-z0-9]{1,64}")
+_ALGORITHM: Final = KeyWrapAlgorithm.rsa_oaep_256
+
+
+class AzureKeySource(KeySource):
+    """An RSA key, by its URL ``https://VAULT/keys/NAME``; with a version at its end new secrets are sealed by that one.
+
+    The version by which a secret was sealed is kept with it: the vault's key may be rotated.
+    """
+
+    def __init__(self, key: str, credential: TokenCredential, **options: Any) -> None:
+        url = _KEY.fullmatch(key)
+        if url is None:
+            raise ConfigError(
+                f"{excerpt(redacted(key))!r} is not a key of a vault: expected is https://VAULT/keys/NAME"
+            )
+        self._url, self._version = url[1], url[2]
+        self._credential = credential
+        # Tries are counted by us, around the SDK. A redirection would take the token elsewhere.
+        self._options = {
+            "connection_timeout": CONNECT_TIMEOUT_S, "read_timeout": READ_TIMEOUT_S, "retry_total": 0,
+            "permit_redirects": False, **options,
+        }  # fmt: skip
+
+    @classmethod
+    def from_settings(cls, key: str, endpoint_url: str | None) -> Self:
+        """The URL is in the key; ConfigError for another one beside it."""
+        if endpoint_url is not None:
+            raise ConfigError("private.key.kms.endpoint.url has no meaning for azure: the key's URL names the vault")
+        from azure.identity import DefaultAzureCredential  # noqa: PLC0415  slow to import
+
+        return cls(key, DefaultAzureCredential())
+
+    def seal(self, secret: bytes) -> bytes:
+        """Wrapped by RSA-OAEP with SHA-256; ``version:wrapped``."""
+        try:
+            with self._client(self._version) as client:
+                result = client.wrap_key(_ALGORITHM, secret)
+        except (AzureError, ValueError) as error:
+            raise _translated(error, self._url) from error
+        version = str(result.key_id).rpartition("/")[2]
+        if not _VERSION.fullmatch(version):
+            raise KeyServiceError(f"Azure Key Vault did not say by which version of {self._url} it has sealed")
+        return version.encode() + b":" + result.encrypted_key
+
+    def open(self, sealed: bytes) -> bytes:
+        """One ``unwrapKey`` by the version that has sealed."""
+        version, _, wrapped = sealed.partition(b":")
+        shown = version.decode("ascii", "replace")
+        if not _VERSION.fullmatch(shown) or not wrapped:
+            raise KeyRingError("it does not name the version of the vault's key that has sealed it")
+        try:
+            with self._client(shown) as client:
+                return client.unwrap_key(_ALGORITHM, wrapped).key
+        except (AzureError, ValueError) as error:
+            raise _translated(error, self._url) from error
+
+    def _client(self, version: str | None) -> CryptographyClient:
+        key = self._url if version is None else f"{self._url}/{version}"
+        return CryptographyClient(key, self._credential, **self._options)
+
+
+def _translated(error: Exception, key: str) -> TieredStoreError:
+    why = excerpt(redacted(error))
+    status = error.status_code or 0 if isinstance(error, HttpResponseError) else 0
+    if isinstance(error, ServiceRequestError | ServiceResponseError) or status in {408, 429} or status >= 500:
+        return KeyServiceUnavailable(f"Azure Key Vault cannot use {key} now: {why}")
+    if isinstance(error, ClientAuthenticationError) or status in {401, 403}:
+        return KeyServiceDenied(f"Azure Key Vault does not allow to use {key}: {why}")
+    if status == 400 and not isinstance(error, ResourceNotFoundError):
+        return KeyRingError(f"another key than {key} has sealed it, or it is damaged ({why})")
+    return KeyServiceError(f"Azure Key Vault refuses to use {key}: {why}")

@@ -1,0 +1,38 @@
+"""One request to a key management service: tried again where that may help, and never waited for without end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import wait
+from functools import partial
+from typing import Final, TypeVar
+
+from tieredstore.errors import KeyServiceUnavailable
+from tieredstore.process.retry import Attempt, RetryPolicy
+from tieredstore.process.thread_pool import ThreadPool
+
+CONNECT_TIMEOUT_S: Final = 5.0
+READ_TIMEOUT_S: Final = 10.0
+"""For the SDKs, which count them anew with each byte that comes; ``POLICY`` bounds the whole."""
+
+POLICY: Final = RetryPolicy(attempts=4, base_delay_s=0.25, max_delay_s=4.0, timeout_s=60.0, attempt_timeout_s=20.0)
+
+_Result = TypeVar("_Result")
+
+
+def asked(what: str, request: Callable[[], _Result], policy: RetryPolicy = POLICY) -> _Result:
+    """What ``request`` gives; KeyServiceUnavailable, naming ``what``, once tries or time are used up."""
+    return policy.call(what, partial(_bounded, request))
+
+
+def _bounded(request: Callable[[], _Result], attempt: Attempt) -> _Result:
+    # An answer that drips has no end for an SDK. What does not come back is left behind on a thread of its own.
+    pool = ThreadPool(1, "tieredstore-kms")
+    try:
+        future = pool.submit(request)
+        wait([future], timeout=max(0.0, attempt.deadline.remaining_s()))
+        if not future.done():
+            raise KeyServiceUnavailable("the service did not answer within the time-out")
+        return future.result()
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)

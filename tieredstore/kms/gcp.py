@@ -1,0 +1,103 @@
+"""Google Cloud KMS, through its own client. Credentials come by the SDK's own chain.
+
+By REST and not gRPC, whose threads do not survive the forks of Spark's workers.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Self
+from urllib.parse import urlsplit
+
+import crc32c
+import requests
+from google.api_core import exceptions
+from google.auth import exceptions as auth_exceptions
+from google.auth.credentials import AnonymousCredentials
+from google.cloud.kms_v1.services.key_management_service import KeyManagementServiceClient
+from google.cloud.kms_v1.services.key_management_service.transports import KeyManagementServiceRestTransport
+from google.cloud.kms_v1.types import DecryptRequest, EncryptRequest
+
+from tieredstore.errors import (
+    ConfigError,
+    KeyRingError,
+    KeyServiceDenied,
+    KeyServiceError,
+    KeyServiceUnavailable,
+    TieredStoreError,
+    excerpt,
+)
+from tieredstore.kms.base import KeySource
+from tieredstore.kms.calls import READ_TIMEOUT_S
+from tieredstore.redaction import redacted
+
+_NAME: Final = re.compile(r"projects/[^/]+/locations/[^/]+/keyRings/[^/]+/cryptoKeys/[^/]+")
+_ERRORS: Final = (exceptions.GoogleAPICallError, auth_exceptions.GoogleAuthError, requests.RequestException, ValueError)
+_LATER: Final = (
+    exceptions.TooManyRequests,
+    exceptions.ServerError,
+    auth_exceptions.TransportError,
+    requests.RequestException,
+)
+_DENIED: Final = (exceptions.Forbidden, exceptions.Unauthorized, auth_exceptions.GoogleAuthError)
+
+
+class GcpKeySource(KeySource):
+    """A symmetric key, by its resource name ``projects/…/locations/…/keyRings/…/cryptoKeys/…``."""
+
+    def __init__(self, key: str, client: KeyManagementServiceClient) -> None:
+        self._key = key
+        self._client = client
+
+    @classmethod
+    def from_settings(cls, key: str, endpoint_url: str | None) -> Self:
+        """At an endpoint without TLS, an emulator's, no credentials are sent."""
+        if not _NAME.fullmatch(key):
+            raise ConfigError(
+                f"{excerpt(key)!r} is not the name of a key of Google Cloud KMS: expected is "
+                "projects/P/locations/L/keyRings/R/cryptoKeys/K"
+            )
+        endpoint = urlsplit(endpoint_url or "https://cloudkms.googleapis.com")
+        try:
+            transport = KeyManagementServiceRestTransport(
+                host=endpoint.netloc,
+                url_scheme=endpoint.scheme,
+                credentials=AnonymousCredentials() if endpoint.scheme == "http" else None,  # type: ignore[no-untyped-call]
+            )
+        except auth_exceptions.GoogleAuthError as error:
+            raise KeyServiceDenied(f"Google Cloud KMS was not asked for {key}: {excerpt(redacted(error))}") from error
+        return cls(key, KeyManagementServiceClient(transport=transport))
+
+    def seal(self, secret: bytes) -> bytes:
+        """One ``encrypt``, its checksums compared both ways."""
+        request = EncryptRequest(name=self._key, plaintext=secret, plaintext_crc32c=crc32c.crc32c(secret))
+        try:
+            response = self._client.encrypt(request=request, retry=None, timeout=READ_TIMEOUT_S)
+        except _ERRORS as error:
+            raise _translated(error, self._key) from error
+        if not response.verified_plaintext_crc32c or crc32c.crc32c(response.ciphertext) != response.ciphertext_crc32c:
+            raise KeyServiceUnavailable("bytes changed on the way to Google Cloud KMS or back")
+        return response.ciphertext
+
+    def open(self, sealed: bytes) -> bytes:
+        """One ``decrypt``, its checksums compared both ways."""
+        request = DecryptRequest(name=self._key, ciphertext=sealed, ciphertext_crc32c=crc32c.crc32c(sealed))
+        try:
+            response = self._client.decrypt(request=request, retry=None, timeout=READ_TIMEOUT_S)
+        except _ERRORS as error:
+            raise _translated(error, self._key) from error
+        if crc32c.crc32c(response.plaintext) != response.plaintext_crc32c:
+            raise KeyServiceUnavailable("bytes changed on the way back from Google Cloud KMS")
+        return response.plaintext
+
+
+def _translated(error: Exception, key: str) -> TieredStoreError:
+    why = excerpt(redacted(error))
+    if isinstance(error, _LATER):
+        return KeyServiceUnavailable(f"Google Cloud KMS cannot use {key} now: {why}")
+    if isinstance(error, _DENIED):
+        return KeyServiceDenied(f"Google Cloud KMS does not allow to use {key}: {why}")
+    # What is said of a ciphertext that this key has not made.
+    if isinstance(error, exceptions.InvalidArgument | exceptions.BadRequest):
+        return KeyRingError(f"another key than {key} has sealed it, or it is damaged ({why})")
+    return KeyServiceError(f"Google Cloud KMS refuses to use {key}: {why}")

@@ -1,0 +1,59 @@
+"""Key management services by name: ours, and those that installed packages offer as entry points."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Final
+
+from tieredstore.config.installed import KEY_SOURCES, installed_class
+from tieredstore.errors import ConfigError, excerpt
+from tieredstore.kms.base import KeySource
+
+
+@dataclass(frozen=True, slots=True)
+class _Service:
+    """Where a service's class is, which extra brings its SDK, and the SDK's packages."""
+
+    path: str
+    extra: str = ""
+    sdk: tuple[str, ...] = ()
+
+
+_SERVICES: Final = {
+    "aws": _Service("tieredstore.kms.aws:AwsKeySource", "aws-kms", ("boto3", "botocore")),
+    "gcp": _Service("tieredstore.kms.gcp:GcpKeySource", "gcp-kms", ("google", "requests")),
+    "azure": _Service("tieredstore.kms.azure:AzureKeySource", "azure-kms", ("azure",)),
+    "vault": _Service("tieredstore.kms.vault:VaultKeySource", "vault", ("hvac", "requests")),
+}
+
+
+def key_source(service: str, key: str, endpoint_url: str | None = None) -> KeySource:
+    """The service's key; ConfigError if there is no such service, or its SDK is not installed."""
+    named = _SERVICES.get(service) or _installed(service)
+    module, _, name = named.path.partition(":")
+    try:
+        offered: object = getattr(importlib.import_module(module), name, None)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in named.sdk:
+            raise ConfigError(
+                f"the key management service {service} needs the package {error.name}; install "
+                f"tieredstore[{named.extra}]"
+            ) from error
+        raise
+    if not (isinstance(offered, type) and issubclass(offered, KeySource)):
+        raise ConfigError(f"{excerpt(named.path)} is not a class that derives from KeySource")
+    return offered.from_settings(key, endpoint_url)
+
+
+def _installed(service: str) -> _Service:
+    try:
+        path = installed_class(KEY_SOURCES, service)
+    except ValueError as error:
+        raise ConfigError(f"private.key.kms {excerpt(service)!r}: {error}") from error
+    if path is None:
+        raise ConfigError(
+            f"private.key.kms {excerpt(service)!r} is neither one of {', '.join(_SERVICES)} nor one that an installed "
+            "package offers"
+        )
+    return _Service(path)

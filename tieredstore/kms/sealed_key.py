@@ -1,0 +1,101 @@
+"""A sealed private key: a JSON text that stands where its PEM text would.
+
+The private key (PKCS#8, DER) is encrypted by AES-256-GCM (NIST SP 800-38D) under a key made for it alone, and that key
+by the service. Service and pair are authenticated with it, so that no other pair's text can be put in its place. Which
+key of the service opens it, and where that service is, is said by the settings alone: a text that could say so would
+send credentials wherever who replaced it likes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+from typing import Final, cast
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from tieredstore.errors import KeyRingError
+from tieredstore.kms.base import KeySource
+from tieredstore.kms.calls import asked
+
+_FORMAT: Final = "tieredstore.sealed.private.key"
+_VERSION: Final = 1
+_FIELDS: Final = {"format", "version", "service", "keyPair", "wrappedKey", "nonce", "sealed"}
+_NONCE_BYTES: Final = 12
+_KEY_BYTES: Final = 32
+
+
+def seal(private_key: bytes, *, pair: str, service: str, source: KeySource) -> bytes:
+    """The text that holds ``private_key`` (DER) of the key pair ``pair``; KeyServiceError if the service refuses."""
+    key, nonce = AESGCM.generate_key(8 * _KEY_BYTES), os.urandom(_NONCE_BYTES)
+    wrapped = asked(f"sealing by {service}", lambda: source.seal(key))
+    sealed = AESGCM(key).encrypt(nonce, private_key, _context(service, pair))
+    fields = {
+        "format": _FORMAT, "version": _VERSION, "service": service, "keyPair": pair,
+        "wrappedKey": _base64(wrapped), "nonce": _base64(nonce), "sealed": _base64(sealed),
+    }  # fmt: skip
+    return json.dumps(fields, indent=1).encode() + b"\n"
+
+
+def opened(text: bytes, *, name: str, pair: str, service: str, source: KeySource) -> bytes:
+    """The private key in ``text``, which messages call ``name``.
+
+    KeyRingError if it is no such text, is damaged, or of another pair or key; KeyServiceError as the service says.
+    """
+    fields = _parsed(text, name)
+    for field, expected in (("service", service), ("keyPair", pair)):
+        if fields[field] != expected:
+            raise KeyRingError(
+                f"{name} was sealed for the {field} {fields[field]!r}, and the settings say {expected!r}"
+            )
+    wrapped, nonce, sealed = (_decoded(fields[field], name) for field in ("wrappedKey", "nonce", "sealed"))
+    try:
+        key = asked(f"opening {name} by {service}", lambda: source.open(wrapped))
+    except KeyRingError as error:
+        raise KeyRingError(f"{name} cannot be opened by {service}: {error}") from error
+    if len(key) != _KEY_BYTES or len(nonce) != _NONCE_BYTES:
+        raise KeyRingError(f"{name} is damaged: its key or nonce has another size")
+    try:
+        return AESGCM(key).decrypt(nonce, sealed, _context(service, pair))
+    except InvalidTag as error:
+        raise KeyRingError(f"{name} is damaged: what is sealed in it does not fit its key") from error
+
+
+def is_sealed(text: bytes) -> bool:
+    """Whether it looks like what ``seal`` makes, and not like a PEM text."""
+    return text.lstrip()[:1] == b"{" and _FORMAT.encode() in text
+
+
+def _parsed(text: bytes, name: str) -> dict[str, str]:
+    try:
+        value: object = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    fields = cast("dict[str, object]", value) if isinstance(value, dict) else {}
+    if fields.get("format") != _FORMAT:
+        raise KeyRingError(f"{name} is not a sealed private key; make it: tieredstore keys seal")
+    if type(fields.get("version")) is not int or fields["version"] != _VERSION:
+        raise KeyRingError(f"{name} has version {str(fields.get('version'))[:20]}, and {_VERSION} is known here")
+    texts = {field: text for field, text in fields.items() if isinstance(text, str)}
+    if set(texts) != _FIELDS - {"version"}:
+        raise KeyRingError(f"{name} is damaged: it has other fields than {', '.join(sorted(_FIELDS))}")
+    return texts
+
+
+def _context(service: str, pair: str) -> bytes:
+    # A JSON list, so that no two pairs of names give the same bytes.
+    return json.dumps([_FORMAT, _VERSION, service, pair]).encode()
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
+
+
+def _decoded(text: str, name: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise KeyRingError(f"{name} is damaged: a field is not base64") from error

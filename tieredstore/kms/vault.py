@@ -1,0 +1,104 @@
+"""HashiCorp Vault's transit engine, through hvac.
+
+Where Vault is and who asks comes by the variables of its own tools: ``VAULT_ADDR``, ``VAULT_TOKEN`` (or the file
+``~/.vault-token``), ``VAULT_NAMESPACE``, ``VAULT_CACERT``.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import re
+from typing import Any, Final, Protocol, Self, cast
+
+import hvac
+import requests
+from hvac import exceptions
+
+from tieredstore.errors import (
+    ConfigError,
+    KeyRingError,
+    KeyServiceDenied,
+    KeyServiceError,
+    KeyServiceUnavailable,
+    TieredStoreError,
+    excerpt,
+)
+from tieredstore.kms.base import KeySource
+from tieredstore.kms.calls import READ_TIMEOUT_S
+from tieredstore.redaction import redacted
+
+_KEY: Final = re.compile(r"(?:([A-Za-z0-9._/-]+)/)?([A-Za-z0-9._-]+)")
+_ERRORS: Final = (exceptions.VaultError, requests.RequestException, KeyError, TypeError, binascii.Error)
+_LATER: Final = (
+    exceptions.RateLimitExceeded,
+    exceptions.InternalServerError,
+    exceptions.BadGateway,
+    exceptions.VaultDown,
+    requests.RequestException,
+)
+
+
+class _Transit(Protocol):
+    """The part of ``hvac.Client.secrets.transit`` that is used; the SDK has no types."""
+
+    def encrypt_data(self, name: str, plaintext: str, *, mount_point: str) -> dict[str, Any]: ...
+
+    def decrypt_data(self, name: str, ciphertext: str, *, mount_point: str) -> dict[str, Any]: ...
+
+
+class VaultKeySource(KeySource):
+    """A key of the transit engine: ``KEY``, or ``MOUNT/KEY`` if the engine is not mounted at ``transit``."""
+
+    def __init__(self, key: str, transit: _Transit) -> None:
+        parts = _KEY.fullmatch(key)
+        if parts is None:
+            raise ConfigError(f"{excerpt(key)!r} is not a key of Vault's transit engine: expected is KEY or MOUNT/KEY")
+        self._mount, self._key = parts[1] or "transit", parts[2]
+        self._transit = transit
+
+    @classmethod
+    def from_settings(cls, key: str, endpoint_url: str | None) -> Self:
+        """ConfigError if nothing says where Vault is."""
+        address = endpoint_url or os.environ.get("VAULT_ADDR")
+        if not address:
+            raise ConfigError("where Vault is is not known: set VAULT_ADDR, or private.key.kms.endpoint.url")
+        # A redirection would take the token elsewhere.
+        client: Any = hvac.Client(
+            url=address,
+            namespace=os.environ.get("VAULT_NAMESPACE"),
+            timeout=int(READ_TIMEOUT_S),
+            allow_redirects=False,
+        )
+        return cls(key, cast("_Transit", client.secrets.transit))
+
+    def seal(self, secret: bytes) -> bytes:
+        """One ``encrypt``; Vault's own text, which names the version of its key."""
+        plaintext = base64.b64encode(secret).decode()
+        try:
+            answer = self._transit.encrypt_data(self._key, plaintext, mount_point=self._mount)
+            return str(answer["data"]["ciphertext"]).encode()
+        except _ERRORS as error:
+            raise self._translated(error) from error
+
+    def open(self, sealed: bytes) -> bytes:
+        """One ``decrypt``."""
+        ciphertext = sealed.decode("ascii", "replace")
+        try:
+            answer = self._transit.decrypt_data(self._key, ciphertext, mount_point=self._mount)
+            return base64.b64decode(answer["data"]["plaintext"], validate=True)
+        except _ERRORS as error:
+            raise self._translated(error) from error
+
+    def _translated(self, error: Exception) -> TieredStoreError:
+        key, why = f"{self._mount}/{self._key}", excerpt(redacted(error))
+        if isinstance(error, _LATER):
+            return KeyServiceUnavailable(f"Vault cannot use {key} now: {why}")
+        if isinstance(error, exceptions.Forbidden | exceptions.Unauthorized):
+            return KeyServiceDenied(f"Vault does not allow to use {key}: {why}")
+        if isinstance(error, exceptions.InvalidRequest):
+            return KeyRingError(f"another key than {key} has sealed it, or it is damaged ({why})")
+        if isinstance(error, exceptions.VaultError):
+            return KeyServiceError(f"Vault refuses to use {key}: {why}")
+        return KeyServiceError(f"Vault gave no usable answer for {key}: {why}")
