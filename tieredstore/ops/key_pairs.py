@@ -5,28 +5,65 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+from tieredstore.config.encryption import PAIRS
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.process.interruption import at_sudden_end
+from tieredstore.remote.key_texts import passphrase_in, variable_content
 
 _ID: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", re.ASCII)
 _PUBLIC_EXPONENT: Final = 65537
 
 
 @dataclass(frozen=True, slots=True)
+class Passphrase:
+    """What protects a private key: the words themselves, and by which setting a reader gets them.
+
+    ``setting`` is the end of a property's name and its value, such as ``("private.key.passphrase.env", "PASS")``.
+    """
+
+    words: bytes = field(repr=False)
+    setting: tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class KeyPairFiles:
-    """Where the two keys of a pair lie."""
+    """Where the two keys of a pair lie, and what else of settings a reader needs to open the private one."""
 
     key_id: str
     public: Path
     private: Path
+    opened_by: tuple[tuple[str, str], ...] = ()
+
+    def settings(self) -> dict[str, str]:
+        """The settings of this pair alone: where its keys are."""
+        of_pair = f"{PAIRS}.{self.key_id}"
+        return {
+            f"{of_pair}.public.key.file": str(self.public.absolute()),
+            f"{of_pair}.private.key.file": str(self.private.absolute()),
+            **{f"{of_pair}.{name}": text for name, text in self.opened_by},
+        }
 
 
-def generate_key_pair(key_id: str, directory: Path, bits: int) -> KeyPairFiles:
+def passphrase_from(variable: str | None, file: Path | None) -> Passphrase | None:
+    """The passphrase in an environment variable, or in the first line of a file; None if neither is named.
+
+    ConfigError if both are, KeyRingError if there is none.
+    """
+    if variable is not None and file is not None:
+        raise ConfigError("a passphrase comes from a variable or from a file: give one of the two")
+    if variable is not None:
+        return Passphrase(variable_content(variable, "passphrase"), ("private.key.passphrase.env", variable))
+    if file is not None:
+        return Passphrase(passphrase_in(file), ("private.key.passphrase.file", str(file.absolute())))
+    return None
+
+
+def generate_key_pair(key_id: str, directory: Path, bits: int, *, passphrase: Passphrase | None = None) -> KeyPairFiles:
     """Make an RSA key pair in ``directory``: ``ID.private.pem`` (PKCS#8, its owner's alone), ``ID.public.pem`` (X.509).
 
     A folder that is not there is made. Both files are new, or neither is there: ConfigError for an id that cannot be
@@ -34,11 +71,16 @@ def generate_key_pair(key_id: str, directory: Path, bits: int) -> KeyPairFiles:
     """
     if not _ID.fullmatch(key_id):
         raise ConfigError(f"key id {excerpt(key_id)!r} cannot be used: letters, digits, '.', '_' and '-' are possible")
-    files = KeyPairFiles(key_id, directory / f"{key_id}.public.pem", directory / f"{key_id}.private.pem")
+    files = KeyPairFiles(
+        key_id,
+        directory / f"{key_id}.public.pem",
+        directory / f"{key_id}.private.pem",
+        () if passphrase is None else (passphrase.setting,),
+    )
     for path in (files.public, files.private):
         if path.exists():
             raise ConfigError(f"{path} exists already, and a key is never overwritten; choose another id or folder")
-    private, public = _pem_pair(bits)
+    private, public = _pem_pair(bits, None if passphrase is None else passphrase.words)
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -54,14 +96,18 @@ def generate_key_pair(key_id: str, directory: Path, bits: int) -> KeyPairFiles:
     return files
 
 
-def _pem_pair(bits: int) -> tuple[bytes, bytes]:
+def _pem_pair(bits: int, passphrase: bytes | None) -> tuple[bytes, bytes]:
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  needed by no other command about keys
     from cryptography.hazmat.primitives.asymmetric import rsa  # noqa: PLC0415
+
+    from tieredstore.transform.pem import protected  # noqa: PLC0415
 
     key = rsa.generate_private_key(public_exponent=_PUBLIC_EXPONENT, key_size=bits)
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
+    if passphrase is not None:
+        private = protected(private, passphrase)
     public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     return private, public
 

@@ -38,8 +38,7 @@ def add_key_pair(path: Path, files: KeyPairFiles, *, activate: bool = False) -> 
     lines = {
         _ENABLED: "true",
         PAIRS: ",".join([*listed, files.key_id]),
-        f"{PAIRS}.{files.key_id}.public.key.file": str(files.public.absolute()),
-        f"{PAIRS}.{files.key_id}.private.key.file": str(files.private.absolute()),
+        **files.settings(),
     }
     if activate or not own.values.get(_ACTIVE):
         lines[_ACTIVE] = files.key_id

@@ -1,0 +1,67 @@
+"""Where the text of a key or a passphrase comes from: a file, an environment variable, an open descriptor."""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+import threading
+from pathlib import Path
+from typing import Final
+
+from tieredstore.errors import KeyRingError
+from tieredstore.process.deadline import Deadline
+from tieredstore.transform.key_files import MAX_BYTES, key_file_content
+
+_PIPE_TIMEOUT_S: Final = 30.0
+_lock: Final = threading.Lock()
+_from_pipes: Final[dict[tuple[int, int, int], bytes]] = {}
+"""What came through pipes, by their descriptor, device and inode: it comes once, and settings may be read again."""
+
+
+def passphrase_in(path: Path) -> bytes:
+    """The first line of a file, without its end; KeyRingError if it cannot be read, or is empty."""
+    passphrase = key_file_content(path).partition(b"\n")[0].removesuffix(b"\r")
+    if not passphrase:
+        raise KeyRingError(f"the first line of {path} is empty, and a passphrase is expected there")
+    return passphrase
+
+
+def variable_content(name: str, what: str) -> bytes:
+    """What an environment variable holds; KeyRingError if it is not set, or empty."""
+    text = os.environb.get(os.fsencode(name))
+    if not text:
+        raise KeyRingError(f"the environment variable {name}, which holds the {what}, is not set in this process")
+    return text
+
+
+def descriptor_content(number: int, what: str) -> bytes:
+    """What an open descriptor gives up to its end; KeyRingError if it gives nothing, or does not end."""
+    try:
+        status = os.fstat(number)
+        if stat.S_ISREG(status.st_mode):
+            # By position: other processes may share the descriptor and its place in the file.
+            return os.pread(number, MAX_BYTES, 0)
+        place = number, status.st_dev, status.st_ino
+        with _lock:
+            if place not in _from_pipes:
+                _from_pipes[place] = _to_end(number)
+            return _from_pipes[place]
+    except OSError as error:
+        raise KeyRingError(
+            f"descriptor {number}, which gives the {what}, cannot be read in this process: {error.strerror}"
+        ) from error
+
+
+def _to_end(number: int) -> bytes:
+    parts: list[bytes] = []
+    deadline = Deadline.after(_PIPE_TIMEOUT_S)
+    while sum(map(len, parts)) < MAX_BYTES:
+        # A descriptor that nobody writes to, a terminal's, would wait for ever.
+        if not select.select([number], [], [], max(0.0, deadline.remaining_s()))[0]:
+            raise KeyRingError(f"descriptor {number} gave no key within {_PIPE_TIMEOUT_S:g} s; close its other end")
+        part = os.read(number, MAX_BYTES)
+        if not part:
+            break
+        parts.append(part)
+    return b"".join(parts)
