@@ -8,18 +8,26 @@ from pathlib import Path
 
 import pytest
 
+from tieredstore.config.installed import STORES
+
 
 def install(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, package: str, stores: Mapping[str, str], *, code: str = ""
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    package: str,
+    offered: Mapping[str, str],
+    *,
+    code: str = "",
+    group: str = STORES,
 ) -> None:
-    """Put a package of this name on the path, which offers ``stores``: names and ``module:Class``.
+    """Put a package of this name on the path, which offers names and ``module:Class``, of stores if not told else.
 
     ``code`` is its module, of the package's name.
     """
     metadata = folder / f"{package}-1.0.dist-info"
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-    lines = [f"{name} = {target}\n" for name, target in stores.items()]
-    (metadata / "entry_points.txt").write_text("".join(["[tieredstore.stores]\n", *lines]))
+    lines = [f"{name} = {target}\n" for name, target in offered.items()]
+    (metadata / "entry_points.txt").write_text("".join([f"[{group}]\n", *lines]))
     (folder / f"{package}.py").write_text(code)
     monkeypatch.setattr(sys, "path", [str(folder), *sys.path])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, NoCredentialsError
+from botocore.exceptions import ConnectionError as ConnectingFailed
 
 from tieredstore.errors import (
     ConfigError,
@@ -61,20 +62,20 @@ class AwsKeySource(KeySource):
         """One ``Encrypt``."""
         try:
             return self._client.encrypt(KeyId=self._key, Plaintext=secret)["CiphertextBlob"]
-        except (BotoCoreError, ClientError, KeyError) as error:
+        except (BotoCoreError, ClientError) as error:
             raise _translated(error, self._key) from error
 
     def open(self, sealed: bytes) -> bytes:
         """One ``Decrypt`` by this key and no other."""
         try:
             return self._client.decrypt(KeyId=self._key, CiphertextBlob=sealed)["Plaintext"]
-        except (BotoCoreError, ClientError, KeyError) as error:
+        except (BotoCoreError, ClientError) as error:
             raise _translated(error, self._key) from error
 
 
 def _translated(error: Exception, key: str) -> TieredStoreError:
     shown, why = excerpt(key), excerpt(redacted(error))
-    if isinstance(error, HTTPClientError):
+    if isinstance(error, HTTPClientError | ConnectingFailed):
         return KeyServiceUnavailable(f"AWS KMS cannot be reached: {why}")
     if isinstance(error, NoCredentialsError):
         return KeyServiceDenied(f"AWS KMS was not asked for {shown}: the SDK has no credentials")

@@ -72,9 +72,13 @@ class AzureKeySource(KeySource):
                 result = client.wrap_key(_ALGORITHM, secret)
         except (AzureError, ValueError) as error:
             raise _translated(error, self._url) from error
-        version = str(result.key_id).rpartition("/")[2]
+        version = str(result.key_id).removeprefix(f"{self._url}/")
         if not _VERSION.fullmatch(version):
-            raise KeyServiceError(f"Azure Key Vault did not say by which version of {self._url} it has sealed")
+            # The SDK knows it only if it may get the key.
+            raise KeyServiceDenied(
+                f"Azure Key Vault does not say by which version of {self._url} it has sealed: allow keys/get, or put "
+                "the version at the URL's end"
+            )
         return version.encode() + b":" + result.encrypted_key
 
     def open(self, sealed: bytes) -> bytes:

@@ -7,7 +7,7 @@ from concurrent.futures import wait
 from functools import partial
 from typing import Final, TypeVar
 
-from tieredstore.errors import KeyServiceUnavailable
+from tieredstore.errors import KeyServiceError, KeyServiceUnavailable, TieredStoreError
 from tieredstore.process.retry import Attempt, RetryPolicy
 from tieredstore.process.thread_pool import ThreadPool
 
@@ -21,7 +21,10 @@ _Result = TypeVar("_Result")
 
 
 def asked(what: str, request: Callable[[], _Result], policy: RetryPolicy = POLICY) -> _Result:
-    """What ``request`` gives; KeyServiceUnavailable, naming ``what``, once tries or time are used up."""
+    """What ``request`` gives; KeyServiceUnavailable, naming ``what``, once tries or time are used up.
+
+    What an SDK makes of an answer that is none is KeyServiceError.
+    """
     return policy.call(what, partial(_bounded, request))
 
 
@@ -33,6 +36,10 @@ def _bounded(request: Callable[[], _Result], attempt: Attempt) -> _Result:
         wait([future], timeout=max(0.0, attempt.deadline.remaining_s()))
         if not future.done():
             raise KeyServiceUnavailable("the service did not answer within the time-out")
+        error = future.exception()
+        # An answer that is none, a proxy's page or an empty one, makes the SDKs fail in ways of their own.
+        if isinstance(error, Exception) and not isinstance(error, TieredStoreError):
+            raise KeyServiceError(f"the service's answer cannot be used ({type(error).__name__})") from error
         return future.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

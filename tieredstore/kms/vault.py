@@ -29,7 +29,8 @@ from tieredstore.kms.base import KeySource
 from tieredstore.kms.calls import READ_TIMEOUT_S
 from tieredstore.redaction import redacted
 
-_KEY: Final = re.compile(r"(?:([A-Za-z0-9._/-]+)/)?([A-Za-z0-9._-]+)")
+_WORD: Final = r"[A-Za-z0-9_-][A-Za-z0-9._-]*"
+_KEY: Final = re.compile(rf"(?:({_WORD}(?:/{_WORD})*)/)?({_WORD})")
 _ERRORS: Final = (exceptions.VaultError, requests.RequestException, KeyError, TypeError, binascii.Error)
 _LATER: Final = (
     exceptions.RateLimitExceeded,
