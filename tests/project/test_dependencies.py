@@ -11,7 +11,7 @@ import pytest
 from tests.support.paths import REPOSITORY
 
 OF_TESTS = {"servers", "test", "dev"}
-ROW = re.compile(r"^\| `([\w-]+)` \| (?:`(\w+)` \| )?([^|]+) \|", re.MULTILINE)
+ROW = re.compile(r"^\| `([\w-]+)` \| (?:((?:`[\w-]+`(?:, )?)+) \| )?([^|]+) \|", re.MULTILINE)
 
 WORDS_OF_PACKAGES = {
     # What metadata says in words of its own.
@@ -28,26 +28,25 @@ WORDS_OF_PACKAGES = {
 }
 
 
-def declared() -> dict[str, str]:
-    """Each package that ``pip install tieredstore[…]`` brings, with its extra ("" for all)."""
+def declared() -> dict[str, set[str]]:
+    """Each package that ``pip install tieredstore[…]`` brings, with its extras (none for all)."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-    by_extra = {"": project["dependencies"], **project["optional-dependencies"]}
-    return {
-        name: extra
-        for extra, requirements in by_extra.items()
-        if extra not in OF_TESTS
-        for name in (re.split(r"[^\w.-]", requirement)[0] for requirement in requirements)
-        if name != "tieredstore"
-    }
+    extras: dict[str, set[str]] = {}
+    for extra, requirements in {"": project["dependencies"], **project["optional-dependencies"]}.items():
+        for requirement in requirements:
+            name = re.split(r"[^\w.-]", requirement)[0]
+            if extra not in OF_TESTS and name != "tieredstore":
+                extras.setdefault(name, set()).update({extra} - {""})
+    return extras
 
 
-def documented() -> dict[str, tuple[str, str]]:
+def documented() -> dict[str, tuple[set[str], str]]:
     rows = ROW.findall((REPOSITORY / "docs" / "dependencies.md").read_text())
-    return {name: (extra, licence.strip()) for name, extra, licence in rows}
+    return {name: (set(re.findall(r"[\w-]+", extras)), licence.strip()) for name, extras, licence in rows}
 
 
 def test_every_package_is_documented_with_its_extra() -> None:
-    assert {name: extra for name, (extra, _) in documented().items()} == declared()
+    assert {name: extras for name, (extras, _) in documented().items()} == declared()
 
 
 @pytest.mark.parametrize("name", sorted(declared()))

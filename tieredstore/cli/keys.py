@@ -20,7 +20,6 @@ from tieredstore.ops.key_pairs import KeyPairFiles, generate_key_pair, passphras
 from tieredstore.ops.key_sealing import KmsKey, sealed_pair
 from tieredstore.ops.key_settings import add_key_pair, listed_pairs
 
-Bits: TypeAlias = Annotated[int, typer.Option("--bits", metavar="BITS", min=2048, max=16384, help="Size of the RSA modulus.")]
 PassphraseEnv: TypeAlias = Annotated[
     str | None,
     typer.Option(

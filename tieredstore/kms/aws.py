@@ -50,8 +50,10 @@ class AwsKeySource(KeySource):
         config = Config(
             connect_timeout=CONNECT_TIMEOUT_S, read_timeout=READ_TIMEOUT_S, retries={"total_max_attempts": 1}
         )
+        # Untyped for the checker: the union of all of Amazon's clients would be.
+        session: Any = boto3.session.Session()
         try:
-            client = boto3.session.Session().client(
+            client: KMSClient = session.client(
                 "kms", region_name=region[1] if region else None, endpoint_url=endpoint_url, config=config
             )
         except (BotoCoreError, ValueError) as error:

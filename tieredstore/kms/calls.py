@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import wait
 from functools import partial
 from typing import Final, TypeVar
 
 from tieredstore.errors import KeyServiceError, KeyServiceUnavailable, TieredStoreError
+from tieredstore.process.futures import is_done, outcome
 from tieredstore.process.retry import Attempt, RetryPolicy
 from tieredstore.process.thread_pool import ThreadPool
 
@@ -33,13 +33,14 @@ def _bounded(request: Callable[[], _Result], attempt: Attempt) -> _Result:
     pool = ThreadPool(1, "tieredstore-kms")
     try:
         future = pool.submit(request)
-        wait([future], timeout=max(0.0, attempt.deadline.remaining_s()))
-        if not future.done():
+        if not is_done(future, max(0.0, attempt.deadline.remaining_s())):
             raise KeyServiceUnavailable("the service did not answer within the time-out")
-        error = future.exception()
-        # An answer that is none, a proxy's page or an empty one, makes the SDKs fail in ways of their own.
-        if isinstance(error, Exception) and not isinstance(error, TieredStoreError):
+        try:
+            return outcome(future)
+        except TieredStoreError:
+            raise
+        except Exception as error:
+            # An answer that is none, a proxy's page or an empty one, makes the SDKs fail in ways of their own.
             raise KeyServiceError(f"the service's answer cannot be used ({type(error).__name__})") from error
-        return future.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)

@@ -6,7 +6,7 @@ By REST and not gRPC, whose threads do not survive the forks of Spark's workers.
 from __future__ import annotations
 
 import re
-from typing import Final, Self
+from typing import Final, Protocol, Self, cast
 from urllib.parse import urlsplit
 
 import crc32c
@@ -16,7 +16,7 @@ from google.auth import exceptions as auth_exceptions
 from google.auth.credentials import AnonymousCredentials
 from google.cloud.kms_v1.services.key_management_service import KeyManagementServiceClient
 from google.cloud.kms_v1.services.key_management_service.transports import KeyManagementServiceRestTransport
-from google.cloud.kms_v1.types import DecryptRequest, EncryptRequest
+from google.cloud.kms_v1.types import DecryptRequest, DecryptResponse, EncryptRequest, EncryptResponse
 
 from tieredstore.errors import (
     ConfigError,
@@ -42,10 +42,18 @@ _LATER: Final = (
 _DENIED: Final = (exceptions.Forbidden, exceptions.Unauthorized, auth_exceptions.GoogleAuthError)
 
 
+class _Client(Protocol):
+    """The part of ``KeyManagementServiceClient`` that is used; its types are partly unknown."""
+
+    def encrypt(self, *, request: EncryptRequest, retry: None, timeout: float) -> EncryptResponse: ...
+
+    def decrypt(self, *, request: DecryptRequest, retry: None, timeout: float) -> DecryptResponse: ...
+
+
 class GcpKeySource(KeySource):
     """A symmetric key, by its resource name ``projects/…/locations/…/keyRings/…/cryptoKeys/…``."""
 
-    def __init__(self, key: str, client: KeyManagementServiceClient) -> None:
+    def __init__(self, key: str, client: _Client) -> None:
         self._key = key
         self._client = client
 
@@ -66,7 +74,7 @@ class GcpKeySource(KeySource):
             )
         except auth_exceptions.GoogleAuthError as error:
             raise KeyServiceDenied(f"Google Cloud KMS was not asked for {key}: {excerpt(redacted(error))}") from error
-        return cls(key, KeyManagementServiceClient(transport=transport))
+        return cls(key, cast("_Client", KeyManagementServiceClient(transport=transport)))
 
     def seal(self, secret: bytes) -> bytes:
         """One ``encrypt``, its checksums compared both ways."""
