@@ -5,12 +5,14 @@ Run as a process it is the parent: python -m tests.support.forked_commands MODUL
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -88,17 +90,28 @@ class ForkedCommands:
         stderr: Path | None = None,
         settings: Path | None = None,
         interruptible: bool = True,
+        stdout_has_reader: bool = False,
+        terminal: Path | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> Running:
-        """Run a command; a stdout or stderr of its own may be a device, a pipe that has a name, or CLOSED."""
+        """Run a command; a stdout or stderr of its own may be a device, a pipe that has a name, or CLOSED.
+
+        One that ``stdout_has_reader`` of is a pipe that breaks when that goes away; another one never does.
+        ``terminal`` becomes the one that controls it, and all of its streams that are not given; ``environment`` is
+        added to its own.
+        """
         self._count += 1
         folder = self._folder / f"command-{self._count}"
         folder.mkdir()
-        output, complaints = stdout or folder / "stdout", stderr or folder / "stderr"
+        output, complaints = stdout or terminal or folder / "stdout", stderr or terminal or folder / "stderr"
         request = {
             "arguments": [*map(str, arguments), *([] if settings is None else ["-c", str(settings)])],
             "stdout": str(output),
             "stderr": str(complaints),
             "interruptible": interruptible,
+            "stdout_has_reader": stdout_has_reader,
+            "terminal": None if terminal is None else str(terminal),
+            "environment": dict(environment or {}),
         }
         return Running(self, self.ask(request)["process"], output, complaints)
 
@@ -144,12 +157,20 @@ def become(request: Mapping[str, Any]) -> None:
     """In a child: run the command as the console script would."""
     # The parent may run in the background of a shell, which has interrupts ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler if request["interruptible"] else signal.SIG_IGN)
-    for descriptor, path in ((0, os.devnull), (1, request["stdout"]), (2, request["stderr"])):
+    os.environ.update(request["environment"])
+    if request["terminal"] is not None:
+        os.environ.pop("COLUMNS", None)  # it would go before the terminal's own
+        os.setsid()
+        controlling = os.open(request["terminal"], os.O_RDWR)  # the first that is opened controls the session
+        fcntl.ioctl(controlling, termios.TIOCSCTTY, 0)
+        os.close(controlling)
+    for descriptor, path in ((0, request["terminal"] or os.devnull), (1, request["stdout"]), (2, request["stderr"])):
         os.close(descriptor)
         if path == str(CLOSED):
             setattr(sys, _NAMES[descriptor], None)  # as Python itself has it then
         else:
-            opened = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+            writes_alone = descriptor == 1 and request["stdout_has_reader"]
+            opened = os.open(path, os.O_WRONLY if writes_alone else os.O_RDWR | os.O_CREAT, 0o600)
             if opened != descriptor:  # the lowest one that was free
                 os.dup2(opened, descriptor)
                 os.close(opened)

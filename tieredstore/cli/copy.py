@@ -15,7 +15,6 @@ from tieredstore.cli.arguments import DryRun, Json, SettingsPath, StoreUrl
 from tieredstore.cli.copy_report import CopyReport, leftover_named, telling
 from tieredstore.cli.opened import opened
 from tieredstore.cli.output import print_json, print_lines
-from tieredstore.cli.progress import progress
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.logdir import Discovery, FoundSegment, discover
 from tieredstore.model import Uuid
@@ -55,7 +54,7 @@ def copy(
     with opened(settings, store) as bucket, contextlib.ExitStack() as stack:
         manager = None if dry_run else stack.enter_context(bucket.manager())
         started = time.monotonic()
-        bar = stack.enter_context(progress("copy", total))
+        teller = stack.enter_context(telling(total, len(discovery.segments), as_json=as_json))
         committed = CommittedSegments(bucket.store, bucket.prefix, rules=bucket.manifest_rules)
 
         def step(segment: FoundSegment) -> SegmentOutcome:
@@ -67,13 +66,12 @@ def copy(
                 segment,
                 topic_id=incarnation,
                 broker_id=broker_id,
-                on_progress=bar.advance,
+                on_progress=teller.bar.advance,
                 around_upload=leftover_named,
             )
 
-        with telling(bar, len(discovery.segments), as_json=as_json) as teller:
-            for outcome in in_order(discovery.segments, step):
-                teller.tell(outcome)
+        for outcome in in_order(discovery.segments, step):
+            teller.tell(outcome)
         report = CopyReport(discovery, teller.outcomes, time.monotonic() - started)
     if as_json:
         print_json(report.as_json())

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tieredstore.cli.last_words import said_if_stopped
 from tieredstore.cli.ls import partition_row
 from tieredstore.cli.output import JsonValue, complain, human_rate, human_ratio, print_lines, ratio_of
-from tieredstore.cli.progress import Bar
+from tieredstore.cli.progress import Bar, progress
 from tieredstore.kafka.logdir import PARTITION_METADATA, Discovery, PartitionFileMissing
 from tieredstore.model import RemoteLogSegmentMetadata, human_bytes
 from tieredstore.ops.shipping import SegmentOutcome, SegmentStatus
@@ -62,9 +62,9 @@ class CopyTeller:
     An error that one segment after the other of a partition meets is said once, and at the end of them how often.
     """
 
-    def __init__(self, bar: Bar, *, as_json: bool) -> None:
-        self.outcomes: list[SegmentOutcome] = []
-        self._bar = bar
+    def __init__(self, bar: Bar, outcomes: list[SegmentOutcome], *, as_json: bool) -> None:
+        self.outcomes = outcomes
+        self.bar = bar
         # Where both streams are one terminal the bar is enough.
         self._is_quiet = as_json or (sys.stderr.isatty() and sys.stdout.isatty())
         self._error: tuple[str, int, str] | None = None
@@ -74,7 +74,7 @@ class CopyTeller:
         """Of one segment more."""
         self.outcomes.append(outcome)
         if outcome.status is SegmentStatus.SKIPPED:
-            self._bar.advance(outcome.size or 0)
+            self.bar.advance(outcome.size or 0)
         if outcome.error is None:
             self.end_repetition()
             if not self._is_quiet:
@@ -86,7 +86,7 @@ class CopyTeller:
             return
         self.end_repetition()
         self._error = error
-        self._bar.say(_line(outcome))
+        self.bar.say(_line(outcome))
 
     def end_repetition(self) -> None:
         """Say of how many segments more the last error was."""
@@ -94,22 +94,24 @@ class CopyTeller:
         if repeated:
             first, last = repeated[0].segment, repeated[-1].segment
             where = f"{first} to {last.base_offset}" if last is not first else str(first)
-            self._bar.say(f"{'failed':<10} {where}: the same ({len(repeated)} more segments)")
+            self.bar.say(f"{'failed':<10} {where}: the same ({len(repeated)} more segments)")
 
 
 @contextlib.contextmanager
-def telling(bar: Bar, segment_count: int, *, as_json: bool) -> Generator[CopyTeller]:
+def telling(total_bytes: int, segment_count: int, *, as_json: bool) -> Generator[CopyTeller]:
     """Who tells of ``segment_count`` segments; where a signal ends it before: what was done, and how to go on."""
-    teller = CopyTeller(bar, as_json=as_json)
+    outcomes: list[SegmentOutcome] = []
 
     def stopped() -> str:
-        skipped = _count(teller.outcomes, SegmentStatus.SKIPPED)
-        done = f"{_count(teller.outcomes, SegmentStatus.COPIED)} of {segment_count} copied"
+        skipped = _count(outcomes, SegmentStatus.SKIPPED)
+        done = f"{_count(outcomes, SegmentStatus.COPIED)} of {segment_count} copied"
         return f"stopped; {done}{f', {skipped} skipped' if skipped else ''}; run again to go on"
 
-    with said_if_stopped(stopped):
+    # Around the bar: whoever sees it may press Ctrl-C, and the sentence stands where the bar was.
+    with said_if_stopped(stopped), progress("copy", total_bytes) as bar:
+        teller = CopyTeller(bar, outcomes, as_json=as_json)
         yield teller
-    teller.end_repetition()
+        teller.end_repetition()
 
 
 @contextlib.contextmanager
