@@ -24,6 +24,8 @@ from tieredstore.cli.output import (
     print_table,
     ratio_of,
 )
+from tieredstore.cli.plots import PlotFile
+from tieredstore.cli.stored_plot import StoredPlot
 from tieredstore.cli.tables import WIDE, number, text, word
 from tieredstore.errors import CorruptData, excerpt
 from tieredstore.model import TopicIdPartition, Uuid, human_bytes
@@ -44,6 +46,7 @@ def ls(
     topic_id: TopicId = None,
     as_json: Json = False,
     wide: Wide = False,
+    plot: PlotFile = None,
 ) -> None:
     """List topics, partitions and segments: offsets, sizes, ratio, time span.
 
@@ -53,8 +56,11 @@ def ls(
     that lack an object (of an unfinished copy or delete, or lost) are named on stderr; in JSON they have
     "complete": false.
 
+    --plot draws the stored bytes too, by topic and by the time of their records; it needs matplotlib.
+
     Example: tieredstore ls -c store.properties orders 0
     """
+    picture = None if plot is None else StoredPlot(plot)
     incarnation = None if topic_id is None else Uuid.parse(topic_id)
     with opened(settings, store) as bucket:
         objects = list_segments(bucket.store, bucket.prefix, topic=topic, topic_id=incarnation, partition=partition)
@@ -63,12 +69,16 @@ def ls(
             objects = at_least_one(objects, bucket, {topic: [] if partition is None else [partition]}, incarnation)
         damage: list[CorruptData] = []
         listed = _noting(damage, load_listing(bucket.store, objects, bucket.manifest_rules))
+        if picture is not None:
+            listed = picture.watching(listed)
         if as_json:
             sys.stdout.writelines(json_array(segment_row(segment) for segment in listed))
         elif partition is None:
             _print_partitions(listed, wide=wide)
         else:
             _print_segments(listed, wide=wide)
+    if picture is not None:
+        picture.save()
     if damage:
         raise typer.Exit(CorruptData.exit_code)
 

@@ -5,22 +5,26 @@ from __future__ import annotations
 import enum
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from tieredstore.catalog import Catalog, Lineage, load_catalog
+from tieredstore.catalog import Catalog, load_catalog
 from tieredstore.catalog.absence import absence
 from tieredstore.cli.arguments import Json, SettingsPath, StoreUrl, Topic, TopicId
 from tieredstore.cli.live_client import BootstrapServer, KafkaConfig, KafkaProperties, client_properties
 from tieredstore.cli.logs import ACCEPT_LOSS, LogRequest, records_across_seam, records_as_they_come
+from tieredstore.cli.offset_rows import show_offsets
+from tieredstore.cli.offsets_plot import OffsetsPlot
 from tieredstore.cli.opened import opened
-from tieredstore.cli.output import JsonValue, complain, iso_utc, print_json, print_table
+from tieredstore.cli.output import complain
+from tieredstore.cli.plots import PlotFile
 from tieredstore.cli.record_rows import SHOWN, arrow_module, header_line, json_lines, text_lines
 from tieredstore.errors import ConfigError
 from tieredstore.model import Uuid
+from tieredstore.ops.offsets import PartitionOffsets, partition_offsets, with_broker
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -134,21 +138,39 @@ def offsets(
     store: StoreUrl = None,
     as_json: Json = False,
     topic_id: TopicId = None,
+    bootstrap_server: BootstrapServer = None,
+    kafka_config: KafkaConfig = None,
+    kafka_properties: KafkaProperties = None,
+    plot: PlotFile = None,
 ) -> None:
     """Show which offsets of each partition of a topic there are.
 
-    The end offset is one more than the last; offsets between the two that no segment holds are lost.
+    The end offset is one more than the last; offsets between the two that no segment holds are lost. With
+    --bootstrap-server the broker's offsets are beside them, and lost is what neither has.
+
+    --plot draws bucket and broker side by side, what is lost in red; it needs matplotlib.
 
     Example: tieredstore offsets -c store.properties orders
     """
+    picture = None if plot is None else OffsetsPlot(plot)
+    client = client_properties(bootstrap_server, kafka_config, kafka_properties)
     with opened(settings, store) as place, place.manager() as manager:
         catalog, incarnation = _catalog(manager, topic, None, topic_id)
-        lineages = [catalog.lineage(topic, number, incarnation) for number in catalog.partitions(topic, incarnation)]
-    if as_json:
-        print_json([_row(lineage) for lineage in lineages])
-        return
-    columns = [">PARTITION", ">EARLIEST", ">END", ">SEGMENTS", "LATEST TIMESTAMP", "LOST OFFSETS"]
-    print_table(columns, [_cells(lineage) for lineage in lineages])
+        partitions = partition_offsets(catalog, topic, incarnation)
+    if client is not None:
+        partitions = _beside_broker(partitions, client, topic, incarnation)
+    show_offsets(partitions, topic, incarnation, as_json=as_json, broker=client is not None)
+    if picture is not None:
+        picture.save(topic, partitions, broker=client is not None)
+
+
+def _beside_broker(
+    stored: list[PartitionOffsets], client: Mapping[str, str], topic: str, topic_id: Uuid
+) -> list[PartitionOffsets]:
+    live = arrow_module("tieredstore.live")
+    timeout_s: float = arrow_module("tieredstore.partitions.log_query").timeout_of(client)
+    with live.LiveCluster(client, isolation="read_uncommitted", timeout_s=timeout_s) as cluster:
+        return with_broker(stored, cluster, topic, topic_id)
 
 
 def parse_place(text: str) -> int | datetime:
@@ -185,29 +207,3 @@ def _catalog(
         if problem.segment_id.topic_id_partition.topic_id == incarnation:
             complain(str(problem))
     return catalog, incarnation
-
-
-def _latest_time(lineage: Lineage) -> int | None:
-    times = [span.segment.max_timestamp_ms for span in lineage.spans]
-    return max(times) if min(times) >= 0 else None
-
-
-def _row(lineage: Lineage) -> dict[str, JsonValue]:
-    where = lineage.partition
-    return {
-        "topic": where.topic,
-        "topic_id": str(where.topic_id),
-        "partition": where.partition,
-        "earliest_offset": lineage.earliest_offset,
-        "end_offset": lineage.end_offset,
-        "segments": len({span.segment for span in lineage.spans}),
-        "max_timestamp_ms": _latest_time(lineage),
-        "lost": [{"start": gap.start, "stop": gap.stop} for gap in lineage.gaps],
-    }
-
-
-def _cells(lineage: Lineage) -> list[str]:
-    row = _row(lineage)
-    numbers = [str(row[name]) for name in ("partition", "earliest_offset", "end_offset", "segments")]
-    lost = ", ".join(f"{gap.start}-{gap.stop - 1}" for gap in lineage.gaps)
-    return [*numbers, iso_utc(_latest_time(lineage)) or "-", lost or "none"]
