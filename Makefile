@@ -9,7 +9,7 @@ PIN := uv pip compile --universal --generate-hashes --no-header --no-annotate --
 # Where an image sets it, each process of a test would compile the package again, and each worker all tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test toolchain servers check types mypy pyright layers static unit soak asan bench docs lock clean
+.PHONY: help demo test toolchain servers check types mypy pyright layers static unit soak asan bench docs pictures lock clean
 
 help: ## say what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -70,6 +70,9 @@ bench: toolchain $(VENV)/servers/installed ## benchmarks of the hot paths, JSON 
 
 docs: $(VENV)/installed ## regenerate docs/settings.md
 	$(BIN)/python -m tieredstore.config.reference > docs/settings.md
+
+pictures: $(VENV)/installed ## make docs/pictures again, out of real commands
+	$(BIN)/python -m scripts.pictures
 
 lock: ## pin the versions that CI tests (needs uv, and Maven for the broker's jars)
 	$(PIN) pyproject.toml --extra dev --output-file requirements.lock
