@@ -29,6 +29,8 @@ class Model:
 
     limit: int
     retention: float
+    entry_cost: int = 0
+    free_entries: int = 0
     held: list[tuple[str, bytes, float]] = field(default_factory=list[tuple[str, bytes, float]])
 
     def expire(self, now: float) -> None:
@@ -50,7 +52,7 @@ class Model:
         if 0 <= self.limit < len(value):
             return
         self.held.append((key, value, now))
-        while 0 <= self.limit < self.weight:
+        while 0 <= self.limit < self.weight + self.entry_cost * max(0, len(self.held) - self.free_entries):
             del self.held[0]
 
     def discard(self, key: str) -> None:
@@ -72,11 +74,20 @@ STEPS = st.lists(
 )
 
 
-@given(limit=st.integers(-1, 12), retention_ms=st.sampled_from([-1, 0, 1000, 3000]), steps=STEPS)
-def test_it_holds_what_the_rules_say(limit: int, retention_ms: int, steps: list[tuple[str, str, bytes]]) -> None:
+@given(
+    limit=st.integers(-1, 12),
+    retention_ms=st.sampled_from([-1, 0, 1000, 3000]),
+    cost=st.sampled_from([(0, 0), (1, 2), (5, 0), (100, 1)]),
+    steps=STEPS,
+)
+def test_it_holds_what_the_rules_say(
+    limit: int, retention_ms: int, cost: tuple[int, int], steps: list[tuple[str, str, bytes]]
+) -> None:
     clock = Clock()
-    tested = BoundedMap[str, bytes](limit, weigh=len, retention_ms=retention_ms, clock=clock)
-    model = Model(limit, retention_ms / 1000)
+    tested = BoundedMap[str, bytes](
+        limit, weigh=len, entry_cost=cost[0], free_entries=cost[1], retention_ms=retention_ms, clock=clock
+    )
+    model = Model(limit, retention_ms / 1000, *cost)
     for step, key, value in steps:
         if step == "put":
             tested.put(key, value)

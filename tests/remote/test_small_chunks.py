@@ -12,6 +12,7 @@ from tests.support.small_segments import MODES, memory_settings, new_metadata, w
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.remote import RemoteStorageManager
+from tieredstore.remote.chunk_cache import ChunkKey, MemoryChunkCache
 from tieredstore.remote.chunk_runs import MAX_CHUNKS_OF_A_RUN, MAX_CHUNKS_ON_THEIR_WAY
 from tieredstore.testing.doubles import CountingStore
 
@@ -61,3 +62,20 @@ def test_the_whole_log_comes_by_runs_of_a_bounded_number_of_chunks(copied: Copie
     with manager.open(metadata) as stream:
         assert stream.read() == LOG
     assert requests(store) == len(LOG) // MAX_CHUNKS_OF_A_RUN
+
+
+@pytest.mark.parametrize("chunk_size", [1, 100, 4096])
+def test_a_cache_in_memory_takes_as_much_as_it_may_however_small_its_chunks(chunk_size: int) -> None:
+    # Keys of nobody's but the cache's, as of many small segments: the dearest there are.
+    limit, chunks = 1 << 20, 2 * (1 << 20) // (chunk_size + 300)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        cache = MemoryChunkCache(limit)
+        for number in range(chunks):
+            key = ChunkKey("memory:", f"topic/0/{number:020d}.log", number, number.to_bytes(16, "big"))
+            cache.put(key, bytes([number % 256]) * chunk_size)
+        assert tracemalloc.get_traced_memory()[0] - before < 1.25 * limit
+    finally:
+        tracemalloc.stop()
+    assert 0.4 * limit < cache.stats.entries * (chunk_size + 512) < 1.1 * limit

@@ -42,8 +42,10 @@ class BoundedMap(Generic[Key, Value]):
     """A map bounded by the weight of its entries; the least recently used go first. Safe from several threads.
 
     ``limit`` bounds the sum of ``weigh(value)``, which is asked once for each value (without it every entry weighs 1);
-    -1 is without limit. An entry that outweighs the limit alone is not kept. Entries expire ``retention_ms`` after
-    their last use, -1 never. ``clock`` tells seconds and never goes back. In a forked child the map is empty.
+    -1 is without limit. An entry that outweighs the limit alone is not kept. ``entry_cost`` is what an entry weighs
+    besides its value, where there are more than ``free_entries``: of few heavy values it is nothing, and of millions of
+    light ones it is nearly all. Entries expire ``retention_ms`` after their last use, -1 never. ``clock`` tells seconds
+    and never goes back. In a forked child the map is empty.
     """
 
     def __init__(
@@ -51,11 +53,14 @@ class BoundedMap(Generic[Key, Value]):
         limit: int,
         *,
         weigh: Callable[[Value], int] | None = None,
+        entry_cost: int = 0,
+        free_entries: int = 0,
         retention_ms: int = -1,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limit = limit
         self._weigh = weigh
+        self._entry_cost, self._free_entries = entry_cost, free_entries
         self._retention = retention_ms / 1000 if retention_ms >= 0 else None
         self._clock = clock
         self.begin_again()
@@ -90,7 +95,7 @@ class BoundedMap(Generic[Key, Value]):
                 return
             self._entries[key] = _Entry(value, weight, now)
             self._weight += weight
-            while 0 <= self._limit < self._weight:
+            while 0 <= self._limit < self._weight + self._entry_cost * max(0, len(self._entries) - self._free_entries):
                 self._evict_oldest()
 
     def discard(self, key: Key) -> None:

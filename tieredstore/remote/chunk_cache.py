@@ -19,6 +19,13 @@ from tieredstore.remote.bounded_map import BoundedMap
 LAYOUT_DIGEST_SIZE: Final = 16
 """The size of :func:`layout_digest`, in bytes."""
 
+_ENTRY_COST: Final = 512
+"""Bytes that a chunk in memory takes besides its own: key, entry and their places in the map, measured and rounded up.
+Nothing beside chunks as they are written, and hundreds of times their size for chunks of a byte."""
+
+_FREE_ENTRIES: Final = 64
+"""Chunks whose cost is not counted: 32 KiB."""
+
 
 @dataclass(frozen=True, slots=True)
 class ChunkKey:
@@ -139,8 +146,8 @@ class ChunkCache(ABC):
 class MemoryChunkCache(ChunkCache):
     """Chunks in this process's memory, the least recently used out first.
 
-    ``size_bytes`` bounds the sum of their sizes, -1 without limit; ``retention_ms`` counts from the last use, -1 is for
-    ever. ``clock`` tells seconds.
+    ``size_bytes`` bounds the sum of their sizes, -1 without limit, and from the 64th chunk on what the cache needs to
+    know each of them, half a KiB. ``retention_ms`` counts from the last use, -1 is for ever. ``clock`` tells seconds.
     """
 
     def __init__(
@@ -152,7 +159,14 @@ class MemoryChunkCache(ChunkCache):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.encrypted = encrypted
-        self._chunks = BoundedMap[ChunkKey, bytes](size_bytes, weigh=len, retention_ms=retention_ms, clock=clock)
+        self._chunks = BoundedMap[ChunkKey, bytes](
+            size_bytes,
+            weigh=len,
+            entry_cost=_ENTRY_COST,
+            free_entries=_FREE_ENTRIES,
+            retention_ms=retention_ms,
+            clock=clock,
+        )
         self._counters = Counters()
         self._is_closed = False
 
