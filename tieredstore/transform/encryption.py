@@ -12,9 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-
 from tieredstore.errors import CorruptData
 from tieredstore.format.sizes import AAD_SIZE, DATA_KEY_SIZE, ENCRYPTION_OVERHEAD, IV_SIZE
 
@@ -39,6 +36,11 @@ class SegmentCipher:
     """Seals and opens the units of one segment. Safe from several threads; releases the GIL."""
 
     def __init__(self, data_key: DataKey) -> None:
+        # A copy or a read of segments in plain needs none of it.
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415
+        from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415
+
+        self._invalid_tag = InvalidTag
         try:
             self._aead = AESGCM(data_key.key)
         except ValueError as error:
@@ -65,7 +67,7 @@ class SegmentCipher:
             # The IV is copied (12 bytes), since the library wants bytes; nothing of `plaintext` counts before the tag
             # is checked.
             self._aead.decrypt_into(bytes(unit[:IV_SIZE]), unit[IV_SIZE:], self._aad, plaintext)
-        except InvalidTag as error:
+        except self._invalid_tag as error:
             raise CorruptData("the AES-GCM tag does not match: the bytes, the data key or the AAD changed") from error
 
     def open(self, unit: bytes | memoryview) -> bytes:
