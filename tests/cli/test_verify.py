@@ -6,14 +6,20 @@ import json
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from tests.support.cli_process import Result, tieredstore, write_settings
+from tests.support.kafka_topics import make_topic
+from tests.support.metadata_records import segment_record, update_record
 from tests.support.planted_bucket import CHUNK, EVENTS, SEGMENTS, PlantedBucket
 from tests.support.planted_faults import DATA_FAULTS, LISTING_FAULTS, PlantedFault
+from tests.support.servers.kafka import KafkaServer
 from tieredstore.backends.filesystem import FilesystemObjectStore
+from tieredstore.catalog.metadata_records import SegmentState, SegmentUpdate
 from tieredstore.cli.verify import time_since
 from tieredstore.format.keys import Suffix
 from tieredstore.ops.verification import Level
+from tieredstore.ops.verification.brokers import METADATA_TOPIC
 
 
 @pytest.fixture
@@ -124,3 +130,30 @@ def test_spans_and_times() -> None:
     assert time_since("90m", 10_000_000) == 10_000_000 - 90 * 60_000
     assert time_since("7d", 0) == -7 * 86_400_000
     assert time_since("1970-01-01T00:00:01", 0) == time_since("1970-01-01T01:00:01+01:00", 0) == 1000
+
+
+def test_the_brokers_metadata_topic_is_compared_in_both_directions(kafka: KafkaServer, tmp_path: Path) -> None:
+    """The one test that makes the topic under Kafka's own name, on the broker that all share."""
+    make_topic(kafka, name=METADATA_TOPIC)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
+    planted = PlantedBucket.of("plain", FilesystemObjectStore(write_settings(tmp_path).parent / "store"))
+    finished = SegmentState.COPY_SEGMENT_FINISHED
+    for metadata in planted.segments:
+        producer.produce(METADATA_TOPIC, segment_record(metadata))
+        producer.produce(
+            METADATA_TOPIC, update_record(SegmentUpdate(metadata.remote_log_segment_id, 1, 5, None, finished))
+        )
+    assert producer.flush(60) == 0
+    options = ("--metadata-topic", kafka.bootstrap_servers, "--json")
+    assert verified(tmp_path, *options, "--topic", "events").code == 0
+    planted.delete(*Suffix, number=3)
+    done = verified(tmp_path, *options)
+    kinds = [json.loads(line).get("kind") for line in done.stdout.splitlines()]
+    assert (done.code, kinds) == (3, ["unknown-to-brokers", "not-in-bucket", None])
+
+
+@pytest.mark.usefixtures("planted")
+def test_brokers_have_to_be_named(tmp_path: Path) -> None:
+    done = verified(tmp_path, "--metadata-topic", "", "--json")
+    assert done.code == 2
+    assert "no broker is named" in done.stderr

@@ -7,7 +7,7 @@ import dataclasses
 import re
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +26,7 @@ from tieredstore.cli.arguments import (
     chosen_scope,
 )
 from tieredstore.cli.last_words import said_if_stopped
+from tieredstore.cli.live_client import KafkaConfig, KafkaProperties, client_properties
 from tieredstore.cli.opened import opened
 from tieredstore.cli.output import JsonValue, print_json_line, print_lines
 from tieredstore.cli.progress import counting
@@ -33,7 +34,14 @@ from tieredstore.errors import ConfigError, ResourceNotFound, excerpt
 from tieredstore.model import human_bytes
 
 if TYPE_CHECKING:
-    from tieredstore.ops.verification import CheckedSegment, Finding, FindingKind, Severity
+    from tieredstore.ops.verification import (
+        BrokersBelief,
+        CheckedSegment,
+        Finding,
+        FindingKind,
+        MetadataTopic,
+        Severity,
+    )
 
 _UNITS_MS: Final = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _SPAN: Final = re.compile(r"(\d{1,6})([mhd])", re.ASCII)
@@ -85,6 +93,16 @@ def verify(
     recheck_days: Annotated[
         int, typer.Option("--recheck-days", metavar="DAYS", min=1, help="With --state: check again after so long.")
     ] = 30,
+    metadata_topic: Annotated[
+        str | None,
+        typer.Option(
+            "--metadata-topic",
+            metavar="HOST:PORT",
+            help="Compare with what these brokers believe, by their __remote_log_metadata.",
+        ),
+    ] = None,
+    kafka_config: KafkaConfig = None,
+    kafka_property: KafkaProperties = None,
     as_json: Json = False,
 ) -> None:
     """Check the segments of a bucket, and how they follow each other; nothing is changed.
@@ -106,6 +124,7 @@ def verify(
     chosen = Sample(percent(sample), seed) if sample is not None else None
     since_ms = None if since is None else time_since(since, time.time_ns() // 1_000_000)
     selection = Selection(Level(level), chosen, since_ms)
+    client = client_properties(metadata_topic, kafka_config, kafka_property)
     report = Report(level, as_json=as_json)
     with opened(settings, store) as bucket, contextlib.ExitStack() as closing:
         if state is not None:
@@ -113,18 +132,48 @@ def verify(
             kept = closing.enter_context(VerifyState(state, identity, bucket.prefix, recheck_days=recheck_days))
             selection = dataclasses.replace(selection, state=kept)
         closing.enter_context(said_if_stopped(lambda: f"stopped; {report.sentence()}"))
+        brokers = None if client is None else closing.enter_context(opened_brokers(client))
+        if brokers is not None:
+            report.tell_all(brokers.read_on())
         advance = closing.enter_context(counting("verifying", "segments"))
         for checked in verify_bucket(bucket, scope, selection, parallel=parallel):
             report.take(checked)
+            if brokers is not None:
+                report.tell_all(brokers.belief.compare(checked))
             advance()
-        if not report.segments and topic is not None:
+        if brokers is not None:
+            report.tell_all(brokers.read_on())
+            report.tell_all(brokers.belief.rest(bucket, scope))
+        if not report.segments and topic is not None and not report.kinds:
             asked = [] if partition is None else [partition]
             raise absence(bucket.store, bucket.prefix, {topic: asked}, topic_id=scope.topic_id)
     report.finish()
-    if not report.segments:
+    if not report.segments and not report.kinds:
         raise ResourceNotFound("no segments were found, so that nothing was verified")
     if report.exit_code:
         raise typer.Exit(report.exit_code)
+
+
+@dataclass(frozen=True, slots=True)
+class Brokers:
+    """The brokers' metadata topic, and what its records came to."""
+
+    topic: MetadataTopic
+    belief: BrokersBelief
+
+    def read_on(self) -> Iterator[Finding]:
+        """Take what was not read before."""
+        return self.belief.take(self.topic.read_on())
+
+
+@contextlib.contextmanager
+def opened_brokers(client: Mapping[str, str]) -> Generator[Brokers]:
+    """What the brokers that a client's properties name believe."""
+    from tieredstore.live import LiveReader  # noqa: PLC0415  loads librdkafka
+    from tieredstore.ops.verification import BrokersBelief, MetadataTopic  # noqa: PLC0415
+
+    with LiveReader(client, isolation="read_uncommitted") as reader, BrokersBelief() as belief:
+        yield Brokers(MetadataTopic(reader), belief)
 
 
 def percent(text: str) -> float:
@@ -168,6 +217,11 @@ class Report:
         else:
             self.log_bytes += checked.log_size
         for finding in checked.findings:
+            self.tell(finding)
+
+    def tell_all(self, findings: Iterable[Finding]) -> None:
+        """Findings beside those of segments."""
+        for finding in findings:
             self.tell(finding)
 
     def tell(self, finding: Finding) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tieredstore.ops.verification.brokers import BrokersBelief, MetadataTopic
 from tieredstore.ops.verification.findings import Finding, FindingKind, KindFacts, Severity
 from tieredstore.ops.verification.parts import VerifyPart, plan_parts, verify_part
 from tieredstore.ops.verification.rows import ROW_COLUMNS, finding_row
@@ -12,11 +13,13 @@ from tieredstore.ops.verification.verification import CheckedSegment, verify
 
 __all__ = [
     "ROW_COLUMNS",
+    "BrokersBelief",
     "CheckedSegment",
     "Finding",
     "FindingKind",
     "KindFacts",
     "Level",
+    "MetadataTopic",
     "Sample",
     "Selection",
     "Severity",

@@ -5,8 +5,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
+from tieredstore.catalog.lineage import NO_EPOCH
 from tieredstore.format.keys import Suffix
 from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader
+from tieredstore.kafka.indexes import OffsetIndexEntry
+from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import ByteRange
 from tieredstore.ops.verification.findings import Finding, FindingKind
 from tieredstore.ops.verification.indexes import CheckedIndexes
@@ -44,10 +47,11 @@ class BatchChecks:
         self._pending: tuple[BatchHeader, int] | None = None
         """The latest batch, and the greatest timestamp up to it: the next one tells whether its offsets are right."""
         self._is_damaged = False
-        self._offset_entries = indexes.offsets or ()
-        self._offset_number = 0
-        self._times = indexes.times or ()
-        self._time_number = 0
+        self._epoch, self._epoch_stop = NO_EPOCH, -1
+        self._offset_entries = iter(indexes.offsets or ())
+        self._next_entry = next(self._offset_entries, None)
+        self._times = iter(indexes.times or ())
+        self._next_time = next(self._times, None)
         self._aborted = {(entry.producer_id, entry.last_offset) for entry in indexes.aborted or ()}
         self._knows_aborted = indexes.aborted is not None or stored.manifest.segment_indexes.transaction is None
         self._in_transaction: set[int] = set()
@@ -110,11 +114,11 @@ class BatchChecks:
         self._settle()
         if not self.is_sound:
             return
-        if self._offset_number < len(self._offset_entries):
-            self.index_finding(f"its entry {self._offset_number} points to no batch that ends where it says")
-        if self._time_number < len(self._times):
-            entry = self._times[self._time_number]
-            self._time_finding(f"it has offset {entry.offset}, and the last batch ends at {self.last_offset}")
+        if (entry := self._next_entry) is not None:
+            self.index_finding(f"{_shown(entry)} leads to no batch that ends at that offset")
+        if self._next_time is not None:
+            offset = self._next_time.offset
+            self._time_finding(f"it has offset {offset}, and the last batch ends at {self.last_offset}")
         said = self._metadata.max_timestamp_ms
         if said >= 0 and self._max_timestamp != said:
             detail = f"the greatest timestamp of the records is {self._max_timestamp}, and the manifest says {said}"
@@ -125,11 +129,11 @@ class BatchChecks:
 
     def index_finding(self, detail: str) -> None:
         """What is wrong with the offset index; one wrong entry is all that needs to be known."""
-        self._offset_entries = ()
+        self._next_entry = None
         self._add_of_index(FindingKind.OFFSET_INDEX, "offset", detail)
 
     def _time_finding(self, detail: str) -> None:
-        self._times = ()
+        self._next_time = None
         self._add_of_index(FindingKind.TIME_INDEX, "time", detail)
 
     def _txn_finding(self, detail: str) -> None:
@@ -151,16 +155,18 @@ class BatchChecks:
         """From here on only what a batch says of itself is checked."""
         self.is_sound = False
         self._pending = None
-        self._offset_entries = self._times = ()
+        self._next_entry = self._next_time = None
         self._knows_aborted = False
 
     def _check_epoch(self, header: BatchHeader) -> None:
+        if header.base_offset >= self._epoch_stop:
+            number = bisect_right(self._epoch_starts, header.base_offset)
+            self._epoch = self._epochs[max(number - 1, 0)] if self._epochs else NO_EPOCH
+            self._epoch_stop = self._epoch_starts[number] if number < len(self._epochs) else MAX_OFFSET
         epoch = header.partition_leader_epoch
-        if epoch < 0 or not self._epochs:
-            return
-        in_force = self._epochs[max(bisect_right(self._epoch_starts, header.base_offset) - 1, 0)]
-        if in_force != epoch:
-            detail = f"the batch at byte {header.position} of the log is of leader epoch {epoch}, not {in_force}"
+        # Batches of old formats name none; nor do the indexes of some segments.
+        if epoch != self._epoch and NO_EPOCH not in (epoch, self._epoch):
+            detail = f"the batch at byte {header.position} of the log is of leader epoch {epoch}, not {self._epoch}"
             self.report(FindingKind.BATCH_EPOCH, detail, _extent(header), _offsets(header))
 
     def _settle(self) -> None:
@@ -170,27 +176,23 @@ class BatchChecks:
         header, max_timestamp = self._pending
         self._pending = None
         self._check_epoch(header)
-        if self._offset_number < len(self._offset_entries):
-            self._hold_against_offsets(header)
-        while self._time_number < len(self._times) and self._times[self._time_number].offset <= header.last_offset:
-            entry = self._times[self._time_number]
-            self._time_number += 1
+        # Cheap questions first: there are thousands of batches, and mostly the answer is no.
+        if (entry := self._next_entry) is not None and header.position + header.size_in_bytes > entry.position:
+            self._hold_against(header, entry)
+        while (time := self._next_time) is not None and time.offset <= header.last_offset:
+            self._next_time = next(self._times, None)
             # The batch that has the greatest timestamp so far is the one that holds the entry's offset.
-            if not entry.timestamp == max_timestamp == header.max_timestamp:
-                self._time_finding(f"it has timestamp {entry.timestamp} at offset {entry.offset}, not {max_timestamp}")
+            if not time.timestamp == max_timestamp == header.max_timestamp:
+                self._time_finding(f"it has timestamp {time.timestamp} at offset {time.offset}, not {max_timestamp}")
 
-    def _hold_against_offsets(self, header: BatchHeader) -> None:
+    def _hold_against(self, header: BatchHeader, entry: OffsetIndexEntry) -> None:
         """An entry has the last offset of what was appended together, and where that begins."""
-        number = self._offset_number
-        entry = self._offset_entries[number]
-        if header.position + header.size_in_bytes <= entry.position:
-            return
         if entry.position > header.position:
-            self.index_finding(f"its entry {number} points to byte {entry.position}, within a batch")
+            self.index_finding(f"{_shown(entry)} leads into a batch")
         elif header.last_offset > entry.offset:
-            self.index_finding(f"its entry {number} has offset {entry.offset}, at which no batch ends")
+            self.index_finding(f"{_shown(entry)} has an offset at which no batch ends")
         elif header.last_offset == entry.offset:
-            self._offset_number += 1
+            self._next_entry = next(self._offset_entries, None)
 
     def _take_transactional(self, header: BatchHeader, log: LogWalk) -> None:
         producer = header.producer_id
@@ -233,6 +235,10 @@ def marker_kind(record: bytes) -> int | None:
         numbers.append((value >> 1) ^ -(value & 1))
     key = record[position : position + 4]
     return int.from_bytes(key[2:], "big") if len(key) == 4 and numbers[-1] == 4 else None
+
+
+def _shown(entry: OffsetIndexEntry) -> str:
+    return f"its entry of offset {entry.offset} at byte {entry.position}"
 
 
 def _extent(header: BatchHeader) -> ByteRange:

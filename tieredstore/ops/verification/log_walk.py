@@ -44,6 +44,9 @@ class LogWalk:
 
     def view(self, position: int) -> memoryview:
         """At least the bytes of a batch's header from a position on, if the log has so many: a ``LogView``."""
+        first = position - self._begin
+        if first >= 0 and first + HEADER_SIZE <= len(self._chunk):
+            return self._chunk[first:]
         wanted = min(position + HEADER_SIZE, self._size)
         self.skip_to(position)
         while self.end < wanted:
@@ -68,8 +71,13 @@ class LogWalk:
     def checksum(self, header: BatchHeader) -> int:
         """The checksum that the batch's bytes have."""
         crc = crc32c.crc32c if header.magic == 2 else zlib.crc32
+        start = header.position + (21 if header.magic == 2 else 16) - self._begin
+        stop = header.position + header.size_in_bytes - self._begin
+        # Most batches lie within a chunk, and there may be thousands in it.
+        if start >= 0 and stop <= len(self._chunk):
+            return crc(self._chunk[start:stop])
         value = 0
-        for piece in self.pieces(header.position + (21 if header.magic == 2 else 16), _end_of(header)):
+        for piece in self.pieces(start + self._begin, stop + self._begin):
             value = crc(piece, value)
         return value
 
@@ -87,7 +95,3 @@ class LogWalk:
         self._tail = tail
         self._begin, self._chunk = end, memoryview(b"")
         self._chunk = next(self._chunks)
-
-
-def _end_of(header: BatchHeader) -> int:
-    return header.position + header.size_in_bytes

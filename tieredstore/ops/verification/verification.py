@@ -16,7 +16,7 @@ from tieredstore.ops.verification.findings import Finding
 from tieredstore.ops.verification.neighbours import Neighbours
 from tieredstore.ops.verification.segment_check import SegmentCheck, SegmentResult
 from tieredstore.ops.verification.selection import Selection
-from tieredstore.ops.verification.subject import Level, SoundSegment, Subject
+from tieredstore.ops.verification.subject import Extent, Level, SoundSegment, Subject
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 
@@ -37,13 +37,15 @@ _AT_LISTING: Final = Selection()
 class CheckedSegment:
     """One segment of the listing, with all that was found of it and between it and those before it.
 
-    ``level`` None: only whether its objects are there was looked at, since it is old or known to be sound.
+    ``extent`` is what it is said to hold, None where nobody says. ``level`` None: only whether its objects are there
+    was looked at, since it is old or known to be sound.
     """
 
     objects: SegmentObjects
     level: Level | None
     findings: tuple[Finding, ...]
     log_size: int
+    extent: Extent | None = None
 
 
 def verify(
@@ -93,7 +95,7 @@ def _with_neighbours(neighbours: Neighbours, result: SegmentResult) -> CheckedSe
     subject = result.subject
     is_committed = subject.objects.find(Suffix.MANIFEST) is not None
     between = neighbours.take(subject, result.extent, is_committed=is_committed)
-    return CheckedSegment(subject.objects, subject.level, (*between, *result.findings), result.log_size)
+    return CheckedSegment(subject.objects, subject.level, (*between, *result.findings), result.log_size, result.extent)
 
 
 def _note(state: VerifyState, result: SegmentResult) -> None:
