@@ -1,0 +1,173 @@
+"""A run as a whole: what others do meanwhile, what it costs and holds, and what many findings come to."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.catalog_stores import partition_of, run_of
+from tests.support.planted_bucket import CHUNK, EVENTS, OFFSETS, SEGMENTS, PlantedBucket
+from tests.support.small_segments import memory_settings
+from tieredstore.backends.base import ObjectInfo
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.errors import StoreUnavailable
+from tieredstore.format.keys import Suffix
+from tieredstore.kafka.batches import read_batch_headers
+from tieredstore.model import Uuid
+from tieredstore.ops.bucket import Bucket
+from tieredstore.ops.verification import Finding, FindingKind, Level, Selection, verify
+from tieredstore.remote import RemoteStorageManager
+from tieredstore.testing.batches import Record, build_batch
+from tieredstore.testing.delegating import DelegatingObjectStore
+from tieredstore.testing.doubles import CountingStore
+from tieredstore.testing.segments import write_segment
+
+K = FindingKind
+
+
+@pytest.fixture
+def planted() -> PlantedBucket:
+    return PlantedBucket.of("plain")
+
+
+def findings_of(bucket: Bucket, level: Level = Level.LISTING) -> list[Finding]:
+    return [finding for checked in verify(bucket, selection=Selection(level)) for finding in checked.findings]
+
+
+def kinds_of(bucket: Bucket, level: Level = Level.LISTING) -> list[FindingKind]:
+    return [finding.kind for finding in findings_of(bucket, level)]
+
+
+class Retained(DelegatingObjectStore):
+    """Retention deletes a segment as soon as all is listed."""
+
+    def __init__(self, planted: PlantedBucket, number: int) -> None:
+        super().__init__(planted.store)
+        self.planted = planted
+        self.number = number
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        listed = list(super().list(prefix, start_after))
+        self.planted.delete(*Suffix, number=self.number)
+        return iter(listed)
+
+
+@pytest.mark.parametrize("level", Level)
+def test_a_segment_that_is_deleted_meanwhile_is_no_finding_and_leaves_no_gap(
+    planted: PlantedBucket, level: Level
+) -> None:
+    assert kinds_of(Bucket(planted.settings, Retained(planted, 1)), level) == []
+
+
+class Committing(DelegatingObjectStore):
+    """A copy is committed while its folder is listed: its manifest is seen, and its other objects were not yet."""
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        offset = f"/{OFFSETS:020}-"
+        for info in super().list(prefix, start_after):
+            if offset in info.key and info.key.endswith(".log"):
+                yield dataclasses.replace(info, size=info.size // 2)
+            elif offset not in info.key or not info.key.endswith(".indexes"):
+                yield info
+
+
+def test_what_a_listing_shows_as_missing_or_short_is_asked_for_once_more(planted: PlantedBucket) -> None:
+    assert kinds_of(Bucket(planted.settings, Committing(planted.store)), Level.DATA) == []
+
+
+def test_objects_without_a_manifest_are_a_notice_beside_the_gap(planted: PlantedBucket) -> None:
+    planted.delete(Suffix.MANIFEST)
+    leftover, gap = findings_of(planted.bucket)
+    assert (leftover.kind, gap.kind, gap.offsets) == (K.UNCOMMITTED, K.GAP, (OFFSETS, 2 * OFFSETS - 1))
+    assert "objects without a manifest" in gap.detail
+
+
+@pytest.mark.parametrize("level", [Level.INDEX, Level.DATA])
+def test_a_log_that_ends_before_its_segment_is_a_notice(planted: PlantedBucket, level: Level) -> None:
+    end = SEGMENTS * OFFSETS - 1
+    planted.edit_metadata(SEGMENTS - 1, endOffset=end + 3)
+    (finding,) = findings_of(planted.bucket, level)
+    assert (finding.kind, finding.offsets) == (K.ENDS_EARLY, (end + 1, end + 3))
+
+
+def test_of_many_findings_of_a_segment_a_hundred_are_listed(tmp_path: Path) -> None:
+    store, settings = MemoryObjectStore(), memory_settings(CHUNK)
+    batches = [build_batch([Record(b"v" * 50, timestamp_ms=offset)], offset) for offset in range(150)]
+    segment = write_segment(tmp_path, batches, partition=EVENTS)
+    with RemoteStorageManager(settings, store=store) as manager:
+        manager.copy_log_segment_data(segment.to_metadata(Uuid.random(), event_timestamp_ms=0), segment.files)
+    (key,) = (info.key for info in store.list() if info.key.endswith(".log"))
+    log = bytearray(store.get(key))
+    for header in read_batch_headers(bytes(log)):
+        log[header.position + header.size_in_bytes - 3] ^= 1
+    store.put(key, log)
+    kinds = kinds_of(Bucket(settings, store), Level.DATA)
+    assert kinds == [K.BATCH_CRC] * 100 + [K.MANY_MORE]
+
+
+def test_what_lies_behind_a_damaged_chunk_is_checked_too() -> None:
+    planted = PlantedBucket.of("enc")
+    stored = CHUNK + 28
+    for chunk in (0, 2):
+        planted.flip(Suffix.LOG, chunk * stored + 100)
+    findings = findings_of(planted.bucket, Level.DATA)
+    extents = [(finding.byte_range.start, finding.byte_range.stop) for finding in findings if finding.byte_range]
+    assert [finding.kind for finding in findings] == [K.CHUNK_DAMAGED] * 2
+    assert extents == [(0, stored), (2 * stored, 3 * stored)]
+
+
+def test_what_lies_behind_a_damaged_length_is_checked_too(planted: PlantedBucket) -> None:
+    headers = planted.headers()
+    planted.patch(Suffix.LOG, headers[2].position + 8, b"\xff\xff\xff\xff")
+    planted.flip(Suffix.LOG, headers[8].position + 300)
+    assert kinds_of(planted.bucket, Level.DATA) == [K.BATCH_STRUCTURE, K.BATCH_CRC]
+
+
+def test_the_listing_is_taken_as_segments_are_checked_and_is_not_held() -> None:
+    class Counted(DelegatingObjectStore):
+        taken = 0
+
+        def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+            for info in super().list(prefix, start_after):
+                self.taken += 1
+                yield info
+
+    store = MemoryObjectStore()
+    for segment in run_of(300, partition_of()):
+        segment.put(store)
+    counted = Counted(store)
+    run = verify(Bucket(memory_settings(), counted), parallel=2)
+    next(run)
+    assert 3 <= counted.taken <= 3 * (4 * 2 + 4)
+    run.close()
+
+
+def test_level_listing_costs_a_listing_and_a_read_for_each_segment(planted: PlantedBucket) -> None:
+    counted = CountingStore(planted.store)
+    assert not kinds_of(Bucket(planted.settings, counted))
+    assert dict(counted.requests) == {"list": 1, "get": SEGMENTS + 1}
+
+
+def test_a_store_that_fails_ends_the_run(planted: PlantedBucket) -> None:
+    class Failing(DelegatingObjectStore):
+        def get_small(self, key: str, most: int) -> bytes | None:
+            raise StoreUnavailable(f"{key} does not come ({most})")
+
+    with pytest.raises(StoreUnavailable):
+        findings_of(Bucket(planted.settings, Failing(planted.store)))
+
+
+def test_what_a_disk_cache_holds_says_nothing_of_the_store(planted: PlantedBucket, tmp_path: Path) -> None:
+    cache = {
+        "fetch.chunk.cache.class": "disk",
+        "fetch.chunk.cache.size": "10000000",
+        "fetch.chunk.cache.path": str(tmp_path),
+    }
+    settings = memory_settings(CHUNK, cache=cache)
+    with RemoteStorageManager(settings, store=planted.store) as manager, manager.open(planted.segments[1]) as log:
+        assert log.read() == planted.get(Suffix.LOG)
+    planted.flip(Suffix.LOG, planted.headers()[5].position + 200)
+    assert kinds_of(Bucket(settings, planted.store), Level.DATA) == [K.BATCH_CRC]

@@ -1,0 +1,76 @@
+"""Planted faults on the three clouds' servers: the findings are those of a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.clouds import Cloud, shared_cloud
+from tests.support.planted_bucket import PlantedBucket
+from tests.support.planted_faults import PLANTED_FAULTS, PlantedFault
+from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.filesystem import FilesystemObjectStore
+from tieredstore.ops.verification import Finding, FindingKind, Level, Selection, verify
+
+pytestmark = pytest.mark.server
+
+SOME = [
+    fault
+    for fault in PLANTED_FAULTS
+    if fault.name
+    in {
+        "log is gone",
+        "log is a byte short",
+        "segment is gone",
+        "bit of an encrypted index",
+        "bit of a record",
+        "bit of a compressed and encrypted chunk",
+    }
+]
+assert len(SOME) == 6
+
+
+@pytest.fixture(params=["s3", "gcs", "azure"])
+def cloud(request: pytest.FixtureRequest) -> Cloud:
+    return shared_cloud(request)
+
+
+@pytest.fixture
+def store(cloud: Cloud) -> Iterator[ObjectStore]:
+    with closing(cloud.make(cloud.endpoint_url, cloud.make_place())) as store:
+        yield store
+
+
+def findings_of(planted: PlantedBucket, level: Level) -> list[Finding]:
+    return [finding for checked in verify(planted.bucket, selection=Selection(level)) for finding in checked.findings]
+
+
+def planted_in(store: ObjectStore, faults: list[PlantedFault]) -> list[Finding]:
+    """What is found of each fault, planted one after the other in one place, which is made whole in between."""
+    findings: list[Finding] = []
+    for fault in faults:
+        store.delete([info.key for info in store.list()])
+        planted = PlantedBucket.of(fault.mode, store)
+        fault.plant(planted)
+        findings += findings_of(planted, fault.level)
+    return findings
+
+
+def test_the_findings_of_a_server_are_those_of_a_folder(store: ObjectStore, tmp_path: Path) -> None:
+    on_a_server = planted_in(store, SOME)
+    assert [finding.kind for finding in on_a_server] == [fault.kind for fault in SOME]
+    assert on_a_server == planted_in(FilesystemObjectStore(tmp_path), SOME)
+
+
+def test_a_clean_bucket_on_a_server_has_no_findings(store: ObjectStore) -> None:
+    assert findings_of(PlantedBucket.of("zstd+enc", store), Level.DATA) == []
+
+
+@pytest.mark.soak
+def test_all_planted_faults_on_a_server_are_those_of_a_folder(store: ObjectStore, tmp_path: Path) -> None:
+    # Google's emulator and Azure's take no such keys.
+    faults = [fault for fault in PLANTED_FAULTS if fault.kind is not FindingKind.FOREIGN_DIGITS]
+    assert planted_in(store, faults) == planted_in(FilesystemObjectStore(tmp_path), faults)
