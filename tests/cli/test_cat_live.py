@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli_process import Result, command, environment, tieredstore, write_settings
-from tests.support.kafka_topics import Produced, delete_records, produce
+from tests.support.kafka_topics import Produced, Transaction, delete_records, produce
 from tests.support.live_topics import TieredTopic
 from tests.support.servers.kafka import PASSWORD, USER, KafkaServer
 from tests.support.servers.process import free_port
@@ -51,8 +51,25 @@ def test_bucket_and_broker_are_shown_as_one_log(tiered: TieredTopic, settings: P
     assert offsets(tieredstore("cat", "-c", settings, tiered.topic, *one)) == [
         (0, at) for at in range(seam - 2, seam + 3)
     ]
-    behind = ("--partition", 1, "--from", COUNT, "--to", COUNT + 7, "--json", *live)
-    assert offsets(tieredstore("cat", "-c", settings, tiered.topic, *behind)) == []
+    end = ("--partition", 1, "--from", COUNT, "--json", *live)
+    assert offsets(tieredstore("cat", "-c", settings, tiered.topic, *end)) == []
+    behind = tieredstore("cat", "-c", settings, tiered.topic, *end, "--to", COUNT + 7)
+    assert (behind.code, behind.text) == (0, "")
+    assert behind.stderr == f"tieredstore: offset {COUNT + 7} is behind the end of {tiered.topic}-1 ({COUNT})\n"
+    # The last ones and the first ones, counted across the seam.
+    assert offsets(tieredstore("cat", "-c", settings, tiered.topic, "--from", "-150", "--json", *live)) == [
+        (partition, offset) for partition in range(2) for offset in range(COUNT - 150, COUNT)
+    ]
+    some = ("--from", "-150", "-n", 200, "--grep", "0$", "--json", *live)
+    assert offsets(tieredstore("cat", "-c", settings, tiered.topic, *some)) == [
+        (partition, offset) for partition in range(2) for offset in range(COUNT - 150, COUNT, 10)
+    ]
+    absent = tieredstore("cat", "-c", settings, tiered.topic, "--partition", "1-3", *live)
+    assert absent.code == 3
+    assert (
+        f"topic '{tiered.topic}' has no partitions 2 to 3 in the bucket or on the broker: it has 0 to 1"
+        in absent.stderr
+    )
     text = tieredstore("cat", "-c", settings, tiered.topic, "--partition", 0, "--to", 1, *live).text
     assert text.split()[:5] == ["PARTITION", "OFFSET", "TIMESTAMP", "KEY", "VALUE"]
 
@@ -113,7 +130,7 @@ def test_what_comes_is_followed_until_interrupted(tiered: TieredTopic, settings:
             assert shown == [COUNT - 2, COUNT - 1, COUNT]
         finally:
             process.send_signal(signal.SIGINT)
-            process.wait(30)
+            assert process.wait(30) == 130
         assert process.stderr is not None
         assert "Traceback" not in process.stderr.read()
 
@@ -136,3 +153,21 @@ def test_what_cannot_be_is_one_sentence(tiered: TieredTopic, settings: Path) -> 
     # The client's first warning comes before the sentence.
     assert nobody[1] in unreachable.stderr.splitlines()[-1]
     assert unreachable.text == ""
+
+
+def test_what_an_open_transaction_holds_back_is_said(tiered: TieredTopic, settings: Path) -> None:
+    asked = ("cat", "-c", settings, tiered.topic, "--partition", 0, "--from", "-1", "--json")
+    live = ("--bootstrap-server", tiered.server.bootstrap_servers)
+    tiered.tier(but_last=1)
+    transaction = Transaction(tiered.server)
+    transaction.send(tiered.topic, [Produced(None, b"open")])
+    held_back = tieredstore(*asked, *live)
+    assert [json.loads(line)["offset"] for line in held_back.text.splitlines()] == [COUNT - 1]
+    assert held_back.stderr == (
+        f"tieredstore: left out: offsets {COUNT} to {COUNT} of {tiered.topic}-0, from an open transaction on; "
+        "--isolation read_uncommitted shows them\n"
+    )
+    uncommitted = tieredstore(*asked, *live, "--isolation", "read_uncommitted")
+    assert offsets(uncommitted) == [(0, COUNT)]
+    transaction.end("commit")
+    assert offsets(tieredstore(*asked, *live)) == [(0, COUNT)]

@@ -33,6 +33,14 @@ def partition_numbers(store: ObjectStore, prefix: str, topic: str, *, until: flo
     return {topic_id: sorted(own) for topic_id, own in numbers.items()}
 
 
+def topic_ids(store: ObjectStore, prefix: str, topic: str) -> list[Uuid]:
+    """The ids that a topic has objects under, by fewer requests than its partitions take."""
+    partitions = (
+        key.segment_id.topic_id_partition for key in _first_keys(store, prefix, listing_prefix(prefix, topic), 1)
+    )
+    return sorted({where.topic_id for where in partitions if where.topic == topic})
+
+
 def base_offsets(
     store: ObjectStore, prefix: str, topic: str, partition: int, *, most: int, until: float = math.inf
 ) -> list[int]:
@@ -48,7 +56,9 @@ def base_offsets(
     return sorted(offsets)[:most]
 
 
-def _first_keys(store: ObjectStore, prefix: str, listed: str, depth: int, until: float) -> Iterator[ObjectKey]:
+def _first_keys(
+    store: ObjectStore, prefix: str, listed: str, depth: int, until: float = math.inf
+) -> Iterator[ObjectKey]:
     """The first key of a segment in each folder ``depth`` below the prefix, of those that start with ``listed``."""
     folder, passed, is_given = "", 0, False
     after: str | None = None

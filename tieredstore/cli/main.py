@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from tieredstore.cli import copy, delete, du, dump, fetch, gc, hold, inspect, keys, ls, records, rm, verify
+from tieredstore.cli import cat, copy, delete, du, dump, fetch, gc, hold, inspect, keys, ls, records, rm, verify
 from tieredstore.cli.help import command_of, commands_below
 from tieredstore.cli.output import complain
 from tieredstore.cli.streams import StandardOutputFailed
@@ -91,7 +91,7 @@ app.command()(ls.ls)
 app.command()(inspect.inspect)
 app.command()(fetch.fetch)
 app.command()(fetch.index)
-app.command()(records.cat)
+app.command()(cat.cat)
 app.command()(records.offsets)
 app.command()(dump.dump)
 app.command()(delete.delete)

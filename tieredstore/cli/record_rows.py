@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import base64
+import enum
 import importlib
 import json
-import shutil
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from tieredstore.cli.output import iso_utc
-from tieredstore.cli.tables import plain
+from tieredstore.cli.output import JsonValue, iso_utc
+from tieredstore.cli.tables import Column, number, plain, text, word
 from tieredstore.errors import ConfigError
 from tieredstore.installation import install_command
 
@@ -21,6 +20,23 @@ if TYPE_CHECKING:
 
 SHOWN: Final = ("offset", "timestamp", "timestampType", "key", "value", "headers")
 """The columns of records that commands show."""
+
+TABLE: Final[Sequence[Column]] = (
+    number("PARTITION", rank=2),
+    number("OFFSET"),
+    word("TIMESTAMP", rank=1),
+    text("KEY"),
+    text("VALUE"),
+)
+"""The columns of a table of records."""
+
+
+class JsonBytes(enum.Enum):
+    """How keys, values and the values of headers stand in JSON, which has no bytes."""
+
+    BASE64 = "base64"
+    TEXT = "text"
+    BOTH = "both"
 
 
 def arrow_module(name: str) -> ModuleType:
@@ -31,12 +47,48 @@ def arrow_module(name: str) -> ModuleType:
         raise ConfigError(f"showing records needs {error.name}: {install_command('arrow')}") from error
 
 
-def json_lines(records: pa.RecordBatch, partition: int | None) -> Iterator[str]:
-    """A JSON object for each record, bytes as base64; without ``partition`` where it is None."""
-    place = {} if partition is None else {"partition": partition}
-    for row in _rows(records):
-        coded = {"key": _base64(row["key"]), "value": _base64(row["value"]), "headers": _coded_headers(row["headers"])}
-        yield json.dumps({**place, **row, **coded}) + "\n"
+def rows_of(records: pa.RecordBatch, columns: Sequence[str] = SHOWN) -> Iterator[dict[str, Any]]:
+    """Each record as a map of these columns."""
+    untyped: Any = records
+    values: list[Sequence[Any]] = [untyped.column(name).to_pylist() for name in columns]
+    # Without columns there are as many rows all the same.
+    rows = zip(*values, strict=True) if values else ((),) * records.num_rows
+    return (dict(zip(columns, row, strict=True)) for row in rows)
+
+
+def json_lines(
+    records: pa.RecordBatch, partition: int | None, *, topic: str | None = None, coding: JsonBytes = JsonBytes.BOTH
+) -> Iterator[str]:
+    """A JSON object for each record; without ``topic`` and ``partition`` where they are None."""
+    known: dict[str, JsonValue] = {"topic": topic, "partition": partition}
+    place = {name: value for name, value in known.items() if value is not None}
+    for row in rows_of(records):
+        headers: list[JsonValue] = [
+            {"key": header["key"], **_coded("value", header["value"], coding)} for header in row["headers"] or ()
+        ]
+        yield (
+            json.dumps(
+                {
+                    **place,
+                    "offset": row["offset"],
+                    "timestamp": row["timestamp"],
+                    "timestamp_type": row["timestampType"],
+                    "bytes": coding.value,
+                    **_coded("key", row["key"], coding),
+                    **_coded("value", row["value"], coding),
+                    "headers": headers,
+                }
+            )
+            + "\n"
+        )
+
+
+def table_cells(row: Mapping[str, Any], partition: str, offset_width: int = 0) -> list[str]:
+    """The cells of one record, for the columns of ``TABLE``; offsets of one width stand below each other."""
+    time = iso_utc(row["timestamp"]) or str(row["timestamp"])
+    headers = "".join(f"  {header['key']}={shown_text(header['value'])}" for header in row["headers"] or ())
+    offset = str(row["offset"]).rjust(offset_width)
+    return [partition, offset, time, shown_text(row["key"]), shown_text(row["value"]) + headers]
 
 
 def header_line() -> str:
@@ -45,43 +97,40 @@ def header_line() -> str:
 
 
 def text_lines(records: pa.RecordBatch, partition: int | None) -> Iterator[str]:
-    """A line for each record. On a terminal it is cut to the width; in a pipe nothing is cut."""
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    for row in _rows(records):
-        time = iso_utc(row["timestamp"]) or str(row["timestamp"])
-        headers = "".join(f"  {name}={_text(value)}" for name, value in _pairs(row["headers"]))
-        place = "-" if partition is None else str(partition)
-        line = _line(place, str(row["offset"]), time, _text(row["key"]), _text(row["value"]) + plain(headers))
-        yield line if width is None else f"{line.rstrip()[:width]}\n"
+    """A line for each record, nothing cut."""
+    for row in rows_of(records):
+        yield _line(*map(plain, table_cells(row, "-" if partition is None else str(partition))))
+
+
+def shown_text(data: bytes | None) -> str:
+    """Text as it is, anything else in hexadecimal."""
+    if data is None:
+        return "null"
+    decoded = _text(data)
+    return f"0x{data.hex()}" if decoded is None else decoded
 
 
 def _line(partition: str, offset: str, time: str, key: str, value: str) -> str:
     return f"{partition:>9}  {offset:>12}  {time:<24}  {key:<24}  {value}\n"
 
 
-def _rows(records: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    columns: list[Sequence[Any]] = [records.column(name).to_pylist() for name in SHOWN]
-    for values in zip(*columns, strict=True):
-        yield dict(zip(SHOWN, values, strict=True))
+def _coded(name: str, data: bytes | None, coding: JsonBytes) -> dict[str, str | None]:
+    """``name`` has the bytes in base64, ``name_text`` the same as text.
+
+    Beside base64 the text is null where the bytes are none; asked for alone it is replaced by base64 there.
+    """
+    coded = None if data is None else base64.b64encode(data).decode("ascii")
+    if coding is JsonBytes.BASE64:
+        return {name: coded}
+    decoded = None if data is None else _text(data)
+    if coding is JsonBytes.BOTH:
+        return {name: coded, f"{name}_text": decoded}
+    return {name: coded} if data is not None and decoded is None else {f"{name}_text": decoded}
 
 
-def _pairs(headers: list[dict[str, Any]] | None) -> Iterator[tuple[str, bytes | None]]:
-    return ((header["key"], header["value"]) for header in headers or ())
-
-
-def _coded_headers(headers: list[dict[str, Any]] | None) -> list[list[str | None]]:
-    return [[_base64(name.encode()), _base64(value)] for name, value in _pairs(headers)]
-
-
-def _base64(data: bytes | None) -> str | None:
-    return None if data is None else base64.b64encode(data).decode("ascii")
-
-
-def _text(data: bytes | None) -> str:
-    """Text as it is, anything else in hexadecimal."""
-    if data is None:
-        return "null"
+def _text(data: bytes) -> str | None:
+    """None for what is not UTF-8."""
     try:
-        return plain(data.decode())
+        return data.decode()
     except UnicodeDecodeError:
-        return f"0x{data.hex()}"
+        return None

@@ -26,6 +26,7 @@ WIDE: Final = 100
 """The rank of columns that only ``--wide`` shows, in a pipe too."""
 
 _LEAST: Final = 8
+_LONGEST_RULE: Final = 240
 _ELLIPSIS: Final = "…"
 
 
@@ -80,7 +81,7 @@ def table_lines(
     shown = [at for at in _fitting(every, needed, width) if is_wide or every[at].rank < WIDE]
     layout = _Layout([every[at] for at in shown], _widths(every, needed, shown, width), width)
     yield layout.line([column.name for column in layout.columns])
-    rule = "─" * min(sum(layout.widths) + len(GAP) * (len(shown) - 1), width or 1 << 30)
+    rule = "─" * min(sum(layout.widths) + len(GAP) * (len(shown) - 1), width or _LONGEST_RULE)
     yield rule
     for place, row in enumerate(first, 1):
         if total and place == len(first):

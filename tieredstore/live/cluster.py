@@ -121,12 +121,15 @@ class LiveCluster:
         """The first offset that can be read of each. A request for each broker that leads one."""
         return self._offsets(dict.fromkeys(partitions, _EARLIEST))
 
-    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    def end_offsets(
+        self, partitions: Iterable[TopicPartition], isolation: Isolation | None = None
+    ) -> dict[TopicPartition, int]:
         """Behind the last offset that can be read of each: the high watermark, or the last stable offset.
 
-        The latter for ``read_committed``. A request for each broker that leads one of the partitions.
+        The latter for ``read_committed``, which may be asked for in place of the cluster's own isolation. A request
+        for each broker that leads one of the partitions.
         """
-        return self._offsets(dict.fromkeys(partitions, _LATEST))
+        return self._offsets(dict.fromkeys(partitions, _LATEST), isolation)
 
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """The offset of the first record of each whose timestamp is the given one (milliseconds) or later.
@@ -137,11 +140,13 @@ class LiveCluster:
         specs = {where: _spec.for_timestamp(max(0, moment)) for where, moment in times.items()}
         return {where: None if offset < 0 else offset for where, offset in self._offsets(specs).items()}
 
-    def _offsets(self, specs: Mapping[TopicPartition, Any]) -> dict[TopicPartition, int]:
+    def _offsets(
+        self, specs: Mapping[TopicPartition, Any], isolation: Isolation | None = None
+    ) -> dict[TopicPartition, int]:
         if not specs:
             return {}
         client = self._clients.get()
-        committed = self._isolation == "read_committed"
+        committed = (isolation or self._isolation) == "read_committed"
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
 
         def ask(timeout_s: float) -> dict[TopicPartition, Future[Any]]:

@@ -21,7 +21,7 @@ from tieredstore.partitions.snapshots import LogSnapshots
 from tieredstore.partitions.split_plan import SplitLimits, WindowSplit, plan_windows
 from tieredstore.partitions.stored_window import read_record_split
 from tieredstore.partitions.unreadable import check_readable, named_partitions
-from tieredstore.partitions.window import read_window
+from tieredstore.partitions.window import read_window, start_of_last
 
 __all__ = [
     "Assign",
@@ -54,5 +54,6 @@ __all__ = [
     "read_live_split",
     "read_record_split",
     "read_window",
+    "start_of_last",
     "starting_offsets",
 ]

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from tieredstore.catalog.names import topic_ids
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import ConfigError, DataLoss
 from tieredstore.model import TopicPartition, Uuid
@@ -63,6 +64,12 @@ class LogSurvey:
 
     def catalog(self, file: CatalogFile | None) -> Catalog:
         """Of the topics that are named; for a pattern of the whole store."""
+        # Of one partition alone where the topic has one life: which is the current one the other partitions tell too.
+        if file is None and self._assigned is not None and len(self._assigned) == 1:
+            ((topic, partition),) = self._assigned
+            ids = topic_ids(self._source.store, self._source.layout.prefix, topic)
+            if len(ids) == 1:
+                return load_catalog(self._source, topic=topic, topic_id=ids[0], partition=partition)
         return load_catalog(self._source, topics=named_topics(self._query.selection), file=file)
 
     def logs(self, catalog: Catalog) -> list[PartitionLog]:

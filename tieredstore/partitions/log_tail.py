@@ -116,6 +116,8 @@ class LogTail:
         self._behind_seam: dict[TopicPartition, PartitionLog] = {}
         self._stored: _StoredRead | None = None
         self._is_closed = False
+        self.aborted = 0
+        """How many aborted transactions were met in the bucket whose records were left out."""
         self._cluster: LiveCluster | None = query.open_cluster()
         self._follower: LiveFollower | None = None
         try:
@@ -324,6 +326,7 @@ class LogTail:
         stored, self._stored = self._stored, None
         if stored is not None:
             stored.batches.close()
+            self.aborted += len(stored.window.aborted)
 
     def _next_live(self) -> TailRecords | None:
         if self._follower is None or not self._follower.positions:

@@ -18,6 +18,7 @@ from tieredstore.records.splits import RecordSplit, read_split
 
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Lineage
+    from tieredstore.kafka.indexes import AbortedTransaction
     from tieredstore.model import TopicIdPartition
     from tieredstore.partitions.log_query import LogQuery
     from tieredstore.partitions.partition_log import OffsetWindow
@@ -49,6 +50,8 @@ class StoredWindow:
         self, source: SegmentSource, lineage: Lineage, window: OffsetWindow, query: LogQuery, settings: ReadSettings
     ) -> None:
         self.position = window[0]
+        self.aborted: set[AbortedTransaction] = set()
+        """The aborted transactions whose records were left out, and some that lie ahead."""
         self._lost: list[LostOffsets] = []
         self._source = source
         self._lineage = lineage
@@ -78,6 +81,7 @@ class StoredWindow:
         """The records up to ``stop``, or to a segment that is not there any more, behind which the next run begins."""
         try:
             with PartitionRead(self._source, self._lineage, self.position, stop, self._settings) as read:
+                read.report.aborted = self.aborted
                 for records in read:
                     self.position = int64_values(records, "offset")[-1] + 1
                     yield leading(records, self._schema, records.num_rows)

@@ -9,6 +9,7 @@ from tieredstore.catalog.lineage import Gap
 
 if TYPE_CHECKING:
     from tieredstore.catalog.problems import Problem
+    from tieredstore.kafka.indexes import AbortedTransaction
     from tieredstore.kafka.records import SkippedBatch
     from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition
 
@@ -56,7 +57,8 @@ class ReadReport:
 
     ``next_offset`` is where a following read has to begin: all records before it were given, or are not to be.
     ``lost`` and ``unreadable``, segments that nobody can read and that may hide records, are known before the first
-    record, but for what lies behind the end of the last segment's log though it is said to be there.
+    record, but for what lies behind the end of the last segment's log though it is said to be there. ``aborted`` are
+    the transactions whose records are left out; of a segment that is being read those too that lie ahead.
     """
 
     next_offset: int
@@ -64,3 +66,4 @@ class ReadReport:
     undecided: Undecided | None = None
     skipped: list[SkippedInSegment] = field(default_factory=list[SkippedInSegment])
     unreadable: tuple[Problem, ...] = ()
+    aborted: set[AbortedTransaction] = field(default_factory=set["AbortedTransaction"])

@@ -79,6 +79,7 @@ class Stretch:
     def _read_span(self, number: int, span: Span) -> Iterator[pa.RecordBatch]:
         section = section_of_span(self._source, span)
         aborted = self._transactions.aborted(number, span.start, span.stop) if self._committed else ()
+        self._report.aborted.update(aborted)
         watch = TransactionWatch(span.stop) if self._watching else None
         decoder = self._settings.decoder(*([] if watch is None else ["offset"]))
         decoded = read_section(

@@ -1,0 +1,99 @@
+"""Where a person says that records begin and end: offsets, times, so many from the end; and of which partitions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final, TypeAlias
+
+from tieredstore.errors import ConfigError, excerpt
+from tieredstore.limits import MAX_INT32, MAX_OFFSET
+
+_OFFSET: Final = re.compile(r"\d{1,19}", re.ASCII)
+_LAST: Final = re.compile(r"-(\d{1,19})", re.ASCII)
+_MILLISECONDS: Final = re.compile(r"@(\d{1,18})", re.ASCII)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_RANGE: Final = re.compile(r"(\d{1,10})(?:-(\d{1,10}))?", re.ASCII)
+_MOST_PARTITIONS: Final = 100_000
+
+_DAY: Final = re.compile(r"(?:19|20)\d{6}", re.ASCII)
+_SECONDS_OF_CENTURIES: Final = range(946_684_800, 4_102_444_800)  # the years 2000 to 2099
+
+
+@dataclass(frozen=True, slots=True)
+class LastRecords:
+    """Where so many records are left up to the end, in each partition."""
+
+    count: int
+
+
+RecordPlace: TypeAlias = int | datetime | LastRecords
+"""An offset, a time, or a number of records before the end."""
+
+
+def parse_place(text: str) -> RecordPlace:
+    """A place that a person names; ConfigError for what is none."""
+    if _OFFSET.fullmatch(text):
+        return _offset(text)
+    if match := _LAST.fullmatch(text):
+        return LastRecords(int(match[1]))
+    try:
+        if match := _MILLISECONDS.fullmatch(text):
+            return _EPOCH + timedelta(milliseconds=int(match[1]))
+        moment = datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise ConfigError(
+            f"{excerpt(text)!r} is neither an offset nor a time: 1234, 2026-01-31, 2026-01-31T08:00:00Z and "
+            f"@1769846400000 are, and -5 stands for the last five"
+        ) from None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def check_window(start: RecordPlace | None, stop: RecordPlace | None) -> None:
+    """ConfigError for a window that no log has."""
+    if isinstance(stop, LastRecords):
+        raise ConfigError(f"--to is an offset or a time, and -{stop.count} is none: --from has the last records")
+    if isinstance(start, int) and isinstance(stop, int) and start > stop:
+        raise ConfigError(f"there are no offsets from {start} up to {stop}: the window ends before it begins")
+
+
+def parse_partitions(texts: Sequence[str] | None) -> tuple[int, ...] | None:
+    """Partitions as ``3``, ``0,2`` and ``4-7`` name them, ascending, each once; None where nothing was said."""
+    if not texts:
+        return None
+    ranges = [each for text in texts for each in _ranges(text)]
+    if sum(map(len, ranges)) > _MOST_PARTITIONS:
+        raise ConfigError(f"--partition names more than {_MOST_PARTITIONS} partitions: leave it out for all of a topic")
+    return tuple(sorted({number for each in ranges for number in each}))
+
+
+def hint_of_number(offset: int) -> str | None:
+    """What an offset that looks like a time is perhaps, and how that is written; None for other numbers."""
+    if _DAY.fullmatch(str(offset)):
+        try:
+            return f"a day is written {datetime.strptime(str(offset), '%Y%m%d').replace(tzinfo=UTC):%Y-%m-%d}"
+        except ValueError:
+            return None
+    if offset in _SECONDS_OF_CENTURIES:
+        return f"a time in seconds since 1970 is written @{offset}000"
+    if offset // 1000 in _SECONDS_OF_CENTURIES:
+        return f"a time in milliseconds since 1970 is written @{offset}"
+    return None
+
+
+def _ranges(text: str) -> Iterator[range]:
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part.strip(" "))
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if not first <= last <= MAX_INT32:
+            raise ConfigError(f"--partition is {excerpt(text)!r}: it must be as 3, as 0,2 or as 4-7")
+        yield range(first, last + 1)
+
+
+def _offset(text: str) -> int:
+    offset = int(text)
+    if offset > MAX_OFFSET:
+        raise ConfigError(f"{offset} is not an offset: those are from 0 to {MAX_OFFSET}")
+    return offset
