@@ -29,16 +29,23 @@ class LastRecords:
     count: int
 
 
-RecordPlace: TypeAlias = int | datetime | LastRecords
+OffsetOrTime: TypeAlias = int | datetime
+
+RecordPlace: TypeAlias = OffsetOrTime | LastRecords
 """An offset, a time, or a number of records before the end."""
 
 
 def parse_place(text: str) -> RecordPlace:
     """A place that a person names; ConfigError for what is none."""
-    if _OFFSET.fullmatch(text):
-        return _offset(text)
     if match := _LAST.fullmatch(text):
         return LastRecords(int(match[1]))
+    return parse_offset_or_time(text, "; -5 stands for the last five")
+
+
+def parse_offset_or_time(text: str, more: str = "") -> OffsetOrTime:
+    """An offset, or the time that a place was given as; ConfigError, with ``more`` words, for what is neither."""
+    if _OFFSET.fullmatch(text):
+        return _offset(text)
     try:
         if match := _MILLISECONDS.fullmatch(text):
             return _EPOCH + timedelta(milliseconds=int(match[1]))
@@ -46,7 +53,7 @@ def parse_place(text: str) -> RecordPlace:
     except (ValueError, OverflowError):
         raise ConfigError(
             f"{excerpt(text)!r} is neither an offset nor a time: 1234, 2026-01-31, 2026-01-31T08:00:00Z and "
-            f"@1769846400000 are, and -5 stands for the last five"
+            f"@1769846400000 are{more}"
         ) from None
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 

@@ -17,7 +17,7 @@ from tieredstore.cli.ls import at_least_one, partition_row
 from tieredstore.cli.opened import opened
 from tieredstore.cli.output import JsonValue, print_lines
 from tieredstore.cli.progress import counting
-from tieredstore.cli.records import parse_place
+from tieredstore.cli.record_places import parse_offset_or_time
 from tieredstore.cli.steps import Report, Yes, is_dry, say_what_stays, telling
 from tieredstore.errors import ConfigError, StoreError
 from tieredstore.model import Uuid, human_bytes
@@ -112,7 +112,7 @@ def _require_one(bucket: Bucket, topic: str) -> None:
 
 
 def _bounds(before: str | None, partition: int | None) -> Before:
-    place = None if before is None else parse_place(before)
+    place = None if before is None else parse_offset_or_time(before)
     if isinstance(place, datetime):
         return Before(time_ms=round((place - _EPOCH).total_seconds() * 1000))
     if place is not None and partition is None:
