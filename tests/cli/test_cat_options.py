@@ -237,7 +237,7 @@ def test_json_says_how_it_writes_bytes(bucket: Bucket) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "sentence"),
     [
         (
             ("--from", 20260101),
@@ -247,11 +247,11 @@ def test_json_says_how_it_writes_bytes(bucket: Bucket) -> None:
         (("--to", 10**6, "-n", 1, "--partition", 0), "offset 1000000 is behind the end of {0}-0 ({1})"),
     ],
 )
-def test_a_number_that_nobody_can_have_meant_is_told(arguments: tuple[object, ...], told: str) -> None:
+def test_a_number_that_nobody_can_have_meant_is_told(arguments: tuple[object, ...], sentence: str) -> None:
     ends = [expected_rows(TWO, partition)[-1]["offset"] + 1 for partition in partitions_of(TWO)]
     done = cat(TWO, *arguments)
     assert done.code == 0
-    assert done.stderr == f"tieredstore: {told.format(segments(TWO)[0].topic, *ends)}\n"
+    assert done.stderr == f"tieredstore: {sentence.format(segments(TWO)[0].topic, *ends)}\n"
 
 
 def test_the_end_itself_is_no_mistake() -> None:
