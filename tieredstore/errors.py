@@ -36,10 +36,14 @@ Errors carry policy as class attributes, so that a caller decides by attribute a
 
 from __future__ import annotations
 
+from reprlib import Repr
 from typing import ClassVar, Final
 
 LONGEST_SENTENCE: Final = 4000
 """Characters that an error's sentence has at most, whatever went into it."""
+
+_SHORT: Final = Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
 
 
 def excerpt(foreign: object, most: int = 120) -> str:
@@ -54,6 +58,14 @@ def excerpt(foreign: object, most: int = 120) -> str:
     room = most - len(length) - 1
     tail = room // 4
     return f"{text[: room - tail]}…{text[-tail:]}{length}"
+
+
+def quoted(foreign: object, most: int = 60) -> str:
+    """A value of others in quotes, cut as :func:`excerpt` cuts; of what is neither text nor bytes so much of its
+    ``repr`` as is shown is made, however much is in it."""
+    if isinstance(foreign, bytes):
+        foreign = foreign.decode("utf-8", "replace")
+    return repr(excerpt(foreign, most)) if isinstance(foreign, str) else _SHORT.repr(foreign)
 
 
 class TieredStoreError(Exception):

@@ -14,7 +14,7 @@ from tieredstore.backends.azure.client import AzureClient
 from tieredstore.backends.azure.errors import translated
 from tieredstore.backends.azure.upload import plain_etag
 from tieredstore.backends.base import AbandonedWrite, ObjectInfo
-from tieredstore.backends.cloud.answers import breaks_off, excerpt, stated, stated_ms, stated_size
+from tieredstore.backends.cloud.answers import breaks_off, shown_body, stated, stated_ms, stated_size
 from tieredstore.backends.cloud.errors import MalformedAnswer
 from tieredstore.errors import ObjectNotFound
 
@@ -70,8 +70,8 @@ def _check_document(response: PipelineResponse[Any, Any]) -> None:
         return
     if _ROOT.match(body[:4096]) is None or (b"</EnumerationResults>" in body and _MARKER.search(body) is None):
         raise MalformedAnswer(
-            f"the store answered to a listing with status {answer.status_code} and {excerpt(body)}, which is no page "
-            "of one"
+            f"the store answered to a listing with status {answer.status_code} and {shown_body(body)}, which is no "
+            "page of one"
         )
 
 

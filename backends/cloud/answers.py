@@ -15,6 +15,7 @@ from typing import Final
 
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.cloud.errors import MalformedAnswer
+from tieredstore.errors import excerpt, quoted
 from tieredstore.limits import MAX_INT64
 
 _SHOWN: Final = 200
@@ -32,13 +33,13 @@ def understood(what: str) -> Generator[None]:
         yield
     except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         # A sentence of the SDK's may hold the whole answer.
-        text = f"{type(error).__name__}: {error}"[:_SHOWN]
+        text = excerpt(f"{type(error).__name__}: {error}", _SHOWN)
         raise MalformedAnswer(f"{what}: the store's answer is not what its protocol says ({text})") from error
 
 
-def excerpt(body: bytes) -> str:
-    """The beginning of an answer, for a message."""
-    return repr(body[:_SHOWN].decode("utf-8", "replace")) if body else "an empty body"
+def shown_body(body: bytes) -> str:
+    """An answer as a message shows it."""
+    return quoted(body, _SHOWN) if body else "an empty body"
 
 
 def breaks_off(body: bytes) -> bool:

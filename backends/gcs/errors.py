@@ -12,7 +12,7 @@ import urllib3.exceptions
 from google.api_core import exceptions as api
 from google.auth import exceptions as auth
 
-from tieredstore.backends.cloud.answers import excerpt
+from tieredstore.backends.cloud.answers import shown_body
 from tieredstore.backends.cloud.errors import BY_STATUS, MalformedAnswer, MaybeNoBucket, no_bucket
 from tieredstore.backends.http.session import connection_failure
 from tieredstore.errors import (
@@ -112,7 +112,9 @@ def _unreadable(what: str, error: requests.JSONDecodeError) -> StoreError:
     text = cast("str", cast("Any", error).doc)
     if text.lstrip().startswith("{"):
         return StoreUnavailable(f"{what}: no (whole) answer: {str(error)[:100]}")
-    return MalformedAnswer(f"{what}: the store answered with {excerpt(text.encode())}, which is no JSON of an object")
+    return MalformedAnswer(
+        f"{what}: the store answered with {shown_body(text.encode())}, which is no JSON of an object"
+    )
 
 
 def _unauthenticated(what: str, error: auth.GoogleAuthError) -> TieredStoreError:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 import requests
 from crc32c import crc32c
 
-from tieredstore.backends.cloud.answers import excerpt, stated_size, understood
+from tieredstore.backends.cloud.answers import shown_body, stated_size, understood
 from tieredstore.backends.cloud.errors import MalformedAnswer, PartsGone
 from tieredstore.backends.cloud.parts import Part, PartCutter, send_parts
 from tieredstore.backends.cloud.upload import WRITE_MARK, Stored, Upload
@@ -232,7 +232,7 @@ def described(what: str, response: requests.Response) -> Stored:
             answer: Any = response.json()
         except ValueError:
             raise MalformedAnswer(
-                f"{what}: the store answered with {excerpt(response.content)}, which does not describe an object"
+                f"{what}: the store answered with {shown_body(response.content)}, which does not describe an object"
             ) from None
         return Stored(str(int(answer["generation"])), int(answer["size"]), str(answer["crc32c"]))
 
@@ -246,7 +246,7 @@ def deleted(client: GcsClient, what: str, key: str, generation: int | None = Non
     ):
         raise MalformedAnswer(
             f"{what}: the store answered to a deletion with status {response.status_code} and "
-            f"{excerpt(response.content)}, though such an answer has no body"
+            f"{shown_body(response.content)}, though such an answer has no body"
         )
 
 

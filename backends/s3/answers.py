@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from tieredstore.backends.cloud.answers import breaks_off, excerpt
+from tieredstore.backends.cloud.answers import breaks_off, shown_body
 from tieredstore.backends.cloud.errors import MalformedAnswer
 
 _ROOTS: Final = {
@@ -50,6 +50,6 @@ def check_document(operation_model: Any, response_dict: Any, **_: object) -> Non
     ):
         return
     raise MalformedAnswer(
-        f"{name}: the store answered with status {status} and {excerpt(body)}, "
+        f"{name}: the store answered with status {status} and {shown_body(body)}, "
         + (f"which is no {expected}" if expected else "though such an answer has no body")
     )

@@ -11,10 +11,9 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from reprlib import Repr
 from typing import Final, NoReturn, cast
 
-from tieredstore.errors import ManifestCorrupt
+from tieredstore.errors import ManifestCorrupt, quoted
 from tieredstore.limits import MAX_INT32
 
 _MAX_DIGITS: Final = 1000  # no field has more than 19; this bounds the time that a number of an unknown field takes
@@ -24,8 +23,6 @@ _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,20}")
 _ESCAPE: Final = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _TRUTH: Final = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-_SHORT: Final = Repr()
-_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
 
 
 class JsonObject:
@@ -49,7 +46,7 @@ class JsonObject:
         except (ValueError, RecursionError) as error:  # not JSON, not UTF-8, a number too long, or nested too deeply
             raise ManifestCorrupt(f"the manifest is not JSON: {_reason(error)}") from error
         if not isinstance(document, dict):
-            raise ManifestCorrupt(f"the manifest is not a JSON object but {_SHORT.repr(document)}")
+            raise ManifestCorrupt(f"the manifest is not a JSON object but {quoted(document)}")
         return cls(cast("dict[str, object]", document), "")
 
     def refuse_damaged_names(self, known: AbstractSet[str]) -> None:
@@ -114,15 +111,10 @@ class JsonObject:
         raise self._wrong(name, value, "true or false")
 
     def _name(self, name: str) -> str:
-        return _SHORT.repr(self._where + name)
+        return quoted(self._where + name)
 
     def _wrong(self, name: str, value: object, expected: str) -> ManifestCorrupt:
-        return ManifestCorrupt(f"the manifest's field {self._name(name)} is {_SHORT.repr(value)}, not {expected}")
-
-
-def shortened(value: object) -> str:
-    """A value of a manifest as messages show it."""
-    return _SHORT.repr(value)
+        return ManifestCorrupt(f"the manifest's field {self._name(name)} is {quoted(value)}, not {expected}")
 
 
 def has_lone_surrogates(text: str) -> bool:

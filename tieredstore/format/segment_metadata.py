@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from tieredstore.errors import SegmentCorrupt, TieredStoreError
-from tieredstore.format.json_object import has_lone_surrogates, shortened
+from tieredstore.errors import SegmentCorrupt, TieredStoreError, quoted
+from tieredstore.format.json_object import has_lone_surrogates
 from tieredstore.format.manifest_rules import KnownSegment
 from tieredstore.limits import MAX_INT32, MAX_INT64
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
@@ -70,8 +70,8 @@ def check_recorded(fields: object, known: KnownSegment) -> None:
         # A value of another type was written by nobody: it records nothing.
         if type(value) is type(expected) and value != expected:
             raise SegmentCorrupt(
-                f"it is the manifest of another segment: it records the {name} {shortened(value)}, and its key says "
-                f"{shortened(expected)}"
+                f"it is the manifest of another segment: it records the {name} {quoted(value)}, and its key says "
+                f"{quoted(expected)}"
             )
 
 
