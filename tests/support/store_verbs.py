@@ -112,12 +112,6 @@ VERBS = (
         lambda _, server: list(server.service.objects.by_key) == [KEYS[3]],
     ),
     Verb(
-        "now_ms",
-        frozenset({Step.LIST}),
-        lambda store, _: store.now_ms(),
-        lambda now_ms, _: now_ms is None or isinstance(now_ms, int),
-    ),
-    Verb(
         "abandoned_writes",
         frozenset({Step.UPLOADS}),
         lambda store, _: list(store.abandoned_writes()),

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import pytest
 
@@ -13,6 +14,7 @@ from tests.support.faulty_stores import SERVICES, store_on
 from tests.support.paths import REPOSITORY
 from tests.support.store_verbs import KEYS, SMALL, Verb, remember_etag, verbs_of
 from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.cloud.answers import stated_date
 from tieredstore.errors import TieredStoreError
 from tieredstore.testing.faulty_server.server import FaultyServer
 from tieredstore.testing.faulty_server.service import Cloud, Step
@@ -65,6 +67,34 @@ def test_a_lie_is_an_error_or_does_no_harm(place: Place, way: Way) -> None:
         return
     wrong = [line for verb in verbs_of(place.cloud) if (line := _outcome(place, way, verb)) is not None]
     assert not wrong, "\n".join(wrong)
+
+
+NO_LISTING = (
+    "connection closed before the answer",
+    "a web page, nothing done",
+    "JSON of another kind",
+    "403, a web page",
+)
+
+
+@pytest.mark.parametrize("way", [way for way in QUICK_WAYS if way.name.endswith(NO_LISTING)], ids=lambda way: way.name)
+def test_the_time_is_that_of_a_listing_s_answer(place: Place, way: Way) -> None:
+    """What a listing holds is not looked at: its answer has the service's Date, and this server tells none."""
+    place.fresh()
+    assert place.store.now_ms() is None
+    place.server.lie(way)
+    error = way.must.error
+    assert error is not None
+    with pytest.raises(error):
+        place.store.now_ms()
+
+
+@pytest.mark.parametrize("date", ["", "yesterday", "Sun, 22 Nov 2026 07:48:01", 7, "Sun, 99 Nov 2026 07:48:01 GMT"])
+def test_a_date_that_is_none_is_no_time(date: object) -> None:
+    with pytest.raises(ValueError, match=r"(?i)date|day|text|zone"):
+        stated_date(date)
+    assert stated_date(None) is None
+    assert stated_date("Sun, 22 Nov 2026 07:48:01 GMT") == datetime(2026, 11, 22, 7, 48, 1, tzinfo=UTC)
 
 
 def test_the_table_in_the_documents_is_that_of_the_code() -> None:
