@@ -123,7 +123,7 @@ def plot(bucket: str, counts: Mapping[str, Counts], output: Path) -> None:
             continue
         edges, values = steps(of_topic, length)
         shown += edges[0], edges[-1]
-        label = f"{topic}: {sum(of_topic.values()):,}"
+        label = f" {topic}: {sum(of_topic.values()):,}"  # a legend leaves out what begins with an underscore
         axes.stairs(values, dates.date2num(edges), fill=len(counts) == 1, color=color, label=label, linewidth=1.5)
     axes.xaxis_date(UTC)
     axes.set_xlim(*shown_times(min(shown), max(shown), length))
