@@ -17,11 +17,11 @@ from tests.support.paths import REPOSITORY
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.testing.segments import build_segment
 
-ELSEWHERE = ("s3://", "gs://", "az://", "--kms", "--bootstrap-server")
+ELSEWHERE = ("s3://", "gs://", "az://", "--kms", "broker")
 """What a command says that needs more than a folder."""
 
-PARTITIONS = {"orders": 0, "events": 3}
-FIRST_OFFSET = 249_800  # a little before the one up to which the pages remove
+PARTITIONS = [*(("orders", number) for number in (0, 4, 5, 6, 7)), ("events", 3)]
+FIRST_OFFSET = 249_950  # a little before the one up to which the pages remove
 JANUARY_MS, FEBRUARY_MS = 1_767_225_600_000, 1_769_904_000_000
 
 
@@ -38,11 +38,11 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a settings file, a store of the documents' topics, and the log directory that it came from."""
     folder = tmp_path_factory.mktemp("documents")
     settings = write_settings(folder, {"compression.enabled": "true"})
-    for topic, partition in PARTITIONS.items():
+    for topic, partition in PARTITIONS:
         where, offset = TopicIdPartition(Uuid(topic.encode().ljust(16, b".")), topic, partition), FIRST_OFFSET
         for time_ms in (JANUARY_MS, FEBRUARY_MS, FEBRUARY_MS + 1):
             segment = build_segment(
-                folder / "kafka-logs", 60_000, partition=where, base_offset=offset, first_timestamp_ms=time_ms
+                folder / "kafka-logs", 30_000, partition=where, base_offset=offset, first_timestamp_ms=time_ms
             )
             offset = segment.to_metadata(Uuid.random()).end_offset + 1
     assert tieredstore("copy", "-c", settings, folder / "kafka-logs").code == 0
