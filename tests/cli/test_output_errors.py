@@ -20,6 +20,7 @@ COMMANDS = [
     "--help", "--version", "ls", "ls --json", "ls txn 0", "inspect txn 0 605", "inspect txn 0 605 --json",
     "fetch txn 0 605", "index txn 0 605 offset", "index txn 0 605 offset --raw", "cat txn", "cat txn --json",
     "cat txn --partition 0 --from 605 --to 606", "offsets txn", "offsets txn --json", "delete txn 0 605 --dry-run",
+    "verify", "verify --json",
     f"copy {TXN}", f"copy {TXN} --json", f"dump {LOG_FILE}", f"dump {LOG_FILE} --json", f"dump {LOG_FILE} --records",
     "keys generate key1 -d FOLDER",
 ]  # fmt: skip

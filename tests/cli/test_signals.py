@@ -43,6 +43,7 @@ READING = {
     "keys check --retire key1": (LIST, MANIFEST),
     "keys rotate": (LIST, MANIFEST),
     "keys rotate --dry-run": (MANIFEST,),
+    "verify --level data": (LIST, MANIFEST, INDEXES, LOG),
 }
 """Where a command waits that only reads; so does a deletion before it deletes."""
 
@@ -72,6 +73,8 @@ def check(case: Case, ended: Ended | None, folder: Path) -> Ended:
     assert "Traceback" not in ended.stderr, (case, ended)
     if case.command.startswith("keys rotate") and case.place is not LIST:
         assert ended.stderr.startswith("tieredstore: stopped; 0 segments "), (case, ended)
+    elif case.command.startswith("verify"):
+        assert ended.stderr.startswith("tieredstore: stopped; "), (case, ended)
     elif not case.command.startswith(("copy", "delete", "keys rotate")):
         assert ended.stderr == "", case
     assert [path.name for path in folder.iterdir() if path.suffix != ".properties"] == [], case
@@ -100,6 +103,7 @@ def test_commands_that_read_end_soon_and_leave_nothing(stage: Stage) -> None:
         Case("ls", MANIFEST, signal.SIGTERM),
         Case("inspect txn 0 605", LIST, signal.SIGINT),
         Case("keys rotate", MANIFEST, signal.SIGINT),
+        Case("verify --level data", LOG, signal.SIGTERM),
     ]
     for case, ended, folder in stage.run(cases):
         check(case, ended, folder)

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from tests.support import hostile_folders, hostile_manifests, hostile_objects
 from tests.support.cli_process import Result, tieredstore, write_settings
+from tests.support.hostile_buckets import Case, make_bucket
 from tests.support.kafka_topics import make_topic
 from tests.support.metadata_records import segment_record, update_record
 from tests.support.planted_bucket import CHUNK, EVENTS, SEGMENTS, PlantedBucket
@@ -124,6 +126,27 @@ def test_what_makes_no_sense_is_told_in_a_sentence(tmp_path: Path, options: tupl
     done = verified(tmp_path, *options)
     assert (done.code, done.stdout) == (2, b"")
     assert done.stderr.startswith("tieredstore: ")
+
+
+HOSTILE = [*hostile_manifests.CASES, *hostile_objects.CASES, *hostile_folders.CASES]
+"""Every tenth here, all in `make soak`."""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=case.name, marks=[pytest.mark.soak] if at % 10 else []) for at, case in enumerate(HOSTILE)],
+)
+def test_a_hostile_bucket_is_reported_and_hides_nothing_of_an_honest_topic(case: Case, tmp_path: Path) -> None:
+    bucket = make_bucket(tmp_path, case.mode)
+    case.change(bucket)
+    done = verified(tmp_path, "--level", "data", "--json")
+    *rows, last = map(json.loads, done.stdout.splitlines())
+    assert done.code in (0, 3, 4)
+    assert {row["topic"] for row in rows} <= {"victim"}
+    assert last["summary"]["segments"] >= 1
+    assert len(rows) <= 105
+    assert "Traceback" not in done.stderr
+    assert max(len(row["detail"]) for row in rows or [{"detail": ""}]) < 2_000
 
 
 def test_spans_and_times() -> None:

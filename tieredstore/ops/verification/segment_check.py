@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tieredstore.catalog.lineage import epochs_fit
 from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.catalog.stored import StoredSegment
-from tieredstore.errors import CorruptData, ObjectNotFound, SegmentNotFound, UnknownKey, WrongKey
+from tieredstore.errors import CorruptData, InvalidKey, ObjectNotFound, SegmentNotFound, UnknownKey, WrongKey
 from tieredstore.format.keys import Suffix, object_key
 from tieredstore.ops.verification.findings import Finding, FindingKind, Severity
 from tieredstore.ops.verification.indexes import check_indexes, key_finding
@@ -116,7 +116,8 @@ class SegmentCheck:
         for suffix in Suffix:
             try:
                 infos.append((suffix, self._store.head(object_key(prefix, path, suffix))))
-            except ObjectNotFound as error:
+            # InvalidKey: a special file of a folder, which no reader opens.
+            except (ObjectNotFound, InvalidKey) as error:
                 if suffix is Suffix.MANIFEST:
                     raise SegmentNotFound(f"{path} was deleted while it was listed") from error
         objects = subject.objects
