@@ -174,5 +174,16 @@ class ObjectStore(ABC):
         """
         return ()
 
+    def rules_on(self, prefix: str) -> Sequence[str] | None:  # noqa: ARG002  most stores have none
+        """The bucket's own rules that delete objects under ``prefix``, or move them out of reach: a sentence each.
+
+        None where the store cannot tell.
+        """
+        return ()
+
+    def caller(self) -> str:
+        """Whose requests these are, as this store knows it, without any secret; empty where it does not."""
+        return ""
+
     def close(self) -> None:  # noqa: B027  most stores hold nothing that needs closing
         """Give connections and handles back. A closed store may be used again: it opens anew."""

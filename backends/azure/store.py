@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 
 from tieredstore.backends.azure.body import download
 from tieredstore.backends.azure.client import AzureClient, container_url, open_client
+from tieredstore.backends.azure.credentials import described
 from tieredstore.backends.azure.deletion import deletion_failures
 from tieredstore.backends.azure.errors import translated
 from tieredstore.backends.azure.keeping import kept_sentences
@@ -81,6 +82,13 @@ class AzureObjectStore(CloudStore[AzureClient, AzureOptions]):
 
     def _kept(self, client: AzureClient) -> list[str]:
         return kept_sentences(client)
+
+    def _rules(self, _client: AzureClient, _prefix: str, /) -> None:
+        # They are the account's, which only the management plane tells.
+        return None
+
+    def _caller(self, _client: AzureClient, /) -> str:
+        return described(self.options.credentials)
 
     def _read(
         self, client: AzureClient, key: str, start: int, stop: int | None, take: Callable[[Answer], Result], what: str

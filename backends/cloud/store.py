@@ -10,8 +10,9 @@ from functools import partial
 from itertools import count, islice
 from typing import TYPE_CHECKING, ClassVar, Final, Generic, Self, TypeVar
 
-from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
-from tieredstore.backends.cloud.answers import in_order, stated, stated_date, understood
+from tieredstore.backends.base import Body, Buffer, ObjectInfo
+from tieredstore.backends.cloud.answers import in_order, stated, understood
+from tieredstore.backends.cloud.bucket_facts import BucketFacts, Client, Result
 from tieredstore.backends.cloud.client import Answer, ClosableClient
 from tieredstore.backends.cloud.errors import MalformedAnswer, MaybeNoBucket, no_bucket
 from tieredstore.backends.cloud.options import CloudOptions
@@ -47,14 +48,12 @@ _HAIR_S: Final = 0.01
 """A time-out that ends with the deadline may be over so much before it."""
 
 
-Client = TypeVar("Client", bound=ClosableClient)
 Options = TypeVar("Options", bound=CloudOptions)
-Result = TypeVar("Result")
 Item = TypeVar("Item")
 Token = TypeVar("Token")
 
 
-class CloudStore(ObjectStore, Generic[Client, Options]):
+class CloudStore(BucketFacts[Client], Generic[Client, Options]):
     """One bucket of a cloud. Thread-safe, picklable and safe to fork: each process makes a client of its own.
 
     A cloud's class has the verbs (each abstract method is one request, or one way of writing or deleting), and says
@@ -126,14 +125,6 @@ class CloudStore(ObjectStore, Generic[Client, Options]):
     @abstractmethod
     def _upload(self) -> type[Upload[Client, Options]]:
         """How objects are written."""
-
-    @abstractmethod
-    def _date(self, client: Client) -> str | None:
-        """The ``Date`` of an answer to a listing of one key: of the service itself, since a listing was checked."""
-
-    @abstractmethod
-    def _kept(self, client: Client) -> list[str]:
-        """What of a deleted object the bucket keeps, a sentence each."""
 
     def _ask_for_bucket(self, client: Client) -> None:
         """ObjectNotFound if there is no bucket. Asked where an answer was a ``MaybeNoBucket``, else never."""
@@ -264,20 +255,6 @@ class CloudStore(ObjectStore, Generic[Client, Options]):
             return info
 
         return self.call("head", self.named(key), ask)
-
-    def now_ms(self) -> int | None:
-        """The service's ``Date``, in whole seconds, as its times of writes are."""
-        date = self.call("list", self.identity, lambda client: stated_date(self._date(client)))
-        return None if date is None else round(date.timestamp() * 1000)
-
-    def kept_after_delete(self) -> Sequence[str]:
-        """A request or two about the bucket; that they are refused, as they may be to who may delete, is said."""
-        try:
-            return self.call("look", self.identity, self._kept)
-        except StoreUnavailable:
-            raise
-        except (StoreError, ObjectNotFound) as error:
-            return [f"whether the bucket keeps what is deleted could not be asked: {error}"]
 
     # What the verbs need
 

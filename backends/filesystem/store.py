@@ -236,6 +236,10 @@ class FilesystemObjectStore(ObjectStore):
         with self._new_draft(_CLOCK) as draft, self._writing(_CLOCK):
             return draft.modified_ms()
 
+    def caller(self) -> str:
+        """The user of this process, by number: a name may be another one's on the file server."""
+        return f"user {os.geteuid()}, group {os.getegid()}"
+
     def _writing(self, key: str) -> OsErrors:
         return OsErrors(self._root, key, writing=True)
 

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol, cast
 from urllib.parse import quote, urlsplit
 
 import requests
+from google.auth.credentials import Credentials
 from google.auth.transport.requests import AuthorizedSession, Request
 
 from tieredstore.backends.base import ObjectInfo
@@ -94,6 +95,8 @@ class GcsClient:
     session: requests.Session
     endpoint: str
     is_custom_endpoint: bool
+    credentials: Credentials
+    """What signs; it may be refreshed at any request."""
     _client: _Client
     _login: requests.Session
 
@@ -199,7 +202,13 @@ def open_client(options: GcsOptions) -> GcsClient:
         session.hooks["response"].append(raise_first)
         client = _sdk_client(options, credentials, session)
     return GcsClient(
-        options.bucket, session, client.api_endpoint.rstrip("/"), options.endpoint_url is not None, client, login
+        options.bucket,
+        session,
+        client.api_endpoint.rstrip("/"),
+        options.endpoint_url is not None,
+        credentials,
+        client,
+        login,
     )
 
 

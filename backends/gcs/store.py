@@ -17,8 +17,10 @@ from tieredstore.backends.cloud.deletion import delete_singly
 from tieredstore.backends.cloud.store import CloudStore
 from tieredstore.backends.contract.keys import checked_key
 from tieredstore.backends.gcs.client import GcsClient, info_of, open_client
+from tieredstore.backends.gcs.credentials import described
 from tieredstore.backends.gcs.errors import raise_for, translated
 from tieredstore.backends.gcs.keeping import kept_sentences
+from tieredstore.backends.gcs.lifecycle import rule_sentences
 from tieredstore.backends.gcs.options import GcsOptions
 from tieredstore.backends.gcs.upload import GcsUpload, crc32c_text, deleted
 from tieredstore.backends.http.body import HttpAnswer
@@ -94,6 +96,12 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
 
     def _kept(self, client: GcsClient) -> list[str]:
         return kept_sentences(client.bucket_properties("versioning,softDeletePolicy,retentionPolicy"))
+
+    def _rules(self, client: GcsClient, prefix: str, /) -> list[str]:
+        return rule_sentences(client.bucket_properties("lifecycle"), prefix)
+
+    def _caller(self, client: GcsClient, /) -> str:
+        return described(client.credentials)
 
     def _ask_for_bucket(self, client: GcsClient) -> None:
         # Google's service says which of the two is absent, but other servers have to be asked.

@@ -11,7 +11,7 @@ import javaproperties
 from botocore.credentials import Credentials, ReadOnlyCredentials
 
 from tieredstore.backends.cloud.watched_file import WatchedFile
-from tieredstore.backends.s3.connections import bound_chain
+from tieredstore.backends.s3.connections import bound_chain, open_session
 from tieredstore.backends.s3.options import AccessKeys, S3Options
 from tieredstore.errors import AccessDenied, ConfigError
 
@@ -71,6 +71,21 @@ def chosen_credentials(options: S3Options, session: Session) -> Credentials:
         _logger.info("%s: requests are signed with the access key in %s", options.url, chosen)
         return FileCredentials(WatchedFile(chosen, parse_credentials, interval_s=options.credentials_reread_s))
     return _of_chain(options, session)
+
+
+def described(options: S3Options) -> str:
+    """Whose requests those of ``options`` are: where the key comes from, and the end of its id. May ask for a token."""
+    session = open_session()
+    credentials = chosen_credentials(options, session)
+    match options.credentials:
+        case AccessKeys():
+            source = "the settings"
+        case Path() as path:
+            source = str(path)
+        case _:
+            source = f"the SDK's chain ({credentials.method})"
+    key_id = credentials.get_frozen_credentials().access_key or ""
+    return f"access key …{key_id[-4:]} of {source}"
 
 
 def _of_chain(options: S3Options, session: Session) -> Credentials:

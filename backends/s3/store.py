@@ -13,9 +13,11 @@ from tieredstore.backends.cloud.store import CloudStore
 from tieredstore.backends.http.ranges import answered_size, range_header
 from tieredstore.backends.s3.body import S3Answer
 from tieredstore.backends.s3.client import open_client
+from tieredstore.backends.s3.credentials import described
 from tieredstore.backends.s3.deletion import Deletion, check_key
 from tieredstore.backends.s3.errors import NotSupported, translated
 from tieredstore.backends.s3.keeping import kept_sentences
+from tieredstore.backends.s3.lifecycle import rule_sentences
 from tieredstore.backends.s3.listing import Listing, abandoned_page, object_info
 from tieredstore.backends.s3.options import S3Options
 from tieredstore.backends.s3.upload import S3Upload, aborted
@@ -94,6 +96,12 @@ class S3ObjectStore(CloudStore["S3Client", S3Options]):
 
     def _kept(self, client: S3Client) -> list[str]:
         return kept_sentences(client, self.options.bucket)
+
+    def _rules(self, client: S3Client, prefix: str, /) -> list[str]:
+        return rule_sentences(client, self.options.bucket, prefix)
+
+    def _caller(self, _client: S3Client, /) -> str:
+        return described(self.options)
 
     def _ask_for_bucket(self, client: S3Client) -> None:
         with suppress(NotSupported), translated(self.identity):

@@ -130,6 +130,14 @@ class LimitedStore(ObjectStore):
         """Not limited."""
         return self.inner.kept_after_delete()
 
+    def rules_on(self, prefix: str) -> Sequence[str] | None:
+        """Not limited."""
+        return self.inner.rules_on(prefix)
+
+    def caller(self) -> str:
+        """Not limited."""
+        return self.inner.caller()
+
     def close(self) -> None:
         """Close the store within."""
         self.inner.close()

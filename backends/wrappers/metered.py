@@ -174,6 +174,14 @@ class MeteredStore(ObjectStore):
         """Not counted: it is about the bucket."""
         return self.inner.kept_after_delete()
 
+    def rules_on(self, prefix: str) -> Sequence[str] | None:
+        """Not counted: it is about the bucket."""
+        return self.inner.rules_on(prefix)
+
+    def caller(self) -> str:
+        """Not counted: it is about the bucket."""
+        return self.inner.caller()
+
     def close(self) -> None:
         """Close the store within."""
         self.inner.close()

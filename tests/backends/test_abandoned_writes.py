@@ -49,6 +49,12 @@ class Leaving(MemoryObjectStore):
     def kept_after_delete(self) -> list[str]:
         return ["versions"]
 
+    def rules_on(self, prefix: str) -> list[str]:
+        return [f"rule {prefix}"]
+
+    def caller(self) -> str:
+        return "somebody"
+
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
         raise AssertionError("a small read was made a whole one")
 
@@ -79,6 +85,8 @@ def test_every_wrapper_passes_the_whole_contract_on(wrap: Callable[[ObjectStore]
     assert store.get_small_batch(["object", "other"], 5) == [b"small", b"small"]
     assert store.now_ms() == 1234
     assert list(store.kept_after_delete()) == ["versions"]
+    assert store.rules_on("prefix/") == ["rule prefix/"]
+    assert store.caller() == "somebody"
 
 
 def test_no_method_of_the_contract_is_left_to_its_default_by_a_wrapper() -> None:

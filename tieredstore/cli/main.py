@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from tieredstore.cli import cat, copy, delete, du, dump, fetch, gc, hold, inspect, keys, ls, records, rm, verify
+from tieredstore.cli import cat, copy, delete, doctor, du, dump, fetch, gc, hold, inspect, keys, ls, records, rm, verify
 from tieredstore.cli.help import command_of, commands_below
 from tieredstore.cli.output import complain
 from tieredstore.cli.streams import StandardOutputFailed
@@ -99,6 +99,7 @@ app.command()(rm.rm)
 app.command()(gc.gc)
 app.command()(du.du)
 app.command()(verify.verify)
+app.command()(doctor.doctor)
 app.add_typer(keys.app, name="keys")
 app.add_typer(hold.app, name="hold")
 

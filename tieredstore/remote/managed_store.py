@@ -6,6 +6,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -170,6 +171,14 @@ class ManagedStore(ObjectStore):
     def kept_after_delete(self) -> Sequence[str]:
         """As the store within."""
         return self._calls.run(self.inner.kept_after_delete)
+
+    def rules_on(self, prefix: str) -> Sequence[str] | None:
+        """As the store within."""
+        return self._calls.run(partial(self.inner.rules_on, prefix))
+
+    def caller(self) -> str:
+        """As the store within."""
+        return self._calls.run(self.inner.caller)
 
     def close(self) -> None:
         """Nothing: the manager's owner closes the manager, and that the store if it is its own."""

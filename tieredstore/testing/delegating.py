@@ -99,6 +99,14 @@ class DelegatingObjectStore(ObjectStore):
         """As ``inner``."""
         return self.inner.kept_after_delete()
 
+    def rules_on(self, prefix: str) -> Sequence[str] | None:
+        """As ``inner``."""
+        return self.inner.rules_on(prefix)
+
+    def caller(self) -> str:
+        """As ``inner``."""
+        return self.inner.caller()
+
     def close(self) -> None:
         """As ``inner``."""
         self.inner.close()

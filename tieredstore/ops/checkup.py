@@ -1,0 +1,254 @@
+"""What a person looks at first when something is wrong: settings, keys, store, caches, one check after the other.
+
+A check that fails does not keep the others from being made, unless nothing can be asked without it. Nothing is written
+unless :func:`checked` is told to: then one object and a few of its kin below ``!tieredstore/doctor/``, which go again.
+"""
+
+from __future__ import annotations
+
+import enum
+import importlib.metadata
+import os
+import shutil
+import stat
+import statistics
+import sys
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import Final
+from uuid import uuid4
+
+from tieredstore.backends.base import ObjectStore
+from tieredstore.config import Settings
+from tieredstore.errors import ObjectNotFound, TieredStoreError
+from tieredstore.format.keys import Suffix
+from tieredstore.model import human_bytes
+from tieredstore.ops.bucket import open_bucket
+from tieredstore.ops.condition_race import racing
+from tieredstore.remote.key_ring import key_ring_of
+
+_PROBE_BYTES: Final = 1024
+_TRIES: Final = 5
+_SKEW_MS: Final = 5_000
+"""More than this is told: the age of an attempt, and what is young, are compared with the store's time."""
+_REFUSED_SKEW_MS: Final = 15 * 60_000
+"""Beyond this S3 refuses signed requests."""
+_MOST_LOOKED_AT: Final = 1000
+_LITTLE_DISK: Final = 0.05
+
+
+class Outcome(enum.Enum):
+    """How a check ended; the value is the word that is shown."""
+
+    GOOD = "ok"
+    ODD = "odd"
+    """It works, and somebody should look at it."""
+    BAD = "bad"
+    UNASKED = "-"
+    """Not made, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What was looked at, and what is the case, in a sentence."""
+
+    subject: str
+    outcome: Outcome
+    sentence: str
+    figures: dict[str, float] = field(default_factory=dict[str, float])
+    """Milliseconds and counts by name, for scripts."""
+    exit_code: int = 0
+
+
+def checked(settings: Settings, *, write: bool = False) -> Iterator[Check]:
+    """The checks, as they are made; each waits no longer than the store's own time limits."""
+    yield from _of_this_machine(settings)
+    yield from _guarded("keys", lambda: _of_keys(settings))
+    yield from _guarded("store", lambda: _of_store(settings, write=write))
+
+
+def _guarded(subject: str, checks: Callable[[], Iterator[Check]]) -> Iterator[Check]:
+    try:
+        yield from checks()
+    except TieredStoreError as error:
+        yield _failed(subject, error)
+
+
+def _failed(subject: str, error: TieredStoreError) -> Check:
+    return Check(subject, Outcome.BAD, str(error), exit_code=type(error).exit_code)
+
+
+def _of_this_machine(settings: Settings) -> Iterator[Check]:
+    python = ".".join(map(str, sys.version_info[:3]))
+    yield Check("versions", Outcome.GOOD, f"tieredstore {importlib.metadata.version('tieredstore')} on Python {python}")
+    cache = settings.fetch.chunk_cache
+    if cache is None or cache.path is None:
+        return
+    folder = cache.path
+    # It is made when it is first used.
+    there = next((parent for parent in (folder, *folder.parents) if parent.exists()), folder)
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        yield Check("cache", Outcome.BAD, f"the folder {folder} of the chunk cache cannot be written", exit_code=2)
+        return
+    usage = shutil.disk_usage(there)
+    little = usage.free < _LITTLE_DISK * usage.total
+    yield Check(
+        "cache",
+        Outcome.ODD if little else Outcome.GOOD,
+        f"the chunk cache in {folder} has {human_bytes(usage.free)} free on its disk",
+        {"free_bytes": usage.free},
+    )
+
+
+def _of_keys(settings: Settings) -> Iterator[Check]:
+    encryption = settings.encryption
+    if encryption is None:
+        yield Check("keys", Outcome.UNASKED, "encryption is off: encrypted segments cannot be read")
+        return
+    started = time.perf_counter()
+    ring = key_ring_of(settings)
+    assert ring is not None
+    probe = os.urandom(32)
+    if ring.unwrap(ring.active_id, ring.wrap(probe)) != probe:
+        yield Check("keys", Outcome.BAD, f"the pair {ring.active_id} opens something else than it wraps", exit_code=4)
+        return
+    ms = _ms_since(started)
+    pairs = f"{len(ring.ids)} key pair{'s' if len(ring.ids) > 1 else ''}, {ring.active_id} active"
+    yield Check("keys", Outcome.GOOD, f"{pairs}: it opens what it wraps", {"pairs": len(ring.ids), "load_ms": ms})
+    for pair in encryption.key_pairs:
+        if pair.private_key_file is None or pair.kms is not None:
+            continue
+        mode = stat.S_IMODE(pair.private_key_file.stat().st_mode)
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):
+            yield Check(
+                "keys", Outcome.ODD,
+                f"{pair.private_key_file} may be used by others than its owner (mode {mode:04o}): chmod 600",
+            )  # fmt: skip
+
+
+def _of_store(settings: Settings, *, write: bool) -> Iterator[Check]:
+    with open_bucket(settings) as bucket:
+        store, prefix = bucket.store, bucket.prefix
+        started = time.perf_counter()
+        infos = list(islice(store.list(prefix), _MOST_LOOKED_AT))
+        ms = _ms_since(started)
+        # By now it is known that the credentials are accepted.
+        yield Check("caller", Outcome.GOOD, store.caller() or "the store does not tell who asks")
+        here = f"under {prefix!r} of {store.identity}" if prefix else f"in {store.identity}"
+        many = f"{_MOST_LOOKED_AT} objects or more" if len(infos) == _MOST_LOOKED_AT else f"{len(infos)} objects"
+        odd = "" if infos else "; if there should be some, look at storage.root, bucket and key.prefix"
+        outcome = Outcome.GOOD if infos else Outcome.ODD
+        yield Check("store", outcome, f"{many} {here}, listed in {ms:.0f} ms{odd}", {"list_ms": ms})
+        manifest = next((info.key for info in infos if info.key.endswith(f".{Suffix.MANIFEST.value}")), None)
+        if manifest is None:
+            yield Check("read", Outcome.UNASKED, "there is no manifest among them to be read")
+        else:
+            yield from _guarded("read", lambda: _of_reading(store, manifest))
+        yield from _guarded("clock", lambda: _of_clock(store))
+        yield from _guarded("rules", lambda: _of_rules(store, prefix))
+        if write:
+            yield from _guarded("write", lambda: _of_writing(store, f"{prefix}!tieredstore/doctor/{uuid4()}"))
+        else:
+            yield Check("write", Outcome.UNASKED, "nothing was written: --write tries it")
+
+
+def _of_reading(store: ObjectStore, key: str) -> Iterator[Check]:
+    times = [_timed(lambda: store.get(key)) for _ in range(_TRIES)]
+    yield Check(
+        "read",
+        Outcome.GOOD,
+        f"a manifest read in {statistics.median(times):.0f} ms",
+        {"get_ms": statistics.median(times)},
+    )
+
+
+def _of_clock(store: ObjectStore) -> Iterator[Check]:
+    before_ms = time.time() * 1000
+    theirs_ms = store.now_ms()
+    after_ms = time.time() * 1000
+    if theirs_ms is None:
+        yield Check("clock", Outcome.ODD, "the store does not tell its time: gc cannot know what is old there")
+        return
+    # A time in whole seconds, of some moment between asking and being told.
+    skew_ms = max(theirs_ms - after_ms, before_ms - theirs_ms - 1000, 0.0)
+    figures = {"skew_ms": skew_ms}
+    if skew_ms <= _SKEW_MS:
+        yield Check("clock", Outcome.GOOD, "this machine's clock and the store's agree", figures)
+        return
+    outcome = Outcome.BAD if skew_ms >= _REFUSED_SKEW_MS else Outcome.ODD
+    yield Check(
+        "clock", outcome,
+        f"this machine's clock and the store's differ by {skew_ms / 1000:.0f} s: S3 refuses from 15 minutes on",
+        figures, exit_code=6 if outcome is Outcome.BAD else 0,
+    )  # fmt: skip
+
+
+def _of_rules(store: ObjectStore, prefix: str) -> Iterator[Check]:
+    rules = store.rules_on(prefix)
+    if rules is None:
+        yield Check(
+            "rules",
+            Outcome.UNASKED,
+            "the store does not tell its lifecycle rules: see that none deletes segments",
+        )
+    elif rules:
+        for rule in rules:
+            yield Check("rules", Outcome.BAD, f"{rule}: segments are lost by it", exit_code=6)
+    else:
+        yield Check("rules", Outcome.GOOD, "no rule of the bucket takes segments away")
+    for kept in store.kept_after_delete():
+        yield Check("rules", Outcome.ODD, kept)
+
+
+def _of_writing(store: ObjectStore, place: str) -> Iterator[Check]:
+    body = os.urandom(_PROBE_BYTES)
+    with _removed_again(store, place):
+        put_ms = statistics.median(_timed(partial(store.put, f"{place}/{n}", body)) for n in range(_TRIES))
+        if store.get(f"{place}/0") != body:
+            yield Check("write", Outcome.BAD, "what was written is not what is read", exit_code=4)
+            return
+        yield Check(
+            "write", Outcome.GOOD, f"{human_bytes(_PROBE_BYTES)} written in {put_ms:.0f} ms", {"put_ms": put_ms}
+        )
+        yield from _of_conditions(store, place)
+        store.delete([f"{place}/0"])
+        try:
+            store.head(f"{place}/0")
+        except ObjectNotFound:
+            yield Check("delete", Outcome.GOOD, "what was deleted is gone")
+        else:
+            yield Check("delete", Outcome.BAD, "what was deleted is still there", exit_code=6)
+
+
+def _of_conditions(store: ObjectStore, place: str) -> Iterator[Check]:
+    faults = list(racing(store, place))
+    if not faults:
+        yield Check("conditions", Outcome.GOOD, "conditional writes hold: of racing writers one wins")
+    elif not store.conditional_writes:
+        yield Check("conditions", Outcome.ODD, f"the store keeps no conditions, and says so: {faults[0]}")
+    for fault in faults if store.conditional_writes else ():
+        yield Check(
+            "conditions", Outcome.BAD, f"{fault}: processes that share this bucket may undo each other", exit_code=6
+        )
+
+
+@contextmanager
+def _removed_again(store: ObjectStore, place: str) -> Generator[None]:
+    try:
+        yield
+    finally:
+        store.delete([info.key for info in store.list(f"{place}/")])
+
+
+def _timed(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return _ms_since(started)
+
+
+def _ms_since(started: float) -> float:
+    return (time.perf_counter() - started) * 1000
