@@ -198,10 +198,9 @@ def test_blocks_without_a_blob_are_told_but_cannot_be_removed(azurite: AzureServ
             with pytest.raises(EOFError):
                 store.put(key, broken())
         left = list(store.abandoned_writes())
-        assert [(write.key, write.size, write.removable) for write in left] == [
-            ("folder/object", 3 * PART, False),
-            ("folder/other", 3 * PART, False),
-        ]
+        assert [(write.key, write.removable) for write in left] == [("folder/object", False), ("folder/other", False)]
+        # Of the parts side by side some may be given up before they are there.
+        assert all(write.size in {PART, 2 * PART, 3 * PART} for write in left)
         assert [write.key for write in store.abandoned_writes("folder/ob")] == ["folder/object"]
         assert not store.discard(left[0])
         store.put("folder/object", b"now")
