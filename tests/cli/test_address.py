@@ -72,7 +72,7 @@ def test_a_topic_that_was_created_again_is_told_apart_by_its_id(settings: Path) 
         (row,) = tieredstore("inspect", "-c", settings, "single", 0, 1, f"--topic-id={topic_id}", "--json").json[
             "objects"
         ][:1]
-        assert topic_id in row["key"]
+        assert topic_id in row["object"]
 
 
 def test_the_ambiguous_ones_are_listed_even_if_a_manifest_is_damaged(settings: Path, tmp_path: Path) -> None:

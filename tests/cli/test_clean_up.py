@@ -110,7 +110,7 @@ def test_rm_takes_the_oldest_of_a_partition(root: Path) -> None:
 
 def test_rm_takes_what_is_older_than_a_time(root: Path) -> None:
     rows, summary = rows_of(run(root, "rm", "events", "--before", "1970-01-01T00:00:00.011Z", "--yes", "--json"))
-    assert [(row["partition"], row["base_offset"], row["end_offset"]) for row in rows] == [(0, 0, 9), (1, 0, 9)]
+    assert [(row["partition"], row["base_offset"], row["last_offset"]) for row in rows] == [(0, 0, 9), (1, 0, 9)]
     assert summary["removed"] == 2
     assert run(root, "rm", "events", "--before", "25").code == 2
     assert run(root, "rm", "events", 0, "--before", "yesterday").code == 2

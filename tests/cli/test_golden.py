@@ -116,5 +116,5 @@ def test_a_copy_of_the_originals_comes_back_equal(case: str, mode: str, tmp_path
 def test_a_masked_prefix_is_not_shown() -> None:
     segment = segments("10-prefix-masked-custommeta")[0]
     done = tieredstore("inspect", "-c", plugin_settings(segment), *address(segment), "--json")
-    assert all(shown["key"].startswith("<prefix>/") for shown in done.json["objects"])
+    assert all(shown["object"].startswith("<prefix>/") for shown in done.json["objects"])
     assert b"pre fix" not in done.stdout

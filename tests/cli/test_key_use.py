@@ -90,7 +90,7 @@ def test_json_has_a_line_a_segment_and_a_summary(both: Path) -> None:
         (segment.base_offset, *(("key1", "rotated") if segment in OLD else ("key2", "active"))) for segment in SEGMENTS
     ]
     assert summary["summary"]["rotated"] == len(OLD)
-    assert summary["summary"]["active_key"] == "key2"
+    assert summary["summary"]["active_key_id"] == "key2"
 
 
 def test_leftovers_and_damage_may_need_the_pair(root: Path, both: Path) -> None:

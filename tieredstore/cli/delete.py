@@ -79,7 +79,7 @@ def _row(bucket: Bucket, doomed: SegmentObjects, *, dry_run: bool) -> JsonValue:
         "base_offset": doomed.start_offset,
         "segment_id": str(doomed.segment_id.id),
         "objects": [
-            {"suffix": suffix.value, "key": bucket.shown(info.key), "size": info.size}
+            {"suffix": suffix.value, "object": bucket.shown(info.key), "size": info.size}
             for suffix, info in doomed.objects
         ],
         "stored_size": doomed.stored_size,

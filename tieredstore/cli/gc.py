@@ -90,7 +90,7 @@ def gc(
         stays = say_what_stays(bucket.store) if outcomes[GarbageOutcome.DELETED] else []
         summary: dict[str, JsonValue] = {
             **{outcome.value: outcomes[outcome] for outcome in GarbageOutcome},
-            "bytes": freed,
+            "stored_size": freed,
             "dry_run": is_dry_run,
             "stays": stays,
         }

@@ -130,7 +130,7 @@ class SegmentView:
 
     def _object_rows(self) -> Iterator[Mapping[str, JsonValue]]:
         for row in map(self._object_row, self._objects):
-            name = f"(no .{row['suffix']})" if row["key"] is None else f".{row['suffix']}"
+            name = f"(no .{row['suffix']})" if row["object"] is None else f".{row['suffix']}"
             yield {"name": name, "size": row["size"], "expected_size": row["expected_size"]}
 
     def _lines(self) -> Iterator[tuple[str, str]]:
@@ -185,7 +185,7 @@ class SegmentView:
             None if wrapped is None else {"key_id": wrapped.key_id, "wrapped_key_bytes": len(wrapped.wrapped)}
         )
         return {
-            "compression": manifest.compression,
+            "compressed": manifest.compression,
             "encryption": key,
             "chunk_index": self._chunk_map(),
             "indexes": list(self._indexes()),
@@ -224,7 +224,7 @@ class SegmentView:
         info = obj.info
         return {
             "suffix": obj.suffix.value,
-            "key": None if info is None else self.bucket.shown(info.key),
+            "object": None if info is None else self.bucket.shown(info.key),
             "size": None if info is None else info.size,
             "expected_size": obj.expected_size,
             "modified_ms": None if info is None else info.modified_ms,

@@ -108,7 +108,7 @@ def rotate(
         cached_ms = bucket.settings.fetch.manifest_cache.retention_ms
     if as_json:
         counts = {outcome.value: outcomes[outcome] for outcome in RotationOutcome}
-        print_json_line({"summary": {**counts, "active_key": ring.active_id, "dry_run": dry_run}})
+        print_json_line({"summary": {**counts, "active_key_id": ring.active_id, "dry_run": dry_run}})
     else:
         _print_rotation(outcomes, old_keys, ring.active_id, cached_ms, dry_run=dry_run)
     if any(outcome.is_failure for outcome in outcomes):
@@ -182,7 +182,7 @@ def check(
                 print_lines([f"{need.reason.value:12} {need.name}"])
     if as_json:
         counts = {reason.value: reasons[reason] for reason in NeedReason}
-        print_json_line({"summary": {**counts, "key": retire, "needed": bool(reasons)}})
+        print_json_line({"summary": {**counts, "key_id": retire, "needed": bool(reasons)}})
     if reasons:
         complain(f"key pair {retire!r} is needed, or may be: {_sum_of(reasons)}; keys rotate wraps them anew")
         raise typer.Exit(PreconditionFailed.exit_code)

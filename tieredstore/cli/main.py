@@ -12,11 +12,13 @@ from typing import Annotated, Any, Final
 import typer
 
 from tieredstore.cli import cat, copy, delete, doctor, du, dump, fetch, gc, hold, inspect, keys, ls, records, rm, verify
+from tieredstore.cli.arguments import Json
 from tieredstore.cli.help import command_of, commands_below
-from tieredstore.cli.output import complain
+from tieredstore.cli.output import complain, print_json
 from tieredstore.cli.streams import StandardOutputFailed
-from tieredstore.cli.version import version_text
+from tieredstore.cli.version import JSON_VERSION, version_text
 from tieredstore.errors import TieredStoreError
+from tieredstore.installation import version as package_version
 
 _HELP: Final = """Tiered storage for Kafka's log without the broker: copy, list, read and delete the segments that
 Kafka's tiered storage (Aiven's plugin) keeps in an object store.
@@ -105,12 +107,15 @@ app.add_typer(hold.app, name="hold")
 
 
 @app.command()
-def version() -> None:
-    """Show the version.
+def version(as_json: Json = False) -> None:
+    """Show the version; with --json also that of the JSON which commands print.
 
     Example: tieredstore version
     """
-    sys.stdout.write(version_text() + "\n")
+    if as_json:
+        print_json({"version": package_version(), "json_version": JSON_VERSION})
+    else:
+        sys.stdout.write(version_text() + "\n")
 
 
 @functools.cache

@@ -89,7 +89,7 @@ def rm(
         stays = say_what_stays(bucket.store) if outcomes[RemovalOutcome.REMOVED] else []
         summary: dict[str, JsonValue] = {
             **{outcome.value: outcomes[outcome] for outcome in RemovalOutcome},
-            "bytes": freed,
+            "stored_size": freed,
             "dry_run": is_dry_run,
             "stays": stays,
         }
@@ -139,7 +139,7 @@ def _row(step: RemovalStep) -> dict[str, JsonValue]:
         "outcome": step.outcome.value,
         **partition_row(step.segment.partition),
         "base_offset": objects.start_offset,
-        "end_offset": None if end < 0 else end,
+        "last_offset": None if end < 0 else end,
         "segment_id": str(objects.segment_id.id),
         "stored_size": objects.stored_size,
         "reason": step.reason,

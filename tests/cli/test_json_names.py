@@ -1,0 +1,132 @@
+"""docs/json.md is all that commands print as JSON: every name, under the commands that print it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cli_process import Result, tieredstore
+from tests.support.paths import REPOSITORY
+from tests.support.screens import demo_bucket
+from tieredstore.cli.version import JSON_VERSION
+
+PAGE = (REPOSITORY / "docs" / "json.md").read_text()
+ROW = re.compile(r"^\| `(\w+)` \| .* \| ([^|]+) \|$", re.MULTILINE)
+DOCUMENTED = {name: set(commands.split(", ")) for name, commands in ROW.findall(PAGE)}
+LOG = "kafka/txn-0/00000000000000000605"
+
+PRINTING = {
+    "ls": ["ls"],
+    "copy": ["copy kafka --dry-run", "copy active"],
+    "inspect": ["inspect txn 0 605 --chunks"],
+    "index": [f"index txn 0 605 {kind}" for kind in ("index", "timeindex", "snapshot", "leader-epoch", "txnindex")],
+    "cat": ["cat txn --partition 0"],
+    "offsets": ["offsets txn", "offsets none"],
+    "dump": [f"dump {LOG}.log", f"dump {LOG}.log --records"]
+    + [f"dump {LOG}.{suffix}" for suffix in ("index", "timeindex", "snapshot", "txnindex")],
+    "delete": ["delete txn 0 605 --dry-run"],
+    "keys list": ["keys list"],
+    "keys rotate": ["keys rotate --dry-run"],
+    "keys check": ["keys check --retire key1"],
+    "verify": ["verify"],
+    "gc": ["gc --dry-run"],
+    "rm": ["rm txn --dry-run"],
+    "du": ["du", "du --by day"],
+    "hold list": ["hold list"],
+    "version": ["version"],
+}
+WITHOUT_SETTINGS = {"dump", "version"}
+SELDOM = {"key_text", "value_text", "path"}
+"""Names of which the lines above print none, by what the demo's bucket holds."""
+
+
+@pytest.fixture(scope="module")
+def printed() -> Iterator[dict[str, set[str]]]:
+    """The names that each command prints."""
+    with demo_bucket() as folder:
+        _make_it_odd(folder)
+        yield {
+            command: {
+                name for line in lines for document in _documents(_run(command, line)) for name in _names(document)
+            }
+            for command, lines in PRINTING.items()
+        }
+
+
+def test_every_name_stands_on_the_page_under_its_command(printed: dict[str, set[str]]) -> None:
+    missing = {
+        (command, name)
+        for command, names in printed.items()
+        for name in names
+        if command not in DOCUMENTED.get(name, ())
+    }
+    assert missing == set()
+
+
+def test_every_name_on_the_page_is_printed(printed: dict[str, set[str]]) -> None:
+    stale = {
+        (command, name)
+        for name, commands in DOCUMENTED.items()
+        for command in commands
+        if name not in printed.get(command, ())
+    }
+    assert {(command, name) for command, name in stale if name not in SELDOM} == set()
+
+
+def test_the_page_has_the_version_that_the_program_speaks() -> None:
+    spoken = tieredstore("version", "--json").json
+    assert spoken["json_version"] == JSON_VERSION
+    assert f"\nVersion {JSON_VERSION}. " in PAGE
+
+
+def test_names_are_spelled_one_way() -> None:
+    assert all(re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) for name in DOCUMENTED)
+    assert list(DOCUMENTED) == sorted(DOCUMENTED)
+
+
+def _run(command: str, line: str) -> Result:
+    settings = () if command in WITHOUT_SETTINGS else ("-c", "store.properties")
+    return tieredstore(*line.split(), "--json", *settings)
+
+
+def _documents(done: Result) -> list[Any]:
+    assert done.stdout, done
+    try:
+        return [done.json]
+    except ValueError:
+        return [json.loads(line) for line in done.text.splitlines()]
+
+
+def _names(document: Any) -> Iterator[str]:
+    if isinstance(document, dict):
+        for name, value in document.items():
+            yield name
+            yield from _names(value)
+    elif isinstance(document, list):
+        for value in document:
+            yield from _names(value)
+
+
+def _make_it_odd(folder: Path) -> None:
+    """What makes commands print all that they can: a hole, an object of no segment, a hold, a folder left alone."""
+    manifest = next((folder / "store").glob("none-*/0/*2225-*.rsm-manifest"))
+    objects = sorted(manifest.parent.glob(f"{0:020}-*"))
+    for path in objects:
+        path.unlink()
+    txn = next((folder / "store").glob("txn-*/0/*1209-*.rsm-manifest"))
+    for path in txn.parent.glob(f"{1209:020}-*"):
+        path.unlink()
+    left = next((folder / "store").glob("smallbatch-*/0/*.log"))
+    stray = left.with_name(left.name[:21] + "A" * 21 + "A.log")
+    shutil.copy(left, stray)
+    os.utime(stray, (1_700_000_000, 1_700_000_000))
+    shutil.copytree(folder / "kafka" / "txn-0", folder / "active" / "txn-0.0123456789abcdef0123456789abcdef-delete")
+    shutil.copytree(folder / "kafka" / "txn-0", folder / "active" / "txn-0")
+    assert tieredstore("hold", "place", "case", "--topic", "smallbatch", "-c", "store.properties").code == 0
