@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from tests.support.cli_process import Result, command, environment, tieredstore, write_settings
 from tests.support.golden.records import Row, expected_rows, partitions_of
 from tests.support.golden.segments import CASES, case_path, segments
+from tieredstore.cli.output import iso_utc
 from tieredstore.cli.record_places import LastRecords, parse_place
 from tieredstore.errors import ConfigError
 from tieredstore.installation import install_command
@@ -45,7 +46,8 @@ def as_json(row: Row, partition: int, topic: str) -> dict[str, Any]:
         "topic": topic,
         "partition": partition,
         "offset": row["offset"],
-        "timestamp": row["timestamp"],
+        "timestamp_ms": row["timestamp"],
+        "timestamp": iso_utc(row["timestamp"]),
         "timestamp_type": row["timestampType"],
         "bytes": "both",
         **coded("key", row["key"]),
@@ -270,3 +272,11 @@ def test_a_segment_that_cannot_be_read_fails_the_command_or_is_told_of(
         assert reported.code == 0
         assert "does not count" in reported.stderr
         assert {json.loads(line)["partition"] for line in reported.text.splitlines()} == {0, 1}
+
+
+def test_a_partition_is_given_behind_its_topic_or_by_its_option() -> None:
+    settings = case_path("01-none") / "rsm.properties"
+    by_option = tieredstore("cat", "-c", settings, "none", "--partition", 1, "-n", 3)
+    assert by_option.code == 0
+    assert tieredstore("cat", "-c", settings, "none", 1, "-n", 3).stdout == by_option.stdout
+    assert tieredstore("cat", "-c", settings, "none", 1, "--partition", 1, "-n", 3).stdout == by_option.stdout

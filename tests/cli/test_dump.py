@@ -48,7 +48,7 @@ def test_a_logs_batches(segment: GoldenSegment) -> None:
 def test_a_logs_records() -> None:
     rows = lines_of(tieredstore("dump", TXN.original("log"), "--records", "--json"))
     expected = [row for row in expected_rows("07-txn", 0) if 605 <= row["offset"] <= TXN.end_offset]
-    assert [(row["offset"], row["timestamp"], base64.b64decode(row["value"])) for row in rows] == [
+    assert [(row["offset"], row["timestamp_ms"], base64.b64decode(row["value"])) for row in rows] == [
         (row["offset"], row["timestamp"], row["value"]) for row in expected
     ]
     assert "partition" not in rows[0]

@@ -219,3 +219,17 @@ def test_inspect_says_that_no_broker_copied_it(settings: Path, tmp_path: Path) -
     copied = tieredstore("copy", "-c", other, TXN, "--broker-id", 3)
     assert copied.code == 0
     assert ", by broker 3\n" in tieredstore("inspect", "-c", other, "txn", 0, 605).text
+
+
+def test_a_partition_is_given_behind_its_topic_or_by_its_option(settings: Path) -> None:
+    by_argument = tieredstore("ls", "-c", settings, "single", 0)
+    for arguments in (["single", "--partition", 0], ["single", 0, "--partition", 0]):
+        assert tieredstore("ls", "-c", settings, *arguments).stdout == by_argument.stdout
+    both = tieredstore("ls", "-c", settings, "single", 0, "--partition", 1)
+    assert (both.code, both.stdout, both.stderr) == (
+        2,
+        b"",
+        "tieredstore: two partitions are given: 0 behind the topic, and --partition 1\n",
+    )
+    alone = tieredstore("ls", "-c", settings, "--partition", 1)
+    assert (alone.code, alone.stderr) == (2, "tieredstore: --partition narrows a topic: give TOPIC too\n")

@@ -54,9 +54,19 @@ OnlyTopic: TypeAlias = Annotated[str | None, typer.Option("--topic", metavar="TO
 OnlyPartition: TypeAlias = Annotated[
     int | None, typer.Option("--partition", metavar="PARTITION", min=0, help="Only this partition; needs --topic.")
 ]
+PartitionToo: TypeAlias = Annotated[
+    int | None, typer.Option("--partition", metavar="PARTITION", min=0, help="The same as PARTITION behind TOPIC.")
+]
 Parallel: TypeAlias = Annotated[
     int, typer.Option("--parallel", metavar="N", min=1, max=256, help="So many segments at once.")
 ]
+
+
+def one_partition(argument: int | None, option: int | None) -> int | None:
+    """The partition that is given behind the topic, by --partition, or both ways alike; ConfigError if they differ."""
+    if argument is not None and option is not None and argument != option:
+        raise ConfigError(f"two partitions are given: {argument} behind the topic, and --partition {option}")
+    return option if argument is None else argument
 
 
 def chosen_scope(topic: str | None, topic_id: str | None, partition: int | None) -> Scope:

@@ -45,6 +45,9 @@ class DataLossPolicy(enum.Enum):
 
 def cat(
     topic: Topic,
+    partition: Annotated[
+        str | None, typer.Argument(metavar="PARTITION", help="Only this partition; the same as --partition.")
+    ] = None,
     settings: SettingsPath = None,
     store: StoreUrl = None,
     partitions: Annotated[
@@ -105,8 +108,9 @@ def cat(
     write, columns = _writer(topic, as_text=as_text, format_text=format_text, as_json=as_json, json_bytes=json_bytes)
     first, last = (None if text is None else parse_place(text) for text in (start, stop))
     check_window(first, last)
+    chosen = [*([] if partition is None else [partition]), *(partitions or ())]
     request = LogRequest(
-        topic, parse_partitions(partitions), first, last, isolation.value, data_loss.value, topic_id,
+        topic, parse_partitions(chosen or None), first, last, isolation.value, data_loss.value, topic_id,
         client_properties(bootstrap_server, kafka_config, kafka_properties),
         columns if grep is None else tuple(dict.fromkeys((*columns, *_MATCHED))),
     )  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Annotated, Final
 
 import typer
@@ -17,11 +17,13 @@ from tieredstore.cli.arguments import (
     SettingsPath,
     StoreUrl,
     TopicId,
+    Wide,
     chosen_scope,
 )
 from tieredstore.cli.opened import opened
 from tieredstore.cli.output import JsonValue, complain, human_ratio, print_json_line, print_table, ratio_of
 from tieredstore.cli.progress import counting
+from tieredstore.cli.tables import WIDE, Column, number, text, word
 from tieredstore.errors import ConfigError
 from tieredstore.model import human_bytes
 from tieredstore.ops.listing import ListedSegment, load_stream
@@ -39,12 +41,14 @@ class Sort(enum.StrEnum):
     NAME = "name"
 
 
-_NAMES: Final = {
-    UsageBy.TOPIC: ("TOPIC", "TOPIC ID"),
-    UsageBy.PARTITION: ("TOPIC", ">PARTITION"),
-    UsageBy.DAY: ("DAY",),
-}
-_SUMS: Final = (">STORED", ">SIZE", ">RATIO", ">SEGMENTS", ">OBJECTS", ">NO MANIFEST")
+_SUMS: Final = (
+    number("STORED"),
+    number("SIZE", rank=2),
+    number("RATIO", rank=3),
+    number("SEGMENTS", rank=1),
+    number("OBJECTS", rank=4),
+    number("NO MANIFEST", rank=2),
+)
 
 
 def du(
@@ -62,6 +66,7 @@ def du(
     ] = False,
     parallel: Parallel = READERS,
     as_json: Json = False,
+    wide: Wide = False,
 ) -> None:
     """Say how many bytes, segments and objects lie in the bucket, by topic, partition or day, and how well they shrank.
 
@@ -90,9 +95,11 @@ def du(
     elif not rows:
         complain("no segments found")
     else:
-        names = _NAMES[by]
+        names = _name_columns(by, [key for key, _ in rows])
         cells = [[*_name_cells(key, by), *_cells(usage)] for key, usage in rows]
-        print_table((*names, *_SUMS), [*cells, ["total", *[""] * (len(names) - 1), *_cells(total)]], total=True)
+        print_table(
+            (*names, *_SUMS), [*cells, ["total", *[""] * (len(names) - 1), *_cells(total)]], total=True, wide=wide
+        )
 
 
 def _unread(listed: Iterable[SegmentObjects]) -> Iterator[ListedSegment]:
@@ -138,6 +145,15 @@ def _sums(usage: Usage) -> dict[str, JsonValue]:
         "objects": usage.objects,
         "no_manifest": usage.leftovers,
     }
+
+
+def _name_columns(by: UsageBy, keys: Sequence[UsageKey]) -> list[Column]:
+    if by is UsageBy.DAY:
+        return [word("DAY")]
+    if by is UsageBy.PARTITION:
+        return [text("TOPIC"), number("PART")]
+    is_id_needed = len({key.topic for key in keys}) < len(keys)
+    return [text("TOPIC"), word("TOPIC ID", rank=0 if is_id_needed else WIDE)]
 
 
 def _name_cells(key: UsageKey, by: UsageBy) -> list[str]:

@@ -9,6 +9,7 @@ import typer
 from tieredstore.cli.arguments import Json, OnlyPartition, OnlyTopic, SettingsPath, StoreUrl
 from tieredstore.cli.opened import opened
 from tieredstore.cli.output import JsonValue, print_json, print_lines, print_table
+from tieredstore.cli.tables import text
 from tieredstore.errors import ObjectNotFound
 from tieredstore.ops.holds import LegalHold, list_holds, place_hold, release_hold
 
@@ -60,7 +61,7 @@ def list_all(settings: SettingsPath = None, store: StoreUrl = None, as_json: Jso
     if as_json:
         print_json([_row(one) for one in holds])
     else:
-        print_table(("HOLD", "OF", "REASON"), [(one.name, _scope(one), one.reason) for one in holds])
+        print_table((text("HOLD"), text("OF"), text("REASON")), [(one.name, _scope(one), one.reason) for one in holds])
 
 
 @app.command()

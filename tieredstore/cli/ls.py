@@ -11,7 +11,15 @@ import typer
 
 from tieredstore.catalog import SegmentObjects, StoredSegment, list_segments
 from tieredstore.catalog.absence import absence
-from tieredstore.cli.arguments import Json, SettingsPath, StoreUrl, TopicId, Wide
+from tieredstore.cli.arguments import (
+    Json,
+    PartitionToo,
+    SettingsPath,
+    StoreUrl,
+    TopicId,
+    Wide,
+    one_partition,
+)
 from tieredstore.cli.opened import opened
 from tieredstore.cli.output import (
     JsonValue,
@@ -27,7 +35,7 @@ from tieredstore.cli.output import (
 from tieredstore.cli.plots import PlotFile
 from tieredstore.cli.stored_plot import StoredPlot
 from tieredstore.cli.tables import WIDE, number, text, word
-from tieredstore.errors import CorruptData, excerpt
+from tieredstore.errors import ConfigError, CorruptData, excerpt
 from tieredstore.model import TopicIdPartition, Uuid, human_bytes
 from tieredstore.ops.bucket import Bucket
 from tieredstore.ops.listing import HeldOffsets, ListedSegment, SegmentTotals, load_listing
@@ -43,6 +51,7 @@ def ls(
     partition: Annotated[
         int | None, typer.Argument(metavar="PARTITION", min=0, help="Only this partition, segment by segment.")
     ] = None,
+    partition_too: PartitionToo = None,
     topic_id: TopicId = None,
     as_json: Json = False,
     wide: Wide = False,
@@ -62,6 +71,9 @@ def ls(
     """
     picture = None if plot is None else StoredPlot(plot)
     incarnation = None if topic_id is None else Uuid.parse(topic_id)
+    partition = one_partition(partition, partition_too)
+    if topic is None and partition is not None:
+        raise ConfigError("--partition narrows a topic: give TOPIC too")
     with opened(settings, store) as bucket:
         objects = list_segments(bucket.store, bucket.prefix, topic=topic, topic_id=incarnation, partition=partition)
         if topic is not None:

@@ -71,7 +71,8 @@ def json_lines(
                 {
                     **place,
                     "offset": row["offset"],
-                    "timestamp": row["timestamp"],
+                    "timestamp_ms": row["timestamp"],
+                    "timestamp": iso_utc(row["timestamp"]),
                     "timestamp_type": row["timestampType"],
                     "bytes": coding.value,
                     **_coded("key", row["key"], coding),

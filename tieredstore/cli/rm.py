@@ -11,7 +11,17 @@ import typer
 
 from tieredstore.catalog.listing import Scope, list_in_scope
 from tieredstore.catalog.stored import StoredSegment
-from tieredstore.cli.arguments import DryRun, Json, Parallel, SettingsPath, StoreUrl, Topic, TopicId
+from tieredstore.cli.arguments import (
+    DryRun,
+    Json,
+    Parallel,
+    PartitionToo,
+    SettingsPath,
+    StoreUrl,
+    Topic,
+    TopicId,
+    one_partition,
+)
 from tieredstore.cli.last_words import said_if_stopped
 from tieredstore.cli.ls import at_least_one, partition_row
 from tieredstore.cli.opened import opened
@@ -37,6 +47,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 def rm(
     topic: Topic,
     partition: Annotated[int | None, typer.Argument(metavar="PARTITION", min=0, help="Only this partition.")] = None,
+    partition_too: PartitionToo = None,
     settings: SettingsPath = None,
     store: StoreUrl = None,
     topic_id: TopicId = None,
@@ -58,6 +69,7 @@ def rm(
 
     Example: tieredstore rm -c store.properties orders 0 --before 2026-01-31
     """
+    partition = one_partition(partition, partition_too)
     is_dry_run, bounds = is_dry(yes=yes, dry_run=dry_run), _bounds(before, partition)
     incarnation = None if topic_id is None else Uuid.parse(topic_id)
     outcomes: Counter[RemovalOutcome] = Counter()
