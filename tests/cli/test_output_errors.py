@@ -22,7 +22,7 @@ COMMANDS = [
     "cat txn --partition 0 --from 605 --to 606", "offsets txn", "offsets txn --json", "delete txn 0 605 --dry-run",
     "verify", "verify --json",
     f"copy {TXN}", f"copy {TXN} --json", f"dump {LOG_FILE}", f"dump {LOG_FILE} --json", f"dump {LOG_FILE} --records",
-    "keys generate key1 -d FOLDER",
+    "keys generate key1 -d FOLDER", "du", "du --json", "gc", "gc --json", "rm txn", "rm txn 0 --json", "hold list",
 ]  # fmt: skip
 NEED_NO_STORE = ("-", "dump", "keys")
 
