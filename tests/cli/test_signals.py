@@ -112,7 +112,7 @@ def test_commands_that_read_end_soon_and_leave_nothing(stage: Stage) -> None:
 def test_a_copy_that_is_stopped_takes_back_what_it_sent_and_says_how_to_go_on(stage: Stage) -> None:
     before = set(stage.service.objects.by_key)
     cases = [Case("copy LOGS", PART, signum) for signum in SIGNALS]
-    for case, ended, folder in stage.run(cases):
+    for case, ended, folder in stage.run(cases, taking_back_s=60):
         stderr = check(case, ended, folder).stderr
         assert (case, stderr) == (case, "tieredstore: stopped; 0 of 1 copied; run again to go on\n")
     assert set(stage.service.objects.by_key) == before

@@ -93,7 +93,7 @@ def test_times_are_looked_up_as_consumers_do(kafka: KafkaServer) -> None:
 def test_what_is_not_there_is_said(kafka: KafkaServer) -> None:
     topic = make_topic(kafka)
     properties = {"bootstrap.servers": kafka.bootstrap_servers}
-    with LiveCluster(properties, isolation="read_uncommitted", timeout_s=2) as cluster:
+    with LiveCluster(properties, isolation="read_uncommitted", timeout_s=4) as cluster:
         with pytest.raises(ResourceNotFound, match=f"^there is no nobody at {kafka.bootstrap_servers}$"):
             cluster.topic("nobody")
         with pytest.raises(ResourceNotFound, match=f"^there is no {topic}-1 at"):

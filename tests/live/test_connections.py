@@ -175,11 +175,11 @@ def test_nothing_that_is_asked_for_creates_a_topic() -> None:
     """Not even on a broker that makes every topic that it is asked for, as Kafka does unless told otherwise."""
     with mock_kafka() as broker:
         properties = {"bootstrap.servers": broker.bootstrap_servers, "allow.auto.create.topics": "true"}
-        with LiveCluster(properties, isolation="read_committed", timeout_s=0.4) as cluster:
+        with LiveCluster(properties, isolation="read_committed", timeout_s=4) as cluster:
             with pytest.raises(ResourceNotFound):
                 cluster.end_offsets([("nobody", 0)])
             with pytest.raises(ResourceNotFound):
-                next(read_live(properties, "nobody", 0, 0, 1, isolation="read_committed", timeout_s=0.4))
+                next(read_live(properties, "nobody", 0, 0, 1, isolation="read_committed", timeout_s=4))
             assert cluster.topics() == ()
 
 
@@ -232,7 +232,7 @@ def test_a_broker_that_dies_in_the_middle_can_be_tried_again() -> None:
         # More than is read ahead.
         for _ in range(3):
             produce(server, topic, [Produced(None, os.urandom(990_000)) for _ in range(20)])
-        batches = read_live(properties, topic, 0, 0, 60, isolation="read_committed", timeout_s=3)
+        batches = read_live(properties, topic, 0, 0, 60, isolation="read_committed", timeout_s=10)
         offsets: list[object] = next(batches)["offset"].to_pylist()
         server.kill()
         with pytest.raises(BrokerUnavailable):

@@ -103,7 +103,7 @@ def test_a_tail_that_waits_ends_soon_when_its_bucket_is_closed(
         begun = time.monotonic()
         with pytest.raises(AlreadyClosed, match="remote storage manager"):
             tail.poll(60)
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begun < 40
 
 
 def test_a_closed_follower_says_that_it_is_closed() -> None:

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.disk_cache_access import CHUNKS, KEY, change_table, got, opened, own_folder, value_files
+from tieredstore.remote import disk_rows
 from tieredstore.remote.disk_cache import DiskChunkCache
 
 pytestmark = pytest.mark.slow
@@ -164,7 +165,10 @@ def test_a_full_database_loses_the_entry_and_its_file(tmp_path: Path) -> None:
         assert got(cache, CHUNKS[0], len(CHUNK)) == CHUNK
 
 
-def test_a_locked_database_costs_hits_nothing_and_puts_a_second(tmp_path: Path) -> None:
+def test_a_locked_database_costs_hits_nothing_and_puts_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_rows, "_LOCK_TIMEOUT", 120.0)
     names = [str(number) for number in range(70)]  # more than enough to have their uses written
     with opened(tmp_path) as cache:
         for name in names:
@@ -173,8 +177,9 @@ def test_a_locked_database_costs_hits_nothing_and_puts_a_second(tmp_path: Path) 
             other.execute("BEGIN IMMEDIATE")
             begun = time.monotonic()
             assert [cache.blobs.get(name) for name in names] == [CHUNK] * 70
-            assert time.monotonic() - begun < 0.9, "a hit waited for the lock"
+            assert time.monotonic() - begun < 60, "a hit waited for the lock"
             assert cache.stats.failures == 0
+            cache._entries._rows._sql("PRAGMA busy_timeout = 1000")  # type: ignore[union-attr]
             cache.put(CHUNKS[1], CHUNK)
             assert len(value_files(tmp_path)) == 70
             other.execute("ROLLBACK")

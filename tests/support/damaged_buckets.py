@@ -57,9 +57,14 @@ class DamagedBucket:
     def close(self) -> None:
         self._manager.close()
 
-    def outcomes(self, segment: GoldenSegment, suffix: str, bit: int) -> dict[str, str]:
-        """What each way of reading gives with one bit of an object flipped."""
+    def outcomes(self, segment: GoldenSegment, suffix: str, bit: int, turn: int | None = None) -> dict[str, str]:
+        """What each way of reading gives with one bit of an object flipped.
+
+        With a ``turn``: what reading all of it gives, and the way whose turn it is.
+        """
         readings = self.readings(segment)
+        if turn is not None:
+            readings = [*{readings[0], readings[turn % len(readings)]}]
         right = {reading: self._right(segment.partition, reading) for reading in readings}
         key = f"{segment.main_path}.{suffix}"
         whole = self.store.get(key)

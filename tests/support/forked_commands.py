@@ -21,6 +21,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from tests.support.cli_process import environment
+from tieredstore.process import interruption
+from tieredstore.process.interruption import TAKING_BACK_S
 
 CLOSED: Final = Path("closed")
 """A stdout or stderr that is none."""
@@ -93,12 +95,13 @@ class ForkedCommands:
         stdout_has_reader: bool = False,
         terminal: Path | None = None,
         environment: Mapping[str, str] | None = None,
+        taking_back_s: float = TAKING_BACK_S,
     ) -> Running:
         """Run a command; a stdout or stderr of its own may be a device, a pipe that has a name, or CLOSED.
 
         One that ``stdout_has_reader`` of is a pipe that breaks when that goes away; another one never does.
         ``terminal`` becomes the one that controls it, and all of its streams that are not given; ``environment`` is
-        added to its own.
+        added to its own. ``taking_back_s``: how long it may take back what it did, once a signal has come.
         """
         self._count += 1
         folder = self._folder / f"command-{self._count}"
@@ -112,6 +115,7 @@ class ForkedCommands:
             "stdout_has_reader": stdout_has_reader,
             "terminal": None if terminal is None else str(terminal),
             "environment": dict(environment or {}),
+            "taking_back_s": taking_back_s,
         }
         return Running(self, self.ask(request)["process"], output, complaints)
 
@@ -154,7 +158,9 @@ def _wait(process: int, timeout_s: float) -> int | None:
 
 
 def become(request: Mapping[str, Any]) -> None:
-    """In a child: run the command as the console script would."""
+    """In a child: run the command as the console script would, but that a busy machine does not cut its end short."""
+    untyped: Any = interruption
+    untyped.TAKING_BACK_S, untyped._LAST_ACT_S = request["taking_back_s"], 30.0
     # The parent may run in the background of a shell, which has interrupts ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler if request["interruptible"] else signal.SIG_IGN)
     os.environ.update(request["environment"])

@@ -17,6 +17,7 @@ from tests.support.disk_segments import write_segments
 from tests.support.faulty_stores import AZURE_KEY, PART_SIZES, SERVICES
 from tests.support.forked_commands import Ended, ForkedCommands, Running
 from tests.support.small_segments import KEYS
+from tieredstore.process.interruption import TAKING_BACK_S
 from tieredstore.testing.faulty_server.azure import ACCOUNT
 from tieredstore.testing.faulty_server.server import FaultyServer
 from tieredstore.testing.faulty_server.service import Cloud, Service, Step
@@ -147,10 +148,12 @@ class Stage:
         with FaultyServer(self.service) as honest:
             assert tieredstore("copy", "-c", write_cloud_settings(folder, honest), TXN).code == 0
 
-    def run(self, cases: Sequence[Case]) -> Iterator[tuple[Case, Ended | None, Path]]:
+    def run(
+        self, cases: Sequence[Case], *, taking_back_s: float = TAKING_BACK_S
+    ) -> Iterator[tuple[Case, Ended | None, Path]]:
         """All of them side by side; how each ended, and the folder that its ``FILE`` is in."""
         with contextlib.ExitStack() as stack:
-            started = [self._started(case, stack) for case in cases]
+            started = [self._started(case, stack, taking_back_s) for case in cases]
             for case, server, _, _ in started:
                 wait_for(partial(case.place.is_reached, server))
             for case, _, running, _ in started:
@@ -158,7 +161,9 @@ class Stage:
             for case, _, running, folder in started:
                 yield case, running.wait(SOON_S), folder
 
-    def _started(self, case: Case, stack: contextlib.ExitStack) -> tuple[Case, FaultyServer, Running, Path]:
+    def _started(
+        self, case: Case, stack: contextlib.ExitStack, taking_back_s: float
+    ) -> tuple[Case, FaultyServer, Running, Path]:
         server = stack.enter_context(FaultyServer(self.service))
         server.lie(*(place.way() for place in (case.place, case.also_drips) if place is not None))
         folder = self._folder / f"case-{next(self._numbers)}"
@@ -166,4 +171,5 @@ class Stage:
         settings = write_cloud_settings(folder, server, active_key="key2" if "rotate" in case.command else "key1")
         words = {"FILE": str(folder / "file"), "LOGS": str(self.log_dir), "SMALL": str(self.small)}
         arguments = [words.get(word, word) for word in case.command.split()]
-        return case, server, self._commands.start(*arguments, settings=settings), folder
+        running = self._commands.start(*arguments, settings=settings, taking_back_s=taking_back_s)
+        return case, server, running, folder

@@ -22,7 +22,7 @@ from tieredstore.testing.faulty_server.table import with_table
 from tieredstore.testing.faulty_server.way import Must, Way
 from tieredstore.testing.faulty_server.ways import QUICK_WAYS, WAYS
 
-TIMEOUT_S = 3.0
+TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True)
