@@ -24,7 +24,8 @@ with warnings.catch_warnings():
     PythonRecords: Any = importlib.import_module("kafka.record.memory_records").MemoryRecords
 AioRecords: Any = importlib.import_module("aiokafka.record.memory_records").MemoryRecords
 
-LEAST, GREATEST = -(2**62), 2**62
+LEAST, GREATEST = -(2**62), 2**62 - 1
+"""A record has the difference to the first one's time, which is a long."""
 DATA = st.none() | st.binary(max_size=300)
 HEADERS = st.lists(st.tuples(st.text(max_size=5), DATA), max_size=4).map(tuple)
 RECORDS = st.builds(Record, value=DATA, key=DATA, timestamp_ms=st.integers(LEAST, GREATEST), headers=HEADERS)
