@@ -19,7 +19,7 @@ QUERIED = [("none", 0, "01-none"), ("none", 1, "01-none"), ("smallbatch", 0, "12
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("store", ["filesystem", pytest.param("s3", marks=pytest.mark.soak)])
 def test_the_demo_brings_every_segment_back_identical_and_queries_them(store: str, tmp_path: Path) -> None:
     done = subprocess.run(
@@ -29,7 +29,7 @@ def test_the_demo_brings_every_segment_back_identical_and_queries_them(store: st
         text=True,
         env=environment(**jvm_of_seconds(tmp_path)),
         check=False,
-        timeout=580,
+        timeout=1700,
     )
     assert (done.returncode, done.stderr) == (0, "")
     stored, queried = done.stdout.split("\nall 11 segments identical\n")

@@ -28,12 +28,13 @@ def run_killed(job: Path, *, after: float) -> bool:
 
 @contextmanager
 def started(job: Path) -> Generator[subprocess.Popen[bytes], None, None]:
-    """The job with all of its processes in a group of its own, which is gone afterwards."""
+    """The job with all of its processes in a group of its own, which is gone afterwards; what it logs is beside it."""
     command = [sys.executable, "-m", "tests.support.spark_stream_job", str(job)]
     env = {**os.environ, **environment()}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env, start_new_session=True
-    ) as process:
+    with (
+        job.with_suffix(".err").open("ab") as log,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=env, start_new_session=True) as process,
+    ):
         try:
             yield process
         finally:

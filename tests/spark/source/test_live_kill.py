@@ -138,7 +138,8 @@ def kill_in_turn(job: Path, port: int, kills: int, moments: random.Random, sprea
                 if reading_worker(process, port) is not None:
                     time.sleep(moments.uniform(0, spread_s))
                 worker = reading_worker(process, port)
-                assert worker is not None, f"the job ended after {killed} kills"
+                said = job.with_suffix(".err").read_text(errors="replace")[-3000:]
+                assert worker is not None, f"the job ended after {killed} kills: {said}"
                 killed += 1
                 if killed % 2 == 0:
                     os.killpg(process.pid, signal.SIGKILL)
