@@ -8,6 +8,7 @@ from typing import Annotated, TypeAlias
 import typer
 
 from tieredstore.catalog.listing import Scope
+from tieredstore.cli.completion import complete_offset, complete_partition, complete_topic
 from tieredstore.errors import ConfigError
 from tieredstore.model import Uuid
 
@@ -30,10 +31,21 @@ StoreUrl: TypeAlias = Annotated[
         "or a folder.",
     ),
 ]
-Topic: TypeAlias = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
-Partition: TypeAlias = Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="The partition's number.")]
+Topic: TypeAlias = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="The topic's name.", autocompletion=complete_topic)
+]
+Partition: TypeAlias = Annotated[
+    int,
+    typer.Argument(metavar="PARTITION", min=0, help="The partition's number.", autocompletion=complete_partition),
+]
 BaseOffset: TypeAlias = Annotated[
-    int, typer.Argument(metavar="BASE_OFFSET", min=0, help="The offset that the segment begins with (see ls).")
+    int,
+    typer.Argument(
+        metavar="BASE_OFFSET",
+        min=0,
+        help="The offset that the segment begins with (see ls).",
+        autocompletion=complete_offset,
+    ),
 ]
 TopicId: TypeAlias = Annotated[
     str | None, typer.Option("--topic-id", metavar="ID", help="Which topic, if one of this name was created again.")
@@ -50,9 +62,19 @@ Wide: TypeAlias = Annotated[
     bool, typer.Option("--wide", help="All columns, ids too, however long the lines get; nothing is cut.")
 ]
 DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
-OnlyTopic: TypeAlias = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic.")]
+OnlyTopic: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--topic", metavar="TOPIC", help="Only this topic.", autocompletion=complete_topic),
+]
 OnlyPartition: TypeAlias = Annotated[
-    int | None, typer.Option("--partition", metavar="PARTITION", min=0, help="Only this partition; needs --topic.")
+    int | None,
+    typer.Option(
+        "--partition",
+        metavar="PARTITION",
+        min=0,
+        help="Only this partition; needs --topic.",
+        autocompletion=complete_partition,
+    ),
 ]
 PartitionToo: TypeAlias = Annotated[
     int | None, typer.Option("--partition", metavar="PARTITION", min=0, help="The same as PARTITION behind TOPIC.")

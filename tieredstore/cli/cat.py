@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 import typer
 
 from tieredstore.cli.arguments import SettingsPath, StoreUrl, Topic, TopicId
+from tieredstore.cli.completion import complete_offset, complete_partition
 from tieredstore.cli.live_client import BootstrapServer, KafkaConfig, KafkaProperties, client_properties
 from tieredstore.cli.logs import LogReading, LogRequest, check_followed, opened_logs
 from tieredstore.cli.opened import opened
@@ -52,7 +53,12 @@ def cat(
     store: StoreUrl = None,
     partitions: Annotated[
         list[str] | None,
-        typer.Option("--partition", metavar="P", help="Only these partitions: 3, or 0,2, or 4-7. All without it."),
+        typer.Option(
+            "--partition",
+            metavar="P",
+            help="Only these partitions: 3, or 0,2, or 4-7. All without it.",
+            autocompletion=complete_partition,
+        ),
     ] = None,
     start: Annotated[
         str | None,
@@ -60,10 +66,17 @@ def cat(
             "--from",
             metavar="OFFSET|TIME|-N",
             help="The first offset, the first record of TIME or later, or the last N records of each partition.",
+            autocompletion=complete_offset,
         ),
     ] = None,
     stop: Annotated[
-        str | None, typer.Option("--to", metavar="OFFSET|TIME", help="Where to end; that record is not shown.")
+        str | None,
+        typer.Option(
+            "--to",
+            metavar="OFFSET|TIME",
+            help="Where to end; that record is not shown.",
+            autocompletion=complete_offset,
+        ),
     ] = None,
     count: Annotated[
         int | None, typer.Option("-n", "--count", metavar="COUNT", min=1, help="End after so many records.")

@@ -20,6 +20,7 @@ from tieredstore.cli.arguments import (
     Wide,
     one_partition,
 )
+from tieredstore.cli.completion import complete_partition, complete_topic
 from tieredstore.cli.opened import opened
 from tieredstore.cli.output import (
     JsonValue,
@@ -47,9 +48,17 @@ _MOST_SPANS: Final = 3
 def ls(
     settings: SettingsPath = None,
     store: StoreUrl = None,
-    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only this topic.")] = None,
+    topic: Annotated[
+        str | None, typer.Argument(metavar="TOPIC", help="Only this topic.", autocompletion=complete_topic)
+    ] = None,
     partition: Annotated[
-        int | None, typer.Argument(metavar="PARTITION", min=0, help="Only this partition, segment by segment.")
+        int | None,
+        typer.Argument(
+            metavar="PARTITION",
+            min=0,
+            help="Only this partition, segment by segment.",
+            autocompletion=complete_partition,
+        ),
     ] = None,
     partition_too: PartitionToo = None,
     topic_id: TopicId = None,

@@ -1,0 +1,146 @@
+"""What the shell offers: names of the bucket, from a cache without secrets, and silence where there is no answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.support.cli_process import tieredstore
+from tests.support.golden.segments import case_path
+from tieredstore.cli import completion
+from tieredstore.cli.completion_cache import CompletionCache
+
+TXN = case_path("07-txn") / "rsm.properties"
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("TIEREDSTORE_SETTINGS", raising=False)
+    # The machine may be busy; what is tested is that the answer is waited for.
+    monkeypatch.setattr(completion, "_WAIT_S", 60.0)
+
+
+@pytest.fixture
+def offered(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """What bash is offered for the last of these words."""
+
+    def ask(*words: object) -> list[str]:
+        monkeypatch.setenv("_TIEREDSTORE_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", " ".join(map(str, ("tieredstore", *words))))
+        monkeypatch.setenv("COMP_CWORD", str(len(words)))
+        done = tieredstore()
+        assert (done.code, done.stderr) == (0, "")
+        return done.text.split()
+
+    return ask
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (("cat", "-c", TXN, "t"), ["txn"]),
+        (("cat", "-c", TXN, "x"), []),
+        (("ls", "-c", TXN, "txn", ""), ["0"]),
+        (("cat", "-c", TXN, "txn", "--partition", ""), ["0"]),
+        (("cat", "-c", TXN, "txn", "--from", "1"), ["1209", "1815"]),
+        (("cat", "-c", TXN, "txn", "--partition", "0", "--to", "6"), ["605"]),
+        (("cat", "-c", TXN, "txn", "--partition", "7", "--from", ""), []),
+        (("fetch", "-c", TXN, "txn", "0", ""), ["0", "605", "1209", "1815", "2420"]),
+        (("fetch", "--store", TXN.parent.joinpath("store").as_uri(), "txn", "0", "24"), ["2420"]),
+        (("cat", "-c", "nowhere.properties", "t"), []),
+        (("cat", "t"), []),
+    ],
+)
+def test_names_of_the_bucket_are_offered(
+    words: tuple[object, ...], names: list[str], offered: Callable[..., list[str]]
+) -> None:
+    assert offered(*words) == names
+    assert offered(*words) == names
+
+
+def context(**params: Any) -> Any:
+    """As typer gives it to those who complete."""
+    return SimpleNamespace(params={"settings": TXN, "store": None, **params}, args=[])
+
+
+def test_of_a_list_the_last_partition_is_completed() -> None:
+    assert completion.complete_partition(context(topic="txn"), "4,7-9,") == ["4,7-9,0"]
+
+
+def test_an_answer_is_kept_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert completion.complete_topic(context(), "") == ["txn"]
+    monkeypatch.setattr(completion, "_look_in_child", lambda _: pytest.fail("the bucket was asked again"))
+    assert completion.complete_topic(context(), "") == ["txn"]
+
+
+def test_an_answer_that_is_too_old_is_better_than_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert completion.complete_topic(context(), "") == ["txn"]
+    looks: list[object] = []
+    monkeypatch.setattr(completion, "_look_in_child", looks.append)
+    for path in (tmp_path / "cache").rglob("*"):
+        os.utime(path, (time.time() - 3600,) * 2)
+    assert completion.complete_topic(context(), "") == ["txn"]
+    assert len(looks) == 1
+
+
+def test_a_look_that_takes_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(completion, "_WAIT_S", 0.05)
+    begun = time.monotonic()
+    completion._look_in_child(lambda: time.sleep(8))  # pyright: ignore[reportPrivateUsage]
+    assert time.monotonic() - begun < 6
+    # What fails there fails in silence.
+    completion._look_in_child(lambda: 1 // 0)  # pyright: ignore[reportPrivateUsage]
+
+
+def test_names_that_a_shell_would_run_are_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ["good", "$(reboot)", "a b", "`x`", "x;y", "", "é", "a" * 250, "-rf", "t.o-p_1"]
+    answer = completion._looked_up(str(TXN), None, lambda _place, _until: names)  # pyright: ignore[reportPrivateUsage]
+    assert answer == ("good", "-rf", "t.o-p_1")
+
+
+def test_the_cache_has_no_secrets_and_is_this_users_alone(tmp_path: Path) -> None:
+    cache = CompletionCache.of_user(None, "s3://key:secret@bucket/prefix?token=secret")
+    assert "secret" not in cache.bucket
+    cache.write("topics", ("orders",))
+    answer = cache.read("topics")
+    assert answer is not None
+    assert answer.names == ("orders",)
+    assert cache.read("another question") is None
+    (path,) = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
+    assert json.loads(path.read_text()) == ["orders"]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"[", b"\xff", b"null", b"[" * 100_000])
+def test_a_file_that_is_none_of_ours_is_no_answer(content: bytes, tmp_path: Path) -> None:
+    cache = CompletionCache(tmp_path, "bucket")
+    cache.write("topics", ("orders",))
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(content)
+    assert cache.read("topics") is None
+
+
+def test_the_oldest_answers_go(tmp_path: Path) -> None:
+    cache = CompletionCache(tmp_path, "bucket")
+    for number in range(203):
+        cache.write(str(number), ())
+    assert len([*tmp_path.iterdir()]) == 200
+    assert cache.read("202") is not None
+
+
+def test_another_settings_file_has_other_answers(tmp_path: Path) -> None:
+    settings = tmp_path / "s.properties"
+    settings.write_text("a=1")
+    before = CompletionCache.of_user(str(settings), None)
+    settings.write_text("a=12")
+    assert CompletionCache.of_user(str(settings), None) != before
