@@ -77,7 +77,14 @@ OnlyPartition: TypeAlias = Annotated[
     ),
 ]
 PartitionToo: TypeAlias = Annotated[
-    int | None, typer.Option("--partition", metavar="PARTITION", min=0, help="The same as PARTITION behind TOPIC.")
+    int | None,
+    typer.Option(
+        "--partition",
+        metavar="PARTITION",
+        min=0,
+        help="The same as PARTITION behind TOPIC.",
+        autocompletion=complete_partition,
+    ),
 ]
 Parallel: TypeAlias = Annotated[
     int, typer.Option("--parallel", metavar="N", min=1, max=256, help="So many segments at once.")
