@@ -42,7 +42,7 @@ _PIECE_SIZE: Final = 4 * 1024 * 1024
 def dump(
     files: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE...", help=".log, .index, .timeindex, .txnindex and .snapshot files of a broker."),
+        typer.Argument(metavar="FILE", help=".log, .index, .timeindex, .txnindex and .snapshot files of a broker."),
     ],
     records: Annotated[bool, typer.Option("--records", help="The records of a .log, not its batches.")] = False,
     base_offset: Annotated[
