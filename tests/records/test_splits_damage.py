@@ -196,6 +196,17 @@ def test_zeros_within_a_log_do_not_pass_for_its_end(topic: StoredTopic, batches:
     assert failed
 
 
+@pytest.mark.parametrize("batches", [0, 1, 30, 59])
+def test_zeros_at_the_end_of_a_log_that_others_follow_lose_nothing_in_silence(topic: StoredTopic, batches: int) -> None:
+    """A log of which the disk lost the end, or all: nothing that its manifest claims may pass for compacted."""
+    topic.copy(0, BATCHES)
+    overwrite_log(topic, bytes(LOG_SIZE - BORDERS[batches]), BORDERS[batches])
+    topic.copy(300, [plain_batch(range(300, 310), 40)])
+    for size in (1 << 20, 9000):
+        with pytest.raises(CorruptData, match=r"events-0 .*zeros"):
+            offsets_in_splits(topic, (0, 310), size)
+
+
 def test_chunks_in_another_order_are_an_error(topic: StoredTopic) -> None:
     topic.copy(0, BATCHES)
     third = BATCHES[10] + BATCHES[11]

@@ -104,12 +104,22 @@ class LogPieces:
                     )
                 reached, position = header.last_offset + 1, header.position + header.size_in_bytes
             is_zeros = position < self._extent.stop
-        # As a preallocated log they may end it, and nothing before that.
-        if is_zeros and self._extent.stop < self._segment.segment_size_in_bytes:
+        if is_zeros:
+            self._check_zeros(reached)
+        return reached
+
+    def _check_zeros(self, reached: int) -> None:
+        """BatchCorrupt unless the zeros are those of a preallocated log: at its end, behind all that it claims."""
+        if self._extent.stop < self._segment.segment_size_in_bytes:
             raise BatchCorrupt(
                 f"{self._segment}: the log ends in zeros before byte {self._extent.stop}, and goes on there"
             )
-        return reached
+        # A broker trims a log before it closes it. Zeros in place of batches are what a lost disk page looks like.
+        if reached <= self._segment.end_offset:
+            raise BatchCorrupt(
+                f"{self._segment}: the log ends in zeros behind offset {reached - 1}, and it has to reach offset "
+                f"{self._segment.end_offset}"
+            )
 
     def _base_offset_behind(self) -> int | None:
         """What the batch behind the extent says, None where the log ends there."""

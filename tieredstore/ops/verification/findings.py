@@ -225,7 +225,9 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
         "compare with an older version of the manifest",
     ),
     _KIND.TRAILING_ZEROS: KindFacts(
-        _NOTICE, "the log ends in zeros, as a preallocated one does; readers stop there", "nothing"
+        _NOTICE,
+        "the log ends in zeros, as a preallocated one does; readers stop there, and fail if the manifest claims more",
+        "nothing, if this is all that is told of the segment",
     ),
     _KIND.NOT_IN_BUCKET: KindFacts(
         _MISSING, "the brokers list the segment and fail those who read it", "restore it, or let retention pass it"
