@@ -19,11 +19,13 @@ from tieredstore.backends.gcs.keeping import kept_sentences
 def test_a_bucket_without_versions_keeps_nothing(minio: S3Server) -> None:
     with closing(impatient_store(options_for(minio, minio.make_bucket()))) as store:
         assert list(store.kept_after_delete()) == []
+        assert store.now_ms() is not None
 
 
 def test_a_server_that_knows_no_versions_says_nothing_of_them(seaweedfs: S3Server) -> None:
     with closing(impatient_store(options_for(seaweedfs, seaweedfs.make_bucket()))) as store:
         assert list(store.kept_after_delete()) == []
+        assert store.now_ms() is not None
 
 
 def test_versions_and_locks_of_s3_are_said(minio: S3Server) -> None:
@@ -48,6 +50,7 @@ def test_versions_and_locks_of_s3_are_said(minio: S3Server) -> None:
 def test_a_bucket_of_google_that_keeps_nothing(fake_gcs: GcsServer) -> None:
     with closing(make_gcs(fake_gcs.endpoint_url, fake_gcs.make_bucket())) as store:
         assert list(store.kept_after_delete()) == []
+        assert store.now_ms() is not None
 
 
 @pytest.mark.parametrize(
@@ -73,6 +76,7 @@ def test_soft_deletes_of_azure_are_said(azurite: AzureServer) -> None:
     service: Any = BlobServiceClient.from_connection_string(azurite.connection_string)
     with closing(make_azure(azurite.endpoint_url, make_container(azurite))) as store, service:
         assert list(store.kept_after_delete()) == []
+        assert store.now_ms() is not None
         service.set_service_properties(delete_retention_policy=RetentionPolicy(enabled=True, days=5))
         try:
             assert [sentence.rpartition("for ")[2] for sentence in store.kept_after_delete()] == ["5 days"]

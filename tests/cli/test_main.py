@@ -93,22 +93,25 @@ def test_paths_in_the_settings_are_relative_to_their_file(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "expected", "problems"),
     [
-        (None, "there is no such settings file"),
-        ("chunk.size=x", "chunk.size"),
-        ("storage.backend.class=filesystem\nchunk.size=1\nstorage.root=nowhere", "not an existing folder"),
-        ("storage.backend.class=filesystem\nchunk.size=1\nstorage.rot=store", "storage.root"),
+        (None, "there is no such settings file", 1),
+        ("chunk.size=x", "chunk.size", 2),
+        ("storage.backend.class=filesystem\nchunk.size=1\nstorage.root=nowhere", "not an existing folder", 1),
+        ("storage.backend.class=filesystem\nchunk.size=1\nstorage.rot=store", "storage.root", 2),
     ],
 )
-def test_wrong_settings_are_one_sentence_and_exit_2(text: str | None, expected: str, tmp_path: Path) -> None:
+def test_wrong_settings_are_a_line_each_and_exit_2(
+    text: str | None, expected: str, problems: int, tmp_path: Path
+) -> None:
     settings = tmp_path / "s.properties"
     if text is not None:
         settings.write_text(text)
     done = spawn("ls", "-c", settings)
     assert (done.code, done.stdout) == (2, b"")
     assert done.stderr.startswith("tieredstore: ")
-    assert done.stderr.count("\n") == 1
+    # Of several problems the first line says how many there are.
+    assert done.stderr.count("\n") == (problems + 1 if problems > 1 else 1)
     assert expected in done.stderr
 
 

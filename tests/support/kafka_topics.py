@@ -90,11 +90,11 @@ def allow_to_read(server: KafkaServer, user: str, topic: str) -> None:
 
 
 def producer_of(server: KafkaServer, **config: str) -> Producer:
-    """A producer that writes what it is given together, and in the order in which it is given.
+    """A producer that writes what it is given together, once, and in the order in which it is given.
 
-    With several requests on their way, the first to a topic just created may be refused and come again after the next.
+    Others may not: the first batch to a topic just created may be refused, and come again behind the next.
     """
-    ordered = {"max.in.flight.requests.per.connection": "1", "linger.ms": "20", "log_level": "2"}
+    ordered = {"enable.idempotence": "true", "linger.ms": "20", "log_level": "2"}
     return Producer({"bootstrap.servers": server.bootstrap_servers, **ordered, **config})
 
 

@@ -70,11 +70,12 @@ class AbandonedTests(StoreAccess):
 
     def test_the_store_tells_its_own_time(self, store: ObjectStore) -> None:
         before = store.now_ms()
+        if before is None:
+            return  # as the contract allows: then nothing in it is known to be old
         store.put("folder/timed", b"")
         written = store.head("folder/timed").modified_ms
         store.delete(["folder/timed"])
         after = store.now_ms()
-        assert before is not None
         assert after is not None
         assert written is not None
         # Services tell whole seconds, some cut off and some rounded.
