@@ -156,6 +156,16 @@ def test_an_undecided_transaction_is_told_of_on_stderr(tmp_path: Path) -> None:
     assert all(offset < int(begun) for offset in decided)
 
 
+def test_offsets_of_some_partitions(tmp_path: Path) -> None:
+    settings = write_settings(tmp_path)
+    assert tieredstore("copy", "-c", settings, case_path("07-txn") / "original").code == 0
+    for words in (("txn", 0), ("txn", "--partition", "0"), ("txn", "--partition", "0,0")):
+        assert [row["partition"] for row in tieredstore("offsets", "-c", settings, *words, "--json").json] == [0]
+    absent = tieredstore("offsets", "-c", settings, "txn", "--partition", "0-2")
+    assert (absent.code, absent.stdout) == (3, b"")
+    assert "topic 'txn' has no partitions 1 to 2 in the bucket: it has 0" in absent.stderr
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_offsets_json_has_one_row_for_each_partition(case: str) -> None:
     settings, topic = case_path(case) / "rsm.properties", segments(case)[0].topic

@@ -62,6 +62,18 @@ Wide: TypeAlias = Annotated[
     bool, typer.Option("--wide", help="All columns, ids too, however long the lines get; nothing is cut.")
 ]
 DryRun: TypeAlias = Annotated[bool, typer.Option("--dry-run", help="Say what would be done, and do nothing.")]
+SomePartition: TypeAlias = Annotated[
+    str | None, typer.Argument(metavar="PARTITION", help="Only this partition; the same as --partition.")
+]
+SomePartitions: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--partition",
+        metavar="P",
+        help="Only these partitions: 3, or 0,2, or 4-7. All without it.",
+        autocompletion=complete_partition,
+    ),
+]
 OnlyTopic: TypeAlias = Annotated[
     str | None,
     typer.Option("--topic", metavar="TOPIC", help="Only this topic.", autocompletion=complete_topic),

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
-from tieredstore.cli.arguments import SettingsPath, StoreUrl, Topic, TopicId
-from tieredstore.cli.completion import complete_offset, complete_partition
+from tieredstore.cli.arguments import SettingsPath, SomePartition, SomePartitions, StoreUrl, Topic, TopicId
+from tieredstore.cli.completion import complete_offset
 from tieredstore.cli.live_client import BootstrapServer, KafkaConfig, KafkaProperties, client_properties
 from tieredstore.cli.logs import LogReading, LogRequest, check_followed, opened_logs
 from tieredstore.cli.opened import opened
 from tieredstore.cli.record_filter import Pattern, first_of
 from tieredstore.cli.record_format import parse_format
 from tieredstore.cli.record_output import write_formatted, write_json, write_table, write_text
-from tieredstore.cli.record_places import check_window, parse_partitions, parse_place
+from tieredstore.cli.record_places import check_window, chosen_partitions, parse_place
 from tieredstore.cli.record_rows import SHOWN, JsonBytes
 from tieredstore.errors import ConfigError
 from tieredstore.process.interruption import Interrupted
@@ -46,20 +46,10 @@ class DataLossPolicy(enum.Enum):
 
 def cat(
     topic: Topic,
-    partition: Annotated[
-        str | None, typer.Argument(metavar="PARTITION", help="Only this partition; the same as --partition.")
-    ] = None,
+    partition: SomePartition = None,
     settings: SettingsPath = None,
     store: StoreUrl = None,
-    partitions: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--partition",
-            metavar="P",
-            help="Only these partitions: 3, or 0,2, or 4-7. All without it.",
-            autocompletion=complete_partition,
-        ),
-    ] = None,
+    partitions: SomePartitions = None,
     start: Annotated[
         str | None,
         typer.Option(
@@ -121,9 +111,8 @@ def cat(
     write, columns = _writer(topic, as_text=as_text, format_text=format_text, as_json=as_json, json_bytes=json_bytes)
     first, last = (None if text is None else parse_place(text) for text in (start, stop))
     check_window(first, last)
-    chosen = [*([] if partition is None else [partition]), *(partitions or ())]
     request = LogRequest(
-        topic, parse_partitions(chosen or None), first, last, isolation.value, data_loss.value, topic_id,
+        topic, chosen_partitions(partition, partitions), first, last, isolation.value, data_loss.value, topic_id,
         client_properties(bootstrap_server, kafka_config, kafka_properties),
         columns if grep is None else tuple(dict.fromkeys((*columns, *_MATCHED))),
     )  # fmt: skip

@@ -66,6 +66,11 @@ def check_window(start: RecordPlace | None, stop: RecordPlace | None) -> None:
         raise ConfigError(f"there are no offsets from {start} up to {stop}: the window ends before it begins")
 
 
+def chosen_partitions(argument: str | None, options: Sequence[str] | None) -> tuple[int, ...] | None:
+    """The partitions behind a topic and those of --partition together; None for all."""
+    return parse_partitions([*([] if argument is None else [argument]), *(options or ())])
+
+
 def parse_partitions(texts: Sequence[str] | None) -> tuple[int, ...] | None:
     """Partitions as ``3``, ``0,2`` and ``4-7`` name them, ascending, each once; None where nothing was said."""
     if not texts:

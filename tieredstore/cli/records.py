@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from tieredstore.catalog import Catalog, load_catalog
 from tieredstore.catalog.absence import absence
-from tieredstore.cli.arguments import Json, SettingsPath, StoreUrl, Topic, TopicId
+from tieredstore.cli.arguments import Json, SettingsPath, SomePartition, SomePartitions, StoreUrl, Topic, TopicId
 from tieredstore.cli.live_client import BootstrapServer, KafkaConfig, KafkaProperties, client_properties
 from tieredstore.cli.offset_rows import show_offsets
 from tieredstore.cli.offsets_plot import OffsetsPlot
 from tieredstore.cli.opened import opened
 from tieredstore.cli.output import complain
 from tieredstore.cli.plots import PlotFile
+from tieredstore.cli.record_places import chosen_partitions
 from tieredstore.cli.record_rows import arrow_module
 from tieredstore.model import Uuid
 from tieredstore.ops.offsets import PartitionOffsets, partition_offsets, with_broker
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
 
 def offsets(
     topic: Topic,
+    partition: SomePartition = None,
     settings: SettingsPath = None,
     store: StoreUrl = None,
+    partitions: SomePartitions = None,
     as_json: Json = False,
     topic_id: TopicId = None,
     bootstrap_server: BootstrapServer = None,
@@ -44,14 +47,21 @@ def offsets(
     """
     picture = None if plot is None else OffsetsPlot(plot)
     client = client_properties(bootstrap_server, kafka_config, kafka_properties)
+    chosen = chosen_partitions(partition, partitions)
     with opened(settings, store) as place, place.manager() as manager:
         catalog, incarnation = _catalog(manager, topic, topic_id)
-        partitions = partition_offsets(catalog, topic, incarnation)
-    if client is not None:
-        partitions = _beside_broker(partitions, client, topic, incarnation)
-    show_offsets(partitions, topic, incarnation, as_json=as_json, broker=client is not None)
+        rows = partition_offsets(catalog, topic, incarnation)
+        if client is not None:
+            rows = _beside_broker(rows, client, topic, incarnation)
+        there = {row.partition for row in rows}
+        if missing := [number for number in chosen or () if number not in there]:
+            live = None if client is None else {topic: sorted(there)}
+            raise absence(manager.store, manager.layout.prefix, {topic: missing}, topic_id=incarnation, live=live)
+    if chosen is not None:
+        rows = [row for row in rows if row.partition in chosen]
+    show_offsets(rows, topic, incarnation, as_json=as_json, broker=client is not None)
     if picture is not None:
-        picture.save(topic, partitions, broker=client is not None)
+        picture.save(topic, rows, broker=client is not None)
 
 
 def _beside_broker(
