@@ -22,6 +22,8 @@ from tieredstore.testing.faulty_server.server import FaultyServer
 from tieredstore.testing.faulty_server.service import Cloud, Step
 from tieredstore.testing.faulty_server.way import Must, Way
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT_S = 0.3
 GRACE_S = 40.0
 """A busy machine's: without a deadline each of these calls goes on for ever."""

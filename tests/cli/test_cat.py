@@ -24,6 +24,8 @@ from tieredstore.cli.record_places import LastRecords, parse_place
 from tieredstore.errors import ConfigError
 from tieredstore.installation import install_command
 
+pytestmark = pytest.mark.slow
+
 TXN = ("-c", case_path("07-txn") / "rsm.properties", "txn")
 
 

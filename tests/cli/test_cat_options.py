@@ -23,6 +23,8 @@ from tieredstore.model import TopicIdPartition
 from tieredstore.partitions import LogQuery, LogTail, Subscribe
 from tieredstore.testing.segments import Record, build_batch
 
+pytestmark = pytest.mark.slow
+
 TWO = "01-none"  # two partitions of two segments
 TXN = "07-txn"  # one, with aborted transactions
 UNCOMMITTED = ("--isolation", "read_uncommitted")

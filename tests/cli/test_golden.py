@@ -13,6 +13,8 @@ from tests.support.golden.stored import manifest_of, original_indexes
 from tests.support.small_segments import MODES
 from tieredstore.model import IndexType
 
+pytestmark = pytest.mark.slow
+
 ONE_OF_EACH_CASE = [segments(case)[-1] for case in CASES]
 
 

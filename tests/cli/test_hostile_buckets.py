@@ -14,6 +14,8 @@ from tests.support.cli_process import tieredstore
 from tests.support.hostile_buckets import MODES, Case, HostileBucket, copy_of, make_bucket
 from tests.support.work import measured
 
+pytestmark = pytest.mark.slow
+
 CASES = [*hostile_manifests.CASES, *hostile_objects.CASES, *hostile_folders.CASES]
 COMMANDS = {"ls": (), "inspect": ("victim", "0", "0"), "fetch": ("victim", "0", "0"), "cat": ("victim",)}
 COSTLY = re.compile("million|MiB|GiB|chunks of a byte|90,000|100,000")

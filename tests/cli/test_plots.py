@@ -22,6 +22,8 @@ from tieredstore.installation import install_command
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.ops.offsets import PartitionOffsets
 
+pytestmark = pytest.mark.slow
+
 read_image: Any = matplotlib.image.imread
 BUCKET, BROKER = COLORS[:2]
 

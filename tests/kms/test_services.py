@@ -39,6 +39,8 @@ from tieredstore.kms.gcp import GcpKeySource
 from tieredstore.kms.registry import key_source
 from tieredstore.process.retry import RetryPolicy
 
+pytestmark = pytest.mark.slow
+
 SECRET = bytes(range(32))
 RING = "projects/p/locations/l/keyRings/r/cryptoKeys"
 

@@ -20,6 +20,8 @@ from tieredstore.remote import disk_entries, disk_renewal
 from tieredstore.remote.disk_cache import DiskChunkCache
 from tieredstore.remote.disk_renewal import DATABASE, identity_of, set_aside
 
+pytestmark = pytest.mark.slow
+
 CHUNK = bytes(range(200))
 
 

@@ -21,6 +21,8 @@ from tieredstore.testing.faulty_server.service import Cloud
 from tieredstore.testing.faulty_server.way import Must, Way
 from tieredstore.testing.faulty_server.ways import QUICK_WAYS, SLOW_WAYS, WAYS
 
+pytestmark = pytest.mark.slow
+
 SAMPLE = 5
 """How many ways a command meets in ``make test``, and one slow one."""
 LONGEST_S = 60.0

@@ -22,6 +22,8 @@ from tieredstore.testing.faulty_server.table import with_table
 from tieredstore.testing.faulty_server.way import Must, Way
 from tieredstore.testing.faulty_server.ways import QUICK_WAYS, WAYS
 
+pytestmark = pytest.mark.slow
+
 TIMEOUT_S = 30.0
 
 
