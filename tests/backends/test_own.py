@@ -19,6 +19,8 @@ from tieredstore.config import settings_from
 from tieredstore.errors import ConfigError, StoreUnavailable
 from tieredstore.testing.object_store_tests import ObjectStoreTests
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = REPOSITORY / "examples"
 
 

@@ -23,6 +23,8 @@ from tests.support.servers.process import free_port
 from tieredstore.errors import BrokerDenied, BrokerUnavailable, ResourceNotFound, TieredStoreError
 from tieredstore.live import LiveCluster, LiveFollower, read_live
 
+pytestmark = pytest.mark.slow
+
 PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 Properties = dict[str, str]

@@ -22,6 +22,8 @@ from tieredstore.model import IndexType, RemoteLogSegmentMetadata
 from tieredstore.remote import RemoteStorageManager, buffers
 from tieredstore.testing.doubles import CountingStore, LatencyStore
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 # Chunks of 4 KiB stand for 4 MiB: all sizes are a 1024th, so that plans, and counts, are those of real segments.
 KIB = 1 << 10

@@ -16,6 +16,8 @@ from tieredstore.remote.chunk_cache import ChunkKey, MemoryChunkCache
 from tieredstore.remote.chunk_runs import MAX_CHUNKS_OF_A_RUN, MAX_CHUNKS_ON_THEIR_WAY
 from tieredstore.testing.doubles import CountingStore
 
+pytestmark = pytest.mark.slow
+
 LOG = bytes(range(256)) * 28  # 7,168 chunks, which their bytes alone would let come by one request
 
 Copied = tuple[CountingStore, RemoteStorageManager, RemoteLogSegmentMetadata]

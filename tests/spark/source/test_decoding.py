@@ -29,6 +29,8 @@ from tieredstore.spark.source.stored_segments import StoredSegments, key_of_path
 from tieredstore.testing.batches import Record, build_batch
 from tieredstore.testing.segments import write_segment
 
+pytestmark = pytest.mark.slow
+
 untyped: Any = pa
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 BATCH = build_batch([Record(b"a", b"k", 7, (("h", b"1"), ("h", None))), Record(None)], 10)
