@@ -29,7 +29,7 @@ def sealed_pair(settings: Settings, key_id: str, kms: KmsKey, path: Path) -> dic
     # What loads libraries for RSA and AES, which other commands about keys do not need.
     from tieredstore.kms import sealed_key  # noqa: PLC0415
     from tieredstore.kms.registry import key_source  # noqa: PLC0415
-    from tieredstore.remote.private_keys import key_pair_of, private_key_der  # noqa: PLC0415
+    from tieredstore.remote.private_keys import opened_pair  # noqa: PLC0415
 
     pairs = () if settings.encryption is None else settings.encryption.key_pairs
     pair = next((pair for pair in pairs if pair.id == key_id), None)
@@ -38,8 +38,7 @@ def sealed_pair(settings: Settings, key_id: str, kms: KmsKey, path: Path) -> dic
         raise ConfigError(f"the settings list no key pair {excerpt(key_id)!r}: {excerpt(listed)}")
     if path.exists():
         raise ConfigError(f"{path} exists already, and a key is never overwritten; choose another file (-o)")
-    key_pair_of(pair)  # it is an RSA key, and the public key's
-    private_key = private_key_der(pair)
+    _, private_key = opened_pair(pair)  # it is an RSA key, and the public key's
     source = key_source(kms.service, kms.key, kms.endpoint_url)
     text = sealed_key.seal(private_key, pair=key_id, service=kms.service, source=source)
     name = f"what {kms.service} has just sealed"

@@ -11,12 +11,7 @@ from tieredstore.errors import KeyRingError
 from tieredstore.remote.key_texts import descriptor_content, passphrase_in, variable_content
 from tieredstore.transform.key_files import key_file_content
 from tieredstore.transform.keyring import KeyPair
-from tieredstore.transform.pem import (
-    first_block,
-    private_key,
-    read_public_key,
-    unprotected,
-)
+from tieredstore.transform.pem import first_block, private_key, read_public_key, unprotected
 
 if TYPE_CHECKING:
     from tieredstore.config import KeyPairSettings
@@ -24,14 +19,17 @@ if TYPE_CHECKING:
 
 def key_pair_of(pair: KeyPairSettings) -> KeyPair:
     """The pair that the settings describe; KeyRingError or KeyServiceError as in ``key_ring_of``."""
-    name = _name(pair)
-    return KeyPair.of(
-        read_public_key(pair.public_key_file), private_key(private_key_der(pair), name), name, str(pair.public_key_file)
-    )
+    return opened_pair(pair)[0]
 
 
-def private_key_der(pair: KeyPairSettings) -> bytes:
-    """The private key (PKCS#8, DER), opened; whether it is one of RSA is not looked at."""
+def opened_pair(pair: KeyPairSettings) -> tuple[KeyPair, bytes]:
+    """The same, with its private key (PKCS#8, DER): a service is asked, or a passphrase tried, once for both."""
+    name, public = _name(pair), read_public_key(pair.public_key_file)
+    der = _private_key_der(pair)
+    return KeyPair.of(public, private_key(der, name), name, str(pair.public_key_file)), der
+
+
+def _private_key_der(pair: KeyPairSettings) -> bytes:
     name, text = _name(pair), _text(pair)
     if pair.kms is not None and pair.kms_key is not None:
         from tieredstore.kms import sealed_key  # noqa: PLC0415  rare, and loads a library
