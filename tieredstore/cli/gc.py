@@ -21,9 +21,9 @@ from tieredstore.cli.arguments import (
 )
 from tieredstore.cli.last_words import said_if_stopped
 from tieredstore.cli.opened import opened
-from tieredstore.cli.output import JsonValue, iso_utc, print_lines
+from tieredstore.cli.output import JsonValue, iso_utc
 from tieredstore.cli.progress import counting
-from tieredstore.cli.steps import Report, Yes, is_dry, parse_duration_ms, say_what_stays, telling
+from tieredstore.cli.steps import Report, Yes, is_dry, parse_duration_ms, tell_sum, telling
 from tieredstore.errors import StoreError
 from tieredstore.model import human_bytes
 from tieredstore.ops.bucket import Bucket
@@ -87,20 +87,10 @@ def gc(
                     freed += step.garbage.size or 0
                 teller.tell(_row(step, bucket), _line(step, bucket, dry_run=is_dry_run))
                 advance()
-        stays = say_what_stays(bucket.store) if outcomes[GarbageOutcome.DELETED] else []
-        summary: dict[str, JsonValue] = {
-            **{outcome.value: outcomes[outcome] for outcome in GarbageOutcome},
-            "stored_size": freed,
-            "dry_run": is_dry_run,
-            "stays": stays,
-        }
-        teller.tell({"summary": summary}, None)
-    if not as_json:
-        print_lines([_sum_of(outcomes, freed, dry_run=is_dry_run)])
-        rest = [f"{outcomes[outcome]} {words}" for outcome, words in _WORDS.items() if outcomes[outcome]]
-        print_lines([f"left alone: {'; '.join(rest)}"] if rest else [])
-        if is_dry_run and outcomes[GarbageOutcome.DELETED]:
-            print_lines(["nothing was deleted: --yes does it"])
+        tell_sum(
+            teller, bucket.store, outcomes, done=GarbageOutcome.DELETED, freed=freed,
+            sentence=_sum_of(outcomes, freed, dry_run=is_dry_run), words=_WORDS, dry_run=is_dry_run,
+        )  # fmt: skip
     if outcomes[GarbageOutcome.REFUSED]:
         raise typer.Exit(StoreError.exit_code)
 

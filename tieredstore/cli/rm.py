@@ -25,10 +25,10 @@ from tieredstore.cli.arguments import (
 from tieredstore.cli.last_words import said_if_stopped
 from tieredstore.cli.ls import at_least_one, partition_row
 from tieredstore.cli.opened import opened
-from tieredstore.cli.output import JsonValue, print_lines
+from tieredstore.cli.output import JsonValue
 from tieredstore.cli.progress import counting
 from tieredstore.cli.record_places import parse_offset_or_time
-from tieredstore.cli.steps import Report, Yes, is_dry, say_what_stays, telling
+from tieredstore.cli.steps import Report, Yes, is_dry, tell_sum, telling
 from tieredstore.errors import ConfigError, StoreError
 from tieredstore.model import Uuid, human_bytes
 from tieredstore.ops.bucket import Bucket
@@ -98,20 +98,10 @@ def rm(
                     freed += step.segment.objects.stored_size
                 teller.tell(_row(step), _line(step, dry_run=is_dry_run))
                 advance()
-        stays = say_what_stays(bucket.store) if outcomes[RemovalOutcome.REMOVED] else []
-        summary: dict[str, JsonValue] = {
-            **{outcome.value: outcomes[outcome] for outcome in RemovalOutcome},
-            "stored_size": freed,
-            "dry_run": is_dry_run,
-            "stays": stays,
-        }
-        teller.tell({"summary": summary}, None)
-    if not as_json:
-        print_lines([_sum_of(outcomes, freed, dry_run=is_dry_run)])
-        rest = [f"{outcomes[outcome]} {words}" for outcome, words in _WORDS.items() if outcomes[outcome]]
-        print_lines([f"left alone: {'; '.join(rest)}"] if rest else [])
-        if is_dry_run and outcomes[RemovalOutcome.REMOVED]:
-            print_lines(["nothing was deleted: --yes does it"])
+        tell_sum(
+            teller, bucket.store, outcomes, done=RemovalOutcome.REMOVED, freed=freed,
+            sentence=_sum_of(outcomes, freed, dry_run=is_dry_run), words=_WORDS, dry_run=is_dry_run,
+        )  # fmt: skip
     if outcomes[RemovalOutcome.REFUSED] or outcomes[RemovalOutcome.HELD]:
         raise typer.Exit(StoreError.exit_code)
 

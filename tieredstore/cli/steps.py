@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import json
 import re
 from collections.abc import Generator, Mapping
 from pathlib import Path
-from typing import Annotated, Final, TextIO, TypeAlias
+from typing import Annotated, Final, TextIO, TypeAlias, TypeVar
 
 import typer
 
@@ -22,6 +23,9 @@ Report: TypeAlias = Annotated[
     typer.Option("--report", metavar="FILE", help="Keep what --json would print in FILE too, behind what is there."),
 ]
 
+OutcomeT = TypeVar("OutcomeT", bound=enum.StrEnum)
+"""The outcomes that one step of a tool may have."""
+
 _DURATION: Final = re.compile(r"(\d{1,9})(s|m|h|d)")
 _UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -33,16 +37,16 @@ class Teller:
         self._as_json = as_json
         self._report = report
 
-    def tell(self, row: Mapping[str, JsonValue], line: str | None) -> None:
-        """``row`` for scripts and the report; ``line`` for a person, if there is anything to say."""
+    def tell(self, row: Mapping[str, JsonValue], *lines: str | None) -> None:
+        """``row`` for scripts and the report; ``lines`` for a person, those in which there is anything to say."""
         if self._report is not None:
             with _writing(self._report.name):
                 self._report.write(json.dumps(row) + "\n")
                 self._report.flush()
         if self._as_json:
             print_json_line(row)
-        elif line is not None:
-            print_lines([line])
+        else:
+            print_lines(line for line in lines if line is not None)
 
 
 @contextlib.contextmanager
@@ -62,6 +66,31 @@ def is_dry(*, yes: bool, dry_run: bool) -> bool:
     if yes and dry_run:
         raise ConfigError("--yes and --dry-run exclude each other")
     return not yes
+
+
+def tell_sum(
+    teller: Teller,
+    store: ObjectStore,
+    outcomes: Mapping[OutcomeT, int],
+    *,
+    done: OutcomeT,
+    freed: int,
+    sentence: str,
+    words: Mapping[OutcomeT, str],
+    dry_run: bool,
+) -> None:
+    """How a deletion ended: a summary for scripts; for a person ``sentence``, and in ``words`` what was left alone.
+
+    ``done`` is the outcome of what was deleted, or would be; all of its class are in the summary.
+    """
+    stays = say_what_stays(store) if outcomes.get(done) else []
+    counts = {outcome.value: outcomes.get(outcome, 0) for outcome in type(done)}
+    rest = [f"{outcomes[outcome]} {text}" for outcome, text in words.items() if outcomes.get(outcome)]
+    lines = [sentence, *([f"left alone: {'; '.join(rest)}"] if rest else [])]
+    if dry_run and outcomes.get(done):
+        lines.append("nothing was deleted: --yes does it")
+    summary: dict[str, JsonValue] = {**counts, "stored_size": freed, "dry_run": dry_run, "stays": stays}
+    teller.tell({"summary": summary}, *lines)
 
 
 def say_what_stays(store: ObjectStore) -> list[JsonValue]:

@@ -75,11 +75,7 @@ def _guarded(subject: str, checks: Callable[[], Iterator[Check]]) -> Iterator[Ch
     try:
         yield from checks()
     except TieredStoreError as error:
-        yield _failed(subject, error)
-
-
-def _failed(subject: str, error: TieredStoreError) -> Check:
-    return Check(subject, Outcome.BAD, str(error), exit_code=type(error).exit_code)
+        yield Check(subject, Outcome.BAD, str(error), exit_code=type(error).exit_code)
 
 
 def _of_this_machine(settings: Settings) -> Iterator[Check]:
