@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 from tests.support.kafka_topics import (
     CODECS,
+    TIMEOUT_S,
     Produced,
     Row,
     Transaction,
@@ -163,6 +165,15 @@ def test_nothing_of_an_open_transaction_is_read_before_its_outcome(kafka: KafkaS
     assert [row["value"] for row in read(kafka, topic, 0, 3, "read_committed")] == [b"1", b"2"]
 
 
+def end_beyond(server: KafkaServer, topic: str, isolation: Isolation, start: int) -> int:
+    """The end of the partition, once it is beyond ``start``."""
+    give_up = time.monotonic() + TIMEOUT_S
+    while (end := end_of(server, topic, isolation)) <= start:
+        assert time.monotonic() < give_up, f"the end stays at {end}"
+        time.sleep(0.01)
+    return end
+
+
 @contextmanager
 def producing(server: KafkaServer, topic: str) -> Iterator[None]:
     """Records are written all the while, in transactions of each outcome too."""
@@ -192,11 +203,10 @@ def test_windows_join_without_loss_or_repetition_while_producing_goes_on(
     topic, start, rows = make_topic(kafka), 0, list[Row]()
     with producing(kafka, topic):
         for _ in range(8):
-            stop = end_of(kafka, topic, isolation)
+            stop = end_beyond(kafka, topic, isolation, start)
             rows += read(kafka, topic, start, stop, isolation)
             start = stop
     assert without_epoch(rows) == consumed(kafka, topic, 0, start, isolation=isolation)
-    assert start > 0
 
 
 def test_batches_are_bounded_in_rows_and_bytes(kafka: KafkaServer) -> None:

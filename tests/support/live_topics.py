@@ -46,14 +46,18 @@ class TieredTopic:
 
     def tier(self, *, but_last: int = 0) -> int:
         """Copy the closed segments that were not, but for some of the last; one more than the last offset copied."""
-        described = [describe(log_file) for log_file in discover(self.server.log_dir, topics=[self.topic]).segments]
+        # One that is copied may not be described again: its epochs may be cut, and its files may go at any time.
+        new = [
+            log_file
+            for log_file in discover(self.server.log_dir, topics=[self.topic]).segments
+            if (log_file.partition, log_file.base_offset) not in self.copied
+        ]
+        described = [describe(log_file) for log_file in new]
         closed = sorted((s for s in described if not s.active), key=lambda s: (s.partition, s.base_offset))
         for segment in closed[: len(closed) - but_last]:
-            place = segment.partition, segment.base_offset
-            if place not in self.copied:
-                metadata = segment.to_metadata(Uuid.random(), event_timestamp_ms=1000 + len(self.copied))
-                self.manager.copy_log_segment_data(metadata, segment.files)
-                self.copied[place] = metadata
+            metadata = segment.to_metadata(Uuid.random(), event_timestamp_ms=1000 + len(self.copied))
+            self.manager.copy_log_segment_data(metadata, segment.files)
+            self.copied[segment.partition, segment.base_offset] = metadata
         return max((metadata.end_offset + 1 for metadata in self.copied.values()), default=0)
 
     def options(self, **more: Any) -> dict[str, Any]:
