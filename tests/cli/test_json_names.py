@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support.cli_process import Result, tieredstore
+from tests.support.odd_bucket import make_it_odd
 from tests.support.paths import REPOSITORY
 from tests.support.screens import demo_bucket
 from tieredstore.cli.help import command_of
@@ -133,18 +133,7 @@ def _names(document: Any) -> Iterator[str]:
 
 
 def _make_it_odd(folder: Path) -> None:
-    """What makes commands print all that they can: a hole, an object of no segment, a hold, a folder left alone."""
-    manifest = next((folder / "store").glob("none-*/0/*2225-*.rsm-manifest"))
-    objects = sorted(manifest.parent.glob(f"{0:020}-*"))
-    for path in objects:
-        path.unlink()
-    txn = next((folder / "store").glob("txn-*/0/*1209-*.rsm-manifest"))
-    for path in txn.parent.glob(f"{1209:020}-*"):
-        path.unlink()
-    left = next((folder / "store").glob("smallbatch-*/0/*.log"))
-    stray = left.with_name(left.name[:21] + "A" * 21 + "A.log")
-    shutil.copy(left, stray)
-    os.utime(stray, (1_700_000_000, 1_700_000_000))
+    """What makes commands print all that they can: an odd bucket, and a folder that is left alone."""
+    make_it_odd(folder / "store", folder / "store.properties")
     shutil.copytree(folder / "kafka" / "txn-0", folder / "active" / "txn-0.0123456789abcdef0123456789abcdef-delete")
     shutil.copytree(folder / "kafka" / "txn-0", folder / "active" / "txn-0")
-    assert tieredstore("hold", "place", "case", "--topic", "smallbatch", "-c", "store.properties").code == 0

@@ -9,40 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli_process import ORIGINALS, tieredstore, write_settings
-from tests.support.installed_packages import install
-from tieredstore.config.installed import KEY_SOURCES
-
-# A service of an installed package: seals by a key that is derived from its name.
-SERVICE = """
-import hashlib
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESSIV
-from tieredstore.errors import KeyRingError
-from tieredstore.kms.base import KeySource
-
-class Safe(KeySource):
-    def __init__(self, key):
-        self._key = AESSIV(hashlib.sha256(key.encode()).digest())
-
-    @classmethod
-    def from_settings(cls, key, endpoint_url):
-        return cls(key)
-
-    def seal(self, secret):
-        return self._key.encrypt(secret, None)
-
-    def open(self, sealed):
-        try:
-            return self._key.decrypt(sealed, None)
-        except InvalidTag as error:
-            raise KeyRingError("another key has sealed it") from error
-"""
+from tests.support.safe_key_service import install_safe
 
 
 @pytest.fixture
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    install(monkeypatch, tmp_path, "safes", {"safe": "safes:Safe"}, code=SERVICE, group=KEY_SOURCES)
-    return "safe"
+    return install_safe(monkeypatch, tmp_path)
 
 
 def test_a_sealed_pair_reads_what_was_written_before_and_the_plain_one_may_go(tmp_path: Path, service: str) -> None:

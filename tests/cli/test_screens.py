@@ -3,36 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.support.screens import FOLDER, OTHERS, TABLES, demo_bucket, screen_of
+from tests.support.screens import FOLDER, RULE, all_commands, all_sessions, both_buckets, session_of, text_of
 from tieredstore.cli.tables import cell_count
 
-SCREENS = {**TABLES, **OTHERS}
+SESSIONS = all_sessions()
+TABLES = [path.stem for path in sorted(FOLDER.glob("*.txt")) if RULE in path.read_text()]
+WIDTHS = (60, 80, 100, 140, 200)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _bucket() -> Iterator[None]:
-    with demo_bucket():
-        yield
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[Path]:
+    with both_buckets() as folder:
+        yield folder
 
 
-@pytest.mark.parametrize("name", SCREENS)
-def test_a_command_shows_what_its_file_says(name: str) -> None:
+@pytest.mark.parametrize("name", SESSIONS)
+def test_a_command_shows_what_its_file_says(name: str, bucket: Path) -> None:
     """If the change is meant: ``python -m tests.support.screens``, and look at the difference."""
-    assert str(screen_of(SCREENS[name])) == (FOLDER / f"{name}.txt").read_text()
+    path = FOLDER / f"{name}.txt"
+    assert path.exists(), "a new command's help: write it by `python -m tests.support.screens`, and look at it"
+    assert text_of(session_of(bucket, SESSIONS[name])) == path.read_text()
 
 
-def test_each_file_is_of_a_command() -> None:
-    assert {path.stem for path in FOLDER.glob("*.txt")} == set(SCREENS)
+def test_each_file_is_of_a_command_and_each_command_has_one_of_what_it_shows() -> None:
+    assert {path.stem for path in FOLDER.glob("*.txt")} == set(SESSIONS)
+    shown = {command for name, commands in SESSIONS.items() if not name.startswith("help-") for command in commands}
+    without = [each for each in all_commands() if not any(f"{command} ".startswith(f"{each} ") for command in shown)]
+    assert without == [], "add one: `python -m tests.support.screens NAME 'COMMAND'` (docs/testing.md, Golden screens)"
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_a_row_is_a_line_however_wide_the_terminal_is(name: str) -> None:
-    shown = {columns: screen_of(TABLES[name], columns) for columns in (60, 80, 120, 200)}
-    assert {screen.code for screen in shown.values()} == {0}
-    assert len({screen.text.count("\n") for screen in shown.values()}) == 1
-    if "--wide" not in TABLES[name]:
-        for columns, screen in shown.items():
-            assert max(map(cell_count, screen.text.splitlines())) <= columns
+def test_a_row_is_a_line_however_wide_the_terminal_is(name: str, bucket: Path) -> None:
+    sessions = {columns: session_of(bucket, SESSIONS[name], columns) for columns in WIDTHS}
+    assert {len(session) for session in sessions.values()} == {len(SESSIONS[name])}
+    for place, command in enumerate(SESSIONS[name]):
+        shown = {columns: session[place] for columns, session in sessions.items()}
+        assert len({screen.code for screen in shown.values()}) == 1
+        tables = {columns: screen.text for columns, screen in shown.items() if RULE in screen.text}
+        assert len({text.count("\n") for text in tables.values()}) <= 1
+        if "--wide" not in command:
+            for columns, text in tables.items():
+                lines = (line for line in text.splitlines() if not line.startswith("tieredstore: "))
+                assert max(map(cell_count, lines)) <= columns

@@ -1,8 +1,13 @@
-"""The screens of the golden files: what each command shows of the demo's bucket on a terminal of 80 columns.
+"""The screens of the golden files: what commands show on a terminal of 80 columns, on a bucket as the demo makes it.
 
-    python -m tests.support.screens
+    python -m tests.support.screens                                    all files anew, to be reviewed like code
+    python -m tests.support.screens du-day 'du --by day'               one more file, or a file of other commands
+    python -m tests.support.screens keys-add 'keys add key2' 'keys list'    a session: one command after the other
 
-writes the files anew, to be reviewed like code.
+A file names its own commands, in the lines that begin with ``$ tieredstore``. Those of help come by themselves, one for
+each command that there is. Each file has the working folder anew: ``store.properties`` with ``store`` and ``key1``, the
+log directories in ``kafka``, ``odd.properties`` with the store ``odd``, in which all that can be is odd, and a key
+management service, ``safe``.
 """
 
 from __future__ import annotations
@@ -15,80 +20,43 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from unittest import mock
 
+import pytest
+
 from tests.support.cli_process import tieredstore
+from tests.support.odd_bucket import make_it_odd
 from tests.support.paths import GOLDEN
-from tieredstore.cli.main import main
+from tests.support.safe_key_service import install_safe
+from tieredstore.cli.help import command_of
+from tieredstore.cli.main import app, main
 from tieredstore.model import Uuid
 
 FOLDER: Final = Path(__file__).resolve().parent.parent / "cli" / "screens"
+RULE: Final = "──"
+"""What a screen with a table has."""
+
 _CASES: Final = ("01-none", "07-txn", "12-smallbatch")
 _SETTINGS: Final = """\
 storage.backend.class=filesystem
-storage.root=store
+storage.root={root}
 chunk.size=1048576
 compression.enabled=true
 """
 _MOST_LINES: Final = 30
 _COPIED_AT_NS: Final = 1_767_312_000_000_000_000
-_TIMED: Final = re.compile(r"\d+\.\d [KMG]iB/s|until \d{4}-\d\d-\d\dT[\d:.]+Z|\"(seconds|bytes_per_second)\": [\d.]+")
-
-TXN: Final = "txn 0 605"
-LOG: Final = "kafka/txn-0/00000000000000000605"
-TABLES: Final[Mapping[str, str]] = {
-    "ls": "ls",
-    "ls-wide": "ls --wide",
-    "ls-partition": "ls txn 0",
-    "ls-partition-wide": "ls txn 0 --wide",
-    "inspect": f"inspect {TXN} --chunks",
-    "index-offset": f"index {TXN} offset",
-    "index-timestamp": f"index {TXN} timeindex",
-    "index-transaction": f"index {TXN} txnindex",
-    "index-producer-snapshot": f"index {TXN} snapshot",
-    "index-leader-epoch": f"index {TXN} leader-epoch",
-    "offsets": "offsets txn",
-    "cat": "cat txn --from 600 --to 606 --isolation read_uncommitted",
-    "cat-grep": "cat smallbatch --grep 7 -n 3",
-    "keys-list": "keys list",
-    "du": "du",
-    "du-partition": "du --by partition",
-    "du-day": "du --by day",
-    "dump-log": f"dump {LOG}.log",
-    "dump-snapshot": f"dump {LOG}.snapshot {LOG}.txnindex",
+_CHANGING: Final = {
+    r"\d+(\.\d)? [KMG]iB/s|until \d{4}-\d\d-\d\dT[\d:.]+Z|\"(seconds|bytes_per_second)\": [\d.]+": "…",
+    # What doctor measures on this machine.
+    r"\bin \d+(\.\d)? (ms|s)\b": "in … ms",
+    r"Python 3\.[\d.]+": "Python 3",
+    r"user \d+, group \d+": "user 1000, group 1000",
 }
-"""Commands that show tables, by the name of their screen."""
-
-OTHERS: Final[Mapping[str, str]] = {
-    "copy-again": "copy kafka",
-    "copy-dry-run": "copy kafka --dry-run",
-    "delete-dry-run": f"delete {TXN} --dry-run",
-    "verify": "verify --level data",
-    "gc": "gc",
-    "rm": "rm txn 0 --before 1209",
-    "hold-list": "hold list",
-    "keys-rotate": "keys rotate --dry-run",
-    "keys-check": "keys check --retire key0",
-    "fetch": f"fetch {TXN}",
-    "cat-last": "cat txn --from -3",
-    "cat-text": "cat txn -n 1 --text",
-    "cat-format": "cat txn --partition 0 --format '%t [%p] at offset %o: key %k, %S bytes\\n' -n 3",
-    "cat-json": "cat txn --from 3 -n 1 --json --json-bytes text",
-    "cat-behind-the-end": "cat txn --from 20260101",
-    "no-such-partition": "cat txn --partition 0,4-7",
-    "no-such-topic": "ls tnx",
-    "no-such-segment": "inspect txn 0 606",
-    "no-such-index": f"index {TXN} time",
-    "no-such-option": "ls --bucket x",
-    "help-cat": "cat --help",
-    "help-ls": "ls --help",
-    "help-delete": "delete --help",
-}
-"""Commands that show something else."""
+_PROMPT: Final = "$ tieredstore "
 
 
 @dataclass(frozen=True)
@@ -101,14 +69,26 @@ class Screen:
 
     def __str__(self) -> str:
         lines = self.text.splitlines()
-        if len(lines) > _MOST_LINES:
+        if len(lines) > _MOST_LINES and not self.command.endswith("--help"):
             lines[_MOST_LINES:] = [f"[{len(lines) - _MOST_LINES} lines more]"]
         ending = [f"[exit code {self.code}]"] if self.code else []
-        return "".join(f"{line}\n" for line in [f"$ tieredstore {self.command}", *lines, *ending])
+        return "".join(f"{line}\n" for line in [f"{_PROMPT}{self.command}", *lines, *ending])
+
+
+def all_commands() -> list[str]:
+    """Every command that there is: ``ls``, ``keys list``."""
+    return sorted(_commands_below(command_of(app)))
+
+
+def all_sessions() -> dict[str, list[str]]:
+    """The commands of each file: those of help, and what the files themselves name."""
+    helps = {f"help-{command.replace(' ', '-')}": [f"{command} --help"] for command in all_commands()}
+    kept = (path for path in sorted(FOLDER.glob("*.txt")) if not path.stem.startswith("help-"))
+    return {**helps, **{path.stem: _commands_in(path) for path in kept}}
 
 
 @contextlib.contextmanager
-def demo_bucket() -> Iterator[Path]:
+def demo_bucket() -> Generator[Path]:
     """The working folder of a bucket as the demo makes it, but with the same ids and times each time."""
     with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
         folder = Path(name)
@@ -116,7 +96,7 @@ def demo_bucket() -> Iterator[Path]:
             shutil.copytree(GOLDEN / case / "original", folder / "kafka", dirs_exist_ok=True)
         (folder / "store").mkdir()
         settings = folder / "store.properties"
-        settings.write_text(_SETTINGS + tieredstore("keys", "generate", "key1").text)
+        settings.write_text(_SETTINGS.format(root="store") + tieredstore("keys", "generate", "key1").text)
         ids = (Uuid(bytes([0x54, *([number] * 15)])) for number in range(1, 100))
         with (
             mock.patch("tieredstore.ops.shipping.time.time_ns", return_value=_COPIED_AT_NS),
@@ -126,16 +106,50 @@ def demo_bucket() -> Iterator[Path]:
         yield folder
 
 
-def screen_of(command: str, columns: int = 80) -> Screen:
-    """Run a command in the working folder of ``demo_bucket``, on a terminal so wide."""
+@contextlib.contextmanager
+def both_buckets() -> Generator[Path]:
+    """The working folder of a session: the demo's bucket, and an odd one beside it."""
+    with demo_bucket() as folder:
+        shutil.copytree(folder / "store", folder / "odd")
+        odd = folder / "odd.properties"
+        odd.write_text((folder / "store.properties").read_text().replace("storage.root=store", "storage.root=odd"))
+        make_it_odd(folder / "odd", odd)
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            install_safe(monkeypatch, folder / "packages")
+            yield folder
+
+
+def session_of(bucket: Path, commands: Sequence[str], columns: int = 80) -> list[Screen]:
+    """Run commands one after the other, in a copy of the folder of ``both_buckets``, on a terminal so wide."""
+    with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
+        # Objects are never written over, and so need no copies of their own.
+        shutil.copytree(bucket, name, dirs_exist_ok=True, copy_function=_link_or_copy)
+        return [_screen_of(command, Path(name), columns) for command in commands]
+
+
+def text_of(session: Sequence[Screen]) -> str:
+    """A session as its file has it."""
+    return "".join(map(str, session))
+
+
+def _screen_of(command: str, folder: Path, columns: int) -> Screen:
     with (
         mock.patch.dict(os.environ, {"COLUMNS": str(columns), "TIEREDSTORE_SETTINGS": "store.properties"}),
         contextlib.redirect_stdout(_TerminalText()) as stdout,
         contextlib.redirect_stderr(io.StringIO()) as stderr,
     ):
         code = main(shlex.split(command))
-    text = _TIMED.sub("…", stdout.getvalue() + stderr.getvalue())
+    text = (stdout.getvalue() + stderr.getvalue()).replace(str(folder), "/work")
+    for changing, instead in _CHANGING.items():
+        text = re.sub(changing, instead, text)
     return Screen(command, text, code)
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    if source.endswith((".properties", ".pem")):
+        shutil.copy2(source, target)
+    else:
+        os.link(source, target)
 
 
 class _TerminalText(io.TextIOWrapper):
@@ -150,16 +164,29 @@ class _TerminalText(io.TextIOWrapper):
         return self._bytes.getvalue().decode()
 
 
-def write_screens() -> None:
-    """Write all files of ``FOLDER`` anew."""
-    with demo_bucket():
-        screens = {name: screen_of(command) for name, command in {**TABLES, **OTHERS}.items()}
-    for path in FOLDER.glob("*.txt"):
-        path.unlink()
-    for name, screen in screens.items():
-        (FOLDER / f"{name}.txt").write_text(str(screen))
+def _commands_below(group: Any, path: str = "") -> Iterator[str]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands_below(command, f"{path}{name} ")
+        else:
+            yield path + name
+
+
+def _commands_in(path: Path) -> list[str]:
+    lines = path.read_text().splitlines()
+    return [line.removeprefix(_PROMPT) for line in lines if line.startswith(_PROMPT)]
+
+
+def write_screens(sessions: Mapping[str, Sequence[str]]) -> None:
+    """Write the files of ``sessions``; those of commands that are gone go too."""
+    with both_buckets() as bucket:
+        texts = {name: text_of(session_of(bucket, commands)) for name, commands in sessions.items()}
+    for name, text in texts.items():
+        (FOLDER / f"{name}.txt").write_text(text)
+    for stale in {path.stem for path in FOLDER.glob("help-*.txt")} - all_sessions().keys():
+        (FOLDER / f"{stale}.txt").unlink()
 
 
 if __name__ == "__main__":
-    write_screens()
+    write_screens({sys.argv[1]: sys.argv[2:]} if sys.argv[2:] else all_sessions())
     sys.stdout.write(f"{FOLDER} has {len(list(FOLDER.iterdir()))} screens\n")
