@@ -85,7 +85,7 @@ def _build(home: Path, records: int) -> SparkTopic:
         home,
         records=segments[-1].end_offset + 1,
         segments=len(segments),
-        log_bytes=sum(segment.files.log_segment.stat().st_size for segment in segments),
+        log_bytes=sum(segment.size_in_bytes for segment in segments),
         stored_bytes=sum(path.stat().st_size for path in (home / "store").rglob("*.log")),
         first_timestamp_ms=_FIRST_TIMESTAMP_MS,
         last_timestamp_ms=segments[-1].max_timestamp_ms,

@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import binascii
 import enum
+import io
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, TypeAlias
+from typing import Any, BinaryIO, Final, Literal, TypeAlias, cast
 
 from tieredstore.errors import ConfigError, InvalidRange, excerpt
 
@@ -135,6 +136,64 @@ class RemoteLogSegmentMetadata:
         return f"{partition.topic}-{partition.partition} at offset {self.start_offset} (segment {segment_id})"
 
 
+class _PositionalReader(io.RawIOBase):
+    """Reads an open file from positions of its own: several read the same descriptor and do not disturb each other."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.name = str(path)
+        self._descriptor = descriptor
+        self._position = 0
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: os.fstat(self._descriptor).st_size}[whence]
+        self._position = max(0, origin + offset)
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        count = os.preadv(self._descriptor, [buffer], self._position)
+        self._position += count
+        return count
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFile:
+    """A file that somebody holds open: it can be read as long as it is held, whatever becomes of its name.
+
+    ``path`` is what it was opened by. Closing it is for its owner, when nobody reads any more. Safe from several
+    threads.
+    """
+
+    path: Path
+    descriptor: int
+
+    def open(self, mode: str = "rb") -> BinaryIO:
+        """A reader with a position of its own; closing it leaves the descriptor open."""
+        if mode != "rb":
+            raise ValueError(f"an open file can be read again, not opened as {mode!r}")
+        return cast("BinaryIO", io.BufferedReader(_PositionalReader(self.path, self.descriptor)))
+
+    def read_bytes(self) -> bytes:
+        """All of it."""
+        with self.open() as reader:
+            return reader.read()
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+SegmentFile: TypeAlias = Path | OpenFile
+"""A file of a segment, by its name or open."""
+
+
 @dataclass(frozen=True, slots=True)
 class LogSegmentData:
     """The files of one closed segment (Kafka's class of this name).
@@ -142,11 +201,11 @@ class LogSegmentData:
     ``leader_epoch_index`` is the text of the leader-epoch checkpoint cut at the segment's end.
     """
 
-    log_segment: Path
-    offset_index: Path
-    time_index: Path
-    transaction_index: Path | None
-    producer_snapshot_index: Path
+    log_segment: SegmentFile
+    offset_index: SegmentFile
+    time_index: SegmentFile
+    transaction_index: SegmentFile | None
+    producer_snapshot_index: SegmentFile
     leader_epoch_index: bytes
 
 

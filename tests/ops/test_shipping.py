@@ -16,7 +16,7 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import list_segments, load_segment
 from tieredstore.catalog.committed import CommittedSegments, SegmentIdentity
-from tieredstore.kafka.logdir import FoundSegment, LogSegment, describe
+from tieredstore.kafka.logdir import LEADER_EPOCH_CHECKPOINT, FoundSegment, LogSegment, describe
 from tieredstore.model import Uuid
 from tieredstore.ops import shipping
 from tieredstore.ops.shipping import (
@@ -101,6 +101,13 @@ def test_each_segment_is_shipped_once_and_the_outcome_says_all(shipper: Shipper,
         for name in ("partition", "end_offset", "size", "segment_id"):
             assert getattr(first, name) == getattr(second, name)
     assert len(stored_keys(shipper.store)) == 9
+
+
+def test_what_the_broker_has_deleted_is_left_to_it(shipper: Shipper, segments: list[FoundSegment]) -> None:
+    """``kafka-delete-records`` moves the start of the log, and the epochs before it are cut at once."""
+    (segments[0].directory / LEADER_EPOCH_CHECKPOINT).write_text("0\n1\n0 10\n")
+    assert shipper.plan(segments[0]).status is SegmentStatus.DELETED
+    assert shipper.statuses(segments) == [SegmentStatus.DELETED, COPIED, COPIED]
 
 
 def test_a_sweep_again_and_again_costs_no_request_but_a_listing_at_times(

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import crc32c
 import pytest
@@ -19,6 +22,7 @@ from tieredstore.format.custom_metadata import CustomMetadata
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import SegmentManifest
 from tieredstore.limits import MAX_INT32
+from tieredstore.model import IndexType, OpenFile
 from tieredstore.remote import RemoteStorageManager
 
 LOG = bytes(range(256)) * 5  # 1280 bytes: 13 chunks of 100
@@ -104,7 +108,7 @@ def test_a_missing_index_file_leaves_nothing_in_the_store(
 
 def test_a_log_that_is_gone_is_named(store: MemoryObjectStore, tmp_path: Path) -> None:
     files = write_segment(tmp_path, LOG)
-    files.log_segment.unlink()
+    (tmp_path / "seg.log").unlink()
     with (
         RemoteStorageManager(memory_settings(), store=store) as manager,
         pytest.raises(InvalidSegment, match=r"seg\.log is missing"),
@@ -116,7 +120,7 @@ def test_a_log_that_shrinks_while_it_is_copied_is_an_error(store: MemoryObjectSt
     files = write_segment(tmp_path, LOG * 100)
 
     def shrink(_stored: int) -> None:
-        os.truncate(files.log_segment, 1000)
+        os.truncate(tmp_path / "seg.log", 1000)
 
     with (
         RemoteStorageManager(memory_settings(), store=store) as manager,
@@ -298,3 +302,22 @@ def test_each_copy_has_its_own_key_aad_and_ivs(store: MemoryObjectStore, tmp_pat
             secrets += [wrapped.aad, manager.key_ring.unwrap(wrapped.key_id, wrapped.wrapped)]
     assert len(set(ivs)) == len(ivs) == 30
     assert len(set(secrets)) == len(secrets) == 6
+
+
+def test_open_files_are_copied_that_have_no_names_any_more(store: MemoryObjectStore, tmp_path: Path) -> None:
+    files = write_segment(tmp_path, LOG)
+    names = ("log_segment", "offset_index", "time_index", "producer_snapshot_index")
+    with ExitStack() as opened:
+        held: dict[str, Any] = {}
+        for name in names:
+            path = getattr(files, name)
+            descriptor = os.open(path, os.O_RDONLY)
+            opened.callback(os.close, descriptor)
+            held[name] = OpenFile(path, descriptor)
+            path.unlink()
+        open_files = replace(files, **held, transaction_index=None)
+        with RemoteStorageManager(memory_settings(), store=store) as manager:
+            metadata = new_metadata(len(LOG))
+            manager.copy_log_segment_data(metadata, open_files)
+            assert manager.open(metadata).read() == LOG
+            assert manager.fetch_index(metadata, IndexType.OFFSET).read() == held["offset_index"].read_bytes()

@@ -6,6 +6,7 @@ import itertools
 import pickle
 import struct
 from collections.abc import Sequence
+from pathlib import Path
 
 from tests.support.golden.records import Row, rows_of
 from tests.support.stored_records import StoredTopic
@@ -68,7 +69,7 @@ def copy_with_index(
     """A segment whose offset index has these entries, offsets counted from ``base``, in place of the broker's."""
     folder = topic.folder / str(len(topic.copied))
     segment = write_segment(folder, batches, base_offset=base)
-    segment.files.offset_index.write_bytes(b"".join(struct.pack(">ii", *entry) for entry in entries))
+    Path(str(segment.files.offset_index)).write_bytes(b"".join(struct.pack(">ii", *entry) for entry in entries))
     metadata = segment.to_metadata(Uuid.random(), event_timestamp_ms=1000 + len(topic.copied))
     topic.manager.copy_log_segment_data(metadata, segment.files)
     topic.copied.append(metadata)

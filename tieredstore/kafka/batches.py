@@ -152,7 +152,7 @@ def _read_buffer(log: Buffer, start: int, check_crc: bool) -> Iterator[BatchHead
         for header in walk_batch_headers(lambda position: view[position:], len(view), start):
             if check_crc:
                 with view[header.position : header.position + header.size_in_bytes] as batch:
-                    _check_crc(batch, header)
+                    check_batch_crc(batch, header)
             yield header
 
 
@@ -177,6 +177,16 @@ def walk_batch_headers(view: LogView, size: int, start: int = 0) -> Iterator[Bat
         yield header
         position += header.size_in_bytes
         last_offset = header.last_offset
+
+
+def check_batch_crc(batch: memoryview, header: BatchHeader) -> None:
+    """BatchCorrupt unless the checksum of the whole ``batch``, which begins with ``header``, holds."""
+    computed = _computed_crc(batch, header.magic)
+    if computed != header.crc:
+        raise BatchCorrupt(
+            f"the record batch at byte {header.position} (offset {header.base_offset}) is damaged: "
+            f"its CRC is {computed:08x}, and {header.crc:08x} was written"
+        )
 
 
 def first_batch_size(head: Buffer) -> int | None:
@@ -281,15 +291,6 @@ def _compression(attributes: int, position: int) -> CompressionType:
         raise BatchCorrupt(
             f"the record batch at byte {position} has the unknown compression type {attributes & 7}"
         ) from None
-
-
-def _check_crc(batch: memoryview, header: BatchHeader) -> None:
-    computed = _computed_crc(batch, header.magic)
-    if computed != header.crc:
-        raise BatchCorrupt(
-            f"the record batch at byte {header.position} (offset {header.base_offset}) is damaged: "
-            f"its CRC is {computed:08x}, and {header.crc:08x} was written"
-        )
 
 
 def _stored_crc(batch: memoryview, magic: int) -> int:

@@ -70,6 +70,21 @@ def segment_leader_epochs(epochs: LeaderEpochs, start_offset: int, end_offset: i
     return tuple((epoch, start_offset) for epoch, _ in in_force) + later
 
 
+def joined_epochs(kept: LeaderEpochs, checkpoint: LeaderEpochs) -> LeaderEpochs:
+    """The epochs of ``checkpoint``, and before them those of ``kept`` that the broker has cut since.
+
+    Where its log begins later than it did, a broker forgets the epochs before, and has the first one left begin there.
+    ``kept`` is an earlier checkpoint of the same log, or what its batches say. What ends differently in the two was cut
+    off from the end of the log, and stays away.
+    """
+    if not checkpoint:
+        return ()
+    first_epoch, first_start = checkpoint[0]
+    earlier = tuple(entry for entry in kept if entry[0] < first_epoch and entry[1] < first_start)
+    started = min([first_start, *(start for epoch, start in kept if epoch == first_epoch)])
+    return (*earlier, (first_epoch, started), *checkpoint[1:])
+
+
 def parse_partition_metadata(raw: bytes) -> Uuid:
     """The topic id of a ``partition.metadata`` file (version 0)."""
     fields = dict(_split_field(line) for line in _text(raw, "partition.metadata").splitlines())

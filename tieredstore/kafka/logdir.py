@@ -7,20 +7,19 @@ segment, by base offset::
     00000000000000002225.log  .index  .timeindex  [.txnindex]
     00000000000000004433.snapshot     the producers as of offset 4433: it belongs to the segment that ends before it
     leader-epoch-checkpoint  partition.metadata
+
+What the broker is about to delete it renames first: ``.log.deleted``, and so the segment's other files.
 """
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Collection, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tieredstore.errors import ConfigError, InvalidSegment
-from tieredstore.kafka.batches import HEADER_SIZE, walk_batch_headers
 from tieredstore.kafka.checkpoints import (
     LeaderEpochs,
     format_leader_epochs,
@@ -30,6 +29,7 @@ from tieredstore.kafka.checkpoints import (
     truncate_from_end,
 )
 from tieredstore.kafka.indexes import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, is_trimmed
+from tieredstore.kafka.log_scan import explained, scan_log
 from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import LogSegmentData, RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 
@@ -40,13 +40,14 @@ PARTITION_METADATA: Final = "partition.metadata"
 _DIRECTORY: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})-(0|[1-9]\d{0,9})", re.ASCII)
 _SNAPSHOT: Final = re.compile(r"(\d{20})\.snapshot", re.ASCII)
 _LOG: Final = re.compile(r"(\d{20})\.log", re.ASCII)
+_DELETED_LOG: Final = re.compile(r"(\d{20})\.log\.deleted", re.ASCII)
 # What the broker renames before it deletes, moves between disks, or has lost the right to.
 _DOOMED_DIRECTORY: Final = re.compile(r".+-(delete|future|stray)")
 _DOOMED_FILE: Final = re.compile(r".+\.(deleted|cleaned|swap)")
 # __consumer_offsets and the like: compacted, and of use to their own broker alone.
 _INTERNAL: Final = "__"
-# Four 16 KiB batches a read: small enough that big batches are hopped over, big enough for few calls on small ones.
-_VIEW_SIZE: Final = 64 * 1024
+DELETED: Final = ".deleted"
+"""What the broker puts behind the names of a segment's files before it deletes them."""
 
 
 class PartitionFileMissing(InvalidSegment):
@@ -60,19 +61,34 @@ class PartitionFileMissing(InvalidSegment):
         return f"{self.path} is missing, and no segment of {self.partition} can be copied without it"
 
 
+class RecordsDeleted(InvalidSegment):
+    """The broker has deleted all records of the segment: only its files are still there, and no epoch of it is known.
+
+    ``kafka-delete-records`` leaves a segment so until retention takes the file.
+    """
+
+
 @dataclass(frozen=True, slots=True)
 class FoundSegment:
-    """A ``.log`` file, not opened yet. ``next_base_offset`` is None for the last one of its partition."""
+    """A ``.log`` file, not opened yet. ``next_base_offset`` is None for the last one of its partition.
+
+    The files of one that ``is_deleted`` are named ``.deleted``, or are about to be: names change one after the other.
+    """
 
     directory: Path
     topic: str
     partition: int
     base_offset: int
     next_base_offset: int | None
+    is_deleted: bool = False
 
     def path(self, suffix: str) -> Path:
         """The segment's file ``<base offset>.<suffix>``."""
-        return self.directory / f"{self.base_offset:020d}.{suffix}"
+        return self.directory / f"{self.base_offset:020d}.{suffix}{DELETED if self.is_deleted else ''}"
+
+    def snapshot_path(self, end_offset: int) -> Path:
+        """The producers behind the segment's last offset, ``end_offset``."""
+        return self.directory / f"{end_offset + 1:020d}.snapshot{DELETED if self.is_deleted else ''}"
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition} at offset {self.base_offset}"
@@ -165,6 +181,32 @@ def discover(path: Path, *, topics: Collection[str] = ()) -> Discovery:
     return _discover_log_dir(path, topics)
 
 
+def discover_deleted(directory: Path) -> tuple[FoundSegment, ...]:
+    """The segments of one ``<topic>-<partition>`` directory, those included that the broker is about to delete.
+
+    Those are what retention takes: they lie before all others. What is marked deleted behind a segment that is not was
+    cut off from the end of the log, or replaced by compaction: its records are no part of the log any more. One listing
+    tells all, since a segment may be closed, and marked deleted, within the same millisecond.
+    """
+    topic, partition = partition_of(directory)
+    entries = _listed(directory)
+    live = _base_offsets(directory, _LOG, entries)
+    marked = [base for base in _base_offsets(directory, _DELETED_LOG, entries) if not live or base < live[0]]
+    bases = [*marked, *live]
+    return tuple(
+        FoundSegment(directory, topic, partition, base, next_base, is_deleted=place < len(marked))
+        for place, (base, next_base) in enumerate(zip(bases, [*bases[1:], None], strict=False))
+    )
+
+
+def partition_of(directory: Path) -> tuple[str, int]:
+    """Topic and partition that a directory's name says; ConfigError if it is none of a partition."""
+    match = _DIRECTORY.fullmatch(directory.absolute().name)
+    if not match:
+        raise ConfigError(f"{directory} holds segments, and its name is not <topic>-<partition>")
+    return match[1], int(match[2])
+
+
 def describe(segment: FoundSegment, topic_id: Uuid | None = None) -> LogSegment:
     """Read what a copy of the segment needs: its small files, and all batch headers of a closed one.
 
@@ -175,7 +217,7 @@ def describe(segment: FoundSegment, topic_id: Uuid | None = None) -> LogSegment:
 
     The topic id is that of ``partition.metadata``, which is not looked at if ``topic_id`` is given.
     Raises InvalidSegment for files that are missing or contradict each other (PartitionFileMissing for those that all
-    segments share), BatchCorrupt for damaged ones.
+    segments share), RecordsDeleted where the broker has only not come to delete the files, BatchCorrupt for damage.
     """
     if topic_id is None:
         topic_id = parse_partition_metadata(_read_of_partition(PARTITION_METADATA, segment))
@@ -233,19 +275,22 @@ def _reason_to_leave(name: str, topics: Collection[str]) -> str | None:
 
 
 def _discover_partition(directory: Path) -> Discovery:
-    match = _DIRECTORY.fullmatch(directory.absolute().name)
-    if not match:
-        raise ConfigError(f"{directory} holds segments, and its name is not <topic>-<partition>")
+    topic, partition = partition_of(directory)
     entries = _listed(directory)
-    bases = sorted(int(log[1]) for log in (_LOG.fullmatch(entry.name) for entry in entries) if log)
+    bases = _base_offsets(directory, _LOG, entries)
+    following = [*bases[1:], None]
+    return Discovery(
+        tuple(FoundSegment(directory, topic, partition, *pair) for pair in zip(bases, following, strict=False)),
+        tuple(_doomed_files(entries)),
+    )
+
+
+def _base_offsets(directory: Path, name: re.Pattern[str], entries: Sequence[Path]) -> list[int]:
+    bases = sorted(int(match[1]) for match in (name.fullmatch(entry.name) for entry in entries) if match)
     # Twenty digits can say more than a long holds.
     if bases and bases[-1] > MAX_OFFSET:
         raise InvalidSegment(f"{directory} has a log at offset {bases[-1]}, beyond 63 bits")
-    following = [*bases[1:], None]
-    return Discovery(
-        tuple(FoundSegment(directory, match[1], int(match[2]), *pair) for pair in zip(bases, following, strict=False)),
-        tuple(_doomed_files(entries)),
-    )
+    return bases
 
 
 def _doomed_files(entries: list[Path]) -> Iterator[LeftAlone]:
@@ -268,44 +313,15 @@ def _closed_extent(segment: FoundSegment, size: int) -> tuple[int, int] | None:
     if size == 0 or not _indexes_are_trimmed(segment) or not _has_later_snapshot(segment):
         return None
     last, max_timestamp = _scan(segment, size)
-    return (last, max_timestamp) if _snapshot(segment, last).exists() else None
+    return (last, max_timestamp) if segment.snapshot_path(last).exists() else None
 
 
 def _scan(segment: FoundSegment, size: int) -> tuple[int, int]:
     """The last offset and greatest timestamp that the batch headers name."""
-    last, max_timestamp, read = segment.base_offset - 1, -1, 0
     path = segment.path("log")
-    with _explained(path, segment), path.open("rb") as log:
-        for header in walk_batch_headers(_FileView(log.fileno(), size), size):
-            if header.base_offset < segment.base_offset:
-                raise InvalidSegment(f"segment {segment} holds a batch at offset {header.base_offset}, before its base")
-            last, read = header.last_offset, header.position + header.size_in_bytes
-            max_timestamp = max(max_timestamp, header.max_timestamp)
-    # A walk ends without an error where only zeros follow; a closed segment has none, the broker cut them off.
-    if read != size:
-        raise InvalidSegment(f"segment {segment} is closed, but its log ends with {size - read} bytes of zeros")
-    return last, max_timestamp
-
-
-class _FileView:
-    """A view of an open file that reads forward in pieces: bounded memory, and no signal if the file shrinks."""
-
-    def __init__(self, descriptor: int, size: int) -> None:
-        self._descriptor = descriptor
-        self._size = size
-        self._start = 0
-        self._piece = b""
-
-    def __call__(self, position: int) -> memoryview:
-        header_size = min(HEADER_SIZE, self._size - position)
-        # Positions only grow, so one piece is kept and an earlier one is never asked for again.
-        if not self._start <= position <= self._start + len(self._piece) - header_size:
-            # Not mmap: where a file shrinks under a map, touching it kills the process.
-            self._piece = os.pread(self._descriptor, _VIEW_SIZE, position)
-            self._start = position
-            if len(self._piece) < header_size:
-                raise InvalidSegment(f"the log shrank to less than {position + header_size} bytes while it was read")
-        return memoryview(self._piece)[position - self._start :]
+    with explained(path, str(segment)), path.open("rb") as log:
+        extent = scan_log(log.fileno(), size, segment.base_offset, str(segment))
+    return extent.last_offset, extent.max_timestamp_ms
 
 
 def _indexes_are_trimmed(segment: FoundSegment) -> bool:
@@ -318,17 +334,16 @@ def _has_later_snapshot(segment: FoundSegment) -> bool:
     return any(int(snapshot[1]) > segment.base_offset for snapshot in snapshots if snapshot)
 
 
-def _snapshot(segment: FoundSegment, end_offset: int) -> Path:
-    return segment.directory / f"{end_offset + 1:020d}.snapshot"
-
-
 def _epochs_of(segment: FoundSegment, epochs: LeaderEpochs, end_offset: int) -> LeaderEpochs:
     own = segment_leader_epochs(epochs, segment.base_offset, end_offset)
-    if not own:
-        raise InvalidSegment(
-            f"{LEADER_EPOCH_CHECKPOINT} has no epoch for segment {segment}, which ends at {end_offset}"
+    if own:
+        return own
+    if epochs:
+        # The broker cuts the checkpoint where its log begins.
+        raise RecordsDeleted(
+            f"the broker has deleted the records of segment {segment}: its log begins at {epochs[0][1]}"
         )
-    return own
+    raise InvalidSegment(f"{LEADER_EPOCH_CHECKPOINT} has no epoch for segment {segment}, which ends at {end_offset}")
 
 
 def _files(segment: FoundSegment, epochs: LeaderEpochs, end_offset: int) -> LogSegmentData:
@@ -338,23 +353,13 @@ def _files(segment: FoundSegment, epochs: LeaderEpochs, end_offset: int) -> LogS
         offset_index=_present(segment.path("index"), segment),
         time_index=_present(segment.path("timeindex"), segment),
         transaction_index=txn_index if txn_index.exists() else None,
-        producer_snapshot_index=_present(_snapshot(segment, end_offset), segment),
+        producer_snapshot_index=_present(segment.snapshot_path(end_offset), segment),
         leader_epoch_index=format_leader_epochs(truncate_from_end(epochs, end_offset)),
     )
 
 
-@contextmanager
-def _explained(path: Path, segment: FoundSegment) -> Generator[None, None, None]:
-    try:
-        yield
-    except FileNotFoundError:
-        raise InvalidSegment(f"segment {segment} has no file {path}, and cannot be copied without it") from None
-    except OSError as error:
-        raise InvalidSegment(f"segment {segment}: {path} cannot be read: {error.strerror}") from error
-
-
 def _read(path: Path, segment: FoundSegment) -> bytes:
-    with _explained(path, segment):
+    with explained(path, str(segment)):
         return path.read_bytes()
 
 
@@ -369,7 +374,7 @@ def _read_of_partition(name: str, segment: FoundSegment) -> bytes:
 
 
 def _size(path: Path, segment: FoundSegment) -> int:
-    with _explained(path, segment):
+    with explained(path, str(segment)):
         return path.stat().st_size
 
 

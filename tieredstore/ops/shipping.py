@@ -24,7 +24,7 @@ from tieredstore.errors import (
     TieredStoreError,
 )
 from tieredstore.kafka.checkpoints import parse_broker_id
-from tieredstore.kafka.logdir import FoundSegment, LogSegment, describe
+from tieredstore.kafka.logdir import FoundSegment, LogSegment, RecordsDeleted, describe
 from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ class SegmentStatus(enum.Enum):
     """A whole copy is committed already."""
     ACTIVE = "active"
     """The broker may still append to it."""
+    DELETED = "deleted"
+    """The broker has deleted its records, and will delete its files."""
     FAILED = "failed"
     NOT_TRIED = "not_tried"
     """One before it failed as this one would have."""
@@ -90,7 +92,7 @@ def in_order(
 def plan_segment(
     committed: CommittedSegments, segment: FoundSegment, *, topic_id: Uuid | None = None
 ) -> SegmentOutcome:
-    """What :func:`ship_segment` would do now: WOULD_COPY, SKIPPED, ACTIVE or FAILED. Needs no key."""
+    """What :func:`ship_segment` would do now: WOULD_COPY, SKIPPED, ACTIVE, DELETED or FAILED. Needs no key."""
 
     def plan() -> SegmentOutcome:
         decision = _decide(committed, segment, topic_id)
@@ -114,8 +116,8 @@ def ship_segment(
 ) -> SegmentOutcome:
     """Copy the segment if it is closed and ``committed``, of the manager's store, has no copy of it.
 
-    COPIED, SKIPPED, ACTIVE, or FAILED with the error; nothing is raised but what is a bug. May be called again after
-    any outcome, also after the process was killed: a segment counts as copied once its manifest stands. Safe from
+    COPIED, SKIPPED, ACTIVE, DELETED, or FAILED with the error; nothing is raised but what is a bug. May be called again
+    after any outcome, also after the process was killed: a segment counts as copied once its manifest stands. Safe from
     several threads, each segment on one thread at a time.
 
     The topic id is that of ``partition.metadata`` and the broker's that of ``meta.properties`` unless given.
@@ -147,6 +149,9 @@ def _outcome_of(segment: FoundSegment, step: Callable[[], SegmentOutcome]) -> Se
     """What ``step`` gives, or what it raises as an outcome."""
     try:
         return step()
+    except RecordsDeleted:
+        # As in Kafka, which copies nothing from before the start of the log: somebody may have meant it to be gone.
+        return SegmentOutcome(segment, SegmentStatus.DELETED, size=size_on_disk(segment))
     except TieredStoreError as error:
         return SegmentOutcome(segment, SegmentStatus.FAILED, error=error)
     except OSError as error:

@@ -10,7 +10,6 @@ from array import array
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final
 
 from tieredstore.backends.base import Buffer, ObjectStore
@@ -26,7 +25,7 @@ from tieredstore.format.manifest import IndexEntry, SegmentIndexes, SegmentManif
 from tieredstore.format.sizes import ENCRYPTION_OVERHEAD, IV_SIZE
 from tieredstore.kafka.batches import CompressionType, first_batch_compression
 from tieredstore.limits import MAX_INT32
-from tieredstore.model import LogSegmentData, RemoteLogSegmentMetadata
+from tieredstore.model import LogSegmentData, RemoteLogSegmentMetadata, SegmentFile
 from tieredstore.process.boot_clock import boot_clock_s
 from tieredstore.remote.attempt import Attempt, AttemptAge
 from tieredstore.remote.layout import KeyLayout
@@ -260,7 +259,7 @@ class _Upload:
         return WrappedDataKey(ring.active_id, ring.wrap(self._data_key.key), self._data_key.aad)
 
 
-def _opened(path: Path) -> BinaryIO:
+def _opened(path: SegmentFile) -> BinaryIO:
     try:
         return path.open("rb")
     except FileNotFoundError as error:
@@ -289,7 +288,7 @@ def _positional_reader(log: BinaryIO) -> Callable[[int, memoryview], None]:
     return read_into
 
 
-def _read_index(path: Path) -> bytes:
+def _read_index(path: SegmentFile) -> bytes:
     try:
         return path.read_bytes()
     except FileNotFoundError as error:

@@ -79,11 +79,11 @@ def stored(folder: Path, scale: Scale, *, empty_index: bool = False) -> Stored:
     options = {"storage.backend.class": "filesystem", "storage.root": str(folder / "bucket"), **ZSTD, **ENC}
     segment = build_segment(folder / "logs", scale.size)
     if empty_index:
-        segment.files.offset_index.write_bytes(b"")
+        Path(str(segment.files.offset_index)).write_bytes(b"")
     metadata = segment.to_metadata(Uuid.random())
     with RemoteStorageManager(settings_from(options | {"chunk.size": str(CHUNK)})) as manager:
         manager.copy_log_segment_data(metadata, segment.files)
-    segment.files.log_segment.unlink()
+    Path(str(segment.files.log_segment)).unlink()
     (log,) = (folder / "bucket").rglob("*.log")
     return Stored(
         options | {"subscribe": PARTITION.topic},

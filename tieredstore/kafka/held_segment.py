@@ -1,0 +1,164 @@
+"""A closed segment whose files are held open: what the broker does to their names then does not matter.
+
+:func:`open_segment` opens what there is, under the names before and after the broker has marked them deleted;
+:func:`describe_open` says of it what :func:`tieredstore.kafka.logdir.describe` says of files by name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tieredstore.errors import InvalidSegment
+from tieredstore.kafka.checkpoints import (
+    LeaderEpochs,
+    format_leader_epochs,
+    joined_epochs,
+    segment_leader_epochs,
+    truncate_from_end,
+)
+from tieredstore.kafka.indexes import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, is_trimmed
+from tieredstore.kafka.log_scan import LogExtent, explained, scan_log
+from tieredstore.kafka.logdir import DELETED, FoundSegment, LogSegment
+from tieredstore.model import LogSegmentData, OpenFile, Uuid
+
+_TRIMMED: Final = (("index", OFFSET_ENTRY_SIZE), ("timeindex", TIME_ENTRY_SIZE))
+
+
+class SegmentIncomplete(InvalidSegment):
+    """A file of the segment is not there, or not whole yet: a broker writes some of them just after the next log."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSegment:
+    """A closed segment and its open files."""
+
+    place: FoundSegment
+    log: OpenFile
+    offset_index: OpenFile
+    time_index: OpenFile
+    transaction_index: OpenFile | None
+    producer_snapshot: OpenFile
+
+    @property
+    def files(self) -> tuple[OpenFile, ...]:
+        """All that is open."""
+        transaction = () if self.transaction_index is None else (self.transaction_index,)
+        return (self.log, self.offset_index, self.time_index, *transaction, self.producer_snapshot)
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Bytes of the log."""
+        return os.fstat(self.log.descriptor).st_size
+
+    @property
+    def is_unlinked(self) -> bool:
+        """Whether the log has no name any more: only who holds it open keeps its bytes on the disk."""
+        return os.fstat(self.log.descriptor).st_nlink == 0
+
+    def close(self) -> None:
+        """Let all files go; once, and when nobody reads them any more."""
+        _close(self.files)
+
+
+def open_segment(segment: FoundSegment) -> OpenSegment:
+    """Open the files of a closed segment; it is for the caller to close them.
+
+    SegmentIncomplete for one that is not there, or whose index the broker has not trimmed yet; OSError for what the
+    system does not let be opened (so too if the process has too many open files).
+    """
+    with contextlib.ExitStack() as undone:
+
+        def opened(path: Path) -> OpenFile:
+            file = _opened(path, segment)
+            undone.callback(os.close, file.descriptor)
+            return file
+
+        log = opened(segment.path("log"))
+        indexes = [opened(segment.path(suffix)) for suffix, _ in _TRIMMED]
+        for index, (_, entry_size) in zip(indexes, _TRIMMED, strict=True):
+            if not is_trimmed(index.read_bytes(), entry_size):
+                raise SegmentIncomplete(f"the broker has not closed {index.path} yet")
+        transaction = None
+        with contextlib.suppress(SegmentIncomplete):  # most segments have none
+            transaction = opened(segment.path("txnindex"))
+        snapshot = opened(segment.snapshot_path(_end_offset(segment, log)))
+        undone.pop_all()
+    return OpenSegment(segment, log, indexes[0], indexes[1], transaction, snapshot)
+
+
+def describe_open(
+    segment: OpenSegment, topic_id: Uuid, epochs: LeaderEpochs, *, check_crcs: bool = False
+) -> LogSegment:
+    """What a copy of the segment needs. ``epochs`` are those of the partition as its checkpoint had or has them.
+
+    Epochs that the broker has cut from the checkpoint are taken from the batches, each of which names its own.
+    InvalidSegment for what contradicts itself, BatchCorrupt for damage, to which with ``check_crcs`` records belong.
+    """
+    place, size = segment.place, segment.size_in_bytes
+    with explained(segment.log.path, str(place)):
+        extent = scan_log(segment.log.descriptor, size, place.base_offset, str(place), check_crcs=check_crcs)
+    end_offset = extent.last_offset if place.next_base_offset is None else place.next_base_offset - 1
+    if extent.last_offset > end_offset:
+        raise InvalidSegment(
+            f"segment {place} ends at offset {extent.last_offset}, but {place.next_base_offset} begins the next"
+        )
+    history = _history(place, epochs, extent, end_offset)
+    transaction = segment.transaction_index
+    return LogSegment(
+        topic_id=topic_id,
+        topic=place.topic,
+        partition=place.partition,
+        base_offset=place.base_offset,
+        end_offset=end_offset,
+        size_in_bytes=size,
+        max_timestamp_ms=extent.max_timestamp_ms,
+        segment_leader_epochs=segment_leader_epochs(history, place.base_offset, end_offset),
+        closed_files=LogSegmentData(
+            segment.log,
+            segment.offset_index,
+            segment.time_index,
+            transaction,
+            segment.producer_snapshot,
+            format_leader_epochs(truncate_from_end(history, end_offset)),
+        ),
+        txn_idx_empty=transaction is None or os.fstat(transaction.descriptor).st_size == 0,
+    )
+
+
+def _history(place: FoundSegment, epochs: LeaderEpochs, extent: LogExtent, end_offset: int) -> LeaderEpochs:
+    """The partition's epochs, back to the one that is in force where the segment begins."""
+    if epochs and epochs[0][1] <= place.base_offset:
+        return epochs
+    if not extent.leader_epochs:
+        raise InvalidSegment(f"no leader epoch of segment {place} is known, which ends at {end_offset}")
+    # The segment may begin before its first batch, with the same leader: nobody else has written in between.
+    (first_epoch, _), *later = extent.leader_epochs
+    of_batches = ((first_epoch, place.base_offset), *later)
+    return joined_epochs(of_batches, epochs) if epochs else of_batches
+
+
+def _end_offset(segment: FoundSegment, log: OpenFile) -> int:
+    if segment.next_base_offset is not None:
+        return segment.next_base_offset - 1
+    size = os.fstat(log.descriptor).st_size
+    return scan_log(log.descriptor, size, segment.base_offset, str(segment)).last_offset
+
+
+def _opened(path: Path, segment: FoundSegment) -> OpenFile:
+    plain = path.with_name(path.name.removesuffix(DELETED))
+    # The names change one after the other, and only in this direction.
+    for name in (path, plain, plain.with_name(plain.name + DELETED)):
+        with contextlib.suppress(FileNotFoundError):
+            return OpenFile(name, os.open(name, os.O_RDONLY | os.O_CLOEXEC))
+    raise SegmentIncomplete(f"segment {segment} has no file {plain}, and cannot be copied without it")
+
+
+def _close(files: Iterable[OpenFile]) -> None:
+    for file in files:
+        with contextlib.suppress(OSError):
+            os.close(file.descriptor)

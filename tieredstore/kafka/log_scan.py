@@ -1,0 +1,99 @@
+"""What the batch headers of a segment's open log say of all of it, and whether its checksums hold."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tieredstore.errors import InvalidSegment
+from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, check_batch_crc, walk_batch_headers
+from tieredstore.kafka.checkpoints import LeaderEpochs
+
+# Four 16 KiB batches a read: small enough that big batches are hopped over, big enough for few calls on small ones.
+_VIEW_SIZE: Final = 64 * 1024
+_PIECE: Final = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LogExtent:
+    """What all batch headers of a log say together.
+
+    ``last_offset`` is inclusive, and before the base offset where there is no batch; ``max_timestamp_ms`` is -1 there.
+    ``leader_epochs`` are those of the batches, each with the base offset of its first one.
+    """
+
+    last_offset: int
+    max_timestamp_ms: int
+    leader_epochs: LeaderEpochs
+
+
+def scan_log(descriptor: int, size: int, base_offset: int, segment: str, *, check_crcs: bool = False) -> LogExtent:
+    """Walk the headers of an open log of ``size`` bytes. Bounded memory; positional reads only.
+
+    InvalidSegment for one that is not closed, or begins before its base; BatchCorrupt for damage, to which with
+    ``check_crcs`` the records belong too. ``segment`` names it.
+    """
+    last, max_timestamp, read = base_offset - 1, -1, 0
+    epochs: list[tuple[int, int]] = []
+    for header in walk_batch_headers(_FileView(descriptor, size), size):
+        if header.base_offset < base_offset:
+            raise InvalidSegment(f"segment {segment} holds a batch at offset {header.base_offset}, before its base")
+        if check_crcs:
+            _check(descriptor, header, segment)
+        last, read = header.last_offset, header.position + header.size_in_bytes
+        max_timestamp = max(max_timestamp, header.max_timestamp)
+        epoch = header.partition_leader_epoch
+        if epoch >= 0 and (not epochs or epoch > epochs[-1][0]):
+            epochs.append((epoch, header.base_offset))
+    # A walk ends without an error where only zeros follow; a closed segment has none, the broker cut them off.
+    if read != size:
+        raise InvalidSegment(f"segment {segment} is closed, but its log ends with {size - read} bytes of zeros")
+    return LogExtent(last, max_timestamp, tuple(epochs))
+
+
+@contextmanager
+def explained(path: Path, segment: str) -> Generator[None, None, None]:
+    """What the system says of a file, as InvalidSegment that names the segment."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise InvalidSegment(f"segment {segment} has no file {path}, and cannot be copied without it") from None
+    except OSError as error:
+        raise InvalidSegment(f"segment {segment}: {path} cannot be read: {error.strerror}") from error
+
+
+def _check(descriptor: int, header: BatchHeader, segment: str) -> None:
+    """BatchCorrupt unless the batch's checksum holds. The size of a batch was held against that of the log."""
+    batch = bytearray(header.size_in_bytes)
+    view, filled = memoryview(batch), 0
+    while filled < len(batch):
+        got = os.preadv(descriptor, [view[filled : filled + _PIECE]], header.position + filled)
+        if not got:
+            raise InvalidSegment(f"the log of segment {segment} shrank while it was read")
+        filled += got
+    check_batch_crc(view, header)
+
+
+class _FileView:
+    """A view of an open file that reads forward in pieces: bounded memory, and no signal if the file shrinks."""
+
+    def __init__(self, descriptor: int, size: int) -> None:
+        self._descriptor = descriptor
+        self._size = size
+        self._start = 0
+        self._piece = b""
+
+    def __call__(self, position: int) -> memoryview:
+        header_size = min(HEADER_SIZE, self._size - position)
+        # Positions only grow, so one piece is kept and an earlier one is never asked for again.
+        if not self._start <= position <= self._start + len(self._piece) - header_size:
+            # Not mmap: where a file shrinks under a map, touching it kills the process.
+            self._piece = os.pread(self._descriptor, _VIEW_SIZE, position)
+            self._start = position
+            if len(self._piece) < header_size:
+                raise InvalidSegment(f"the log shrank to less than {position + header_size} bytes while it was read")
+        return memoryview(self._piece)[position - self._start :]
