@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any, Final
 
 import typer
 from typer.core import TyperCommand, TyperGroup
+
+from tieredstore.cli.usage import UsageProblem, no_such_command
 
 _MARGIN: Final = "  "
 _NOISE: Final = re.compile(r"(?:; )?(?:x>=0|required)(?=[\];])")
@@ -15,6 +18,11 @@ _NOISE: Final = re.compile(r"(?:; )?(?:x>=0|required)(?=[\];])")
 
 class Command(TyperCommand):
     """A command whose help says what a person needs."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """What is wrong with ``args`` is told as wrong usage of this command."""
+        with _of_context(ctx):
+            return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """TOPIC, not {TOPIC}."""
@@ -27,6 +35,17 @@ class Command(TyperCommand):
 
 class Group(TyperGroup):
     """Commands, each with the first sentence of its help, whole."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """What is wrong with ``args`` is told as wrong usage of this group."""
+        with _of_context(ctx):
+            return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is named; ConfigError names the one that was meant."""
+        if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
+            raise no_such_command(ctx, args[0])
+        return super().resolve_command(ctx, args)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """The options of all commands, then the commands."""
@@ -57,6 +76,17 @@ def commands_below(group: Any) -> Iterator[TyperCommand]:
             yield from commands_below(command)
         else:
             yield command
+
+
+@contextlib.contextmanager
+def _of_context(context: Any) -> Generator[None]:
+    """The parser does not always say of which command it is that something is wrong."""
+    try:
+        yield
+    except UsageProblem as problem:
+        untyped: Any = problem
+        untyped.ctx = untyped.ctx or context
+        raise
 
 
 def _apps(app: typer.Typer) -> Iterator[typer.Typer]:

@@ -7,7 +7,7 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from copy import copy as copy_of
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, cast
 
 import typer
 
@@ -16,6 +16,7 @@ from tieredstore.cli.arguments import Json
 from tieredstore.cli.help import command_of, commands_below
 from tieredstore.cli.output import complain, print_json
 from tieredstore.cli.streams import StandardOutputFailed
+from tieredstore.cli.usage import UsageProblem, tell_usage
 from tieredstore.cli.version import JSON_VERSION, version_text
 from tieredstore.errors import TieredStoreError
 from tieredstore.installation import version as package_version
@@ -135,9 +136,12 @@ def _command() -> Callable[..., object]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Errors of the library are one sentence on stderr; bugs are raised."""
     try:
-        _command()(args=arguments, prog_name="tieredstore")
+        # Its own way to tell of wrong usage is another than ours; what it returns is the code of typer.Exit.
+        code = int(cast("int | None", _command()(args=arguments, prog_name="tieredstore", standalone_mode=False)) or 0)
     except SystemExit as done:
         code = done.code if isinstance(done.code, int) else int(done.code is not None)
+    except UsageProblem as problem:
+        code = tell_usage(problem)
     except StandardOutputFailed as error:
         code = error.exit_code  # the stream has said so itself
     except TieredStoreError as error:
@@ -145,6 +149,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for note in getattr(error, "__notes__", ()):
             complain(str(note))
         code = error.exit_code
-    else:
-        code = 0
     return code

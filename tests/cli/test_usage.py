@@ -1,0 +1,46 @@
+"""Wrong usage is told as everything else is: one sentence on stderr, and exit code 2. Its words: screens/usage.txt."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.cli_process import tieredstore
+from tests.support.screens import all_commands
+
+COMMANDS = all_commands()
+
+
+@pytest.mark.parametrize("arguments", [(), ("--no-such-option",), ("-Z",), ("--no-such-option=1", "a", "b", "c", "d")])
+@pytest.mark.parametrize("command", ["", "keys", "hold", *COMMANDS])
+def test_it_is_one_sentence(command: str, arguments: tuple[str, ...]) -> None:
+    if not arguments and command not in {"cat", "fetch", "keys generate", "keys check"}:
+        return  # the help, or a command that needs nothing
+    done = tieredstore(*command.split(), *arguments)
+    assert (done.code, done.text) == (2, "")
+    assert done.stderr.startswith(f"tieredstore: {command or 'tieredstore'} ")
+    assert done.stderr.count("\n") == 1
+    assert "Error" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("fetch", "t", "b", "0"), "PARTITION is 'b': it must be a whole number"),
+        (("cat", "t", "-n", "0"), "--count is '0': it must be at least 1"),
+        (("cat", "t", "-n"), "-n needs a value: -n COUNT"),
+        (("verify", "--parallel", "300"), "--parallel is '300': it must be at most 256"),
+        (("verify", "--level", "all"), "--level is 'all': it must be one of listing, index, data"),
+        (("keys", "check"), "keys check needs --retire: tieredstore keys check --retire ID"),
+        (("keys", "lst"), "there is no command 'keys lst'; did you mean list?"),
+        (("upload",), "there is no command 'upload'; tieredstore copy is what does that"),
+        (("x" * 1000,), "(1000 characters)"),
+        (("ls", "a", "0", "\x1b[2J"), r"ls has no use for"),
+        (("ls", "--\x1b[2J"), "ls has no option"),
+    ],
+)
+def test_it_names_the_thing_and_the_way_out(arguments: tuple[str, ...], sentence: str) -> None:
+    done = tieredstore(*arguments)
+    assert done.code == 2
+    assert sentence in done.stderr
+    assert "\x1b" not in done.stderr
+    assert len(done.stderr) < 300
