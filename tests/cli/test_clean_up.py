@@ -50,13 +50,13 @@ def test_gc_is_a_dry_run_unless_told_otherwise(root: Path) -> None:
     planned = run(root, "gc")
     assert (planned.code, planned.stderr) == (0, "")
     assert f"would be deleted  without manifest  {LEFT.path}" in planned.text
-    assert "1 leftovers would be deleted" in planned.text
+    assert "1 leftover would be deleted" in planned.text
     assert "--yes does it" in planned.text
     assert count(root) == 20
     done = run(root, "gc", "--yes")
     assert (done.code, count(root)) == (0, 18)
     assert f"deleted  without manifest  {LEFT.path}" in done.text
-    assert "0 leftovers deleted" in run(root, "gc", "--yes").text
+    assert run(root, "gc", "--yes").text == "there are no leftovers\n"
 
 
 def test_gc_leaves_what_is_young_and_what_is_held(root: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieredstore.cli.tables import WIDE, Column, cell_count, cut, number, table_lines, text, word
+from tieredstore.cli.tables import WIDE, Column, cell_count, cut, moment, number, table_lines, text, word
 
 ID = "gOcsH0CwReGbLTiEBBuJFQ"
 COLUMNS = [
@@ -45,6 +45,23 @@ def test_text_is_cut_and_then_columns_are_left_out_by_their_rank() -> None:
     assert "SIZE" in drawn(50)[0]
     assert drawn(40)[0].split() == ["TOPIC", "PART", "LAST", "RECORD"]
     assert drawn(20)[0].split() == ["TOPIC", "PART"]
+
+
+def test_times_become_days_before_a_column_goes_that_people_look_for() -> None:
+    columns = [text("TOPIC"), word("OFFSETS", short=lambda _: "all"), number("SIZE", rank=2), number("N", rank=3)]
+    rows = [["orders", "0 … 12345678901", "1.0 MiB", "1", "2026-01-01 00:00:13"]] * 2
+
+    def shown(width: int) -> tuple[list[str], str]:
+        lines = [*table_lines([*columns, moment("LAST", rank=1)], iter(rows), width=width, sample=1)]
+        assert lines[2] == lines[3]
+        return lines[0].split(), lines[2]
+
+    every = ["TOPIC", "OFFSETS", "SIZE", "N", "LAST"]
+    assert shown(60) == (every, "orders  0 … 12345678901  1.0 MiB  1  2026-01-01 00:00:13")
+    assert shown(55)[0] == ["TOPIC", "OFFSETS", "SIZE", "LAST"]
+    assert shown(50) == (every, "orders  all      1.0 MiB  1  2026-01-01")
+    assert shown(36)[0] == ["TOPIC", "OFFSETS", "SIZE", "LAST"]
+    assert shown(30)[0] == ["TOPIC", "OFFSETS", "LAST"]
 
 
 def test_wide_shows_all_and_cuts_nothing() -> None:
@@ -93,13 +110,27 @@ def test_cells_are_counted_as_a_terminal_shows_them() -> None:
     assert cut("abc", 0) == ""
 
 
+def _halved(cell: str) -> str:
+    return cell[: len(cell) // 2]
+
+
 CELLS = st.text(st.sampled_from("ab -日e\u0301\x1b"), max_size=30)
 
 
 @given(
     rows=st.lists(st.tuples(CELLS, CELLS, CELLS), max_size=4),
     kinds=st.tuples(
-        *[st.builds(Column, st.just("NAME"), st.booleans(), st.sampled_from([None, 1, 8]), st.integers(0, 2))] * 3
+        *[
+            st.builds(
+                Column,
+                st.just("NAME"),
+                st.booleans(),
+                st.sampled_from([None, 1, 8]),
+                st.integers(0, 3),
+                st.sampled_from([None, _halved]),
+            )
+        ]
+        * 3
     ),
     width=st.one_of(st.none(), st.integers(1, 100)),
 )

@@ -18,7 +18,6 @@ from tests.support.planted_faults import DATA_FAULTS, LISTING_FAULTS, PlantedFau
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.catalog.metadata_records import SegmentState, SegmentUpdate
-from tieredstore.cli.verify import time_since
 from tieredstore.format.keys import Suffix
 from tieredstore.ops.verification import Level
 from tieredstore.ops.verification.brokers import METADATA_TOPIC
@@ -147,12 +146,6 @@ def test_a_hostile_bucket_is_reported_and_hides_nothing_of_an_honest_topic(case:
     assert len(rows) <= 105
     assert "Traceback" not in done.stderr
     assert max(len(row["detail"]) for row in rows or [{"detail": ""}]) < 2_000
-
-
-def test_spans_and_times() -> None:
-    assert time_since("90m", 10_000_000) == 10_000_000 - 90 * 60_000
-    assert time_since("7d", 0) == -7 * 86_400_000
-    assert time_since("1970-01-01T00:00:01", 0) == time_since("1970-01-01T01:00:01+01:00", 0) == 1000
 
 
 def test_the_brokers_metadata_topic_is_compared_in_both_directions(kafka: KafkaServer, tmp_path: Path) -> None:

@@ -16,10 +16,18 @@ import typer
 
 from tieredstore.cli.arguments import Wide
 from tieredstore.cli.decoded_indexes import Row, decoded_rows
-from tieredstore.cli.output import complain, iso_utc, print_growing_table, print_lines, table_of_rows, terminal_width
-from tieredstore.cli.record_rows import SHOWN, arrow_module, header_line, json_lines, text_lines
+from tieredstore.cli.output import (
+    column_name,
+    complain,
+    iso_utc,
+    print_growing_table,
+    print_lines,
+    table_of_rows,
+    terminal_width,
+)
+from tieredstore.cli.record_rows import SHOWN, TABLE, arrow_module, json_lines, rows_of, table_cells
 from tieredstore.cli.streams import StandardOutputFailed
-from tieredstore.cli.tables import Column, number
+from tieredstore.cli.tables import Column, number, word
 from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.kafka.batches import BatchHeader, read_batch_headers
 from tieredstore.model import IndexType
@@ -96,7 +104,11 @@ class _Dump:
             sys.stdout.writelines(map(self.json_line, rows))
             return
         cells = (["-" if row[name] is None else str(row[name]) for name in _BATCH_COLUMNS] for row in rows)
-        print_growing_table(columns, cells, wide=self.wide)
+        self.show_cells(columns, cells)
+
+    def show_cells(self, columns: Sequence[Column], rows: Iterable[Sequence[str]]) -> None:
+        """A table, row by row."""
+        print_growing_table(columns, rows, wide=self.wide)
 
     def json_line(self, row: Row) -> str:
         """A line that names its file."""
@@ -188,18 +200,23 @@ _BATCH_COLUMNS: Final[Mapping[str, int]] = {
 }  # fmt: skip
 """The columns of batches, with the rank by which they are left out on a narrow terminal."""
 
+_BATCH_WORDS: Final = {"compression", "max_timestamp", "transactional", "control"}
+
 
 def _column(name: str, rank: int) -> Column:
-    return number(name.upper().replace("_", " "), rank=rank)
+    return (word if name in _BATCH_WORDS else number)(column_name(name), rank=rank)
 
 
 def _dump_records(dump_of: _Dump) -> None:
     decoder: RecordDecoder = arrow_module("tieredstore.kafka.records").RecordDecoder(SHOWN)
-    if not dump_of.as_json:
-        sys.stdout.write(header_line())
     with dump_of.file.open("rb", buffering=0) as log:
-        for batch in decoder.decode(_pieces(log)):
-            sys.stdout.writelines((json_lines if dump_of.as_json else text_lines)(batch, None))
+        batches = decoder.decode(_pieces(log))
+        if dump_of.as_json:
+            sys.stdout.writelines(line for batch in batches for line in json_lines(batch, None))
+        else:
+            # A file has one partition, and its records do not tell which.
+            rows = (table_cells(row, "") for batch in batches for row in rows_of(batch))
+            dump_of.show_cells(TABLE[1:], (cells[1:] for cells in rows))
 
 
 def _pieces(log: BinaryIO) -> Iterator[bytes]:

@@ -19,11 +19,12 @@ from tieredstore.cli.arguments import (
     TopicId,
     chosen_scope,
 )
+from tieredstore.cli.durations import parse_duration_ms
 from tieredstore.cli.last_words import said_if_stopped
 from tieredstore.cli.opened import opened
-from tieredstore.cli.output import JsonValue, iso_utc
+from tieredstore.cli.output import JsonValue, counted, human_count, human_time, iso_utc
 from tieredstore.cli.progress import counting
-from tieredstore.cli.steps import Report, Yes, is_dry, parse_duration_ms, tell_sum, telling
+from tieredstore.cli.steps import Report, Yes, is_dry, tell_sum, telling
 from tieredstore.errors import StoreError
 from tieredstore.model import human_bytes
 from tieredstore.ops.bucket import Bucket
@@ -64,9 +65,9 @@ def gc(
     Example: tieredstore gc -c store.properties --min-age 48h
     """
     is_dry_run = is_dry(yes=yes, dry_run=dry_run)
-    scope, min_age_ms = chosen_scope(topic, topic_id, partition), parse_duration_ms(min_age)
+    scope, min_age_ms = chosen_scope(topic, topic_id, partition), parse_duration_ms("--min-age", min_age)
     outcomes: Counter[GarbageOutcome] = Counter()
-    freed = 0
+    freed = unsized = 0
     with opened(settings, store) as bucket, telling(as_json=as_json, report=report) as teller:
         steps = collect_garbage(
             bucket.store,
@@ -78,26 +79,32 @@ def gc(
             parallel=parallel,
         )
         with (
-            said_if_stopped(lambda: f"stopped; {_sum_of(outcomes, freed, dry_run=is_dry_run)}; run again to go on"),
+            said_if_stopped(
+                lambda: f"stopped; {_sum_of(outcomes, freed, unsized, dry_run=is_dry_run)}; run again to go on"
+            ),
             counting("checking" if is_dry_run else "collecting", "leftovers") as advance,
         ):
             for step in steps:
                 outcomes[step.outcome] += 1
                 if step.outcome is GarbageOutcome.DELETED:
                     freed += step.garbage.size or 0
+                    unsized += step.garbage.size is None
                 teller.tell(_row(step, bucket), _line(step, bucket, dry_run=is_dry_run))
                 advance()
+        sentence = _sum_of(outcomes, freed, unsized, dry_run=is_dry_run) if outcomes else "there are no leftovers"
         tell_sum(
             teller, bucket.store, outcomes, done=GarbageOutcome.DELETED, freed=freed,
-            sentence=_sum_of(outcomes, freed, dry_run=is_dry_run), words=_WORDS, dry_run=is_dry_run,
+            sentence=sentence, words=_WORDS, dry_run=is_dry_run,
         )  # fmt: skip
     if outcomes[GarbageOutcome.REFUSED]:
         raise typer.Exit(StoreError.exit_code)
 
 
-def _sum_of(outcomes: Mapping[GarbageOutcome, int], freed: int, *, dry_run: bool) -> str:
-    verb = "would be deleted" if dry_run else "deleted"
-    return f"{outcomes.get(GarbageOutcome.DELETED, 0)} leftovers {verb} ({human_bytes(freed)} or more)"
+def _sum_of(outcomes: Mapping[GarbageOutcome, int], freed: int, unsized: int, *, dry_run: bool) -> str:
+    count = outcomes.get(GarbageOutcome.DELETED, 0)
+    done = f"{counted(count, 'leftover')} {'would be deleted' if dry_run else 'deleted'}"
+    unknown = f", and {human_count(unsized)} whose size the store does not tell" if unsized else ""
+    return f"{done} ({human_bytes(freed)}{unknown})" if count else done
 
 
 def _kind(garbage: Garbage) -> str:
@@ -113,7 +120,7 @@ def _line(step: GarbageStep, bucket: Bucket, *, dry_run: bool) -> str | None:
         f"would be {step.outcome.value}" if dry_run and step.outcome is GarbageOutcome.DELETED else step.outcome.value
     )
     size = "size not known" if garbage.size is None else human_bytes(garbage.size)
-    since = iso_utc(garbage.modified_ms) or "?"
+    since = human_time(garbage.modified_ms)
     reason = "" if step.reason is None else f": {step.reason}"
     return f"{verb}  {_kind(garbage)}  {_shown(garbage, bucket)}  ({size}, {since}){reason}"
 

@@ -8,7 +8,7 @@ import typer
 
 from tieredstore.cli.arguments import Json, OnlyPartition, OnlyTopic, SettingsPath, StoreUrl
 from tieredstore.cli.opened import opened
-from tieredstore.cli.output import JsonValue, print_json, print_lines, print_table
+from tieredstore.cli.output import JsonValue, complain, print_json, print_lines, print_table
 from tieredstore.cli.tables import text
 from tieredstore.errors import ObjectNotFound
 from tieredstore.ops.holds import LegalHold, list_holds, place_hold, release_hold
@@ -60,6 +60,8 @@ def list_all(settings: SettingsPath = None, store: StoreUrl = None, as_json: Jso
         holds = list(list_holds(bucket.store, bucket.prefix))
     if as_json:
         print_json([_row(one) for one in holds])
+    elif not holds:
+        complain("no holds found")
     else:
         print_table((text("HOLD"), text("OF"), text("REASON")), [(one.name, _scope(one), one.reason) for one in holds])
 

@@ -37,7 +37,7 @@ from tieredstore.cli.output import (
     print_table,
 )
 from tieredstore.cli.progress import counting
-from tieredstore.cli.tables import number, text, word
+from tieredstore.cli.tables import moment, number, text, word
 from tieredstore.errors import ConfigError, PreconditionFailed, StoreUnavailable, UnknownKey
 from tieredstore.model import human_bytes
 from tieredstore.ops.key_use import NeedReason, key_totals, needs_of
@@ -150,8 +150,8 @@ def list_keys(
         number("SEGMENTS", rank=1),
         number("SIZE", rank=3),
         number("STORED", rank=2),
-        word("FIRST"),
-        word("LAST"),
+        moment("FIRST"),
+        moment("LAST"),
         word("RING"),
     ]
     print_table(columns, [_key_cells(key_id, sums, encryption) for key_id, sums in rows], wide=wide)

@@ -35,7 +35,7 @@ from tieredstore.cli.output import (
 )
 from tieredstore.cli.plots import PlotFile
 from tieredstore.cli.stored_plot import StoredPlot
-from tieredstore.cli.tables import WIDE, number, text, word
+from tieredstore.cli.tables import WIDE, moment, number, text, word
 from tieredstore.errors import ConfigError, CorruptData, excerpt
 from tieredstore.model import TopicIdPartition, Uuid, human_bytes
 from tieredstore.ops.bucket import Bucket
@@ -193,13 +193,13 @@ def _print_partitions(listed: Iterable[ListedSegment], *, wide: bool) -> None:
         text("TOPIC"),
         word("TOPIC ID", rank=_shown_if(any(len(same_name) > 1 for same_name in ids.values()))),
         number("PART"),
-        word("OFFSETS", rank=1),
+        word("OFFSETS", short=_around_holes),
         number("SEGMENTS", rank=4),
         number("SIZE", rank=3),
-        number("STORED", rank=2),
+        number("STORED"),
         number("RATIO", rank=5),
-        word("FIRST"),
-        word("LAST"),
+        moment("FIRST", rank=2),
+        moment("LAST", rank=1),
     ]
     print_table(columns, rows, total=True, wide=wide)
 
@@ -231,7 +231,7 @@ def _print_segments(listed: Iterable[ListedSegment], *, wide: bool) -> None:
         number("STORED", rank=1),
         number("RATIO", rank=4),
         text("FORM", rank=3),
-        word("LAST RECORD"),
+        moment("LAST RECORD"),
         word("TOPIC ID", rank=_shown_if(len(offsets) > 1)),
         word("SEGMENT ID", rank=_shown_if(len(set(starts)) < len(starts))),
     ]
@@ -281,6 +281,14 @@ def _held(offsets: HeldOffsets) -> str:
     if len(spans) > _MOST_SPANS:
         return f"{spans[0][0]} … {spans[-1][1]}, {len(spans) - 1} holes"
     return ", ".join(f"{first} … {last}" for first, last in spans)
+
+
+def _around_holes(held: str) -> str:
+    """The same, as from ``0 … 199, 1 hole``."""
+    first, *others = held.split(", ")
+    if not others or "…" not in others[-1]:
+        return held
+    return f"{first.partition(' ')[0]} … {others[-1].rpartition(' ')[2]}, {len(others)} hole{'s' * (len(others) > 1)}"
 
 
 def _sums(totals: SegmentTotals) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tieredstore.catalog import Lineage
-from tieredstore.cli.output import JsonValue, iso_utc, print_json, print_table
+from tieredstore.cli.output import JsonValue, human_time, print_json, print_table
+from tieredstore.cli.tables import moment, number, text
 from tieredstore.model import RemoteLogSegmentMetadata, Uuid
 from tieredstore.ops.offsets import PartitionOffsets
 
@@ -17,10 +18,10 @@ def show_offsets(
     if as_json:
         print_json([_row(known, topic, topic_id, broker=broker) for known in partitions])
         return
-    columns = [">PARTITION", ">EARLIEST", ">END", ">SEGMENTS"]
-    columns += [">BROKER FROM", ">BROKER END"] if broker else []
+    columns = [number("PARTITION"), number("EARLIEST"), number("END"), number("SEGMENTS", rank=3)]
+    columns += [number("BROKER FROM"), number("BROKER END")] if broker else []
     rows = [_cells(known, broker=broker) for known in partitions]
-    print_table([*columns, "LATEST TIMESTAMP", "LOST OFFSETS"], rows)
+    print_table([*columns, moment("LAST RECORD", rank=1), text("LOST OFFSETS")], rows)
 
 
 def _row(known: PartitionOffsets, topic: str, topic_id: Uuid, *, broker: bool) -> dict[str, JsonValue]:
@@ -45,9 +46,9 @@ def _cells(known: PartitionOffsets, *, broker: bool) -> list[str]:
     lineage = known.lineage
     stored = (None, None) if lineage is None else (lineage.earliest_offset, lineage.end_offset)
     numbers = [known.partition, *stored, len(_segments(lineage)), *((known.broker or (None, None)) if broker else ())]
-    latest = None if lineage is None else iso_utc(_latest_time(lineage))
+    latest = None if lineage is None else _latest_time(lineage)
     lost = ", ".join(f"{start}-{stop - 1}" for start, stop in known.lost)
-    return [*("-" if n is None else str(n) for n in numbers), latest or "-", lost or "none"]
+    return [*("-" if n is None else str(n) for n in numbers), human_time(latest), lost or "none"]
 
 
 def _segments(lineage: Lineage | None) -> set[RemoteLogSegmentMetadata]:

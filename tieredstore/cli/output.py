@@ -1,9 +1,9 @@
 """What commands write: JSON, tables, sentences, numbers for a person.
 
 Numbers look the same wherever they are shown. For a person: ``human_bytes`` (in ``model``: ``1.5 MiB``),
-``human_rate`` (``12.0 MiB/s``), ``human_count`` (``1,234``), ``human_time`` (``2026-01-01 00:00:13``, UTC),
-``human_ratio`` (``3.47``), and ``-`` for what is not known. For scripts: bytes and milliseconds as they are,
-``iso_utc``, ``ratio_of``, and null.
+``human_rate`` (``12.0 MiB/s``), ``human_count`` (``1,234``), ``counted`` (``1 segment``), ``human_time``
+(``2026-01-01 00:00:13``, UTC), ``human_ratio`` (``3.47``), and ``-`` for what is not known. For scripts: bytes and
+milliseconds as they are, ``iso_utc``, ``ratio_of``, and null.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
 
-from tieredstore.cli.tables import ColumnLike, number, plain, table_lines
+from tieredstore.cli.tables import ColumnLike, number, plain, table_lines, word
 from tieredstore.model import human_bytes
 
 JsonValue: TypeAlias = "Mapping[str, JsonValue] | Sequence[JsonValue] | str | int | float | bool | None"
@@ -91,9 +91,17 @@ def table_of_rows(rows: Sequence[Mapping[str, JsonValue]], *, width: int | None 
     if not rows:
         return "no entries\n"
     # What a row is found by stands first; on a narrow terminal the last columns go first.
-    columns = [number(name.upper().replace("_", " "), rank=rank) for rank, name in enumerate(rows[0])]
+    columns = [
+        (word if any(isinstance(row[name], str) for row in rows) else number)(column_name(name), rank=rank)
+        for rank, name in enumerate(rows[0])
+    ]
     cells = (["-" if cell is None else str(cell) for cell in row.values()] for row in rows)
     return "".join(line + "\n" for line in table_lines(columns, cells, width=width))
+
+
+def column_name(field: str) -> str:
+    """``MAX TIMESTAMP``, of the JSON's ``max_timestamp``."""
+    return field.upper().replace("_", " ")
 
 
 def iso_utc(timestamp_ms: int | None) -> str | None:
@@ -123,6 +131,11 @@ def human_rate(count: int, seconds: float) -> str:
 def human_count(count: int) -> str:
     """A number of things in a sentence: ``1,234``. Offsets are typed again, and stay as they are."""
     return f"{count:,}"
+
+
+def counted(count: int, noun: str) -> str:
+    """``no segments``, ``1 segment``, ``1,234 segments``."""
+    return f"{human_count(count) if count else 'no'} {noun}{'s' * (count != 1)}"
 
 
 def human_time(timestamp_ms: int | None) -> str:

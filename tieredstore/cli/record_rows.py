@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from tieredstore.cli.output import JsonValue, iso_utc
-from tieredstore.cli.tables import Column, number, plain, text, word
+from tieredstore.cli.tables import Column, number, text, word
 from tieredstore.errors import ConfigError
 from tieredstore.installation import install_command
 
@@ -92,27 +92,12 @@ def table_cells(row: Mapping[str, Any], partition: str, offset_width: int = 0) -
     return [partition, offset, time, shown_text(row["key"]), shown_text(row["value"]) + headers]
 
 
-def header_line() -> str:
-    """The names over ``text_lines``."""
-    return _line("PARTITION", "OFFSET", "TIMESTAMP", "KEY", "VALUE")
-
-
-def text_lines(records: pa.RecordBatch, partition: int | None) -> Iterator[str]:
-    """A line for each record, nothing cut."""
-    for row in rows_of(records):
-        yield _line(*map(plain, table_cells(row, "-" if partition is None else str(partition))))
-
-
 def shown_text(data: bytes | None) -> str:
     """Text as it is, anything else in hexadecimal."""
     if data is None:
         return "null"
     decoded = _text(data)
     return f"0x{data.hex()}" if decoded is None else decoded
-
-
-def _line(partition: str, offset: str, time: str, key: str, value: str) -> str:
-    return f"{partition:>9}  {offset:>12}  {time:<24}  {key:<24}  {value}\n"
 
 
 def _coded(name: str, data: bytes | None, coding: JsonBytes) -> dict[str, str | None]:

@@ -25,7 +25,7 @@ from tieredstore.cli.arguments import (
 from tieredstore.cli.last_words import said_if_stopped
 from tieredstore.cli.ls import at_least_one, partition_row
 from tieredstore.cli.opened import opened
-from tieredstore.cli.output import JsonValue
+from tieredstore.cli.output import JsonValue, counted
 from tieredstore.cli.progress import counting
 from tieredstore.cli.record_places import parse_offset_or_time
 from tieredstore.cli.steps import Report, Yes, is_dry, tell_sum, telling
@@ -124,7 +124,9 @@ def _bounds(before: str | None, partition: int | None) -> Before:
 
 def _sum_of(outcomes: Mapping[RemovalOutcome, int], freed: int, *, dry_run: bool) -> str:
     verb = "would be deleted" if dry_run else "deleted"
-    return f"{outcomes.get(RemovalOutcome.REMOVED, 0)} segments {verb} ({human_bytes(freed)})"
+    count = outcomes.get(RemovalOutcome.REMOVED, 0)
+    done = f"{counted(count, 'segment')} {verb}"
+    return f"{done} ({human_bytes(freed)})" if count else done
 
 
 def _line(step: RemovalStep, *, dry_run: bool) -> str:

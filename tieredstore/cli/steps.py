@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import enum
 import json
-import re
 from collections.abc import Generator, Mapping
 from pathlib import Path
-from typing import Annotated, Final, TextIO, TypeAlias, TypeVar
+from typing import Annotated, TextIO, TypeAlias, TypeVar
 
 import typer
 
@@ -25,9 +24,6 @@ Report: TypeAlias = Annotated[
 
 OutcomeT = TypeVar("OutcomeT", bound=enum.StrEnum)
 """The outcomes that one step of a tool may have."""
-
-_DURATION: Final = re.compile(r"(\d{1,9})(s|m|h|d)")
-_UNIT_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 class Teller:
@@ -99,14 +95,6 @@ def say_what_stays(store: ObjectStore) -> list[JsonValue]:
     for sentence in sentences:
         complain(sentence)
     return [*sentences]
-
-
-def parse_duration_ms(text: str) -> int:
-    """``30m``, ``24h``, ``7d``; ConfigError for what is none."""
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise ConfigError(f"{text!r:.80} is no duration: 90s, 30m, 24h and 7d are")
-    return int(match[1]) * _UNIT_MS[match[2]]
 
 
 @contextlib.contextmanager

@@ -2,12 +2,13 @@
 
 A column is made by what it holds::
 
-    columns = [text("TOPIC"), number("SIZE", rank=1), word("LAST RECORD"), word("TOPIC ID", rank=WIDE)]
+    columns = [text("TOPIC"), number("SIZE", rank=1), moment("LAST RECORD"), word("TOPIC ID", rank=WIDE)]
 
-``number`` and ``word`` (a time, an id, a word of ours) are never cut; ``text`` (what others named or wrote) is cut with
-``…`` where the terminal is too narrow. Where that is not enough, columns with a rank are left out, the greatest rank
-first, those of the same rank from the right; ``--wide`` shows all of them. A name alone stands for ``text``, and
-``>NAME`` for ``number``.
+``number`` and ``word`` (an id, a word of ours) are never cut; ``text`` (what others named or wrote) is cut with ``…``
+where the terminal is too narrow. Where that is not enough, columns with a rank are left out, the greatest rank first,
+those of the same rank from the right; ``--wide`` shows all of them. Before one goes that people look for first, of a
+rank up to ``WANTED``, what has a shorter form takes it: a ``moment`` is a day then. A name alone stands for ``text``,
+and ``>NAME`` for ``number``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -25,19 +26,25 @@ GAP: Final = "  "
 WIDE: Final = 100
 """The rank of columns that only ``--wide`` shows, in a pipe too."""
 
+WANTED: Final = 2
+"""Columns of a greater rank go before any cell is shortened."""
+
 _LEAST: Final = 8
+_DAY: Final = len("2026-01-01")
 _LONGEST_RULE: Final = 240
 _ELLIPSIS: Final = "…"
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. ``least`` is how narrow it may become, in cells; None: it is never cut."""
+    """One column. ``least`` is how narrow it may become, in cells; None: it is never cut. ``short`` makes a cell's
+    shorter form."""
 
     name: str
     is_right: bool = False
     least: int | None = None
     rank: int = 0
+    short: Callable[[str], str] | None = None
 
 
 ColumnLike: TypeAlias = Column | str
@@ -49,9 +56,14 @@ def number(name: str, *, rank: int = 0) -> Column:
     return Column(name, is_right=True, rank=rank)
 
 
-def word(name: str, *, rank: int = 0) -> Column:
-    """Ids, times, words of ours: never cut."""
-    return Column(name, rank=rank)
+def word(name: str, *, rank: int = 0, short: Callable[[str], str] | None = None) -> Column:
+    """Ids, words of ours: never cut."""
+    return Column(name, rank=rank, short=short)
+
+
+def moment(name: str, *, rank: int = 0) -> Column:
+    """Times to the second; the day alone where there is no room."""
+    return Column(name, rank=rank, short=_day_of)
 
 
 def text(name: str, *, rank: int = 0, least: int = _LEAST) -> Column:
@@ -77,10 +89,14 @@ def table_lines(
     ahead = iter(rows)
     first: list[Row] = [[*map(plain, row)] for row in itertools.islice(ahead, sample)]
     width = None if is_wide else width
-    needed = [max(map(cell_count, (every[at].name, *cells))) for at, cells in enumerate(_by_column(every, first))]
+    needed = _needed(every, first)
     shown = [at for at in _fitting(every, needed, width) if is_wide or every[at].rank < WIDE]
-    layout = _Layout([every[at] for at in shown], _widths(every, needed, shown, width), width)
-    yield layout.line([column.name for column in layout.columns])
+    is_short = width is not None and _lacks_wanted(every, needed, shown, width)
+    if is_short:
+        needed = _needed(every, [_shortened(every, row) for row in first])
+        shown = _fitting(every, needed, width)
+    layout = _Layout([every[at] for at in shown], _widths(every, needed, shown, width), width, is_short)
+    yield layout.names()
     rule = "─" * min(sum(layout.widths) + len(GAP) * (len(shown) - 1), width or _LONGEST_RULE)
     yield rule
     for place, row in enumerate(first, 1):
@@ -96,9 +112,17 @@ class _Layout:
     columns: Sequence[Column]
     widths: Sequence[int]
     width: int | None
+    is_short: bool
+
+    def names(self) -> str:
+        """The line above the rows."""
+        return self._line([column.name for column in self.columns])
 
     def line(self, cells: Sequence[str]) -> str:
         """One row; a last column of text has the rest of the line, however long its name and its first cells were."""
+        return self._line(_shortened(self.columns, cells) if self.is_short else cells)
+
+    def _line(self, cells: Sequence[str]) -> str:
         *others, (last, end, end_width) = zip(cells, self.columns, self.widths, strict=True)
         padded = [_padded(self._cut(cell, column, width), width, column) for cell, column, width in others]
         line = GAP.join([*padded, _padded(last, end_width, end)]).rstrip()
@@ -145,6 +169,14 @@ def _padded(words: str, width: int, column: Column) -> str:
     return padding + words if column.is_right else words + padding
 
 
+def _day_of(cell: str) -> str:
+    return cell[:_DAY]
+
+
+def _shortened(columns: Sequence[Column], row: Row) -> Row:
+    return [cell if column.short is None else column.short(cell) for column, cell in zip(columns, row, strict=True)]
+
+
 def _column(column: ColumnLike) -> Column:
     if isinstance(column, Column):
         return column
@@ -155,6 +187,22 @@ def _by_column(columns: Sequence[Column], rows: Sequence[Row]) -> Iterator[Row]:
     return zip(*rows, strict=True) if rows else iter([()] * len(columns))
 
 
+def _needed(columns: Sequence[Column], rows: Sequence[Row]) -> list[int]:
+    """How many cells each column takes if nothing is cut."""
+    return [max(map(cell_count, (columns[at].name, *cells))) for at, cells in enumerate(_by_column(columns, rows))]
+
+
+def _lacks_wanted(columns: Sequence[Column], needed: Sequence[int], shown: Sequence[int], width: int) -> bool:
+    """Whether a column is left out that people look for first, or the shown ones do not fit."""
+    left_out = (column.rank for at, column in enumerate(columns) if at not in shown)
+    return _total(columns, needed, shown) > width or any(rank <= WANTED for rank in left_out)
+
+
+def _total(columns: Sequence[Column], needed: Sequence[int], shown: Sequence[int]) -> int:
+    """How wide a line is at least."""
+    return sum(_least(columns[at], needed[at]) for at in shown) + len(GAP) * (len(shown) - 1)
+
+
 def _fitting(columns: Sequence[Column], needed: Sequence[int], width: int | None) -> list[int]:
     """The places of the columns that fit, each as narrow as it may become."""
     shown = list(range(len(columns)))
@@ -162,11 +210,7 @@ def _fitting(columns: Sequence[Column], needed: Sequence[int], width: int | None
         return shown
     shown = [at for at in shown if columns[at].rank < WIDE]
     dropped = sorted((at for at in shown if columns[at].rank), key=lambda at: (columns[at].rank, at))
-    while (
-        dropped
-        and len(shown) > 1
-        and sum(_least(columns[at], needed[at]) for at in shown) + len(GAP) * (len(shown) - 1) > width
-    ):
+    while dropped and len(shown) > 1 and _total(columns, needed, shown) > width:
         shown.remove(dropped.pop())
     return shown
 

@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -25,10 +24,11 @@ from tieredstore.cli.arguments import (
     TopicId,
     chosen_scope,
 )
+from tieredstore.cli.durations import parse_since_ms
 from tieredstore.cli.last_words import said_if_stopped
 from tieredstore.cli.live_client import KafkaConfig, KafkaProperties, client_properties
 from tieredstore.cli.opened import opened
-from tieredstore.cli.output import JsonValue, print_json_line, print_lines
+from tieredstore.cli.output import JsonValue, counted, print_json_line, print_lines
 from tieredstore.cli.progress import counting
 from tieredstore.errors import ConfigError, ResourceNotFound, excerpt
 from tieredstore.model import human_bytes
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
         Severity,
     )
 
-_UNITS_MS: Final = {"m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_SPAN: Final = re.compile(r"(\d{1,6})([mhd])", re.ASCII)
 _PERCENT: Final = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)%?", re.ASCII)
 
 
@@ -122,7 +120,7 @@ def verify(
 
     scope = chosen_scope(topic, topic_id, partition)
     chosen = Sample(percent(sample), seed) if sample is not None else None
-    since_ms = None if since is None else time_since(since, time.time_ns() // 1_000_000)
+    since_ms = None if since is None else parse_since_ms("--since", since, time.time_ns() // 1_000_000)
     selection = Selection(Level(level), chosen, since_ms)
     client = client_properties(metadata_topic, kafka_config, kafka_property)
     report = Report(level, as_json=as_json)
@@ -184,20 +182,6 @@ def percent(text: str) -> float:
     return float(match[1]) / 100
 
 
-def time_since(text: str, now_ms: int) -> int:
-    """The moment in ms since the epoch that a span before now, or a date, names; without a zone it is UTC."""
-    span = _SPAN.fullmatch(text.strip())
-    if span is not None:
-        return now_ms - int(span[1]) * _UNITS_MS[span[2]]
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise ConfigError(
-            f"--since is {excerpt(text)!r}: give a span (90m, 36h, 7d) or a time (2026-01-31T06:00)"
-        ) from None
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
-
-
 @dataclass(slots=True)
 class Report:
     """Tells findings as they come, and sums them up."""
@@ -256,7 +240,7 @@ class Report:
         size = human_bytes(self.log_bytes)
         passed = f", {self.passed_over} of them passed over as old or known" if self.passed_over else ""
         findings = worst or "nothing to tell"
-        return f"{self.segments} segments{passed}; {size} of log checked at level {self.level}: {findings}"
+        return f"{counted(self.segments, 'segment')}{passed}; {size} of log checked at level {self.level}: {findings}"
 
     def finish(self) -> None:
         """The sums, and what each kind of finding means and asks for."""

@@ -279,4 +279,5 @@ class Finding:
     def __str__(self) -> str:
         where = f"{self.partition}" if self.object_key is None else self.object_key
         bytes_of = "" if self.byte_range is None else f" bytes {self.byte_range.start}:{self.byte_range.stop}"
-        return f"{self.severity.value}: {self.kind.value}: {where}{bytes_of}: {self.detail}"
+        kind = " ".join(dict.fromkeys((f"{self.severity.value}:", f"{self.kind.value}:")))
+        return f"{kind} {where}{bytes_of}: {self.detail}"

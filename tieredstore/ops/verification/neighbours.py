@@ -117,8 +117,7 @@ class _LogSoFar:
         # What a damaged manifest hides was told of, and nobody knows how far it reaches.
         if first < start and not self._is_hidden:
             leftovers = f"; objects without a manifest lie there ({self._leftovers})" if self._leftovers else ""
-            where = subject.objects.segment_id.topic_id_partition
-            detail = f"offsets {first} to {start - 1} of {where} are in no segment"
+            detail = f"offsets {first} to {start - 1} are in no segment"
             yield subject.finding(FindingKind.GAP, detail + leftovers, offsets=(first, start - 1))
 
     @staticmethod
