@@ -5,20 +5,26 @@ from __future__ import annotations
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
-FOLDER = "tieredstore/kafka/records"
-DEPENDS = [f"{FOLDER}/{name}" for name in ("_bytes.h", "_parse.pxd", "_batch.pxd", "_slabs.pxd", "_columns.pxd")]
+KERNELS = {
+    "tieredstore/kafka/records": (
+        ("_slabs", "_columns", "_kernel"),
+        ("_bytes.h", "_parse.pxd", "_batch.pxd", "_slabs.pxd", "_columns.pxd"),
+    ),
+    "tieredstore/pubsub/format": (("_reading", "_writing"), ("_parse.h",)),
+}
 
 setup(
     ext_modules=cythonize(
         [
             Extension(
-                f"tieredstore.kafka.records.{name}",
-                [f"{FOLDER}/{name}.pyx"],
-                depends=DEPENDS,
-                include_dirs=[FOLDER],
+                f"{folder.replace('/', '.')}.{name}",
+                [f"{folder}/{name}.pyx"],
+                depends=[f"{folder}/{part}" for part in depends],
+                include_dirs=[folder],
                 extra_compile_args=["-O3", "-Wno-unused-function"],
             )
-            for name in ("_slabs", "_columns", "_kernel")
+            for folder, (names, depends) in KERNELS.items()
+            for name in names
         ],
         language_level=3,
         build_dir="build/cython",

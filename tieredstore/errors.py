@@ -8,6 +8,7 @@ Errors carry policy as class attributes, so that a caller decides by attribute a
     │       └── WrongKey                  no         2   a pair of the right id that does not open a data key
     ├── InvalidRange                      no         2   a byte range outside of what was asked for
     ├── InvalidSegment                    no         2   local segment files that cannot be copied
+    ├── InvalidRecord                     no         2   a record that MemQ's format cannot hold
     ├── ResourceNotFound                  no         3   absent: nothing was ever there, or it was deleted
     │   ├── SegmentNotFound               no         3   no committed segment (no manifest)
     │   ├── IndexNotRecorded              no         3   the segment was copied without this index
@@ -17,7 +18,9 @@ Errors carry policy as class attributes, so that a caller decides by attribute a
     │   ├── ManifestCorrupt               no         4
     │   ├── SegmentCorrupt                no         4   the .log object: missing, short, or not what was written
     │   ├── IndexesCorrupt                no         4   the .indexes object: missing, short, or not what was written
-    │   └── BatchCorrupt                  no         4   Kafka's own bytes: record batches, index files, checkpoints
+    │   ├── BatchCorrupt                  no         4   Kafka's own bytes: record batches, index files, checkpoints
+    │   ├── MessageCorrupt                no         4   MemQ's batches: an object's index, a Message, its records
+    │   └── NotificationCorrupt           no         4   what a notification queue holds does not point to a batch
     ├── UnknownKey                        no         4   data wrapped by a key that is not on the ring
     ├── SegmentAlreadyExists              no         5   a manifest stands already under this segment id
     ├── SegmentTooLarge                   no         2   over the format's 2^31 limits
@@ -114,6 +117,12 @@ class InvalidSegment(TieredStoreError):
     exit_code = 2
 
 
+class InvalidRecord(TieredStoreError):
+    """A record that MemQ's format cannot hold, or that its readers would read as another one."""
+
+    exit_code = 2
+
+
 class SegmentTooLarge(TieredStoreError):
     """A segment over the format's signed 32-bit limits."""
 
@@ -162,6 +171,14 @@ class IndexesCorrupt(CorruptData):
 
 class BatchCorrupt(CorruptData):
     """Kafka's own bytes (a record batch, an index file, a checkpoint) do not hold together."""
+
+
+class MessageCorrupt(CorruptData):
+    """MemQ's own bytes (a batch's index, a Message, its records) do not hold together."""
+
+
+class NotificationCorrupt(CorruptData):
+    """What a notification queue holds is no notification, or points to where its topic has no objects."""
 
 
 class UnknownKey(TieredStoreError):

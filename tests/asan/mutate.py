@@ -1,4 +1,5 @@
-"""Ten thousand damaged logs against a kernel built with AddressSanitizer; run by ``tests/asan/run``."""
+"""Ten thousand damaged logs, and as many batches of MemQ's, against kernels built with AddressSanitizer; run by
+``tests/asan/run``."""
 
 from __future__ import annotations
 
@@ -6,16 +7,19 @@ import random
 import sys
 from pathlib import Path
 
+from tests.support import memq_batches
 from tests.support.record_batches import random_log, rows
 from tests.support.record_mutations import check, mutations
 from tieredstore.kafka.records import _kernel
+from tieredstore.pubsub.format import _reading, _writing
 
 
 def main(folder: Path, count: int) -> int:
     """Returns 0; a bad access ends the process before that, with a report."""
-    built = Path(_kernel.__file__).resolve()
-    if not built.is_relative_to(folder.resolve()):
-        sys.exit(f"{built} is not the kernel of {folder}")
+    for kernel in (_kernel, _reading, _writing):
+        built = Path(kernel.__file__ or "").resolve()
+        if not built.is_relative_to(folder.resolve()):
+            sys.exit(f"{built} is not the kernel of {folder}")
     if "libasan" not in Path("/proc/self/maps").read_text():
         sys.exit("the sanitizer is not loaded")
     source = random.Random(0)
@@ -25,6 +29,8 @@ def main(folder: Path, count: int) -> int:
         if rows(log) != rows([log[at : at + 97] for at in range(0, len(log), 97)], target_bytes=500):
             sys.exit(f"log {seed} decodes to other records in pieces")
     print(f"{count} mutations, {survived} of them readable: no bad access")
+    survived = sum(memq_batches.check(mutation, source) for mutation in memq_batches.mutations(2, count))
+    print(f"{count} mutations of MemQ's batches, {survived} of them readable: no bad access")
     return 0
 
 

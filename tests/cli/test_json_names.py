@@ -23,6 +23,7 @@ PAGE = (REPOSITORY / "docs" / "json.md").read_text()
 ROW = re.compile(r"^\| `(\w+)` \| .* \| ([^|]+) \|$", re.MULTILINE)
 DOCUMENTED = {name: set(commands.split(", ")) for name, commands in ROW.findall(PAGE)}
 LOG = "kafka/txn-0/00000000000000000605"
+MEMQ = next((REPOSITORY / "tests/pubsub/golden/batches").glob("v02*"))
 
 PRINTING = {
     "ls": ["ls"],
@@ -43,9 +44,10 @@ PRINTING = {
     "du": ["du", "du --by day"],
     "hold list": ["hold list"],
     "doctor": ["doctor"],
+    "pubsub inspect": [f"pubsub inspect {MEMQ}", f"pubsub inspect {MEMQ} --records"],
     "version": ["version"],
 }
-WITHOUT_SETTINGS = {"dump", "version"}
+WITHOUT_SETTINGS = {"dump", "version", "pubsub inspect"}
 SELDOM = {"path", "broker_earliest_offset", "broker_end_offset"}
 """Names of which the lines above print none, by what the demo's bucket holds and as no broker is asked."""
 

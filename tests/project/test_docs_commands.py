@@ -59,6 +59,7 @@ def here(command: str, folder: Path) -> list[str]:
         "TOPIC": "orders",
         "PARTITION": "0",
         "BASE_OFFSET": str(FIRST_OFFSET),
+        "BATCH": str(next((REPOSITORY / "tests/pubsub/golden/batches").glob("v02*"))),
         "/etc/tieredstore/keys": str(folder / "keys"),
     }
     return [places.get(word, word) for word in shlex.split(command)[1:]]

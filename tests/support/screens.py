@@ -6,8 +6,8 @@
 
 A file names its own commands, in the lines that begin with ``$ tieredstore``. Those of help come by themselves, one for
 each command that there is. Each file has the working folder anew: ``store.properties`` with ``store`` and ``key1``, the
-log directories in ``kafka``, ``odd.properties`` with the store ``odd``, in which all that can be is odd, and a key
-management service, ``safe``.
+log directories in ``kafka``, a ``batch`` of MemQ's, ``odd.properties`` with the store ``odd``, in which all that can be
+is odd, and a key management service, ``safe``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import pytest
 
 from tests.support.cli_process import tieredstore
 from tests.support.odd_bucket import make_it_odd
-from tests.support.paths import GOLDEN
+from tests.support.paths import GOLDEN, REPOSITORY
 from tests.support.safe_key_service import install_safe
 from tieredstore.cli.help import command_of
 from tieredstore.cli.main import app, main
@@ -95,6 +95,7 @@ def demo_bucket() -> Generator[Path]:
         for case in _CASES:
             shutil.copytree(GOLDEN / case / "original", folder / "kafka", dirs_exist_ok=True)
         (folder / "store").mkdir()
+        shutil.copy(next((REPOSITORY / "tests/pubsub/golden/batches").glob("v05*")), folder / "batch")
         settings = folder / "store.properties"
         settings.write_text(_SETTINGS.format(root="store") + tieredstore("keys", "generate", "key1").text)
         ids = (Uuid(bytes([0x54, *([number] * 15)])) for number in range(1, 100))

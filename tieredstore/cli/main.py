@@ -11,7 +11,24 @@ from typing import Annotated, Any, Final, cast
 
 import typer
 
-from tieredstore.cli import cat, copy, delete, doctor, du, dump, fetch, gc, hold, inspect, keys, ls, records, rm, verify
+from tieredstore.cli import (
+    cat,
+    copy,
+    delete,
+    doctor,
+    du,
+    dump,
+    fetch,
+    gc,
+    hold,
+    inspect,
+    keys,
+    ls,
+    pubsub,
+    records,
+    rm,
+    verify,
+)
 from tieredstore.cli.arguments import Json
 from tieredstore.cli.help import command_of, commands_below
 from tieredstore.cli.output import complain, print_json
@@ -105,6 +122,7 @@ app.command()(verify.verify)
 app.command()(doctor.doctor)
 app.add_typer(keys.app, name="keys")
 app.add_typer(hold.app, name="hold")
+app.add_typer(pubsub.app, name="pubsub")
 
 
 @app.command()

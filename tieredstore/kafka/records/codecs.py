@@ -46,11 +46,15 @@ _LZ4_MAGIC_SIZE: Final = 4
 
 
 class Decompressor:
-    """Decompresses the records of batches, of which none may come to more than ``max_bytes``; one for each thread."""
+    """Decompresses the records of batches, of which none may come to more than ``max_bytes``; one for each thread.
 
-    def __init__(self, pool: SlabPool, max_bytes: int) -> None:
+    ``limit`` is what the user knows that bound by.
+    """
+
+    def __init__(self, pool: SlabPool, max_bytes: int, limit: str = "max_batch_bytes") -> None:
         self._pool = pool
         self._max_bytes = max_bytes
+        self._limit = limit
         self._memory = memoryview(b"")
         self._zstd = zstandard.ZstdDecompressor()
 
@@ -81,7 +85,7 @@ class Decompressor:
         return self._memory
 
     def _too_large(self) -> BatchCorrupt:
-        return BatchCorrupt(f"decompresses to more than the {self._max_bytes} bytes that max_batch_bytes allows")
+        return BatchCorrupt(f"decompresses to more than the {self._max_bytes} bytes that {self._limit} allows")
 
     def _decompress_zstd(self, body: memoryview) -> memoryview:
         # One byte more than allowed fits, so that a stream that is exactly too long is noticed without another call.

@@ -1,0 +1,155 @@
+"""MemQ's batches against the limits underneath, in one run; JSON on stdout.
+
+    python benchmarks/bench_pubsub.py [--runs 9]
+
+Encoding: records of JSON into Messages of 1 MiB and batches, on all processors, beside zstd of the same bodies on as
+many threads. Decoding: the same batches into Arrow on one thread, all columns, beside the CRC of the stored bodies,
+zstd and a copy of what comes out; also of Messages as MemQ writes them, flushed at each record. What counts are the
+ratios of one run, not the figures of one machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import random
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from zlib import crc32 as zlib_crc32
+
+import zstandard
+
+from benchmarks.measuring import interleaved_seconds, machine, rates
+from tieredstore.pubsub.format._writing import BodyWriter
+from tieredstore.pubsub.format.batches import build_batch
+from tieredstore.pubsub.format.decoder import BatchDecoder
+from tieredstore.pubsub.format.messages import (
+    Compression,
+    MessageHeader,
+    ProducerRequest,
+    RecordFields,
+    seal_message,
+)
+from tieredstore.testing.segments import json_records
+
+MESSAGE = 1 << 20
+MESSAGES = 16
+crc32: Any = importlib.import_module("isal.isal_zlib").crc32
+ENCODE_TARGET = 0.85
+DECODE_TARGET = 0.7
+REQUEST = ProducerRequest(bytes(16), 1_700_000_000_000, 0)
+
+
+def records_of_messages() -> list[list[RecordFields]]:
+    """Records of JSON, as many as fill each Message."""
+    source = json_records(random.Random(1))
+    messages: list[list[RecordFields]] = []
+    for _ in range(MESSAGES):
+        body = BodyWriter(MESSAGE)
+        records: list[RecordFields] = []
+        while True:
+            record = next(source)
+            fields: RecordFields = (record.value or b"", record.key, None, bytes(8), 1_700_000_000_000)
+            if not body.append(*fields):
+                break
+            records.append(fields)
+        messages.append(records)
+    return messages
+
+
+def body_of(records: list[RecordFields]) -> BodyWriter:
+    body = BodyWriter(MESSAGE)
+    if body.extend(records, 0) != len(records):
+        raise ValueError("a Message does not hold its records")
+    return body
+
+
+def encode(records: list[RecordFields]) -> bytes:
+    body = body_of(records)
+    return seal_message(body, body.count, REQUEST, Compression.ZSTD)
+
+
+def flushed(records: list[RecordFields]) -> bytes:
+    """A Message as MemQ's producer writes it: the compressor is flushed at each record."""
+    compressor = zstandard.ZstdCompressor(level=3).compressobj()
+    parts: list[bytes] = []
+    for record in records:
+        one = BodyWriter(MESSAGE)
+        one.append(*record)
+        parts += (compressor.compress(memoryview(one)), compressor.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK))
+    parts.append(compressor.flush())
+    stored = b"".join(parts)
+    return MessageHeader(REQUEST, zlib_crc32(stored), Compression.ZSTD, len(records), len(stored)).to_bytes() + stored
+
+
+def measure_encoding(messages: list[list[RecordFields]], runs: int) -> dict[str, object]:
+    bodies = [bytes(memoryview(body_of(records))) for records in messages]
+    size = sum(map(len, bodies))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        compressors = [zstandard.ZstdCompressor(level=3, write_content_size=False) for _ in bodies]
+
+        def compress(number: int) -> bytes:
+            return compressors[number].compress(bodies[number])
+
+        taken = interleaved_seconds(
+            {
+                "encode": lambda: build_batch(list(pool.map(encode, messages))),
+                "zstd": lambda: list(pool.map(compress, range(len(bodies)))),
+            },
+            runs,
+        )
+    mbs = rates(taken, size)
+    return {"MB_s": mbs, "ratio": mbs["encode"] / mbs["zstd"], "target": ENCODE_TARGET}
+
+
+def measure_decoding(messages: list[list[RecordFields]], stored: list[bytes], runs: int) -> dict[str, object]:
+    bodies = [bytes(memoryview(body_of(records))) for records in messages]
+    size, count = sum(map(len, bodies)), sum(map(len, messages))
+    batch, decoder = build_batch(stored), BatchDecoder()
+    views = [memoryview(message)[MessageHeader(REQUEST, 0, Compression.ZSTD, 0, 0).size :] for message in stored]
+    room, copy = bytearray(MESSAGE + 1), bytearray(MESSAGE)
+    decompressor: Any = zstandard.ZstdDecompressor()
+
+    def limit() -> None:
+        for view in views:
+            crc32(view)
+            filled = 0
+            reader: Any = decompressor.stream_reader(view)
+            while read := reader.readinto(memoryview(room)[filled:]):
+                filled += read
+            copy[:filled] = memoryview(room)[:filled]
+
+    def decode() -> None:
+        if sum(rows.num_rows for rows in decoder.decode(batch)) != count:
+            raise ValueError("the decoder lost records")
+
+    mbs = rates(interleaved_seconds({"decode": decode, "limit": limit}, runs), size)
+    million = mbs["decode"] / size * count
+    return {
+        "MB_s": mbs,
+        "million_records_s": million,
+        "ratio": mbs["decode"] / mbs["limit"],
+        "target": DECODE_TARGET,
+        "stored_bytes": len(batch),
+        "expanded_bytes": size,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=9)
+    runs = parser.parse_args().runs
+    messages = records_of_messages()
+    report = {
+        "machine": machine(),
+        "encode": measure_encoding(messages, runs),
+        "decode": measure_decoding(messages, [encode(records) for records in messages], runs),
+        "decode_flushed": measure_decoding(messages[:4], [flushed(records) for records in messages[:4]], runs),
+    }
+    print(json.dumps(report, indent=1))
+
+
+if __name__ == "__main__":
+    main()

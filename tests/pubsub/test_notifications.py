@@ -1,0 +1,82 @@
+"""Notifications: MemQ's byte for byte, ours behind them, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.memq_batches import GOLDEN
+from tieredstore.errors import NotificationCorrupt
+from tieredstore.pubsub.format.notifications import BatchFacts, Notification, parse_notification
+
+MEMQS = (GOLDEN / "wire/notification-s3.json").read_bytes()
+FACTS = BatchFacts("ab" * 16, 3, None, 5, 1278, 0xFFFFFFFF, (("7f000001", -1, (0, 0, 2, 9)),))
+
+
+def test_memqs_is_read_and_written_byte_for_byte() -> None:
+    notification = parse_notification(MEMQS, "queue")
+    assert notification.to_json() == MEMQS
+    assert (notification.header_size, notification.total_size) == (44, 1278)
+
+
+def test_that_of_the_file_handler_counts_its_index() -> None:
+    raw = b'{"path":"/data/orders/h/0_5_0","objectSize":91,"topic":"orders","headerSize":20,"numBatchMessages":1}'
+    notification = parse_notification(raw, "queue")
+    assert notification.to_json() == raw
+    assert notification.total_size == 91
+
+
+def test_ours_stand_behind_memqs_fields() -> None:
+    notification = Notification("orders", 1234, 3, key="28/a/1_2_3_0_h", bucket="logs", facts=FACTS)
+    raw = notification.to_json()
+    assert parse_notification(raw, "queue") == notification
+    assert list(json.loads(raw))[:7] == list(json.loads(MEMQS))
+
+
+def test_fields_that_are_not_known_are_passed_over() -> None:
+    fields = json.loads(MEMQS) | {"Content-MD5": "x", "npi": 3, "more": {"a": [1.5, None]}}
+    assert parse_notification(json.dumps(fields).encode(), "queue") == parse_notification(MEMQS, "queue")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"key": None}, "key is None"),
+        ({"key": ""}, "key is ''"),
+        ({"key": "k" * 1025}, "key is"),
+        ({"topic": 5}, "topic is 5"),
+        ({"objectSize": 0}, "objectSize is 0"),
+        ({"objectSize": True}, "objectSize is True"),
+        ({"objectSize": 1.5}, "objectSize is 1.5"),
+        ({"objectSize": 2**31 - 1}, "objectSize is no size of a batch"),
+        ({"headerSize": 45}, "headerSize does not go with 3 Messages"),
+        ({"numBatchMessages": 0}, "numBatchMessages is 0"),
+        ({"bucket": 7}, "bucket is 7"),
+        ({"batchId": "short"}, "batchId is not 32"),
+        ({"batchId": "0" * 32, "records": -1}, "records is -1"),
+    ],
+)
+def test_what_is_no_batch_is_refused(change: dict[str, Any], sentence: str) -> None:
+    raw = json.dumps(json.loads(MEMQS) | change).encode()
+    with pytest.raises(NotificationCorrupt, match=f"queue/3: the notification's {sentence}"):
+        parse_notification(raw, "queue/3")
+
+
+@pytest.mark.parametrize(
+    ("raw", "sentence"),
+    [
+        (b"", "not JSON"),
+        (b"[]", "not a JSON object"),
+        (b"\xff", "not JSON"),
+        (b'{"a":NaN}', "not JSON"),
+        (b"[" * 40_000, "nested too deeply|not JSON"),
+        (b"[" * 60_000, "over 50000 values"),
+        (b" " * (1 << 20) + b"{}", "1048576 at most"),
+        (b'{"objectSize":' + b"9" * 5000 + b"}", "5000 digits"),
+    ],
+)
+def test_hostile_bytes_cost_no_more_than_they_are(raw: bytes, sentence: str) -> None:
+    with pytest.raises(NotificationCorrupt, match=sentence):
+        parse_notification(raw, "queue")

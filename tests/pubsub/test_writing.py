@@ -1,0 +1,94 @@
+"""What MemQ's writer spoils in silence, ours refuses; and the example of the format's page byte for byte."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.support.memq_batches import message_of, rows_of
+from tieredstore.errors import InvalidRange, InvalidRecord
+from tieredstore.pubsub.format._writing import BodyWriter
+from tieredstore.pubsub.format.batches import build_batch
+from tieredstore.pubsub.format.messages import Compression, ProducerRequest, RecordFields
+
+
+def test_the_example_of_the_formats_page() -> None:
+    request = ProducerRequest(bytes([127, 0, 0, 1]), 0x0123, 0)
+    batch = build_batch([message_of([(b"v", b"k", None, b"\0\0\0\0\0\0\0\7", 1_700_000_000_000)], request=request)])
+    assert batch.hex() == (
+        "00000010000000010000000000000014000000470028006400150" + "47f00000100000000000001230000000000000000"
+        + batch[47:51].hex() + "00000000010000001f"
+        + "00130000018bcfe56800080000000000000007000000000001" + "6b0000000176"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("record", "sentence"),
+    [
+        ((None, None, None, None, 0), "value is None"),
+        ((b"", None, None, bytes(256), 0), "message id has 256 bytes"),
+        ((b"", None, [("h", bytes(40_000))], None, 0), "has 40000 bytes"),
+        ((b"", None, [("h" * 32_768, b"")], None, 0), "has 32768 bytes"),
+        ((b"", None, [("a", bytes(20_000)), ("b", bytes(20_000))], None, 0), "headers and message id take"),
+        ((b"", None, [("a", bytes(32_500))], bytes(255), 0), "headers and message id take"),
+        ((b"", None, [("a", b""), ("a", b"")], None, 0), "two headers of one name"),
+        ((b"", None, [("a", None)], None, 0), "is not a name"),
+        ((b"", None, [(b"a", b"")], None, 0), "is not a name"),
+        ((b"", None, [("\ud800", b"")], None, 0), "half of a character"),
+    ],
+)
+def test_what_memqs_readers_would_read_wrong_is_refused(record: RecordFields, sentence: str) -> None:
+    body = BodyWriter(1 << 20)
+    with pytest.raises(InvalidRecord, match=sentence):
+        body.append(*record)
+    assert (body.count, len(body)) == (0, 0)
+
+
+def test_the_largest_that_fit_come_back() -> None:
+    records: list[RecordFields] = [
+        (b"", None, None, bytes(255), 0),
+        (b"v", b"k", [("h", bytes(32_767 - 11 - 5))], None, 1),
+        (b"v", b"k", [("h" * (32_767 - 11 - 4), b"")], None, 1),
+    ]
+    rows = rows_of(build_batch([message_of(records, Compression.ZSTD)]))
+    assert [len(row["message_id"] or b"") for row in rows] == [255, 0, 0]
+    assert [len(row["headers"][0]["value"]) for row in rows[1:]] == [32_751, 0]
+
+
+def test_a_full_body_takes_no_more_and_loses_nothing() -> None:
+    body = BodyWriter(100)
+    assert body.append(bytes(60), None, None, None, 0)
+    assert not body.append(b"", None, None, None, 0)
+    assert (body.count, len(body)) == (1, 81)
+    assert body.extend([(b"", None, None, None, 0)] * 3, 0) == 0
+
+
+def test_nothing_is_appended_to_bytes_that_are_in_use() -> None:
+    body = BodyWriter(1000)
+    body.append(b"v", None, None, None, 0)
+    with memoryview(body) as view:
+        assert len(view) == 22
+        with pytest.raises(BufferError):
+            body.append(b"v", None, None, None, 0)
+    assert body.append(b"v", None, None, None, 0)
+
+
+def test_a_batch_has_messages() -> None:
+    with pytest.raises(InvalidRange, match="0 Messages"):
+        build_batch([])
+
+
+def test_threads_compress_side_by_side() -> None:
+    record: RecordFields = (bytes(1000), None, None, None, 0)
+    sealed: list[bytes] = []
+
+    def seal() -> None:
+        sealed.extend(message_of([record] * 50, Compression.ZSTD) for _ in range(20))
+
+    threads = [threading.Thread(target=seal) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(sealed)) == 1

@@ -1,0 +1,158 @@
+"""Batches of MemQ's for tests: records at random, batches of them, and damage to them."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+from zlib import crc32
+
+from tests.support.paths import REPOSITORY
+from tieredstore.errors import MessageCorrupt
+from tieredstore.pubsub.format._writing import BodyWriter
+from tieredstore.pubsub.format.batches import BatchIndex, build_batch
+from tieredstore.pubsub.format.decoder import BatchDecoder
+from tieredstore.pubsub.format.messages import Compression, ProducerRequest, RecordFields, seal_message
+
+GOLDEN = REPOSITORY / "tests/pubsub/golden"
+REQUEST = ProducerRequest(bytes([127, 0, 0, 1]), 1_700_000_000_000, 7)
+MAX_EXPANDED = 1 << 20
+
+Row: TypeAlias = dict[str, Any]
+
+
+def golden_batches() -> dict[str, bytes]:
+    """The objects that MemQ's own client wrote, by the name of their vector."""
+    return {path.name.split(".")[0]: path.read_bytes() for path in sorted((GOLDEN / "batches").iterdir())}
+
+
+def random_record(source: random.Random) -> RecordFields:
+    """One record, often with empty parts."""
+    headers = [(f"имя-{i}" if i % 2 else f"name-{i}", source.randbytes(source.randrange(9))) for i in range(4)]
+    return (
+        source.randbytes(source.choice((0, 1, 20, 300))),
+        source.choice((None, b"", source.randbytes(8))),
+        source.choice((None, [], headers[: source.randrange(1, 5)])),
+        source.choice((None, b"", source.randbytes(8), source.randbytes(255))),
+        source.choice((0, -1, 1_700_000_000_000, 2**63 - 1, -(2**63))),
+    )
+
+
+def message_of(
+    records: Sequence[RecordFields],
+    compression: Compression = Compression.NONE,
+    request: ProducerRequest | None = REQUEST,
+) -> bytes:
+    """The Message of the records."""
+    body = BodyWriter(1 << 30)
+    assert body.extend(list(records), 0) == len(records)
+    return seal_message(body, body.count, request, compression)
+
+
+def row_of(record: RecordFields, message: int, number: int) -> Row:
+    """The row that a record must come back as."""
+    value, key, headers, message_id, timestamp = record
+    return {
+        "key": key or None,
+        "value": value,
+        "headers": [{"key": name, "value": content} for name, content in headers] if headers else None,
+        "message_id": message_id or None,
+        "timestamp": timestamp,
+        "message": message,
+        "record": number,
+    }
+
+
+def rows_of(batch: bytes, decoder: BatchDecoder | None = None) -> list[Row]:
+    """What a decoder makes of a whole object."""
+    return [row for rows in (decoder or BatchDecoder()).decode(batch, "batch") for row in rows.to_pylist()]
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One damaged batch. ``is_sealed``: its CRCs were computed after the damage, so that the parsers see it."""
+
+    original: bytes
+    damaged: bytes
+    is_sealed: bool
+
+
+def mutations(seed: int, count: int) -> Iterator[Mutation]:
+    """``count`` mutations, the same ones for the same seed."""
+    source = random.Random(seed)
+    originals = [*golden_batches().values()]
+    for compression in Compression:
+        for size in (1, 4, 20):
+            records = [random_record(source) for _ in range(size)]
+            originals.append(build_batch([message_of(records[: i + 1], compression) for i in range(min(size, 3))]))
+    for number in range(count):
+        original = source.choice(originals)
+        damaged = _damage(source, bytearray(original))
+        sealed = _sealed(damaged) if number % 3 else None
+        yield Mutation(original, bytes(damaged) if sealed is None else sealed, sealed is not None)
+
+
+def check(mutation: Mutation, source: random.Random) -> bool:
+    """Decode a mutation in some way; True if that gave records without an error."""
+    decoder = BatchDecoder(
+        on_corrupt=source.choice(("fail", "skip")),
+        target_bytes=source.choice((1, 300, 1 << 22)),
+        max_expanded_bytes=MAX_EXPANDED,
+    )
+    piece = source.choice((7, 64, 1 << 20))
+    try:
+        if source.random() < 0.5:
+            decoded = rows_of(mutation.damaged, decoder)
+        else:
+            pieces = [mutation.damaged[at : at + piece] for at in range(0, len(mutation.damaged), piece)]
+            decoded = [row for rows in decoder.decode_stream(pieces) for row in rows.to_pylist()]
+    except MessageCorrupt:
+        return False
+    if not mutation.is_sealed:
+        expected = contents(rows_of(mutation.original))
+        assert all(content in expected for content in contents(decoded))
+    return bool(decoded)
+
+
+def contents(rows: Sequence[Row]) -> list[str]:
+    """What the CRC of a Message vouches for."""
+    return [repr({name: row[name] for name in ("key", "value", "headers", "message_id", "timestamp")}) for row in rows]
+
+
+def _damage(source: random.Random, batch: bytearray) -> bytearray:
+    for _ in range(source.choice((1, 1, 1, 2, 5))):
+        at = source.randrange(len(batch))
+        match source.randrange(6):
+            case 0:
+                batch[at] ^= 1 << source.randrange(8)
+            case 1:
+                batch[at] = source.choice((0, 1, 0x7F, 0x80, 0xFE, 0xFF))
+            case 2:
+                batch[at : at + 4] = struct.pack(">i", source.choice((-1, 0, 1, 2**31 - 1, -(2**31), len(batch))))
+            case 3:
+                batch[at : at + 2] = struct.pack(">h", source.choice((-1, 0, 11, 32767, -32768)))
+            case 4:
+                del batch[at : at + source.randrange(1, 9)]
+            case _:
+                batch[at:at] = source.randbytes(source.randrange(1, 9))
+        if not batch:
+            batch += b"\0"
+    return batch
+
+
+def _sealed(damaged: bytearray) -> bytes | None:
+    """The CRCs made right again, as an attacker would; None where nothing says where the bodies lie."""
+    batch = bytearray(damaged)
+    try:
+        index = BatchIndex(batch, "damaged")
+    except MessageCorrupt:
+        return None
+    for number in range(len(index)):
+        start, stop = index.extent(number)
+        extra = int.from_bytes(batch[start + 4 : start + 6], "big")
+        if stop > len(batch) or start + 19 + extra > stop:
+            return None
+        batch[start + 6 + extra : start + 10 + extra] = crc32(batch[start + 19 + extra : stop]).to_bytes(4, "big")
+    return bytes(batch)

@@ -1,0 +1,141 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""Records into the body of a Message, in memory that grows."""
+
+cimport cython
+from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcpy
+
+from tieredstore.errors import InvalidRecord
+
+cdef extern from "_parse.h" nogil:
+    enum:
+        FIELDS_WITHOUT_ID_AND_HEADERS
+    uint8_t* write_16(uint8_t* at, unsigned int number)
+    uint8_t* write_32(uint8_t* at, unsigned int number)
+    uint8_t* write_64(uint8_t* at, uint64_t number)
+
+cdef enum:
+    LEAST_ROOM = 4096
+    MOST_ID = 255
+    MOST_SHORT = 32767
+
+
+@cython.final
+@cython.no_gc
+cdef class BodyWriter:
+    """The records of one Message. A buffer of its bytes; while one is held nothing can be appended."""
+
+    cdef uint8_t* data
+    cdef Py_ssize_t used, room, most
+    cdef readonly Py_ssize_t count
+    cdef int held
+
+    def __cinit__(self, Py_ssize_t most):
+        """``most`` bytes at most."""
+        self.most = most
+
+    def __dealloc__(self):
+        free(self.data)
+
+    def __len__(self):
+        return self.used
+
+    def __getbuffer__(self, Py_buffer* buffer, int flags):
+        # A body without records has an address too.
+        if self.data == NULL:
+            self._make_room(1)
+        PyBuffer_FillInfo(buffer, self, self.data, self.used, 1, flags)
+        self.held += 1
+
+    def __releasebuffer__(self, Py_buffer* buffer):
+        self.held -= 1
+
+    cdef int _make_room(self, Py_ssize_t more) except -1:
+        cdef Py_ssize_t room = max(self.used + more, 2 * self.room, LEAST_ROOM)
+        cdef void* data = realloc(self.data, room)
+        if data == NULL:
+            raise MemoryError("there is no memory for the records of a Message")
+        self.data, self.room = <uint8_t*>data, room
+        return 0
+
+    def append(self, bytes value, bytes key, headers, bytes message_id, int64_t timestamp_ms):
+        """One record behind the others. False, and nothing happened, if it does not fit.
+
+        ``headers``: pairs of name and value, or None. InvalidRecord for what the format cannot hold.
+        """
+        if value is None:
+            raise InvalidRecord("a record's value is None: MemQ has no null; an empty value is b''")
+        cdef Py_ssize_t key_size = 0 if key is None else PyBytes_GET_SIZE(key)
+        cdef Py_ssize_t id_size = 0 if message_id is None else PyBytes_GET_SIZE(message_id)
+        cdef Py_ssize_t value_size = PyBytes_GET_SIZE(value)
+        cdef bytes packed = None if not headers else _packed(headers)
+        cdef Py_ssize_t headers_size = 0 if packed is None else PyBytes_GET_SIZE(packed)
+        cdef Py_ssize_t fields = FIELDS_WITHOUT_ID_AND_HEADERS + id_size + headers_size
+        if id_size > MOST_ID:
+            raise InvalidRecord(f"a record's message id has {id_size} bytes, of which MemQ's format holds {MOST_ID}")
+        if fields > MOST_SHORT:
+            raise InvalidRecord(
+                f"a record's headers and message id take {headers_size + id_size} bytes, of which MemQ's format holds "
+                f"{MOST_SHORT - FIELDS_WITHOUT_ID_AND_HEADERS}"
+            )
+        cdef Py_ssize_t size = 2 + fields + 4 + key_size + 4 + value_size
+        if self.held:
+            raise BufferError("the Message is closed: its bytes are in use")
+        if size > self.most - self.used:
+            return False
+        if size > self.room - self.used:
+            self._make_room(size)
+        cdef uint8_t* at = write_16(self.data + self.used, <unsigned int>fields)
+        at = write_64(at, <uint64_t>timestamp_ms)
+        at[0] = <uint8_t>id_size
+        at += 1
+        if id_size:
+            memcpy(at, PyBytes_AS_STRING(message_id), id_size)
+        at = write_16(at + id_size, <unsigned int>headers_size)
+        if headers_size:
+            memcpy(at, PyBytes_AS_STRING(packed), headers_size)
+        at = write_32(at + headers_size, <unsigned int>key_size)
+        if key_size:
+            memcpy(at, PyBytes_AS_STRING(key), key_size)
+        at = write_32(at + key_size, <unsigned int>value_size)
+        memcpy(at, PyBytes_AS_STRING(value), value_size)
+        self.used += size
+        self.count += 1
+        return True
+
+    def extend(self, list records, Py_ssize_t start):
+        """``append`` for records (value, key, headers, message_id, timestamp_ms) from ``start`` on.
+
+        Returns where the first stands that does not fit, or how many there are.
+        """
+        cdef Py_ssize_t place
+        for place in range(start, len(records)):
+            value, key, headers, message_id, timestamp_ms = records[place]
+            if not self.append(value, key, headers, message_id, timestamp_ms):
+                return place
+        return len(records)
+
+
+cdef bytes _packed(headers):
+    """Headers as they are stored."""
+    cdef list parts = []
+    cdef set names = set()
+    cdef Py_ssize_t size
+    for name, value in headers:
+        if type(name) is not str or type(value) is not bytes:
+            raise InvalidRecord("a record's header is not a name (str) with a value (bytes)")
+        if name in names:
+            raise InvalidRecord("a record has two headers of one name, of which MemQ's reader keeps the last alone")
+        names.add(name)
+        try:
+            encoded = name.encode()
+        except UnicodeEncodeError:
+            raise InvalidRecord("a header's name has half of a character in it, which UTF-8 cannot say") from None
+        size = max(len(encoded), len(value))
+        if size > MOST_SHORT:
+            raise InvalidRecord(f"a header's name or value has {size} bytes, of which MemQ's format holds {MOST_SHORT}")
+        parts += (len(encoded).to_bytes(2, "big"), encoded, len(value).to_bytes(2, "big"), value)
+    return b"".join(parts)

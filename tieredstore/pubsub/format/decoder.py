@@ -1,0 +1,190 @@
+"""From batches to Arrow: a whole object, one Message, or an object as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+import pyarrow as pa
+
+from tieredstore.errors import BatchCorrupt, ConfigError, MessageCorrupt
+from tieredstore.kafka.batches import Buffer, CompressionType
+from tieredstore.kafka.records._slabs import SlabPool
+from tieredstore.kafka.records.codecs import Decompressor
+from tieredstore.pubsub.format._reading import RecordReader
+from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, announced_index_size
+from tieredstore.pubsub.format.columns import COLUMNS, RecordColumns
+from tieredstore.pubsub.format.messages import Compression, MessageHeader, MessagePlace, check_crc, parse_message_header
+
+OnCorrupt: TypeAlias = Literal["fail", "skip"]
+
+DEFAULT_MAX_EXPANDED_BYTES: Final = 256 * 1024 * 1024
+_MOST_EXPANDED_BYTES: Final = 1 << 30
+_MOST_ROWS: Final = 131_072
+_CODECS: Final = {Compression.GZIP: CompressionType.GZIP, Compression.ZSTD: CompressionType.ZSTD}
+# What is wrong with a record, in the order of the kernel's faults from 1 on.
+_FAULTS: Final = (
+    "record {record} has a field that ends behind the body",
+    "record {record} has a field of a negative length",
+    "record {record} has a length that does not agree with its message id and headers",
+    "record {record} has headers that do not fill their length",
+    "the body ends after {record} of {count} records",
+    "bytes are left behind the last of {count} records",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedMessage:
+    """A damaged Message that was left out: its object, its number, how many records its header says, and why."""
+
+    object_name: str
+    message: int
+    record_count: int | None
+    why: str
+
+
+class BatchDecoder:
+    """Decodes batches into record batches of Arrow: of ``columns``, in their order.
+
+    ``on_corrupt`` says what becomes of a damaged Message: ``fail`` raises MessageCorrupt after the records before it
+    have been given; ``skip`` leaves out that Message alone and reports it in :attr:`skipped`. A damaged index raises
+    either way, since nothing says where the Messages lie.
+
+    A record batch holds about ``target_bytes`` of records, and at most 131,072. ``max_expanded_bytes`` bounds what one
+    Message may expand to: the format does not tell, and memory stays within a small multiple of both. A decoder is for
+    one thread; several run in parallel, since the work is done without the interpreter's lock.
+    """
+
+    def __init__(
+        self,
+        columns: Sequence[str] = COLUMNS,
+        *,
+        on_corrupt: OnCorrupt = "fail",
+        max_expanded_bytes: int = DEFAULT_MAX_EXPANDED_BYTES,
+        target_bytes: int = 4 * 1024 * 1024,
+    ) -> None:
+        if on_corrupt not in ("fail", "skip"):
+            raise ConfigError(f"on_corrupt is {on_corrupt!r}; it must be fail or skip")
+        if not 0 < max_expanded_bytes <= _MOST_EXPANDED_BYTES:
+            raise ConfigError(
+                f"max_expanded_bytes is {max_expanded_bytes}; it must be from 1 to {_MOST_EXPANDED_BYTES}"
+            )
+        if not 0 < target_bytes <= _MOST_EXPANDED_BYTES // 2:
+            raise ConfigError(f"target_bytes is {target_bytes}; it must be from 1 to {_MOST_EXPANDED_BYTES // 2}")
+        self._columns = RecordColumns(columns)
+        self._on_corrupt = on_corrupt
+        self._max_expanded_bytes = max_expanded_bytes
+        self._target_bytes = target_bytes
+        self._pool = SlabPool()
+        self._decompressor = Decompressor(self._pool, max_expanded_bytes, limit="max.expanded.bytes")
+        self._skipped: list[SkippedMessage] = []
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of all record batches."""
+        return self._columns.schema
+
+    @property
+    def skipped(self) -> Sequence[SkippedMessage]:
+        """The damaged Messages that were left out of what was decoded last."""
+        return self._skipped
+
+    def decode(self, batch: Buffer, name: str = "the batch") -> Iterator[pa.RecordBatch]:
+        """The records of a whole object. ``name`` stands in errors."""
+        self._skipped = []
+        return self._decode(BatchIndex(batch, name, len(batch)).messages(batch))
+
+    def decode_message(self, message: Buffer, place: MessagePlace) -> Iterator[pa.RecordBatch]:
+        """The records of one Message, given from its header on; ``place`` says where it lies."""
+        self._skipped = []
+        return self._decode(iter([(place, memoryview(message))]))
+
+    def decode_stream(self, pieces: Iterable[Buffer], name: str = "the batch") -> Iterator[pa.RecordBatch]:
+        """The records of an object that comes in pieces, cut anywhere. Little more than a Message is held at a time."""
+        self._skipped = []
+        return self._decode(_messages_of(iter(pieces), name))
+
+    def _decode(self, messages: Iterator[tuple[MessagePlace, memoryview]]) -> Iterator[pa.RecordBatch]:
+        reader = RecordReader(self._columns.wanted)
+        for place, message in messages:
+            try:
+                is_lent = self._add(reader, message, place)
+            except MessageCorrupt as error:
+                if self._on_corrupt == "fail":
+                    yield from self._taken(reader)
+                    raise
+                self._skipped.append(SkippedMessage(place.object_name, place.number, _said_count(message), str(error)))
+                continue
+            if is_lent or reader.pending_bytes >= self._target_bytes:
+                yield from self._taken(reader)
+        yield from self._taken(reader)
+
+    def _add(self, reader: RecordReader, message: memoryview, place: MessagePlace) -> bool:
+        """Check a Message and give it to the reader. True if its records must be taken before the next Message."""
+        header = parse_message_header(message, place)
+        stored = message[header.size :]
+        check_crc(header, stored, place)
+        body = self._expand(header, stored, place)
+        # What was expanded lies in memory that the next Message expands into: what is small is copied out of it.
+        is_lent = len(body) >= self._target_bytes // 4
+        fault = reader.add(body if is_lent else bytes(body), header.record_count, place.number)
+        if fault is not None:
+            kind, byte, record = fault
+            where = "" if header.compression is Compression.NONE else f", byte {byte} when expanded"
+            why = _FAULTS[kind - 1].format(record=record, count=header.record_count)
+            raise place.corrupt(header.size + (0 if where else byte), why + where)
+        return is_lent
+
+    def _expand(self, header: MessageHeader, stored: memoryview, place: MessagePlace) -> Buffer:
+        if header.compression is Compression.NONE:
+            if len(stored) > self._max_expanded_bytes:
+                raise place.corrupt(header.size, f"is larger than max.expanded.bytes {self._max_expanded_bytes} allows")
+            return stored
+        try:
+            return self._decompressor.decompress(_CODECS[header.compression], 2, stored)
+        except BatchCorrupt as error:
+            raise place.corrupt(header.size, str(error)) from error
+
+    def _taken(self, reader: RecordReader) -> Iterator[pa.RecordBatch]:
+        # Half of what is there a little over the target would leave crumbs: up to twice as much is one.
+        while (taken := reader.take(self._pool, _MOST_ROWS, 2 * self._target_bytes)) is not None:
+            yield self._columns.build(taken)
+
+
+def _said_count(message: memoryview) -> int | None:
+    """How many records a damaged Message says to have, if it says so at all."""
+    try:
+        return parse_message_header(message, MessagePlace("", 0, 0), whole=False).record_count
+    except MessageCorrupt:
+        return None
+
+
+def _messages_of(pieces: Iterator[Buffer], name: str) -> Iterator[tuple[MessagePlace, memoryview]]:
+    held = bytearray()
+
+    def hold(size: int) -> bool:
+        """Have so many bytes, if there are so many."""
+        while len(held) < size:
+            piece = next(pieces, None)
+            if piece is None:
+                return False
+            held.extend(piece)
+        return True
+
+    hold(START_SIZE)
+    hold(announced_index_size(held, name))
+    index = BatchIndex(held, name)
+    del held[: index.size]
+    for number in range(len(index)):
+        start, stop = index.extent(number)
+        if not hold(stop - start):
+            raise MessageCorrupt(
+                f"{name}: byte {start + len(held)}: the object ends within Message {number}, which ends at {stop}"
+            )
+        # A copy of its own: the reader may keep a view of a body that is stored as it is.
+        message = memoryview(bytes(memoryview(held)[: stop - start]))
+        del held[: stop - start]
+        yield index.place(number), message
+    if hold(1):
+        raise MessageCorrupt(f"{name}: byte {index.object_size}: bytes are left behind the last Message")

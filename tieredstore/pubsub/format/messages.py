@@ -1,0 +1,205 @@
+"""A Message: what one request of a producer carried, and the only thing in a batch that has a checksum.
+
+::
+
+    at           size  field
+    0            2     header length: 19 + extra
+    2            2     version: 100
+    4            2     extra: bytes of the next four fields (17 + a), or 0 when they are absent
+    6            1     address length a
+    7            a     the producer's address
+    7 + a        8     the producer's epoch: ms at which it started
+    15 + a       8     request id; counts from 0 in each producer
+    6 + extra    4     CRC-32 of the body as stored
+    10 + extra   1     compression: 0 none, 1 gzip, 2 zstd
+    11 + extra   4     number of records
+    15 + extra   4     body length
+    19 + extra         body
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+import threading
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+import zstandard
+
+from tieredstore.errors import ConfigError, InvalidRecord, MessageCorrupt
+from tieredstore.kafka.batches import Buffer
+from tieredstore.limits import MAX_INT32
+
+if TYPE_CHECKING:
+    from zlib import crc32
+
+    from tieredstore.pubsub.format._writing import BodyWriter
+else:
+    try:  # of the extra ``arrow``; several times as fast
+        from isal.isal_zlib import crc32
+    except ModuleNotFoundError:
+        from zlib import crc32
+
+Headers: TypeAlias = Sequence[tuple[str, bytes]]
+"""Of a record: names, each once, with their values."""
+
+RecordFields: TypeAlias = tuple[bytes, bytes | None, Headers | None, bytes | None, int]
+"""Value, key, headers, message id and timestamp in ms, as a body is written of them."""
+
+VERSION: Final = 100
+BARE_HEADER_SIZE: Final = 19
+"""Bytes of a header whose producer's fields are absent."""
+
+_EXTRA_WITHOUT_ADDRESS: Final = 17
+_START: Final = struct.Struct(">hhh")
+_PRODUCER: Final = struct.Struct(">qq")
+_BODY: Final = struct.Struct(">IBii")
+_MOST_ADDRESS: Final = 127  # MemQ's reader takes the length as signed
+_COMPRESSORS: Final = threading.local()
+
+
+class Compression(enum.Enum):
+    """How a body is stored; the value is MemQ's number."""
+
+    NONE = 0
+    GZIP = 1
+    ZSTD = 2
+
+    @classmethod
+    def named(cls, name: str) -> Compression:
+        """The compression called ``none``, ``gzip`` or ``zstd``."""
+        try:
+            return cls[name.upper()]
+        except KeyError:
+            names = ", ".join(each.name.lower() for each in cls)
+            raise ConfigError(f"{name!r} is no compression of MemQ's, which are {names}") from None
+
+
+class ProducerRequest(NamedTuple):
+    """Who sent a Message, and which of its requests it was. No two Messages of ours have an equal one."""
+
+    address: bytes
+    epoch_ms: int
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePlace:
+    """Where a Message lies: the object's name, the Message's number, the byte of the object at which it begins."""
+
+    object_name: str
+    number: int
+    start: int
+
+    def corrupt(self, byte: int, why: str) -> MessageCorrupt:
+        """The error that names object, Message and byte; ``byte`` counts from the Message's first."""
+        return MessageCorrupt(f"{self.object_name}: Message {self.number}, byte {self.start + byte}: {why}")
+
+
+@dataclass(frozen=True, slots=True)
+class MessageHeader:
+    """What stands before a body. ``request`` is None where the producer's fields are absent."""
+
+    request: ProducerRequest | None
+    crc: int
+    compression: Compression
+    record_count: int
+    body_size: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the header itself."""
+        return BARE_HEADER_SIZE + (0 if self.request is None else _EXTRA_WITHOUT_ADDRESS + len(self.request.address))
+
+    def to_bytes(self) -> bytes:
+        """The header as it is stored."""
+        extra = self.size - BARE_HEADER_SIZE
+        producer = b""
+        if self.request is not None:
+            address, epoch, request_id = self.request
+            producer = bytes([len(address)]) + address + _PRODUCER.pack(epoch, request_id)
+        body = _BODY.pack(self.crc, self.compression.value, self.record_count, self.body_size)
+        return _START.pack(self.size, VERSION, extra) + producer + body
+
+
+def parse_message_header(message: Buffer, place: MessagePlace, *, whole: bool = True) -> MessageHeader:
+    """The header that ``message`` begins with; MessageCorrupt if its numbers disagree with each other.
+
+    ``whole``: ``message`` is all of the Message, and the lengths must agree with its size too.
+    """
+    if len(message) < BARE_HEADER_SIZE:
+        raise place.corrupt(0, f"{len(message)} bytes are no Message, whose header alone has {BARE_HEADER_SIZE}")
+    size, version, extra = _START.unpack_from(message)
+    if version != VERSION:
+        raise place.corrupt(2, f"its version is {version}, not {VERSION}")
+    if extra < 0 or size != BARE_HEADER_SIZE + extra:
+        raise place.corrupt(0, f"its header says {size} bytes, {extra} of them the producer's")
+    if len(message) < size:
+        raise place.corrupt(0, f"its header says {size} bytes, of {len(message)} that there are")
+    request = _parse_request(message, extra, place) if extra else None
+    crc, compression, count, body_size = _BODY.unpack_from(message, size - _BODY.size)
+    if not 0 <= compression < len(Compression):
+        raise place.corrupt(10 + extra, f"its compression {compression} is not known")
+    if count < 0:
+        raise place.corrupt(11 + extra, f"it says to have {count} records")
+    if body_size < 0 or (whole and size + body_size != len(message)):
+        raise place.corrupt(15 + extra, f"its body says {body_size} bytes, and there are {len(message) - size}")
+    return MessageHeader(request, crc, Compression(compression), count, body_size)
+
+
+def _parse_request(message: Buffer, extra: int, place: MessagePlace) -> ProducerRequest:
+    address_size = message[6]
+    if extra != _EXTRA_WITHOUT_ADDRESS + address_size or address_size > _MOST_ADDRESS:
+        raise place.corrupt(6, f"its producer's fields have {extra} bytes with an address of {address_size}")
+    epoch, request_id = _PRODUCER.unpack_from(message, 7 + address_size)
+    return ProducerRequest(bytes(message[7 : 7 + address_size]), epoch, request_id)
+
+
+def check_crc(header: MessageHeader, body: Buffer, place: MessagePlace) -> None:
+    """MessageCorrupt unless the stored body has the header's checksum."""
+    if (computed := crc32(body)) != header.crc:
+        raise place.corrupt(
+            header.size, f"its body has the CRC-32 {computed:08x}, and its header says {header.crc:08x}"
+        )
+
+
+def seal_message(
+    body: BodyWriter | bytes,
+    record_count: int,
+    request: ProducerRequest | None,
+    compression: Compression = Compression.ZSTD,
+) -> bytes:
+    """The Message of a body of ``record_count`` records, which is compressed as a whole; without the interpreter's
+    lock for most of the time."""
+    if request is not None and len(request.address) > _MOST_ADDRESS:
+        raise ConfigError(f"a producer's address of {len(request.address)} bytes is over {_MOST_ADDRESS}")
+    with memoryview(body) as view:
+        stored = _COMPRESS[compression](view)
+    if len(stored) > MAX_INT32 // 2:
+        raise InvalidRecord(f"a Message of {len(stored)} bytes is larger than MemQ's format holds")
+    header = MessageHeader(request, crc32(stored), compression, record_count, len(stored))
+    return header.to_bytes() + stored
+
+
+def _zstd(body: memoryview) -> bytes:
+    compressor: zstandard.ZstdCompressor | None = getattr(_COMPRESSORS, "zstd", None)
+    if compressor is None:
+        # As MemQ's: level 3, and a frame that tells neither its size nor a checksum.
+        compressor = zstandard.ZstdCompressor(level=3, write_content_size=False, write_dict_id=False)
+        _COMPRESSORS.zstd = compressor
+    return compressor.compress(body)
+
+
+def _gzip(body: memoryview) -> bytes:
+    compressor = zlib.compressobj(6, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
+    return compressor.compress(body) + compressor.flush()
+
+
+_COMPRESS: Final[dict[Compression, Callable[[memoryview], bytes]]] = {
+    Compression.NONE: bytes,
+    Compression.GZIP: _gzip,
+    Compression.ZSTD: _zstd,
+}

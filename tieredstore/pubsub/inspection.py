@@ -1,0 +1,70 @@
+"""What a stored batch says: a look at one object, its Messages one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from tieredstore.errors import MessageCorrupt
+from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, announced_index_size
+from tieredstore.pubsub.format.messages import MessageHeader, MessagePlace, check_crc, parse_message_header
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tieredstore.pubsub.format.decoder import BatchDecoder
+
+
+class BatchSource(Protocol):
+    """Where the bytes of one object are."""
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Bytes of the object."""
+        ...
+
+    def read(self, start: int, stop: int) -> bytes:
+        """The bytes ``start:stop``, which are there."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedMessage:
+    """One Message: where it lies, its header, and what is wrong with it; no header where that is what is wrong."""
+
+    place: MessagePlace
+    size: int
+    header: MessageHeader | None
+    damage: str | None
+
+
+def read_index(source: BatchSource) -> BatchIndex:
+    """The index of the object, by two small reads; MessageCorrupt if it does not hold together."""
+    head_size = announced_index_size(source.read(0, min(START_SIZE, source.size)), source.name)
+    return BatchIndex(source.read(0, min(head_size, source.size)), source.name, source.size)
+
+
+def inspect_messages(source: BatchSource, index: BatchIndex) -> Iterator[InspectedMessage]:
+    """Each Message in its order, by one read each; its CRC is checked, its records are not looked at."""
+    for number in range(len(index)):
+        start, stop = index.extent(number)
+        place, header, damage = index.place(number), None, None
+        message = memoryview(source.read(start, stop))
+        try:
+            header = parse_message_header(message, place)
+            check_crc(header, message[header.size :], place)
+        except MessageCorrupt as error:
+            damage = str(error)
+        yield InspectedMessage(place, stop - start, header, damage)
+
+
+def decode_messages(source: BatchSource, index: BatchIndex, decoder: BatchDecoder) -> Iterator[pa.RecordBatch]:
+    """The records of the object, a Message held at a time."""
+    for number in range(len(index)):
+        yield from decoder.decode_message(source.read(*index.extent(number)), index.place(number))
