@@ -76,29 +76,41 @@ def test_of_a_list_the_last_partition_is_completed() -> None:
     assert completion.complete_partition(context(topic="txn"), "4,7-9,") == ["4,7-9,0"]
 
 
-def test_an_answer_is_kept_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long each look would have been waited for; there is none."""
+    waited: list[float] = []
+
+    def noted(look: Callable[[], object], *, wait_s: float) -> None:
+        del look
+        waited.append(wait_s)
+
     assert completion.complete_topic(context(), "") == ["txn"]
-    monkeypatch.setattr(completion, "_look_in_child", lambda _: pytest.fail("the bucket was asked again"))
-    assert completion.complete_topic(context(), "") == ["txn"]
+    monkeypatch.setattr(completion, "_look_in_child", noted)
+    return waited
 
 
-def test_an_answer_that_is_too_old_is_better_than_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_is_kept_for_a_minute(waits: list[float]) -> None:
     assert completion.complete_topic(context(), "") == ["txn"]
-    looks: list[object] = []
-    monkeypatch.setattr(completion, "_look_in_child", looks.append)
-    for path in (tmp_path / "cache").rglob("*"):
-        os.utime(path, (time.time() - 3600,) * 2)
-    assert completion.complete_topic(context(), "") == ["txn"]
-    assert len(looks) == 1
+    assert waits == []
 
 
-def test_a_look_that_takes_long_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(completion, "_WAIT_S", 0.05)
+def test_an_answer_that_is_too_old_is_better_than_none(tmp_path: Path, waits: list[float]) -> None:
+    for age_s in (3_600, 100_000):
+        then = time.time() - age_s
+        for path in (tmp_path / "cache").rglob("*"):
+            os.utime(path, (then, then))
+        assert completion.complete_topic(context(), "") == ["txn"]
+    # It is given at once while somebody looks again; one of the day before only if nothing better comes.
+    assert waits == [0, 60.0]
+
+
+def test_a_look_that_takes_long_is_not_waited_for() -> None:
     begun = time.monotonic()
-    completion._look_in_child(lambda: time.sleep(8))  # pyright: ignore[reportPrivateUsage]
+    completion._look_in_child(lambda: time.sleep(8), wait_s=0.05)  # pyright: ignore[reportPrivateUsage]
     assert time.monotonic() - begun < 6
     # What fails there fails in silence.
-    completion._look_in_child(lambda: 1 // 0)  # pyright: ignore[reportPrivateUsage]
+    completion._look_in_child(lambda: 1 // 0, wait_s=60)  # pyright: ignore[reportPrivateUsage]
 
 
 def test_names_that_a_shell_would_run_are_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,7 @@ print(json.dumps(sorted(set(sys.modules) - before)))
         ("import tieredstore", 12, LATER_STILL),
         # Nothing but Python's own: a tenth of a second.
         ("import tieredstore.cli.entry, tieredstore.cli.running, tieredstore.cli.version", 90, LATER_STILL),
+        ("import tieredstore.cli.quick_completion", 130, LATER_STILL),
         ("import tieredstore.cli.main", 440, NEEDED_LATER),
         ("import tieredstore.cli.copy", 400, NEEDED_LATER),
         ("import tieredstore.cli.fetch", 405, NEEDED_LATER),
@@ -38,7 +39,7 @@ print(json.dumps(sorted(set(sys.modules) - before)))
         ("from tieredstore.remote import RemoteStorageManager", 355, NEEDED_LATER | {"typer"}),
         ("import tieredstore.remote, tieredstore.errors, tieredstore.model", 60, NEEDED_LATER | {"pydantic"}),
     ],
-    ids=["package", "version", "commands", "copy", "fetch", "ls", "manager", "room"],
+    ids=["package", "version", "completion", "commands", "copy", "fetch", "ls", "manager", "room"],
 )
 def test_nothing_is_imported_before_it_is_needed(code: str, most: int, needless: set[str]) -> None:
     count, packages = modules_after(code)

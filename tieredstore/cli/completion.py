@@ -1,8 +1,8 @@
 """What the shell offers for a topic, a partition or an offset: names of the bucket, soon, and never a word beside them.
 
 A look at a bucket may take long, and a shell waits for its answer. So a forked child looks, and writes what it learns
-into a file of the user's cache folder; the command itself waits a moment for that, and gives what the file has. Where
-the moment was too short, the child goes on for some seconds, so that the next attempt has an answer.
+into a file of the user's cache folder; the command itself waits a moment for a first answer, and gives what the file
+has. Where the moment was too short, the child goes on for some seconds, so that the next attempt has an answer.
 """
 
 from __future__ import annotations
@@ -18,29 +18,32 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-import typer
-
 if TYPE_CHECKING:
     from tieredstore.cli.completion_cache import Names
 
-_WAIT_S: Final = 0.5
-"""How long the shell waits for a look; to begin the command takes as long again."""
+_WAIT_S: Final = 0.8
+"""How long the shell waits for a first look, at which half a second of imports begins."""
 
 _LOOK_S: Final = 10
 """How long the child may look, for the next attempt's sake."""
 
 _FRESH_S: Final = 60.0
+"""An older answer is given at once, while a child looks again; the next one has that."""
+
+_OLD_S: Final = 86_400.0
+"""One that is older than this is given only if no look comes to an end in time."""
+
 _MOST: Final = 1000
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 """What Kafka takes as a topic's name. Others may be in a bucket, and a shell would run what they say."""
 
 
-def complete_topic(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_topic(ctx: Any, incomplete: str) -> list[str]:
     """The topics whose names begin so."""
     return _begun(_names(ctx, "topics", _look_for_topics), incomplete)
 
 
-def complete_partition(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_partition(ctx: Any, incomplete: str) -> list[str]:
     """The topic's partitions; of a list the last one."""
     listed, comma, last = incomplete.rpartition(",")
     topic = _text(ctx, "topic")
@@ -50,7 +53,7 @@ def complete_partition(ctx: typer.Context, incomplete: str) -> list[str]:
     return [f"{listed}{comma}{name}" for name in _begun(names, last)]
 
 
-def complete_offset(ctx: typer.Context, incomplete: str) -> list[str]:
+def complete_offset(ctx: Any, incomplete: str) -> list[str]:
     """The offsets that segments of the partition begin at; of the first partition where none is chosen."""
     topic, partition = _text(ctx, "topic"), _text(ctx, "partition") or "0"
     if not topic or not partition.isdecimal():
@@ -79,7 +82,7 @@ def _look_for_offsets(place: Any, topic: str, partition: int, until: float) -> I
     return map(str, base_offsets(place.store, place.prefix, topic, partition, most=_MOST, until=until))
 
 
-def _names(ctx: typer.Context, question: str, look: Callable[[Any, float], Iterable[str]]) -> Names:
+def _names(ctx: Any, question: str, look: Callable[[Any, float], Iterable[str]]) -> Names:
     """The answer to a question about the bucket that the options name; none where there is no answer in time."""
     # Nobody who types wants to read what is wrong: the command itself will say so.
     logging.disable(logging.CRITICAL)
@@ -93,8 +96,11 @@ def _names(ctx: typer.Context, question: str, look: Callable[[Any, float], Itera
         cache = CompletionCache.of_user(settings, store)
         answer = cache.read(question)
         if answer is None or answer.age_s > _FRESH_S:
-            _look_in_child(lambda: cache.write(question, _looked_up(settings, store, look)))
-            answer = cache.read(question) or answer
+            is_usable = answer is not None and answer.age_s <= _OLD_S
+            _look_in_child(
+                lambda: cache.write(question, _looked_up(settings, store, look)), wait_s=0 if is_usable else _WAIT_S
+            )
+            answer = answer if is_usable else cache.read(question) or answer
     except Exception:  # noqa: BLE001  whatever it is: there is nothing to offer then
         return ()
     else:
@@ -111,7 +117,7 @@ def _looked_up(settings: str | None, store: str | None, look: Callable[[Any, flo
         return tuple(name for name in look(place, until) if _LEGAL.fullmatch(name))[: 10 * _MOST]
 
 
-def _look_in_child(look: Callable[[], object]) -> None:
+def _look_in_child(look: Callable[[], object], *, wait_s: float) -> None:
     """Have a child look, and wait until it has or the moment is over."""
     looked, done = os.pipe()
     with warnings.catch_warnings():
@@ -127,7 +133,7 @@ def _look_in_child(look: Callable[[], object]) -> None:
             os._exit(0)
     os.close(done)
     try:
-        is_done, _, _ = select.select([looked], [], [], _WAIT_S)
+        is_done, _, _ = select.select([looked], [], [], wait_s)
     finally:
         os.close(looked)
     if is_done:
@@ -147,7 +153,7 @@ def _be_nobody() -> None:
         os.dup2(nowhere, descriptor)
 
 
-def _text(ctx: typer.Context, name: str) -> str | None:
+def _text(ctx: Any, name: str) -> str | None:
     """What was typed for a parameter; of several partitions the only one."""
     given: Mapping[str, Any] = ctx.params
     value = given.get(name)

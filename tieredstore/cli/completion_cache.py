@@ -39,13 +39,18 @@ class CompletionCache:
     @classmethod
     def of_user(cls, settings: str | None, store: str | None) -> Self:
         """The bucket of a settings file, as it is now, and of a URL, whose credentials are left out."""
-        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         parts: list[object] = [None if store is None else redacted(store), str(Path.cwd())]
         if settings is not None:
             path = Path(settings).resolve()
             known = path.stat()
             parts += [path, known.st_mtime_ns, known.st_size]
-        return cls(root / "tieredstore" / "completion", repr(parts))
+        return cls.of(repr(parts))
+
+    @classmethod
+    def of(cls, subject: str) -> Self:
+        """The answers about anything else."""
+        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        return cls(root / "tieredstore" / "completion", subject)
 
     def read(self, question: str) -> CachedNames | None:
         """The last answer to a question; None where there is none, or none that this user wrote."""

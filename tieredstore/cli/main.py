@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import sys
@@ -30,6 +31,7 @@ from tieredstore.cli import (
     verify,
 )
 from tieredstore.cli.arguments import Json
+from tieredstore.cli.completion_table import keep_table
 from tieredstore.cli.help import command_of, commands_below
 from tieredstore.cli.output import complain, print_json
 from tieredstore.cli.streams import StandardOutputFailed
@@ -138,8 +140,11 @@ def version(as_json: Json = False) -> None:
 
 
 @functools.cache
-def _command() -> Callable[..., object]:
-    """Made once: for a caller that runs many commands, as the tests do, it is most of what a command costs."""
+def program() -> Callable[..., object]:
+    """All commands.
+
+    Made once: for a caller that runs many commands, as the tests do, it is most of what a command costs.
+    """
     group: Any = command_of(app)
     (verbose,) = (parameter for parameter in group.params if parameter.name == "verbose")
     # Behind the command too, where people look for it.
@@ -151,11 +156,19 @@ def _command() -> Callable[..., object]:
     return run
 
 
+def complete() -> int:
+    """Answer the shell, and keep what will answer it sooner the next time."""
+    code = main()
+    with contextlib.suppress(OSError):
+        keep_table(program())
+    return code
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. Errors of the library are one sentence on stderr; bugs are raised."""
     try:
         # Its own way to tell of wrong usage is another than ours; what it returns is the code of typer.Exit.
-        code = int(cast("int | None", _command()(args=arguments, prog_name="tieredstore", standalone_mode=False)) or 0)
+        code = int(cast("int | None", program()(args=arguments, prog_name="tieredstore", standalone_mode=False)) or 0)
     except SystemExit as done:
         code = done.code if isinstance(done.code, int) else int(done.code is not None)
     except UsageProblem as problem:
