@@ -1,12 +1,19 @@
 """What an operator's tools take; JSON on stdout.
 
-    python -m benchmarks.bench_ops [--manifests 100000] [--mib 256] [--runs 3] [--folder DIR]
+    python -m benchmarks.bench_ops [--manifests 100000] [--rotations 500] [--mib 256] [--runs 3] [--folder DIR]
 
-*listing*: verify of a folder of real keys and manifests (compressed, 256 chunks of 4 MiB; the logs are sparse files of
-the right size), in a process of its own: manifests a second, and the most memory that the process ever held.
+*many*: list, du, verify (level listing), rotate and gc of a folder of real keys and manifests (compressed, encrypted,
+256 chunks of 4 MiB; the logs are sparse files of the right size), each in a process of its own: manifests a second, and
+the most memory that the process ever held. This rotation is from one pair of RSA-2048 to another, once there and once
+over what is rotated already; gc has a hundredth of the segments to find and to delete.
 
-*data*: verify of every byte of four segments (zstd + encryption), beside what bounds it in the same run: the same
-segments fetched in parallel, the CRCs of their batches computed in memory, and both composed, one after the other.
+*rotate*: ``--rotations`` manifests from one pair of RSA-4096 to another, beside what bounds it, in alternating rounds:
+the same RSA (open, wrap, open) on all processors, as many plain replacements, and both one after the other.
+
+*data*: verify of every byte of four segments (zstd + encryption), beside what bounds it, in alternating rounds: the
+same segments fetched in parallel, the CRCs of their batches computed in memory, and both one after the other.
+
+``--only`` chooses parts. Ratios are also given by processor time, which a busy machine changes less.
 """
 
 from __future__ import annotations
@@ -15,167 +22,156 @@ import argparse
 import json
 import multiprocessing
 import statistics
+import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-import crc32c
+from benchmarks.bench_catalog import peak_mib
+from benchmarks.bench_transform import CHUNK
+from benchmarks.measuring import machine
+from benchmarks.ops_limits import DataJobs, RotationJobs
+from benchmarks.ops_store import PAIRS, EncryptedStoreBuilder, key_files, key_settings, without_manifests
+from tieredstore.catalog.listing import Scope, list_in_scope
+from tieredstore.config import Settings, settings_from
+from tieredstore.ops.bucket import Bucket, open_bucket
+from tieredstore.ops.garbage import collect_garbage
+from tieredstore.ops.listing import load_stream
+from tieredstore.ops.rotation import rotate_keys
+from tieredstore.ops.usage import UsageBy, usage_of
+from tieredstore.ops.verification import verify
+from tieredstore.remote.key_ring import key_ring_of
+from tieredstore.transform.keyring import KeyRing
 
-from benchmarks.bench_catalog import StoreBuilder, peak_mib
-from benchmarks.bench_transform import CHUNK, key_settings
-from benchmarks.measuring import interleaved_seconds, machine, rates
-from tieredstore.catalog.listing import list_segments
-from tieredstore.catalog.stored import load_segment
-from tieredstore.config import settings_from
-from tieredstore.format.manifest import SegmentManifest
-from tieredstore.kafka.batches import read_batch_headers
-from tieredstore.kafka.logdir import LogSegment
-from tieredstore.model import Uuid
-from tieredstore.ops.bucket import open_bucket
-from tieredstore.ops.verification import Level, Selection, verify
-from tieredstore.process.parallel import in_parallel
-from tieredstore.process.thread_pool import ThreadPool
-from tieredstore.remote import RemoteStorageManager
-from tieredstore.testing.segments import build_segment
-
-SEGMENTS: Final = 4
-TARGETS: Final = {"listing peak_mib": "< 300", "data to the limit": ">= 0.8"}
-
-
-def with_logs(folder: Path, manifests: int) -> None:
-    """A folder of so many segments, whose logs have their sizes and no content."""
-    StoreBuilder(folder, manifests).build()
-    for path in folder.rglob("*.rsm-manifest"):
-        size = SegmentManifest.from_bytes(path.read_bytes()).chunk_index.stored_size
-        with path.with_suffix(".log").open("r+b") as log:
-            log.truncate(size)
+TARGETS: Final = {"many: peak_mib": "< 300", "rotate: to the limit": ">= 0.8", "data: to the limit": ">= 0.8"}
+PARTS: Final = ("many", "rotate", "data")
+GARBAGE_EVERY: Final = 100
+_DAY_MS: Final = 86_400_000
+_ALL: Final = Scope()
 
 
-def listing_of(folder: Path) -> dict[str, float]:
-    """Verify at level listing, in the process that runs this."""
-    settings = settings_from({"storage.backend.class": "filesystem", "storage.root": str(folder), "chunk.size": "1024"})
-    count = findings = 0
-    start = time.perf_counter()
+def listed(bucket: Bucket) -> Mapping[str, int]:
+    """The keys alone."""
+    return {"segments": sum(1 for _ in list_in_scope(bucket.store, bucket.prefix, _ALL))}
+
+
+def summed(bucket: Bucket) -> Mapping[str, int]:
+    """``du --by partition``."""
+    segments = load_stream(bucket.store, list_in_scope(bucket.store, bucket.prefix, _ALL), rules=bucket.manifest_rules)
+    return {"segments": sum(usage.segments for usage in usage_of(segments, UsageBy.PARTITION).values())}
+
+
+def verified(bucket: Bucket) -> Mapping[str, int]:
+    """``verify``."""
+    counts: Counter[str] = Counter()
+    for checked in verify(bucket):
+        counts["segments"] += 1
+        counts["findings"] += len(checked.findings)
+    return counts
+
+
+def rotated(bucket: Bucket) -> Mapping[str, int]:
+    """``keys rotate``."""
+    ring = key_ring_of(bucket.settings)
+    assert ring is not None
+    segments = list_in_scope(bucket.store, bucket.prefix, _ALL)
+    return Counter(step.outcome.value for step in rotate_keys(bucket.store, segments, ring))
+
+
+def collected(bucket: Bucket) -> Mapping[str, int]:
+    """``gc --yes``."""
+    steps = collect_garbage(
+        bucket.store, bucket.prefix, _ALL, min_age_ms=_DAY_MS, upload_max_age_ms=_DAY_MS // 2, dry_run=False
+    )
+    return Counter(step.outcome.value for step in steps)
+
+
+def taken_by(tool: Callable[[Bucket], Mapping[str, int]], settings: Settings) -> dict[str, object]:
+    """What the tool came to, and what it took, in the process that runs this."""
+    start, processor = time.perf_counter(), time.process_time()
     with open_bucket(settings) as bucket:
-        for checked in verify(bucket):
-            count += 1
-            findings += len(checked.findings)
-    seconds = time.perf_counter() - start
-    return {"manifests": count, "findings": findings, "seconds": seconds, "peak_mib": peak_mib()}
+        counts = dict(tool(bucket))
+    seconds, cpu = time.perf_counter() - start, time.process_time() - processor
+    return {"seconds": seconds, "cpu_seconds": cpu, "peak_mib": peak_mib(), **counts}
 
 
-def in_a_process(job: Callable[[Path], dict[str, float]], folder: Path) -> dict[str, float]:
-    """What the job gives in a process of its own, which nothing else has grown."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(job, folder).result()
-
-
-def measured_listing(folder: Path, manifests: int, runs: int) -> dict[str, object]:
-    """The median of several runs."""
-    with_logs(folder, manifests)
-    taken = [in_a_process(listing_of, folder) for _ in range(runs)]
-    assert all(run["findings"] == 0 and run["manifests"] > 0 for run in taken)
-    rate = statistics.median(run["manifests"] / run["seconds"] for run in taken)
-    return {
-        "manifests": taken[0]["manifests"],
-        "manifests_per_second": round(rate),
-        "peak_mib": round(max(run["peak_mib"] for run in taken)),
+def in_a_process(
+    tool: Callable[[Bucket], Mapping[str, int]], settings: Settings, manifests: int, runs: int
+) -> dict[str, object]:
+    """Medians over processes of their own, which nothing else has grown."""
+    taken: list[dict[str, object]] = []
+    for _ in range(runs):
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            taken.append(pool.submit(taken_by, tool, settings).result())
+    counted = [dict(run) for run in taken]
+    seconds, cpu, peak = (
+        [float(str(run.pop(name))) for run in counted] for name in ("seconds", "cpu_seconds", "peak_mib")
+    )
+    figures = {
+        "manifests_per_second": round(manifests / statistics.median(seconds)),
+        "cpu_us": round(statistics.median(cpu) / manifests * 1e6),
+        "peak_mib": round(max(peak)),
+        **counted[-1],
     }
+    print(f"{tool.__name__}: {figures}", file=sys.stderr)
+    return figures
 
 
-class DataJobs:
-    """Four segments in a folder, encoded and encrypted, and as they were."""
-
-    def __init__(self, folder: Path, mib: int) -> None:
-        (folder / "store").mkdir()
-        texts = {"storage.backend.class": "filesystem", "storage.root": str(folder / "store"), "chunk.size": str(CHUNK)}
-        self.settings = settings_from(texts | {"compression.enabled": "true"} | key_settings(folder))
-        self.size = self._next_offset = 0
-        self.manager = RemoteStorageManager(self.settings)
-        self.logs = [self._copied(folder / "logs", number, mib) for number in range(SEGMENTS)]
-        self.batches = [
-            [(header.position + 21, header.position + header.size_in_bytes) for header in read_batch_headers(log)]
-            for log in self.logs
-        ]
-        listed = list_segments(self.manager.store)
-        self.segments = [load_segment(self.manager.store, objects).metadata for objects in listed]
-
-    def _copied(self, folder: Path, number: int, mib: int) -> bytes:
-        segment: LogSegment = build_segment(folder, mib << 18, base_offset=self._next_offset, seed=number)
-        self._next_offset = segment.end_offset + 1
-        self.manager.copy_log_segment_data(segment.to_metadata(Uuid.random(), event_timestamp_ms=0), segment.files)
-        log = segment.files.log_segment.read_bytes()
-        self.size += len(log)
-        return log
-
-    def fetch(self) -> None:
-        """All logs, as many at once as verify reads."""
-        with RemoteStorageManager(self.settings) as manager, ThreadPool(SEGMENTS, "bench") as pool:
-
-            def read(number: int) -> int:
-                with manager.open(self.segments[number]) as stream:
-                    return sum(len(chunk) for chunk in stream.chunks())
-
-            assert sum(in_parallel(pool, read, range(SEGMENTS), at_once=SEGMENTS)) == self.size
-
-    def check(self) -> None:
-        """The CRC of each batch, by as many threads."""
-        with ThreadPool(SEGMENTS, "bench") as pool:
-            for _ in in_parallel(pool, self._check_one, range(SEGMENTS), at_once=SEGMENTS):
-                pass
-
-    def _check_one(self, number: int) -> None:
-        with memoryview(self.logs[number]) as log:
-            for start, stop in self.batches[number]:
-                crc32c.crc32c(log[start:stop])
-
-    def verify(self) -> None:
-        """Level data."""
-        with open_bucket(self.settings) as bucket:
-            checked = list(verify(bucket, selection=Selection(Level.DATA)))
-        assert len(checked) == SEGMENTS
-        assert not [finding for segment in checked for finding in segment.findings]
-
-
-def measured_data(folder: Path, mib: int, runs: int) -> dict[str, object]:
-    """MB of the original logs a second, and the ratio to the limit."""
-    jobs = DataJobs(folder, mib)
-    named = {"fetch": jobs.fetch, "batch CRC": jobs.check, "verify --level data": jobs.verify}
-    rate: Mapping[str, float] = rates(interleaved_seconds(named, runs), jobs.size)
-    limit = 1 / (1 / rate["fetch"] + 1 / rate["batch CRC"])
-    return {
-        "log_bytes": jobs.size,
-        "megabytes_per_second": {name: round(value) for name, value in {**rate, "limit": limit}.items()},
-        "to the limit": round(rate["verify --level data"] / limit, 2),
+def measured_many(folder: Path, manifests: int, runs: int) -> dict[str, object]:
+    """All tools over one folder."""
+    store, keys = folder / "store", folder / "keys"
+    for place in (store, keys):
+        place.mkdir()
+    files = key_files(keys, 2048)
+    EncryptedStoreBuilder(store, manifests, KeyRing.from_files(PAIRS[0], files)).build()
+    print(f"{manifests} segments are written", file=sys.stderr)
+    texts = {"storage.backend.class": "filesystem", "storage.root": str(store), "chunk.size": str(CHUNK)}
+    old, new = (settings_from(texts | key_settings(files, active)) for active in PAIRS)
+    run = partial(in_a_process, manifests=manifests)
+    figures: dict[str, object] = {
+        "list": run(listed, old, runs=runs),
+        "du": run(summed, old, runs=runs),
+        "verify --level listing": run(verified, old, runs=runs),
+        "rotate": run(rotated, new, runs=1),
+        "rotate what is rotated": run(rotated, new, runs=runs),
     }
+    garbage = without_manifests(store, GARBAGE_EVERY)
+    figures["gc"] = run(collected, old, runs=1)
+    figures["garbage"] = garbage
+    return figures
 
 
-def measured(folder: Path, manifests: int, mib: int, runs: int) -> dict[str, object]:
-    """All figures."""
-    (folder / "listing").mkdir()
-    (folder / "data").mkdir()
-    return {
-        "machine": machine(),
-        "targets": TARGETS,
-        "runs": runs,
-        "verify --level listing": measured_listing(folder / "listing", manifests, runs),
-        "verify --level data": measured_data(folder / "data", mib, runs),
+def measured(folder: Path, options: argparse.Namespace) -> dict[str, object]:
+    """All figures that were asked for."""
+    parts: dict[str, Callable[[Path], dict[str, object]]] = {
+        "many": lambda place: measured_many(place, options.manifests, options.runs),
+        "rotate": lambda place: RotationJobs(place, options.rotations).measured(options.runs),
+        "data": lambda place: DataJobs(place, options.mib).measured(options.runs),
     }
+    figures: dict[str, object] = {"machine": machine(), "targets": TARGETS, "runs": options.runs}
+    for name in options.only:
+        (folder / name).mkdir()
+        figures[name] = parts[name](folder / name)
+    return figures
 
 
 def main() -> None:
     """The command line of the module."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--manifests", type=int, default=100_000)
+    parser.add_argument("--rotations", type=int, default=500, help="manifests of the rotation beside its limits")
     parser.add_argument("--mib", type=int, default=256, help="of all four segments together")
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--only", choices=PARTS, nargs="+", default=PARTS)
     parser.add_argument("--folder", type=Path, help="where the stores are made; a temporary folder unless given")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        print(json.dumps(measured(Path(folder), options.manifests, options.mib, options.runs), indent=2))
+        print(json.dumps(measured(Path(folder), options), indent=2))
 
 
 if __name__ == "__main__":

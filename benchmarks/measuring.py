@@ -12,23 +12,37 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 Job = Callable[[], object]
 
 
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What one run of a job took: seconds on the wall, and of this process's threads on all processors."""
+
+    seconds: float
+    cpu_seconds: float
+
+
 def interleaved_seconds(jobs: Mapping[str, Job], runs: int) -> dict[str, list[float]]:
     """The wall seconds of each job, ``runs`` rounds after one that is not counted, which keeps the order given."""
-    taken: dict[str, list[float]] = {name: [] for name in jobs}
+    return {name: [run.seconds for run in taken] for name, taken in interleaved(jobs, runs).items()}
+
+
+def interleaved(jobs: Mapping[str, Job], runs: int) -> dict[str, list[Taken]]:
+    """:func:`interleaved_seconds` with processor time, which other programs on the machine change less."""
+    taken: dict[str, list[Taken]] = {name: [] for name in jobs}
     order = list(jobs.items())
     for round_number in range(runs + 1):
         if round_number:
             random.Random(round_number).shuffle(order)
         for name, job in order:
-            start = time.perf_counter()
+            start, processor = time.perf_counter(), time.process_time()
             job()
-            seconds = time.perf_counter() - start
+            run = Taken(time.perf_counter() - start, time.process_time() - processor)
             if round_number:
-                taken[name].append(seconds)
+                taken[name].append(run)
         print(f"round {round_number} of {runs}", file=sys.stderr)
     return taken
 
@@ -36,6 +50,22 @@ def interleaved_seconds(jobs: Mapping[str, Job], runs: int) -> dict[str, list[fl
 def rates(taken: Mapping[str, list[float]], size: int) -> dict[str, float]:
     """MB/s (10^6 bytes) at the median of each job's runs over ``size`` bytes."""
     return {name: size / statistics.median(seconds) / 1e6 for name, seconds in taken.items()}
+
+
+def to_the_limit(taken: Mapping[str, list[Taken]], job: str, limits: tuple[str, ...]) -> dict[str, float]:
+    """How near ``job`` comes to doing all of ``limits`` one after the other: 1 is as fast, of wall and processor time.
+
+    The median of the rounds' ratios: within a round the machine is as busy for all.
+    """
+    ratios = {
+        "to the limit": [
+            sum(taken[name][at].seconds for name in limits) / run.seconds for at, run in enumerate(taken[job])
+        ],
+        "to the limit by CPU time": [
+            sum(taken[name][at].cpu_seconds for name in limits) / run.cpu_seconds for at, run in enumerate(taken[job])
+        ],
+    }
+    return {name: round(statistics.median(values), 2) for name, values in ratios.items()}
 
 
 def machine() -> dict[str, object]:
