@@ -101,7 +101,8 @@ class DataJobs:
         (folder / "store").mkdir()
         texts = {"storage.backend.class": "filesystem", "storage.root": str(folder / "store"), "chunk.size": str(CHUNK)}
         self.settings = settings_from(texts | {"compression.enabled": "true"} | one_key(folder))
-        self.size = self._next_offset = 0
+        self.size: int = 0
+        self._next_offset: int = 0
         self.manager = RemoteStorageManager(self.settings)
         self.logs = [self._copied(folder / "logs", number, mib) for number in range(SEGMENTS)]
         self.batches = [

@@ -42,6 +42,7 @@ PRINTING = {
     "gc": ["gc --dry-run"],
     "rm": ["rm txn --dry-run"],
     "du": ["du", "du --by day"],
+    "cost": ["cost --prices prices.toml"],
     "hold list": ["hold list"],
     "doctor": ["doctor"],
     "pubsub inspect": [f"pubsub inspect {MEMQ}", f"pubsub inspect {MEMQ} --records"],

@@ -44,7 +44,7 @@ from tieredstore.transform.encryption import DataKey, SegmentCipher
 pytestmark = pytest.mark.slow
 
 DOCUMENTS = sorted([*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").glob("*.md")])
-NAMES = ("cleanup", "design", "format", "operations", "reading", "spark", "stores")
+NAMES = ("cleanup", "cost", "design", "format", "operations", "reading", "spark", "stores")
 OURS = [REPOSITORY / "README.md", *(REPOSITORY / "docs" / f"{name}.md" for name in NAMES)]
 
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)

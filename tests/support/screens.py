@@ -49,6 +49,7 @@ compression.enabled=true
 """
 _MOST_LINES: Final = 30
 _COPIED_AT_NS: Final = 1_767_312_000_000_000_000
+_TEN_DAYS_NS: Final = 864_000_000_000_000
 _CHANGING: Final = {
     r"\d+(\.\d)? [KMG]iB/s|until \d{4}-\d\d-\d\dT[\d:.]+Z|\"(seconds|bytes_per_second)\": [\d.]+": "…",
     # What doctor measures on this machine.
@@ -96,6 +97,7 @@ def demo_bucket() -> Generator[Path]:
             shutil.copytree(GOLDEN / case / "original", folder / "kafka", dirs_exist_ok=True)
         (folder / "store").mkdir()
         shutil.copy(next((REPOSITORY / "tests/pubsub/golden/batches").glob("v05*")), folder / "batch")
+        shutil.copy(REPOSITORY / "examples" / "prices.toml", folder)
         settings = folder / "store.properties"
         settings.write_text(_SETTINGS.format(root="store") + tieredstore("keys", "generate", "key1").text)
         ids = (Uuid(bytes([0x54, *([number] * 15)])) for number in range(1, 100))
@@ -136,6 +138,7 @@ def text_of(session: Sequence[Screen]) -> str:
 def _screen_of(command: str, folder: Path, columns: int) -> Screen:
     with (
         mock.patch.dict(os.environ, {"COLUMNS": str(columns), "TIEREDSTORE_SETTINGS": "store.properties"}),
+        mock.patch("tieredstore.cli.cost.time.time_ns", return_value=_COPIED_AT_NS + _TEN_DAYS_NS),
         contextlib.redirect_stdout(_TerminalText()) as stdout,
         contextlib.redirect_stderr(io.StringIO()) as stderr,
     ):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Annotated, Final
 
 import typer
@@ -22,7 +22,7 @@ from tieredstore.cli.arguments import (
 )
 from tieredstore.cli.opened import opened
 from tieredstore.cli.output import JsonValue, complain, human_ratio, print_json_line, print_table, ratio_of
-from tieredstore.cli.progress import counting
+from tieredstore.cli.progress import counting, each_counted
 from tieredstore.cli.tables import WIDE, Column, number, text, word
 from tieredstore.errors import ConfigError
 from tieredstore.model import human_bytes
@@ -83,7 +83,7 @@ def du(
             loaded = _unread(objects)
         else:
             loaded = load_stream(bucket.store, objects, rules=bucket.manifest_rules, parallel=parallel)
-        sums = usage_of(_counted(loaded, advance), by)
+        sums = usage_of(each_counted(loaded, advance), by)
     rows = sorted(sums.items(), key=lambda row: (_rank(row[1], sort), _name(row[0])))
     total = Usage()
     for _, usage in rows:
@@ -104,12 +104,6 @@ def du(
 
 def _unread(listed: Iterable[SegmentObjects]) -> Iterator[ListedSegment]:
     return (ListedSegment(objects, None) for objects in listed)
-
-
-def _counted(segments: Iterable[ListedSegment], advance: Callable[[], None]) -> Iterator[ListedSegment]:
-    for segment in segments:
-        advance()
-        yield segment
 
 
 def _rank(usage: Usage, sort: Sort) -> int:

@@ -15,6 +15,7 @@ import typer
 from tieredstore.cli import (
     cat,
     copy,
+    cost,
     delete,
     doctor,
     du,
@@ -120,6 +121,7 @@ app.command()(delete.delete)
 app.command()(rm.rm)
 app.command()(gc.gc)
 app.command()(du.du)
+app.command()(cost.cost)
 app.command()(verify.verify)
 app.command()(doctor.doctor)
 app.add_typer(keys.app, name="keys")

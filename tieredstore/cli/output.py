@@ -2,13 +2,14 @@
 
 Numbers look the same wherever they are shown. For a person: ``human_bytes`` (in ``model``: ``1.5 MiB``),
 ``human_rate`` (``12.0 MiB/s``), ``human_count`` (``1,234``), ``counted`` (``1 segment``), ``human_time``
-(``2026-01-01 00:00:13``, UTC), ``human_ratio`` (``3.47``), and ``-`` for what is not known. For scripts: bytes and
-milliseconds as they are, ``iso_utc``, ``ratio_of``, and null.
+(``2026-01-01 00:00:13``, UTC), ``human_ratio`` (``3.47``), ``human_amount`` (``12.34``), and ``-`` for what is not
+known. For scripts: bytes and milliseconds as they are, ``iso_utc``, ``ratio_of``, and null.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -136,6 +137,15 @@ def human_count(count: int) -> str:
 def counted(count: int, noun: str) -> str:
     """``no segments``, ``1 segment``, ``1,234 segments``."""
     return f"{human_count(count) if count else 'no'} {noun}{'s' * (count != 1)}"
+
+
+def human_amount(amount: float | None) -> str:
+    """An amount of money for a person: ``1,234``, ``12.34``; less than a hundredth has two digits that count."""
+    if amount is None:
+        return "-"
+    if abs(amount) >= 1000 or amount == 0:
+        return f"{amount:,.0f}"
+    return f"{amount:.{max(2, 1 - math.floor(math.log10(abs(amount))))}f}"
 
 
 def human_time(timestamp_ms: int | None) -> str:

@@ -76,6 +76,10 @@ class CompressionType(enum.Enum):
     ZSTD = 4
 
 
+_CODEC_BITS: Final = 7
+_CODECS: Final = frozenset(codec.value for codec in CompressionType)
+
+
 class TimestampType(enum.Enum):
     """Who set the timestamps of a batch; magic 0 has none."""
 
@@ -261,7 +265,8 @@ def _parse_batch(head: memoryview, position: int, size: int) -> BatchHeader:
     # Compaction takes records away and keeps the offsets, so there may be fewer records than offsets, even none.
     if not 0 <= count <= last_delta + 1:
         raise BatchCorrupt(f"the record batch at byte {position} has {count} records for {last_delta + 1} offsets")
-    _compression(attributes, position)
+    if attributes & _CODEC_BITS not in _CODECS:
+        _compression(attributes, position)  # raises
     return BatchHeader(
         position, size, base_offset, last_offset, magic, crc, attributes, base_timestamp, max_timestamp,
         leader_epoch, producer_id, producer_epoch, base_sequence, count,

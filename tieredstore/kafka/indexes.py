@@ -79,6 +79,13 @@ class OffsetIndex(Sequence[OffsetIndexEntry]):
             return [self[i] for i in range(*index.indices(len(self)))]
         return OffsetIndexEntry(self.base_offset + self._offsets[index], self._positions[index])
 
+    def pairs(self) -> Iterator[tuple[int, int]]:
+        """Offset and position of each entry, for who goes through all of a large index."""
+        base_offset = self.base_offset
+        return (
+            (base_offset + offset, position) for offset, position in zip(self._offsets, self._positions, strict=True)
+        )
+
     def position_for_offset(self, offset: int) -> int:
         """Where to begin reading to meet ``offset``: the batch of the last entry at or before it, else byte 0."""
         # An entry names the last offset of its batch, so the batch that holds `offset` is the one of the last entry
@@ -106,6 +113,13 @@ class TimeIndex(Sequence[TimeIndexEntry]):
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         return TimeIndexEntry(self._timestamps[index], self.base_offset + self._offsets[index])
+
+    def pairs(self) -> Iterator[tuple[int, int]]:
+        """Timestamp and offset of each entry, likewise."""
+        base_offset = self.base_offset
+        return (
+            (timestamp, base_offset + offset) for timestamp, offset in zip(self._timestamps, self._offsets, strict=True)
+        )
 
     def offset_for_timestamp(self, timestamp: int) -> int:
         """An offset that no record of ``timestamp`` or later precedes: begin there and read on to the first such."""

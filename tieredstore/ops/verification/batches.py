@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 from tieredstore.catalog.lineage import NO_EPOCH
 from tieredstore.format.keys import Suffix
 from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader
-from tieredstore.kafka.indexes import OffsetIndexEntry
 from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import ByteRange
 from tieredstore.ops.verification.findings import Finding, FindingKind
@@ -48,9 +47,10 @@ class BatchChecks:
         """The latest batch, and the greatest timestamp up to it: the next one tells whether its offsets are right."""
         self._is_damaged = False
         self._epoch, self._epoch_stop = NO_EPOCH, -1
-        self._offset_entries = iter(indexes.offsets or ())
+        # As pairs of numbers: there are thousands, and each is looked at once.
+        self._offset_entries = iter(()) if indexes.offsets is None else indexes.offsets.pairs()
         self._next_entry = next(self._offset_entries, None)
-        self._times = iter(indexes.times or ())
+        self._times = iter(()) if indexes.times is None else indexes.times.pairs()
         self._next_time = next(self._times, None)
         self._aborted = {(entry.producer_id, entry.last_offset) for entry in indexes.aborted or ()}
         self._knows_aborted = indexes.aborted is not None or stored.manifest.segment_indexes.transaction is None
@@ -117,7 +117,7 @@ class BatchChecks:
         if (entry := self._next_entry) is not None:
             self.index_finding(f"{_shown(entry)} leads to no batch that ends at that offset")
         if self._next_time is not None:
-            offset = self._next_time.offset
+            _, offset = self._next_time
             self._time_finding(f"it has offset {offset}, and the last batch ends at {self.last_offset}")
         said = self._metadata.max_timestamp_ms
         if said >= 0 and self._max_timestamp != said:
@@ -177,21 +177,22 @@ class BatchChecks:
         self._pending = None
         self._check_epoch(header)
         # Cheap questions first: there are thousands of batches, and mostly the answer is no.
-        if (entry := self._next_entry) is not None and header.position + header.size_in_bytes > entry.position:
+        if (entry := self._next_entry) is not None and header.position + header.size_in_bytes > entry[1]:
             self._hold_against(header, entry)
-        while (time := self._next_time) is not None and time.offset <= header.last_offset:
+        while (time := self._next_time) is not None and time[1] <= header.last_offset:
             self._next_time = next(self._times, None)
             # The batch that has the greatest timestamp so far is the one that holds the entry's offset.
-            if not time.timestamp == max_timestamp == header.max_timestamp:
-                self._time_finding(f"it has timestamp {time.timestamp} at offset {time.offset}, not {max_timestamp}")
+            if not time[0] == max_timestamp == header.max_timestamp:
+                self._time_finding(f"it has timestamp {time[0]} at offset {time[1]}, not {max_timestamp}")
 
-    def _hold_against(self, header: BatchHeader, entry: OffsetIndexEntry) -> None:
+    def _hold_against(self, header: BatchHeader, entry: tuple[int, int]) -> None:
         """An entry has the last offset of what was appended together, and where that begins."""
-        if entry.position > header.position:
+        offset, position = entry
+        if position > header.position:
             self.index_finding(f"{_shown(entry)} leads into a batch")
-        elif header.last_offset > entry.offset:
+        elif header.last_offset > offset:
             self.index_finding(f"{_shown(entry)} has an offset at which no batch ends")
-        elif header.last_offset == entry.offset:
+        elif header.last_offset == offset:
             self._next_entry = next(self._offset_entries, None)
 
     def _take_transactional(self, header: BatchHeader, log: LogWalk) -> None:
@@ -237,8 +238,8 @@ def marker_kind(record: bytes) -> int | None:
     return int.from_bytes(key[2:], "big") if len(key) == 4 and numbers[-1] == 4 else None
 
 
-def _shown(entry: OffsetIndexEntry) -> str:
-    return f"its entry of offset {entry.offset} at byte {entry.position}"
+def _shown(entry: tuple[int, int]) -> str:
+    return f"its entry of offset {entry[0]} at byte {entry[1]}"
 
 
 def _extent(header: BatchHeader) -> ByteRange:

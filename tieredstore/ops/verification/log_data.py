@@ -128,7 +128,7 @@ class _DataWalk:
         self._log = log
         self._checks = checks
         self._size = checks.stored.metadata.segment_size_in_bytes
-        self._positions = [] if index is None else [entry.position for entry in index]
+        self._index = index
 
     def run(self) -> None:
         position, tried = 0, -1
@@ -184,5 +184,6 @@ class _DataWalk:
         return resumed
 
     def _next_batch(self, position: int) -> int:
-        number = bisect_left(self._positions, position)
-        return self._positions[number] if number < len(self._positions) else self._size
+        index = self._index or ()
+        number = bisect_left(index, position, key=lambda entry: entry.position)
+        return index[number].position if number < len(index) else self._size

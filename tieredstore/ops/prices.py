@@ -1,0 +1,200 @@
+"""The price file: what a month of storage, requests and traffic costs, TOML or JSON, given by who pays.
+
+No price is built in. A file has three tables, each number of them with its unit in its name::
+
+    name, currency, as_of, assumptions     whose prices these are, and of when
+    [store]    the object store            always
+    [kafka]    brokers' disks and zones    for what the same log costs there; may be left out
+    [use]      how often things are read   what no listing tells; 0 where it is left out
+
+Every table is a group of :class:`PriceGroup`: what counts something else adds a group of its own, and a key to
+``PriceFile``. A GiB is 2^30 bytes, which clouds mostly call a GB; a month has 30 days.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeAlias, TypeVar, cast
+
+from tieredstore.config.nearest import nearest_name
+from tieredstore.errors import ConfigError, excerpt
+
+_MOST_BYTES: Final = 1 << 18
+_MOST_TEXT: Final = 200
+_GREATEST: Final = 1e12
+_TEXTS: Final = ("name", "currency", "as_of")
+
+_GroupT = TypeVar("_GroupT", bound="PriceGroup")
+_Table: TypeAlias = Mapping[str, object]
+
+
+class PriceGroup:
+    """One table of numbers: a frozen dataclass whose fields are :func:`number`."""
+
+
+def number(means: str, *, least: float = 0.0, most: float = _GREATEST, default: float | None = None) -> Any:
+    """A field: what it ``means``, its bounds (inclusive), and what it is where the file does not have it."""
+    about = {"means": means, "least": least, "most": most}
+    return field(metadata=about) if default is None else field(metadata=about, default=default)
+
+
+@dataclass(frozen=True, slots=True)
+class StorePrices(PriceGroup):
+    """``[store]``: what the object store charges."""
+
+    storage_gib_month: float = number("a GiB that is stored for a month")
+    write_1000: float = number("1,000 writing requests: PUT, POST, a part, a block")
+    list_1000: float = number("1,000 listings")
+    read_1000: float = number("1,000 reading requests: GET, HEAD")
+    write_gib: float = number("a GiB that is written, beside its requests")
+    read_gib: float = number("a GiB that is read: retrieval, and transfer to where it is read")
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaPrices(PriceGroup):
+    """``[kafka]``: what the same log costs on brokers."""
+
+    disk_gib_month: float = number("a GiB of a broker's disk for a month")
+    disk_fill: float = number("how full disks are kept, 0 to 1: what is free is paid too", least=0.01, most=1.0)
+    replication_factor: float = number("replicas of each partition", least=1, most=100)
+    zones: float = number("zones that the brokers are in", least=1, most=100)
+    cross_zone_gib: float = number("a GiB from one zone to another, both sides of the bill")
+    moved_per_month: float = number("how often in a month a replica's bytes are copied to another broker")
+    local_days: float = number("days of a log that stay on brokers' disks beside the bucket")
+
+
+@dataclass(frozen=True, slots=True)
+class Use(PriceGroup):
+    """``[use]``: what is done with what is stored, which no listing tells."""
+
+    direct_reads_per_month: float = number(
+        "how often all of it is read in a month, from the bucket itself", default=0.0
+    )
+    broker_reads_per_month: float = number("how often all of it is read through brokers in a month", default=0.0)
+    listings_per_month: float = number("how often all of it is listed in a month", default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class PriceFile:
+    """A price file, read and checked."""
+
+    name: str
+    currency: str
+    as_of: str
+    store: StorePrices
+    kafka: KafkaPrices | None = None
+    use: Use = field(default_factory=Use)
+    assumptions: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Whose prices, and of when."""
+        return f"{self.name} ({self.currency}, as of {self.as_of})"
+
+
+def read_prices(path: Path) -> PriceFile:
+    """The prices of a file: JSON if it ends in ``.json``, else TOML. ConfigError tells all that is wrong with it."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"the price file {str(path)!r} cannot be read: {error.strerror}") from error
+    if len(raw) > _MOST_BYTES:
+        raise ConfigError(f"the price file {str(path)!r} has more than {_MOST_BYTES} bytes: it is another file")
+    try:
+        document: object = _parsed(raw, is_json=path.suffix.lower() == ".json")
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"the price file {str(path)!r} cannot be parsed: {excerpt(str(error), 200)}") from error
+    reader = _Reader()
+    prices = reader.prices(document)
+    if prices is None or reader.problems:
+        raise ConfigError("\n".join([f"the price file {str(path)!r} cannot be used:", *reader.problems]))
+    return prices
+
+
+def _parsed(raw: bytes, *, is_json: bool) -> object:
+    text = raw.decode("utf-8")
+    return json.loads(text) if is_json else tomllib.loads(text)
+
+
+class _Reader:
+    """Takes a document apart and notes all that is wrong with it."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+
+    def prices(self, document: object) -> PriceFile | None:
+        if not isinstance(document, dict):
+            self.problems.append("it is no object with the tables store, kafka and use")
+            return None
+        fields = cast("dict[str, object]", document)
+        self._refuse_unknown("", fields, {name.name for name in dataclasses.fields(PriceFile)})
+        texts = {name: self._text(fields, name) for name in _TEXTS}
+        store = self._group("store", fields.get("store", {}), StorePrices)
+        kafka = self._group("kafka", fields["kafka"], KafkaPrices) if "kafka" in fields else None
+        use = self._group("use", fields.get("use", {}), Use)
+        assumptions = self._sentences(fields.get("assumptions", []))
+        if store is None or use is None:
+            return None
+        return PriceFile(**texts, store=store, kafka=kafka, use=use, assumptions=assumptions)
+
+    def _group(self, table: str, value: object, group: type[_GroupT]) -> _GroupT | None:
+        if not isinstance(value, dict):
+            self.problems.append(f"{table} is {_shown(value)}, and not a table")
+            return None
+        fields = cast("dict[str, object]", value)
+        own = {one.name: one for one in dataclasses.fields(cast("Any", group))}
+        self._refuse_unknown(f"{table}.", fields, set(own))
+        numbers: dict[str, float] = {}
+        for name, about in own.items():
+            if name in fields:
+                numbers[name] = self._number(f"{table}.{name}", fields[name], about.metadata)
+            elif about.default is MISSING:
+                self.problems.append(f"{table}.{name} is missing: {about.metadata['means']}")
+        return None if self.problems else cast("Callable[..., _GroupT]", group)(**numbers)
+
+    def _number(self, name: str, value: object, about: Mapping[str, Any]) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            self.problems.append(f"{name} is {_shown(value)}, and not a number ({about['means']})")
+            return 0.0
+        # An integer of JSON may be greater than any float, and a float no number: both are out of any bounds.
+        if not about["least"] <= value <= about["most"]:
+            self.problems.append(
+                f"{name} is {_shown(value)}; it is from {about['least']:g} to {about['most']:g} ({about['means']})"
+            )
+            return 0.0
+        return float(value)
+
+    def _text(self, fields: _Table, name: str) -> str:
+        value = fields.get(name)
+        if name == "as_of" and value is not None and not isinstance(value, str | int | float | dict | list):
+            value = str(value)  # TOML has dates
+        if isinstance(value, str) and len(value.strip()) > 0 and len(value) <= _MOST_TEXT:
+            return value.strip()
+        if value is None:
+            self.problems.append(f"{name} is missing: say whose prices these are, of when, and in which currency")
+        else:
+            self.problems.append(f"{name} is {_shown(fields[name])}, and not a text of at most {_MOST_TEXT} characters")
+        return ""
+
+    def _sentences(self, value: object) -> tuple[str, ...]:
+        shown = _shown(value)
+        items = cast("list[object]", value) if isinstance(value, list) else [None]
+        if not all(isinstance(item, str) for item in items):
+            self.problems.append(f"assumptions is {shown}, and not a list of sentences")
+        return tuple(item for item in items if isinstance(item, str))
+
+    def _refuse_unknown(self, place: str, fields: _Table, known: set[str]) -> None:
+        for name in sorted(set(fields) - known):
+            meant = nearest_name(name, frozenset(known))
+            hint = f"; the nearest is {place}{meant}" if meant else ""
+            self.problems.append(f"{place}{excerpt(name)} is not known{hint}")
+
+
+def _shown(value: object) -> str:
+    return excerpt(repr(value), 60)
