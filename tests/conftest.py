@@ -11,6 +11,7 @@ from tests.support.examples import SOAK
 pytest_plugins = [
     "tests.support.marks",
     "tests.support.golden.catalogs",
+    "tests.support.inline_threads",
     "tests.support.servers.fixtures",
     "tests.support.spark_session",
     "tests.support.toolchain",

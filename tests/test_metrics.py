@@ -194,7 +194,7 @@ def served(port: int) -> Iterator[str]:
 def test_what_is_served_is_what_was_counted(served: str) -> None:
     with metrics.store_call("served", "head"):
         pass
-    with urllib.request.urlopen(served, timeout=10) as answer:
+    with urllib.request.urlopen(served, timeout=60) as answer:
         lines = answer.read().decode().splitlines()
     assert 'tieredstore_store_request_seconds_count{operation="head",store="served"} 1.0' in lines
     assert "# TYPE tieredstore_store_request_seconds histogram" in lines
@@ -203,7 +203,7 @@ def test_what_is_served_is_what_was_counted(served: str) -> None:
 def test_only_this_machine_is_served_by_default(served: str, port: int) -> None:
     # Another address of the loopback network: it is answered only where all addresses are bound.
     with pytest.raises(urllib.error.URLError):
-        urllib.request.urlopen(f"http://127.0.0.2:{port}/metrics", timeout=10)
+        urllib.request.urlopen(f"http://127.0.0.2:{port}/metrics", timeout=60)
 
 
 def test_a_port_that_is_taken_is_an_error(served: str, port: int) -> None:

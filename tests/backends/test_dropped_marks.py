@@ -107,7 +107,7 @@ class TestClouds(OnClouds):
             if cloud.name == "azure":
                 proxy.hidden_headers = {AZURE_MARK}
                 return
-            about = requests.get(f"{cloud.endpoint_url}/storage/v1/b/{place}/o/object", timeout=10)
+            about = requests.get(f"{cloud.endpoint_url}/storage/v1/b/{place}/o/object", timeout=60)
             if about.ok:
                 described = {name: value for name, value in about.json().items() if name != "metadata"}
                 headers = {"Content-Type": "application/json"}

@@ -15,7 +15,7 @@ import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.servers.process import free_port
+from tests.support.servers.process import unanswered_port
 from tieredstore.backends.http.deadlines import PIECE_BYTES, within
 from tieredstore.backends.http.proxies import SocksProxy
 from tieredstore.backends.http.session import (
@@ -103,9 +103,10 @@ def test_several_buffers_go_as_one_body(counts: list[int]) -> None:
 
 
 def test_a_refused_connection_is_a_passing_failure_and_tells_no_query() -> None:
-    url = f"http://127.0.0.1:{free_port()}/container/key?sv=1&sig=SECRET"
-    with session_of() as session, pytest.raises(StoreUnavailable) as caught:
-        session.get(url)
+    with unanswered_port() as port, session_of() as session:
+        url = f"http://127.0.0.1:{port}/container/key?sv=1&sig=SECRET"
+        with pytest.raises(StoreUnavailable) as caught:
+            session.get(url)
     trace = "".join(traceback.format_exception(caught.value))
     assert "SECRET" not in trace
     assert "sig=" not in trace

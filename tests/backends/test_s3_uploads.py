@@ -85,18 +85,21 @@ def test_parts_are_sent_in_parallel_within_their_memory(minio: S3Server) -> None
     bucket = minio.make_bucket()
     options = replace(options_for(minio, bucket), upload_parallelism=3)
     data = b"".join(bytes([number]) * MIB for number in range(42))
-    names: set[str] = set()
+    before, names = set(threading.enumerate()), set[str]()
+
+    def uploading() -> set[str]:
+        return {thread.name for thread in set(threading.enumerate()) - before if "tieredstore-upload" in thread.name}
 
     def body() -> Iterator[bytes]:
         for at in range(0, len(data), 333_333):
-            names.update(thread.name for thread in threading.enumerate() if "tieredstore-upload" in thread.name)
+            names.update(uploading())
             yield data[at : at + 333_333]
 
     with closing(S3ObjectStore(options)) as store:
         store.put("object", body())
         assert store.get("object") == data
     assert 2 <= len(names) <= 3
-    assert "tieredstore-upload" not in "".join(thread.name for thread in threading.enumerate())
+    assert uploading() == set()
 
 
 def test_seaweedfs_killed_in_the_middle_of_an_upload_is_retryable() -> None:

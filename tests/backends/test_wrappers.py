@@ -204,12 +204,12 @@ def test_the_exporter_serves_the_metrics_and_stops() -> None:
     wrapped(MemoryObjectStore(), memory_settings()).put("a", b"1")
     stop = metrics.serve_metrics(port)
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
             assert b"tieredstore_store_request_seconds_count" in answer.read()
     finally:
         stop()
     with pytest.raises(urllib.error.URLError):
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10)
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60)
 
 
 def test_small_reads_together_are_counted_as_one_call_of_several_objects(

@@ -144,7 +144,7 @@ def test_an_interrupted_fetch_leaves_no_file_and_exits_130(settings: Path, tmp_p
     while not started.exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     running.send_signal(signal.SIGINT)
-    _, stderr = running.communicate(timeout=30)
+    _, stderr = running.communicate(timeout=120)
     assert (running.returncode, stderr) == (130, b"")
     assert not target.exists()
     assert not list(tmp_path.glob("*.part"))

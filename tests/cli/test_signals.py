@@ -194,23 +194,25 @@ def test_a_signal_while_the_program_is_being_imported_ends_it_without_a_word(
     tmp_path: Path, signum: signal.Signals
 ) -> None:
     (tmp_path / "typer.py").write_text("open('started', 'w').close()\nimport time\ntime.sleep(60)\n")
-    running = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", INTERRUPTIBLE, *command("ls")],
         cwd=tmp_path,
         env=environment(PYTHONPATH=f"{tmp_path}:{REPOSITORY}"),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-    )
-    wait_for((tmp_path / "started").exists)
-    running.send_signal(signum)
-    _, stderr = running.communicate(timeout=30)
+    ) as running:
+        wait_for((tmp_path / "started").exists)
+        running.send_signal(signum)
+        # It sleeps for a minute, were it not for the signal.
+        _, stderr = running.communicate()
     assert (running.returncode, stderr) == (128 + signum, b"")
 
 
-# A shell starts its background jobs, and so whole test runs, with interrupts ignored.
+# A shell starts its background jobs, and so whole test runs, with interrupts ignored; nohup does so with hangups.
 INTERRUPTIBLE = """
 import os, signal, sys
-signal.signal(signal.SIGINT, signal.SIG_DFL)
+for signum in (signal.SIGINT, signal.SIGHUP):
+    signal.signal(signum, signal.SIG_DFL)
 os.execv(sys.argv[1], sys.argv[1:])
 """
 

@@ -7,8 +7,11 @@ import multiprocessing
 import os
 import pickle
 import re
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 import pytest
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
@@ -19,9 +22,9 @@ from tests.support.kafka_topics import Produced, allow_to_read, make_topic, prod
 from tests.support.mock_kafka import mock_kafka
 from tests.support.servers.kafka import PASSWORD, USER, KafkaServer, start_kafka
 from tests.support.servers.kafka_certificates import issue, make_authority
-from tests.support.servers.process import free_port
+from tests.support.servers.process import unanswered_port
 from tieredstore.errors import BrokerDenied, BrokerUnavailable, ResourceNotFound, TieredStoreError
-from tieredstore.live import LiveCluster, LiveFollower, read_live
+from tieredstore.live import LiveCluster, LiveFollower, faults, read_live
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +41,7 @@ def topic(kafka: KafkaServer) -> str:
     return name
 
 
-def rows_through(properties: Properties, topic: str, timeout_s: float = 20) -> int:
+def rows_through(properties: Properties, topic: str, timeout_s: float = 60) -> int:
     """How many records come both ways: found by the cluster's offsets, read by a consumer."""
     with LiveCluster(properties, isolation="read_committed", timeout_s=timeout_s) as cluster:
         stop = cluster.end_offsets([(topic, 0)])[topic, 0]
@@ -66,13 +69,13 @@ def test_a_login_in_librdkafkas_words_is_taken(kafka: KafkaServer, topic: str) -
 
 def refusal(properties: Properties, topic: str) -> str:
     """The sentence of both ways, which is the same but for its beginning."""
-    cluster = LiveCluster(properties, isolation="read_committed", timeout_s=20)
+    cluster = LiveCluster(properties, isolation="read_committed", timeout_s=60)
     with cluster, pytest.raises(BrokerDenied) as looked_up:
         cluster.topic(topic)
     with cluster, pytest.raises(BrokerDenied):
         cluster.topics()
     with pytest.raises(BrokerDenied) as read:
-        next(read_live(properties, topic, 0, 0, 3, isolation="read_committed", timeout_s=20))
+        next(read_live(properties, topic, 0, 0, 3, isolation="read_committed", timeout_s=60))
     assert not read.value.retryable
     sentences = {re.sub(r"^.*?: | \(after .*", "", str(raised.value)) for raised in (looked_up, read)}
     assert len(sentences) == 1
@@ -159,7 +162,7 @@ def test_the_right_to_read_the_topic_is_all_that_is_needed(guarded: KafkaServer)
     listener |= login("PLAIN", PASSWORD)
     # No right to any group was given.
     assert rows_through(listener, allowed) == 3
-    with LiveCluster(listener, isolation="read_committed", timeout_s=20) as cluster:
+    with LiveCluster(listener, isolation="read_committed", timeout_s=60) as cluster:
         assert cluster.topics() == (allowed,)
         for ask in (lambda: cluster.topic(forbidden), lambda: cluster.end_offsets([(forbidden, 0)])):
             with pytest.raises(BrokerDenied, match="authorization failed"):
@@ -173,15 +176,16 @@ def test_the_right_to_read_the_topic_is_all_that_is_needed(guarded: KafkaServer)
             list(iter(lambda: follower.poll(400), None))
 
 
-def test_nothing_that_is_asked_for_creates_a_topic() -> None:
+def test_nothing_that_is_asked_for_creates_a_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not even on a broker that makes every topic that it is asked for, as Kafka does unless told otherwise."""
+    monkeypatch.setattr(faults, "_UNKNOWN_S", 1.0)
     with mock_kafka() as broker:
         properties = {"bootstrap.servers": broker.bootstrap_servers, "allow.auto.create.topics": "true"}
-        with LiveCluster(properties, isolation="read_committed", timeout_s=4) as cluster:
+        with LiveCluster(properties, isolation="read_committed") as cluster:
             with pytest.raises(ResourceNotFound):
                 cluster.end_offsets([("nobody", 0)])
             with pytest.raises(ResourceNotFound):
-                next(read_live(properties, "nobody", 0, 0, 1, isolation="read_committed", timeout_s=4))
+                next(read_live(properties, "nobody", 0, 0, 1, isolation="read_committed"))
             assert cluster.topics() == ()
 
 
@@ -206,18 +210,40 @@ def test_a_client_shows_its_certificate(choosy: KafkaServer, tmp_path: Path) -> 
         rows_through(listener, topic, timeout_s=2)
 
 
+def refusal_of_nobody(ask: Callable[[float], object]) -> str:
+    """What is said once the client had the time to hear that nobody listens, which it may not have had at first."""
+    for timeout_s in (0.5, 5, 50):
+        with pytest.raises(BrokerUnavailable) as raised:
+            ask(timeout_s)
+        assert raised.value.retryable
+        if "Connection refused" in str(raised.value):
+            break
+    return str(raised.value)
+
+
 def test_a_broker_that_is_not_there_can_be_tried_again(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    nobody = {"bootstrap.servers": f"127.0.0.1:{free_port()}"}
-    with LiveCluster(nobody, isolation="read_committed", timeout_s=0.5) as cluster:
-        for ask in (cluster.topics, lambda: cluster.topic("t"), lambda: cluster.end_offsets([("t", 0)])):
-            with pytest.raises(BrokerUnavailable, match="Connection refused") as raised:
-                ask()
-            assert raised.value.retryable
-    with pytest.raises(BrokerUnavailable, match=r"^t-0 at .* cannot be read: .*Connection refused"):
-        next(read_live(nobody, "t", 0, 0, 1, isolation="read_committed", timeout_s=0.5))
-    # One for each client, of what it says some thirty times a second.
-    assert len(caplog.records) <= 3
+    with unanswered_port() as port:
+        nobody = {"bootstrap.servers": f"127.0.0.1:{port}"}
+
+        def ask(way: Callable[[LiveCluster], object], timeout_s: float) -> None:
+            with LiveCluster(nobody, isolation="read_committed", timeout_s=timeout_s) as cluster:
+                way(cluster)
+
+        ways: list[Callable[[LiveCluster], object]] = [
+            lambda cluster: cluster.topics(),
+            lambda cluster: cluster.topic("t"),
+            lambda cluster: cluster.end_offsets([("t", 0)]),
+        ]
+        for way in ways:
+            assert "Connection refused" in refusal_of_nobody(partial(ask, way))
+        caplog.clear()
+        read = refusal_of_nobody(
+            lambda timeout_s: next(read_live(nobody, "t", 0, 0, 1, isolation="read_committed", timeout_s=timeout_s))
+        )
+        assert re.match(r"t-0 at .* cannot be read: .*Connection refused", read)
+        # One for each client and try, of what a client says some thirty times a second.
+        assert len(caplog.records) <= 3
 
 
 def test_a_listener_of_another_protocol_is_told_by_its_silence(kafka: KafkaServer) -> None:
@@ -255,24 +281,57 @@ def test_a_cluster_is_pickled_without_its_client_and_shows_no_secret(kafka: Kafk
 
 def test_a_forked_child_has_a_client_of_its_own_and_leaves_its_parents_alone(kafka: KafkaServer, topic: str) -> None:
     properties = {"bootstrap.servers": kafka.bootstrap_servers}
-    cluster = LiveCluster(properties, isolation="read_committed")
+    cluster = LiveCluster(properties, isolation="read_committed", timeout_s=30)
     known = cluster.topic(topic)
     batches = read_live(properties, topic, 0, 0, 3, isolation="read_committed")
     first = next(batches)
 
     def child() -> None:
         nonlocal batches
-        fine = cluster.topic(topic) == known
-        cluster.close()
-        # What the parent reads is not ended here.
-        batches = read_live(properties, topic, 0, 0, 3, isolation="read_committed")
-        fine = fine and sum(batch.num_rows for batch in batches) == 3
+        try:
+            fine = cluster.topic(topic) == known
+            cluster.close()
+            # What the parent reads is not ended here.
+            batches = read_live(properties, topic, 0, 0, 3, isolation="read_committed", timeout_s=30)
+            fine = fine and sum(batch.num_rows for batch in batches) == 3
+        except BrokerUnavailable as error:
+            os._exit(UNLUCKY if "forked beside clients" in str(error) else 1)
         os._exit(0 if fine else 1)
 
-    process = multiprocessing.get_context("fork").Process(target=child)
-    process.start()
-    process.join(60)
-    assert process.exitcode == 0
+    codes = [exit_code_of_fork(child)]
+    while codes[-1] == UNLUCKY and len(codes) < 4:
+        codes.append(exit_code_of_fork(child))
+    assert codes == [UNLUCKY] * (len(codes) - 1) + [0]
     assert first.num_rows + sum(batch.num_rows for batch in batches) == 3
     assert cluster.topic(topic) == known
     cluster.close()
+
+
+UNLUCKY: Final = 75
+"""The fork came while librdkafka held a lock, which it never gives back in the child: one in hundreds."""
+
+
+def exit_code_of_fork(target: Callable[[], None]) -> int | None:
+    process = multiprocessing.get_context("fork").Process(target=target)
+    process.start()
+    process.join(120)
+    return process.exitcode
+
+
+def test_a_child_that_was_forked_beside_clients_says_so_when_nobody_answers() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        properties = {"bootstrap.servers": f"127.0.0.1:{silent.getsockname()[1]}"}
+        cluster = LiveCluster(properties, isolation="read_committed", timeout_s=0.2)
+
+        def words() -> str:
+            with pytest.raises(BrokerUnavailable, match=r"no broker answered within 0\.2 s") as raised:
+                cluster.topics()
+            return str(raised.value)
+
+        def child() -> None:
+            os._exit(0 if "forked beside clients" in words() else 1)
+
+        assert "security.protocol" in words()
+        assert exit_code_of_fork(child) == 0
+        assert "security.protocol" in words()
+        cluster.close()

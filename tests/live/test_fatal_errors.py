@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, Producer
 
 from tests.support.mock_kafka import FETCH, LIST_OFFSETS, MockKafka, mock_kafka
 from tieredstore.errors import BrokerDenied, BrokerError, BrokerUnavailable, ResourceNotFound, TieredStoreError
-from tieredstore.live import LiveCluster, LiveFollower, read_live
+from tieredstore.live import LiveCluster, LiveFollower, faults, read_live
 from tieredstore.model import TopicPartition
 
 pytestmark = pytest.mark.slow
@@ -34,7 +34,7 @@ def broker() -> Iterator[MockKafka]:
         producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "log_level": "0"})
         for _ in range(RECORDS):
             producer.produce("t", b"", partition=0)
-        assert producer.flush(20) == 0
+        assert producer.flush(60) == 0
         yield cluster
 
 
@@ -115,35 +115,50 @@ def test_what_passes_is_waited_for(broker: MockKafka, call: Call) -> None:
 @pytest.mark.parametrize("call", CALLS)
 def test_what_does_not_pass_in_time_is_unavailable_and_says_why(broker: MockKafka, call: Call) -> None:
     broker.set_topic_error("t", KafkaError.LEADER_NOT_AVAILABLE)
-    with pytest.raises(BrokerUnavailable, match="Leader not available"):
-        call(broker, ("t", 0), 0.4)
+    # On a busy machine the first time may be over before the broker was asked.
+    for timeout_s in (0.4, 4, 40):
+        with pytest.raises(BrokerUnavailable) as raised:
+            call(broker, ("t", 0), timeout_s)
+        if "no broker answered" not in str(raised.value):
+            break
+    assert "Leader not available" in str(raised.value)
 
 
 @pytest.mark.parametrize("where", [("nobody", 0), ("t", 2)])
-def test_what_is_absent_is_so_after_a_part_of_the_time(broker: MockKafka, where: TopicPartition) -> None:
-    """A quarter of it, or five seconds."""
-    timeout_s = 4.0
+def test_what_is_absent_is_so_after_a_part_of_the_time(
+    broker: MockKafka, where: TopicPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quarter of it, or five seconds, of which here is one."""
+    monkeypatch.setattr(faults, "_UNKNOWN_S", 1.0)
     for call in (read, look_up):
         begun = time.monotonic()
         with pytest.raises(ResourceNotFound, match=f"{where[0]}-{where[1]} at {broker.bootstrap_servers}"):
-            call(broker, where, timeout_s)
-        assert time.monotonic() - begun >= timeout_s / 5
-    assert follow(broker, where, timeout_s) is None
+            call(broker, where, LONG_S)
+        assert time.monotonic() - begun >= 0.8
+    assert follow(broker, where, LONG_S) is None
 
 
 @pytest.mark.parametrize("call", CALLS)
 def test_a_topic_that_not_all_brokers_know_of_yet_is_waited_for(broker: MockKafka, call: Call) -> None:
     broker.set_topic_error("t", KafkaError.UNKNOWN_TOPIC_OR_PART)
-    known = threading.Timer(0.3, broker.set_topic_error, ("t", KafkaError.NO_ERROR))
-    known.start()
+    is_known = threading.Event()
+
+    def make_known() -> None:
+        is_known.set()
+        broker.set_topic_error("t", KafkaError.NO_ERROR)
+
+    threading.Timer(0.3, make_known).start()
     assert call(broker, ("t", 0), LONG_S) == RECORDS
-    assert not known.is_alive()
+    assert is_known.is_set()
 
 
-def test_a_follower_gives_up_one_partition_and_keeps_the_others(broker: MockKafka) -> None:
+def test_a_follower_gives_up_one_partition_and_keeps_the_others(
+    broker: MockKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(faults, "_UNKNOWN_S", 1.0)
     properties = {"bootstrap.servers": broker.bootstrap_servers}
     came: dict[TopicPartition, object] = {}
-    with LiveFollower(properties, isolation="read_uncommitted", timeout_s=4) as follower:
+    with LiveFollower(properties, isolation="read_uncommitted", timeout_s=LONG_S) as follower:
         follower.add({("t", 0): 0, ("nobody", 0): 0, ("t", 2): 0, ("t", 1): 0})
         end = time.monotonic() + 120
         while len(came) < 3 and time.monotonic() < end:

@@ -21,7 +21,7 @@ from tests.support.kafka_topics import (
 )
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.errors import BatchCorrupt, DataLoss, ResourceNotFound
-from tieredstore.live import LiveCluster, read_live
+from tieredstore.live import LiveCluster, faults, read_live
 from tieredstore.model import Uuid
 
 
@@ -31,7 +31,7 @@ def records(count: int, size: int = 10) -> list[Produced]:
 
 
 def reading(
-    server: KafkaServer, topic: str, start: int, stop: int, *, topic_id: Uuid | None = None, timeout_s: float = 20
+    server: KafkaServer, topic: str, start: int, stop: int, *, topic_id: Uuid | None = None, timeout_s: float = 60
 ) -> Iterator[pa.RecordBatch]:
     properties = {"bootstrap.servers": server.bootstrap_servers}
     return read_live(
@@ -134,14 +134,15 @@ def test_a_topic_that_is_created_again_during_the_read_is_data_loss(kafka: Kafka
         list(batches)
 
 
-def test_a_topic_or_partition_that_is_not_there_is_said(kafka: KafkaServer) -> None:
+def test_a_topic_or_partition_that_is_not_there_is_said(kafka: KafkaServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faults, "_UNKNOWN_S", 1.0)
     with pytest.raises(ResourceNotFound, match="there is no nobody at"):
-        list(reading(kafka, "nobody", 0, 1, topic_id=Uuid.random(), timeout_s=4))
+        list(reading(kafka, "nobody", 0, 1, topic_id=Uuid.random()))
     properties = {"bootstrap.servers": kafka.bootstrap_servers}
     topic = make_topic(kafka)
     for name, partition in ((topic, 7), ("nobody", 0)):
         with pytest.raises(ResourceNotFound, match=f"{name}-{partition} at"):
-            list(read_live(properties, name, partition, 0, 1, isolation="read_committed", timeout_s=4))
+            list(read_live(properties, name, partition, 0, 1, isolation="read_committed"))
 
 
 def change_log(server: KafkaServer, topic: str, change: Callable[[bytes], bytes]) -> None:
@@ -165,7 +166,7 @@ def test_a_header_whose_key_is_no_text_is_an_error_that_says_how_to_go_on(kafka:
     with pytest.raises(BatchCorrupt, match=f"^the record at offset 1 of {topic}-0 .* read without headers$"):
         list(reading(kafka, topic, 0, 2))
     properties = {"bootstrap.servers": kafka.bootstrap_servers}
-    batches = read_live(properties, topic, 0, 0, 2, isolation="read_committed", columns=("value",), timeout_s=20)
+    batches = read_live(properties, topic, 0, 0, 2, isolation="read_committed", columns=("value",))
     assert [value for batch in batches for value in batch["value"].to_pylist()] == [b"0", b"1"]
 
 

@@ -41,7 +41,7 @@ def properties(server: KafkaServer) -> dict[str, str]:
 def read(
     server: KafkaServer, topic: str, start: int, stop: int, isolation: Isolation = "read_uncommitted", **more: Any
 ) -> list[Row]:
-    batches = read_live(properties(server), topic, 0, start, stop, isolation=isolation, timeout_s=20, **more)
+    batches = read_live(properties(server), topic, 0, start, stop, isolation=isolation, timeout_s=TIMEOUT_S, **more)
     return [row for batch in batches for row in batch.to_pylist()]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,16 @@ from tieredstore import live
 from tieredstore.errors import DataLoss, StoreUnavailable
 from tieredstore.live import LiveEvent, LiveTopic
 from tieredstore.model import TopicPartition, Uuid
-from tieredstore.partitions import LogQuery, LogSnapshot, LogTail, Subscribe, TailRecords, snapshots, stored_window
+from tieredstore.partitions import (
+    LogQuery,
+    LogSnapshot,
+    LogTail,
+    Subscribe,
+    TailRecords,
+    log_tail,
+    snapshots,
+    stored_window,
+)
 from tieredstore.partitions.snapshots import LogSnapshots
 from tieredstore.records import PartitionRead, ReadSettings
 
@@ -223,8 +233,13 @@ def test_a_tail_that_may_look_at_any_time_does_not_list_without_pause(
         looks.append(snapshots)
         return current(snapshots)
 
+    def sleep(seconds: float) -> None:
+        clock.now += seconds
+
+    clock = Clock()
     monkeypatch.setattr(LogSnapshots, "current", counted)
-    with LogTail(bucket.manager, ALONE, {ORDERS: 0}, settings=SETTINGS, look_s=0) as tail:
+    monkeypatch.setattr(log_tail, "time", SimpleNamespace(sleep=sleep))
+    with LogTail(bucket.manager, ALONE, {ORDERS: 0}, settings=SETTINGS, look_s=0, clock=clock) as tail:
         assert tail.poll(0.35) is None
     assert 2 <= len(looks) <= 6
 

@@ -6,7 +6,9 @@ import gc
 import signal
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -34,16 +36,25 @@ def threads() -> Threads:
     return lambda: {thread.name for thread in threading.enumerate() if thread not in before}
 
 
+def descriptors() -> Counter[str]:
+    """What the process has open, each socket and pipe by its number: those of earlier tests may be closed meanwhile."""
+    links: list[str] = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            links.append(str(descriptor.readlink()))
+    return Counter(link for link in links if not link.startswith("/proc/"))
+
+
 def test_within_a_larger_process_the_end_of_the_block_stops_and_leaves_no_thread_and_no_port(threads: Threads) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    descriptors = len(list(Path("/proc/self/fd").iterdir()))
+    before_it = descriptors()
     with Service("within", {"idle": idle}, listen=("127.0.0.1", 0)) as service:
         assert service.endpoint is not None
         assert fetched(service.endpoint.port, "/readyz")[0] == 200
         assert "tieredstore-within-idle" in threads()
         assert signal.getsignal(signal.SIGTERM) == before
     assert threads() == set()
-    assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
+    assert descriptors() <= before_it
     with socket.create_server(("127.0.0.1", service.endpoint.port)):
         pass
 
@@ -75,7 +86,7 @@ def test_threads_that_go_on_are_named_when_the_time_is_up() -> None:
         service.stop()
         assert service.join() == ("slow",)
         go_on.set()
-        assert service.join(20) == ()
+        assert service.join(60) == ()
 
 
 def test_an_address_that_cannot_be_listened_on_begins_no_thread(threads: Threads) -> None:

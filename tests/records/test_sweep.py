@@ -37,6 +37,7 @@ from tieredstore.records import ReadSettings
 from tieredstore.testing.segments import Record, build_batch
 
 pytestmark = pytest.mark.slow
+UNIT_OF_WORK: Final = "test"
 
 HEADERS: Final = ("01-none", "06-codec-gzip-createtime", "07-txn", "11-single-record", "12-smallbatch")
 """Cases whose logs are stored as they were."""
@@ -122,6 +123,7 @@ def test_flipped_bits_of_manifests_lose_nothing_in_silence(buckets: dict[str, Da
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
+@pytest.mark.usefixtures("inline_threads")
 @pytest.mark.parametrize("place", list(HEADER_PLACES))
 @pytest.mark.parametrize("segment", [segment for case in HEADERS for segment in segments(case)], ids=str)
 def test_every_bit_of_the_batch_headers(buckets: dict[str, DamagedBucket], segment: GoldenSegment, place: str) -> None:
@@ -132,6 +134,7 @@ def test_every_bit_of_the_batch_headers(buckets: dict[str, DamagedBucket], segme
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
+@pytest.mark.usefixtures("inline_threads")
 @pytest.mark.parametrize("part", range(4))
 @pytest.mark.parametrize("segment", [segment for case in MANIFESTS for segment in segments(case)], ids=str)
 def test_every_bit_of_every_manifest(buckets: dict[str, DamagedBucket], segment: GoldenSegment, part: int) -> None:
@@ -141,6 +144,7 @@ def test_every_bit_of_every_manifest(buckets: dict[str, DamagedBucket], segment:
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
+@pytest.mark.usefixtures("inline_threads")
 @pytest.mark.parametrize("segment", segments("03-enc"), ids=str)
 def test_many_bits_of_the_manifests_of_encrypted_segments(
     buckets: dict[str, DamagedBucket], segment: GoldenSegment

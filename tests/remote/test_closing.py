@@ -299,7 +299,7 @@ def test_a_process_that_closes_in_the_midst_says_nothing(tmp_path: Path) -> None
         for under_way, closer in ended:
             under_way.end()
             assert type(under_way.error).__name__ == "AlreadyClosed", under_way.error
-            closer.join(20)
+            closer.join(60)
             assert not closer.is_alive()
         """,
         tmp_path,

@@ -138,7 +138,7 @@ def chunk_on_its_way(scene: Scene) -> object:
     stream = scene.manager.open(scene.metadata)
     scene.store.fall_silent("get_into", 1)
     stream.read(1000)
-    assert scene.store.is_asked.wait(30)
+    assert scene.store.is_asked.wait(60)
     return stream.read(1000)
 
 
@@ -146,11 +146,11 @@ def load_of_another_reader(scene: Scene) -> object:
     scene.store.fall_silent("get_into")
     other = threading.Thread(target=_ended_by_close, args=(lambda: scene.manager.open(scene.metadata).read(10),))
     other.start()
-    assert scene.store.is_asked.wait(30)
+    assert scene.store.is_asked.wait(60)
     try:
         return scene.manager.open(scene.metadata).read(10)
     finally:
-        other.join(10)
+        other.join(60)
         assert not other.is_alive()
 
 
@@ -160,7 +160,7 @@ def next_segment(scene: Scene) -> object:
     scene.store.fall_silent("get_small", 1)
     stream = scene.manager.fetch_log_segment(scene.metadata, 0, next_segment=lambda: following)
     stream.read()
-    assert scene.store.is_asked.wait(30)
+    assert scene.store.is_asked.wait(60)
     return scene.manager.open(following).read(1)
 
 
@@ -275,11 +275,11 @@ class Waiting:
 
     def begin(self) -> None:
         self._thread.start()
-        assert self._scene.store.is_asked.wait(30), self.error
+        assert self._scene.store.is_asked.wait(60), self.error
         time.sleep(0.02)  # whoever waits for the call waits by now
 
     def end(self) -> None:
-        self._thread.join(30)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
@@ -18,6 +18,7 @@ from tieredstore.errors import TieredStoreError
 from tieredstore.kafka.batches import HEADER_SIZE, read_batch_headers
 from tieredstore.records import AtTime, Place, ReadSettings, RecordReader, plan_splits, read_split
 from tieredstore.remote import RemoteStorageManager
+from tieredstore.testing.doubles import CountingStore
 
 RIGHT: Final = "right"
 ERROR: Final = "error"
@@ -41,18 +42,27 @@ class Reading:
     isolation: str = "read_uncommitted"
 
 
+class WholeCatalog(NamedTuple):
+    """A partition's catalog before any bit is flipped, and the keys of the objects that it was made of."""
+
+    catalog: Catalog
+    keys: frozenset[str]
+
+
 class DamagedBucket:
     """A golden bucket in memory, whose bits are flipped one at a time."""
 
     def __init__(self, case: str) -> None:
         self.segments = segments(case)
-        self.store = MemoryObjectStore()
+        self.store = CountingStore(MemoryObjectStore())
         root = case_path(case) / "store"
         for path in root.rglob("*"):
             if path.is_file():
                 self.store.put(str(path.relative_to(root)), path.read_bytes())
         self._manager = RemoteStorageManager(settings_of(case, WITHOUT_CACHES), store=self.store)
         self._answers: dict[tuple[int, Reading], Answer] = {}
+        self._readings: dict[GoldenSegment, list[Reading]] = {}
+        self._catalogs: dict[int, WholeCatalog] = {}
 
     def close(self) -> None:
         self._manager.close()
@@ -68,19 +78,47 @@ class DamagedBucket:
         right = {reading: self._right(segment.partition, reading) for reading in readings}
         key = f"{segment.main_path}.{suffix}"
         whole = self.store.get(key)
+        intact = self._whole_catalog(segment.partition)
         damaged = bytearray(whole)
         damaged[bit // 8] ^= 1 << bit % 8
         self.store.put(key, damaged)
         # What is skipped or lost is told of in the log, once for each of thousands of flips.
         logging.disable(logging.WARNING)
         try:
-            return {reading.name: self._outcome(segment.partition, reading, right[reading]) for reading in readings}
+            # All ways of reading begin with the same catalog: it is loaded once, and not where nothing of it changed.
+            catalog = intact.catalog if key not in intact.keys else self._load_catalog(segment.partition)
+            return {
+                reading.name: self._outcome(catalog, segment.partition, reading, right[reading]) for reading in readings
+            }
         finally:
             logging.disable(logging.NOTSET)
             self.store.put(key, whole)
+            self.store.reset()
+
+    def _load_catalog(self, partition: int) -> Catalog | TieredStoreError:
+        try:
+            return load_catalog(self._manager, topic=self.segments[0].topic, partition=partition)
+        except TieredStoreError as error:
+            return error
+
+    def _whole_catalog(self, partition: int) -> WholeCatalog:
+        known = self._catalogs.get(partition)
+        if known is None:
+            self.store.reset()
+            catalog = self._load_catalog(partition)
+            assert isinstance(catalog, Catalog)
+            keys = frozenset(self.store.keys_of("get") + self.store.keys_of("get_into"))
+            known = self._catalogs[partition] = WholeCatalog(catalog, keys)
+        return known
 
     def readings(self, segment: GoldenSegment) -> list[Reading]:
         """The whole partition, and windows that begin and end within the segment."""
+        known = self._readings.get(segment)
+        if known is None:
+            known = self._readings[segment] = self._readings_of(segment)
+        return known
+
+    def _readings_of(self, segment: GoldenSegment) -> list[Reading]:
         size = segment.end_offset - segment.base_offset
         first, last = segment.base_offset + size // 3, segment.base_offset + size // 2
         return [
@@ -101,11 +139,11 @@ class DamagedBucket:
     def _right(self, partition: int, reading: Reading) -> Answer:
         known = self._answers.get((partition, reading))
         if known is None:
-            known = self._answers[partition, reading] = self._answer(partition, reading)
+            catalog = self._whole_catalog(partition).catalog
+            known = self._answers[partition, reading] = self._answer(catalog, partition, reading)
         return known
 
-    def _answer(self, partition: int, reading: Reading) -> Answer:
-        catalog = load_catalog(self._manager, topic=self.segments[0].topic, partition=partition)
+    def _answer(self, catalog: Catalog, partition: int, reading: Reading) -> Answer:
         answer = self._splits if reading.name.startswith("splits") else self._records
         return answer(catalog, partition, reading)
 
@@ -128,9 +166,11 @@ class DamagedBucket:
         batches = (batch for split in plan.splits for batch in read_split(self._manager, split, chosen))
         return _table(batches, chosen.schema), plan.stop
 
-    def _outcome(self, partition: int, reading: Reading, right: Answer) -> str:
+    def _outcome(self, catalog: Catalog | TieredStoreError, partition: int, reading: Reading, right: Answer) -> str:
+        if isinstance(catalog, TieredStoreError):
+            return ERROR
         try:
-            answer = self._answer(partition, reading)
+            answer = self._answer(catalog, partition, reading)
         except TieredStoreError:
             return ERROR
         if answer == right:

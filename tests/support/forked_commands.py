@@ -161,7 +161,8 @@ def become(request: Mapping[str, Any]) -> None:
     """In a child: run the command as the console script would, but that a busy machine does not cut its end short."""
     untyped: Any = interruption
     untyped.TAKING_BACK_S, untyped._LAST_ACT_S = request["taking_back_s"], 30.0
-    # The parent may run in the background of a shell, which has interrupts ignored.
+    # The parent may run in the background of a shell, which has interrupts ignored, or under nohup.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler if request["interruptible"] else signal.SIG_IGN)
     os.environ.update(request["environment"])
     if request["terminal"] is not None:

@@ -128,7 +128,9 @@ class Transaction:
     """A transaction that is open: records in it are on the broker, without an outcome."""
 
     def __init__(self, server: KafkaServer) -> None:
-        self._producer = producer_of(server, **{"transactional.id": f"transaction-{next(_names)}"})
+        # The broker would abort one that a slow test leaves open for a minute.
+        patience = {"transactional.id": f"transaction-{next(_names)}", "transaction.timeout.ms": "600000"}
+        self._producer = producer_of(server, **patience)
         self._producer.init_transactions(TIMEOUT_S)
         self._producer.begin_transaction()
         self._server = server
@@ -143,7 +145,9 @@ class Transaction:
         ends = {"commit": self._producer.commit_transaction, "abort": self._producer.abort_transaction}
         before = {place: end_offset(self._server, place[0], partition=place[1]) for place in self._places}
         ends[outcome](TIMEOUT_S)
+        give_up = time.monotonic() + TIMEOUT_S
         while any(end_offset(self._server, topic, partition=number) == end for (topic, number), end in before.items()):
+            assert time.monotonic() < give_up, "the marker does not come"
             time.sleep(0.01)
 
 

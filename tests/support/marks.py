@@ -66,7 +66,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """A worker takes all files that need Spark, or one other file: what a module's tests share is made once."""
+    """A worker takes all files that need Spark, or one other file: what a module's tests share is made once.
+
+    Of a file that says so (``UNIT_OF_WORK: Final = "test"``) a worker takes one test: it is more than the work of one.
+    """
     if config.getoption("dist") != "loadfile":
         return None
     config.option.loadscopereorder = False  # the order is the one above, not the number of tests
@@ -76,11 +79,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 
 def _unit_of(nodeid: str) -> str:
+    """By the text: xdist 3.8 has groups of its own, but its workers cannot tell them any more since pytest 9.2."""
     file = nodeid.partition("::")[0]
-    return "spark" if _asks_for_spark(file) else file
+    text = _text_of(file)
+    if 'UNIT_OF_WORK: Final = "test"\n' in text:
+        return nodeid
+    return "spark" if "spark: SparkSession" in text else file
 
 
 @cache
-def _asks_for_spark(file: str) -> bool:
-    """By the text: xdist 3.8 has groups of its own, but its workers cannot tell them any more since pytest 9.2."""
-    return "spark: SparkSession" in (REPOSITORY / file).read_text()
+def _text_of(file: str) -> str:
+    return (REPOSITORY / file).read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.live.faults import Trouble
-from tieredstore.process.forks import leave_to_parent
+from tieredstore.process.forks import begin_again_after_fork, leave_to_parent
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -44,14 +45,36 @@ class Statistics:
             self.listener(text)
 
 
+class _Family:
+    """The clients of this process, and whether its parent had some when it forked."""
+
+    def __init__(self) -> None:
+        self._clients: weakref.WeakSet[object] = weakref.WeakSet()
+        self.is_forked_beside_clients = False
+        begin_again_after_fork(self)
+
+    def begin_again(self) -> None:
+        """In a forked child: those were the parent's."""
+        self.is_forked_beside_clients = self.is_forked_beside_clients or bool(self._clients)
+        self._clients = weakref.WeakSet()
+
+    def add(self, client: object) -> None:
+        """One of this process. A forked child leaves it alone: its end would wait for threads that are not there."""
+        self._clients.add(client)
+        leave_to_parent(client)
+
+
+_family: Final = _Family()
+
+
 class LiveConsumer(Consumer):
     """A consumer that knows its trouble, and can be referred to weakly."""
 
     def __init__(self, configuration: Mapping[str, str]) -> None:
-        self.trouble = Trouble()
+        self.trouble = Trouble(beside_clients=_family.is_forked_beside_clients)
         self.statistics = Statistics()
         _construct(super().__init__, configuration, self.trouble, {"stats_cb": self.statistics.hear})
-        leave_to_parent(self)  # destroying one waits for threads that a forked child does not have
+        _family.add(self)
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
         """As the library's, which an interrupt ends as it ends anything else."""
@@ -67,11 +90,11 @@ class LiveAdmin(AdminClient):
     """An administrative client that knows its trouble."""
 
     def __init__(self, configuration: Mapping[str, str]) -> None:
-        self.trouble = Trouble()
+        self.trouble = Trouble(beside_clients=_family.is_forked_beside_clients)
         # It warns of each property that only a consumer needs.
         quiet = {} if "debug" in configuration else {"log_level": "3"}
         _construct(super().__init__, {**quiet, **configuration}, self.trouble, {})
-        leave_to_parent(self)  # destroying one waits for threads that a forked child does not have
+        _family.add(self)
 
 
 def check_configuration(configuration: Mapping[str, str]) -> None:

@@ -128,10 +128,14 @@ _DAMAGED: Final = frozenset({KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG, K
 
 
 class Trouble:
-    """What a client said of its connections while it was waited for. The client's callback notes it."""
+    """What a client said of its connections while it was waited for. The client's callback notes it.
 
-    def __init__(self) -> None:
+    ``beside_clients``: whether the process was forked from one that had clients, so that those of its own may not work.
+    """
+
+    def __init__(self, *, beside_clients: bool = False) -> None:
         self.noted: KafkaError | None = None
+        self._beside_clients = beside_clients
         self._answered = False
 
     def note(self, error: KafkaError) -> None:
@@ -164,6 +168,13 @@ class Trouble:
             error = fault(self.noted, doing)
             # A connection on which something else than Kafka speaks damages no record.
             return BrokerUnavailable(str(error)) if isinstance(error, BatchCorrupt) else error
+        if self._beside_clients and not self._answered:
+            # A thread of the parent's may have held a lock of OpenSSL's, which is librdkafka's own copy: in the child
+            # it stays locked, and each connection waits for it.
+            return BrokerUnavailable(
+                f"{doing}: no broker answered within {timeout_s:g} s; this process was forked beside clients of "
+                "librdkafka, after which none may work in it: spawn it, or fork before the first client is made"
+            )
         # A listener for TLS or SASL closes the connections of clients that come without, and tells them nothing.
         return BrokerUnavailable(
             f"{doing}: no broker answered within {timeout_s:g} s; if it runs, see that security.protocol is its own"

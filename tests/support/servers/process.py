@@ -37,6 +37,14 @@ def free_port() -> int:
         return port
 
 
+@contextmanager
+def unanswered_port() -> Generator[int]:
+    """A port of the loopback interface that nobody listens on, nor anybody else can: connections are refused."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
+
+
 def installed_server(relative: str) -> Path:
     """A file that scripts/servers.py installs; ServerFailedError saying so if it is absent."""
     folder = Path(os.environ.get("TIEREDSTORE_SERVERS", REPOSITORY / ".venv" / "servers"))

@@ -1,0 +1,30 @@
+"""Pools without threads: what is submitted is done at once, by whoever submits it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tieredstore.process.thread_pool import ThreadPool
+
+
+@pytest.fixture
+def inline_threads() -> Generator[None]:
+    """For tests of what is done by the thousand, and not of when: to hand work to a thread costs more than the work."""
+
+    def submit(pool: ThreadPool, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_running_or_notify_cancel()
+        try:
+            future.set_result(partial(fn, *args, **kwargs)())
+        except BaseException as error:  # noqa: BLE001  a future carries any error
+            future.set_exception(error)
+        return future
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ThreadPool, "submit", submit)
+        yield
