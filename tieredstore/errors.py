@@ -22,6 +22,7 @@ Errors carry policy as class attributes, so that a caller decides by attribute a
     │   ├── MessageCorrupt                no         4   MemQ's batches: an object's index, a Message, its records
     │   └── NotificationCorrupt           no         4   what a notification queue holds does not point to a batch
     ├── UnknownKey                        no         4   data wrapped by a key that is not on the ring
+    ├── InvalidValue                      no         4   a message's key or value that is not what it is read as
     ├── SegmentAlreadyExists              no         5   a manifest stands already under this segment id
     ├── SegmentTooLarge                   no         2   over the format's 2^31 limits
     ├── AlreadyClosed                     no         1   used after it was closed, or closed while it was used
@@ -183,6 +184,12 @@ class NotificationCorrupt(CorruptData):
 
 class UnknownKey(TieredStoreError):
     """A data key wrapped by a key pair that is not on the key ring."""
+
+    exit_code = 4
+
+
+class InvalidValue(TieredStoreError):
+    """A message's key or value is not what it is to be read as: text, JSON of a schema, Avro. Its bytes are whole."""
 
     exit_code = 4
 

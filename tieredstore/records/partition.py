@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
 
 from tieredstore.catalog.lineage import Lineage, Span
 from tieredstore.catalog.problems import Problem
 from tieredstore.errors import DataLoss
+from tieredstore.records.arrow_stream import stream_reader
 from tieredstore.records.report import LostOffsets, ReadReport
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.stretch import Stretch
@@ -50,6 +51,15 @@ class PartitionRead(Iterator[pa.RecordBatch]):
 
     def __next__(self) -> pa.RecordBatch:
         return next(self._batches)
+
+    def reader(self) -> pa.RecordBatchReader:
+        """The same records as a stream of pyarrow's, which is this read: what one of them gives, the other does not."""
+        return stream_reader(self.schema, self)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """For whoever takes Arrow streams: pyarrow, Polars, DuckDB, pandas."""
+        reader: Any = self.reader()
+        return reader.__arrow_c_stream__(requested_schema)
 
     def close(self) -> None:
         """End the read."""

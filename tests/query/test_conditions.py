@@ -1,0 +1,99 @@
+"""What a filter leaves out by what is known beforehand: never a record that it wants."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.examples import examples
+from tests.support.topic_filters import RECORDS, expressions
+from tieredstore.errors import ConfigError
+from tieredstore.query.conditions import Condition, Extent
+from tieredstore.query.topic_columns import topic_schema
+
+SCHEMA = topic_schema()
+
+
+def rows_in(extent: Extent) -> list[tuple[int, int]]:
+    """The records of an extent, as rows of RECORDS."""
+    return [
+        (row, offset)
+        for row, (partition, offset, time) in enumerate(RECORDS.rows)
+        if partition == extent.where[1]
+        and extent.start <= offset < extent.stop
+        and (extent.latest_ms is None or time <= extent.latest_ms)
+    ]
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(data=st.data())
+def test_no_record_that_a_filter_wants_is_left_out(data: st.DataObject) -> None:
+    condition = Condition(data.draw(expressions()), SCHEMA)
+    wanted = set(RECORDS.wanted(condition))
+    start, stop = sorted(data.draw(st.lists(st.integers(0, 31), min_size=2, max_size=2, unique=True)))
+    extent = Extent(("orders", data.draw(st.integers(0, 2))), start, stop, data.draw(st.none() | st.integers(0, 400)))
+    of_extent = rows_in(extent)
+    offsets = [offset for row, offset in of_extent if row in wanted]
+    if not condition.possible([extent]):
+        assert offsets == []
+    else:
+        first, last = condition.hull([extent])
+        assert start <= first <= last <= stop
+        assert all(first <= offset < last for offset in offsets)
+    since = condition.since_ms()
+    assert since is None or all(RECORDS.rows[row][2] >= since for row in wanted)
+    if condition.holds_for_all(extent):
+        assert len(offsets) == len(of_extent)
+
+
+@pytest.mark.parametrize(
+    ("expression", "hull", "since"),
+    [
+        (ds.field("offset") >= 100, (100, 1000), None),
+        ((ds.field("offset") > 9) & (ds.field("offset") <= 20), (10, 21), None),
+        (ds.field("offset").isin([70, 500]), (70, 501), None),
+        (~(ds.field("offset") > 10), (0, 11), None),
+        (ds.field("timestamp") >= pa.scalar(5000, pa.timestamp("ms", "UTC")), (0, 1000), 5000),
+        (ds.field("timestamp") > pa.scalar(5_000_000, pa.timestamp("us", "UTC")), (0, 1000), 5001),
+        (ds.field("value") == b"x", (0, 1000), None),
+    ],
+    ids=str,
+)
+def test_offsets_and_times_are_narrowed_as_far_as_they_can_be(
+    expression: ds.Expression, hull: tuple[int, int], since: int | None
+) -> None:
+    condition = Condition(expression, SCHEMA)
+    extent = Extent(("orders", 1), 0, 1000, 10_000)
+    assert condition.possible([extent]) == [extent]
+    assert (condition.hull([extent]), condition.since_ms()) == (hull, since)
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        ds.field("partition") == 2,
+        ds.field("partition") != 1,
+        ds.field("topic") == "payments",
+        (ds.field("partition") == 1) & (ds.field("offset") < 0),
+        ds.field("timestamp") > pa.scalar(10_000, pa.timestamp("ms", "UTC")),
+        ds.scalar(False),
+    ],
+    ids=str,
+)
+def test_what_a_filter_excludes_is_not_possible(expression: ds.Expression) -> None:
+    assert Condition(expression, SCHEMA).possible([Extent(("orders", 1), 0, 1000, 10_000)]) == []
+
+
+def test_a_filter_names_the_columns_that_it_needs() -> None:
+    assert Condition((ds.field("offset") > 1) | ds.field("key").is_null(), SCHEMA).columns == ("offset", "key")
+
+
+@pytest.mark.parametrize(
+    "expression", [ds.field("price") > 1, ds.field("offset") == "five", ds.field("offset")], ids=str
+)
+def test_a_filter_that_cannot_be_is_refused(expression: ds.Expression) -> None:
+    with pytest.raises(ConfigError, match=r"the filter .* cannot be applied"):
+        Condition(expression, SCHEMA)

@@ -1,0 +1,235 @@
+"""A topic as one stream of Arrow: all partitions, any window and filter, and errors that say what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.examples import examples
+from tests.support.golden.catalogs import managers_are_closed, opened
+from tests.support.golden.records import expected_rows, partitions_of
+from tests.support.golden.segments import segments
+from tests.support.spark_readings import fill
+from tests.support.spark_stream_topics import Bucket
+from tests.support.stored_records import StoredTopic
+from tests.support.topic_filters import expressions
+from tieredstore.errors import BatchCorrupt, ConfigError, DataLoss, InvalidValue, ResourceNotFound, TieredStoreError
+from tieredstore.query import TOPIC_COLUMNS, read_topic
+from tieredstore.records import AtTime, read_records
+from tieredstore.values import Json, Text
+
+__all__ = ["managers_are_closed"]
+
+pytestmark = pytest.mark.slow
+
+PLACES = ("topic", "partition", "offset")
+
+
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
+    topics = Bucket(tmp_path_factory.mktemp("bucket"))
+    fill(topics)
+    yield topics
+    topics.close()
+
+
+def table(stream: Any) -> Any:
+    return pa.table(stream)
+
+
+def places(stream: Any) -> list[tuple[int, int]]:
+    return [(row["partition"], row["offset"]) for row in table(stream).to_pylist()]
+
+
+@pytest.mark.parametrize("case", ["01-none", "07-zstd-enc-txn"])
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_a_topic_has_the_records_that_the_java_consumer_read(case: str, isolation: Any) -> None:
+    manager, _ = opened(case)
+    rows = table(read_topic(manager, segments(case)[0].topic, isolation=isolation, parallelism=2)).to_pylist()
+    expected = [
+        (partition, row["offset"], row["timestamp"], row["key"], row["value"], row["leaderEpoch"])
+        for partition in partitions_of(case)
+        for row in expected_rows(case, partition, isolation)
+    ]
+    assert [
+        (row["partition"], row["offset"], round(row["timestamp"].timestamp() * 1000), row["key"], row["value"],
+         row["leaderEpoch"])
+        for row in rows
+    ] == expected  # fmt: skip
+
+
+def test_all_who_take_arrow_get_the_same(bucket: Bucket) -> None:
+    def read() -> Any:
+        return read_topic(bucket.manager, "orders", columns=("partition", "offset", "value"), value=Text())
+
+    expected = [{"partition": p, "offset": at, "value": f"v{at}"} for p, n in ((0, 100), (1, 50)) for at in range(n)]
+    assert table(read()).to_pylist() == expected
+    assert pl.DataFrame(read()).to_dicts() == expected
+    assert pd.DataFrame(table(read()).to_pandas()).to_dict("records") == expected
+    stream = read()
+    rows = duckdb.execute("SELECT * FROM stream").fetchall()
+    assert sorted(rows) == sorted(tuple(row.values()) for row in expected)
+    assert stream.reader().read_all().num_rows == 0  # it was given away
+    with read_records(bucket.manager, "orders", 0, columns=("offset",)) as partition:
+        assert table(partition).column("offset").to_pylist() == list(range(100))
+
+
+def test_topic_and_partition_are_dictionaries_and_times_are_times(bucket: Bucket) -> None:
+    read = read_topic(bucket.manager, "orders")
+    assert tuple(read.schema.names) == TOPIC_COLUMNS
+    batches = list(read)
+    assert {str(field.type) for field in read.schema if field.name in ("topic", "partition")} == {
+        "dictionary<values=string, indices=int32, ordered=0>",
+        "dictionary<values=int32, indices=int32, ordered=0>",
+    }
+    assert all(batch.schema == read.schema for batch in batches)
+    assert batches[-1].to_pylist()[-1]["timestamp"].timestamp() == 4.9
+
+
+def test_windows_are_of_offsets_of_times_or_of_each_partition(bucket: Bucket) -> None:
+    def read(**window: Any) -> list[tuple[int, int]]:
+        return places(read_topic(bucket.manager, "orders", columns=PLACES, **window))
+
+    assert read(start=48, stop=50) == [(0, 48), (0, 49), (1, 48), (1, 49)]
+    assert read(start={0: 98, 1: AtTime(4850)}) == [(0, 98), (0, 99), (1, 49)]
+    assert read(partitions=[1], stop=AtTime(150)) == [(1, 0), (1, 1)]
+    assert read(start=1000) == []
+    with pytest.raises(ConfigError, match="from 9 up to 3"):
+        read(start=9, stop=3)
+    with pytest.raises(ConfigError, match="no partition 7"):
+        read(start={7: 1})
+    with pytest.raises(ResourceNotFound, match="order"):
+        read_topic(bucket.manager, "order")
+    with pytest.raises(ConfigError, match="columns"):
+        read_topic(bucket.manager, "orders", columns=["price"])
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(data=st.data())
+def test_any_filter_gives_the_rows_that_it_gives_of_all(filtered: tuple[StoredTopic, Any], data: st.DataObject) -> None:
+    topic, everything = filtered
+    expression = data.draw(expressions())
+    columns = data.draw(st.sampled_from([("offset", "partition"), ("value",), ("topic", "offset")]))
+    read = read_topic(topic.manager, "events", columns=columns, filter=expression, ordered=True, parallelism=2)
+    assert table(read).to_pylist() == everything.filter(expression).select(list(columns)).to_pylist()
+
+
+@pytest.fixture(scope="module")
+def filtered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StoredTopic, Any]]:
+    topic = StoredTopic(tmp_path_factory.mktemp("filtered"), chunk_size=512)
+    for base in range(0, 30, 10):
+        topic.copy_plain(base, 10, batch=2, size=300)
+    topic.catalog()
+    yield topic, table(read_topic(topic.manager, "events"))
+    topic.close()
+
+
+def test_what_a_filter_excludes_is_not_fetched(tmp_path: Path) -> None:
+    topic = StoredTopic(tmp_path)
+    for base in range(0, 10_000, 1000):
+        topic.copy_plain(base, 1000, size=1000)
+
+    def fetched(expression: Any) -> int:
+        topic.catalog()
+        read = read_topic(topic.manager, "events", columns=("offset",), filter=expression)
+        rows: int = table(read).num_rows
+        logs = [operation for operation in topic.store.operations if operation.keys[0].endswith(".log")]
+        return rows * 1_000_000 + len({operation.keys[0] for operation in logs if operation.name.startswith("get")})
+
+    offset, time = ds.field("offset"), ds.field("timestamp")
+    assert fetched((offset >= 4990) & (offset < 5010)) == 20_000_002
+    assert fetched((offset == 5) | (offset == 9_999)) == 2_000_002
+    assert fetched(time >= pa.scalar(9_990, pa.timestamp("ms", "UTC"))) == 10_000_001
+    assert fetched(ds.field("partition") == 3) == 0
+    assert topic.store.bytes_down < 20_000
+    fetched((offset >= 5000) & (offset < 5010))
+    assert topic.store.bytes_down < 150_000
+    topic.close()
+
+
+def test_unordered_and_side_by_side_are_the_same_records(tmp_path: Path) -> None:
+    topic = StoredTopic(tmp_path)
+    for base in range(0, 12_000, 3000):
+        topic.copy_plain(base, 3000, size=2000)
+    topic.catalog()
+    for ordered in (True, False):
+        read = read_topic(topic.manager, "events", columns=("offset",), ordered=ordered, parallelism=4, max_bytes=1000)
+        offsets = [offset for batch in read for offset in batch.to_pydict()["offset"]]
+        assert (offsets if ordered else sorted(offsets)) == list(range(12_000))
+    topic.close()
+
+
+@pytest.fixture
+def trouble(tmp_path: Path) -> Iterator[StoredTopic]:
+    topic = StoredTopic(tmp_path)
+    for base in (0, 100, 300):
+        topic.copy_plain(base, 100)
+    yield topic
+    topic.close()
+
+
+def damage(topic: StoredTopic) -> None:
+    """One byte of the second segment is another one."""
+    key = next(info.key for info in topic.store.list("") if info.key.endswith(".log") and "00100-" in info.key)
+    data = bytearray(topic.store.get(key))
+    data[-200] ^= 1
+    topic.store.delete([key])
+    topic.store.put(key, bytes(data))
+
+
+CONSUMERS: dict[str, Callable[[Any], Any]] = {
+    "pyarrow": pa.table,
+    "polars": pl.DataFrame,
+    "pandas": lambda stream: pa.table(stream).to_pandas(),
+    "duckdb": lambda stream: duckdb.execute("SELECT count(*) FROM stream").fetchall(),
+}
+
+
+@pytest.mark.parametrize("consumer", CONSUMERS)
+def test_an_error_of_ours_is_a_sentence_in_each_of_them(trouble: StoredTopic, consumer: str) -> None:
+    damage(trouble)
+    read = read_topic(trouble.manager, "events", stop=200)
+    with pytest.raises(Exception, match=r"BatchCorrupt: .*its CRC is") as caught:
+        CONSUMERS[consumer](read)
+    assert not isinstance(caught.value, TieredStoreError)
+    assert "Traceback" not in str(caught.value)
+    assert isinstance(read.error, BatchCorrupt)
+    # As a context manager a read gives its own error instead.
+    with pytest.raises(BatchCorrupt), read_topic(trouble.manager, "events", stop=200) as stream:
+        CONSUMERS[consumer](stream)
+
+
+def test_lost_offsets_are_an_error_before_the_first_record_or_a_warning(
+    trouble: StoredTopic, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(DataLoss, match="offsets 200 to 299 of events-0"):
+        read_topic(trouble.manager, "events")
+    # What a filter excludes nobody asked for; times do not tell of records that are not there.
+    assert table(read_topic(trouble.manager, "events", filter=ds.field("offset") < 200)).num_rows == 200
+    with pytest.raises(DataLoss):
+        read_topic(trouble.manager, "events", filter=ds.field("timestamp") > pa.scalar(0, pa.timestamp("ms", "UTC")))
+    assert table(read_topic(trouble.manager, "events", on_data_loss="report")).num_rows == 300
+    assert caplog.text.count("200 to 299") == 1
+
+
+def test_keys_and_values_of_another_type_name_the_offset(bucket: Bucket) -> None:
+    read = read_topic(bucket.manager, "orders", columns=("value",), value=Json(pa.schema([("a", pa.int64())])))
+    with pytest.raises(InvalidValue, match="the value at offset 0 of orders-0 is not JSON"):
+        list(read)
+    assert str(read.schema.field("value").type) == "struct<a: int64>"
+
+
+def test_a_read_that_is_left_in_the_middle_ends(bucket: Bucket) -> None:
+    with read_topic(bucket.manager, "payments") as read:
+        assert next(read).num_rows
+    assert list(read) == []

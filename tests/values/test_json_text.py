@@ -1,0 +1,87 @@
+"""JSON into structs of a schema: each message one object, whatever is in it, and no word of it in an error."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tieredstore.errors import ConfigError, InvalidValue
+from tieredstore.values import Json
+
+SCHEMA = pa.schema(
+    [
+        ("a", pa.int64()),
+        ("t", pa.timestamp("ms", "UTC")),
+        ("n", pa.struct([("x", pa.string())])),
+        ("l", pa.list_(pa.float64())),
+    ]
+)
+FAILS, NULLS = Json(SCHEMA), Json(SCHEMA, on_invalid="null")
+
+
+def place(row: int) -> str:
+    return f"the value at offset {row} of orders-0"
+
+
+def column(*messages: bytes | None) -> Any:
+    return pa.array(messages, pa.binary())
+
+
+def test_objects_become_structs() -> None:
+    messages = column(
+        b'{"a": 1}', None, b"null", b'{\n"a": 2, "more": {"q": [1, {"r": 1}]}, "t": "2026-01-01T00:00:00Z"}',
+        b'{"n": {"x": "y"}, "l": [1, 2.5]}',
+    )  # fmt: skip
+    rows: Any = FAILS.convert(messages, place)
+    assert rows.type == FAILS.arrow_type
+    listed = rows.to_pylist()
+    assert [None if row is None else row["a"] for row in listed] == [1, None, None, 2, None]
+    assert listed[3]["t"].isoformat() == "2026-01-01T00:00:00+00:00"
+    assert (listed[4]["n"], listed[4]["l"]) == ({"x": "y"}, [1.0, 2.5])
+    assert len(FAILS.convert(messages.slice(0, 0), place)) == 0
+    assert FAILS.convert(messages.slice(3, 2), place).to_pylist() == listed[3:]
+
+
+WRONG = [
+    b"5", b"[]", b"", b'"', b"{}\n{}", b'{"a": 1', b'{"a": 1}} {"v": {}', b'{"a": 1}}\n{"v": {"a": 3}',
+    b'{"a": 1}, "v": {"a": 2}', b'}\n{"v": {}', b"\xff\xfe", b'{"a": 1.5}', b'{"a": 9223372036854775808}',
+    b'{"a": "x"}', b'{"a": 1, "a": 2}', b'{"t": "yesterday"}', b'{"n": {"x": 5}}', b"{}/*", b"{}//",
+    b'{"more": ' + b'{"a":' * 100_000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("message", WRONG, ids=lambda message: repr(message[:30]))
+def test_what_is_not_one_object_of_the_schema_is_named_or_null(message: bytes) -> None:
+    messages = column(b'{"a": 7}', message, b'{"a": 8}')
+    with pytest.raises(InvalidValue, match=r"^the value at offset 1 of orders-0 is not JSON of the schema") as caught:
+        FAILS.convert(messages, place)
+    assert "yesterday" not in str(caught.value)
+    rows: Any = NULLS.convert(messages, place)
+    assert [row and row["a"] for row in rows.to_pylist()] == [7, None, 8]
+
+
+def test_the_field_that_is_wrong_is_named() -> None:
+    with pytest.raises(InvalidValue, match="the field n/x is of another type"):
+        FAILS.convert(column(b'{"n": {"x": 5}}'), place)
+
+
+@given(st.lists(st.none() | st.dictionaries(st.sampled_from('ab\n"{}'), st.integers(-9, 9) | st.text(max_size=4))))
+def test_any_objects_are_what_python_reads(objects: list[dict[str, Any] | None]) -> None:
+    kind = Json(pa.schema([("a", pa.int64())]), on_invalid="null")
+    rows: Any = kind.convert(column(*(json.dumps(one).encode() for one in objects)), place)
+    expected = [None if one is None or not isinstance(one.get("a", 0), int) else {"a": one.get("a")} for one in objects]
+    assert rows.to_pylist() == expected
+
+
+def test_a_schema_that_cannot_be_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no field"):
+        Json(pa.schema([]))
+    with pytest.raises(ConfigError, match="does not read from JSON"):
+        Json(pa.schema([("a", pa.month_day_nano_interval())]))
+    with pytest.raises(ConfigError, match="fail or null"):
+        Json(SCHEMA, on_invalid="skip")  # type: ignore[arg-type]

@@ -1,0 +1,207 @@
+"""Several streams made side by side and read as one: in their order, or as what is in them comes."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from typing import Final, Generic, NoReturn, Self, TypeVar
+
+from tieredstore.errors import AlreadyClosed
+from tieredstore.process.interruption import Interrupted, woken_by_interruption
+from tieredstore.process.thread_pool import ThreadPool
+
+_Item = TypeVar("_Item")
+
+_LOOK_S: Final = 1.0
+"""How often one who waits looks up by himself: for a thread that ended without a word, as at the process's end."""
+
+
+class FanIn(Iterator[_Item], Generic[_Item]):
+    """What the streams give, ``at_once`` of them made by threads of this object's own. For one reader at a time.
+
+    A stream is taken from ``streams``, on one of the threads, when the one before it has been begun. ``ordered``:
+    stream after stream; else as it comes. What is made and not yet taken weighs ``max_weight`` together at most (by
+    ``weigh``), and beyond that one item, for which the reader waits. When a stream fails, what comes before its error
+    is still given where there is an order, then the error is raised; no stream is begun any more. Close it: streams
+    under way end with their next item, and are not waited for. Threads start when the first item is asked for.
+    """
+
+    def __init__(
+        self,
+        streams: Iterable[Callable[[], Iterator[_Item]]],
+        *,
+        at_once: int,
+        ordered: bool,
+        weigh: Callable[[_Item], int],
+        max_weight: int,
+    ) -> None:
+        self._streams = iter(streams)
+        self._taking = threading.Lock()
+        self._at_once = at_once
+        self._ordered = ordered
+        self._weigh = weigh
+        self._max_weight = max_weight
+        self._changed = threading.Condition()
+        self._begun = 0
+        self._are_all_begun = False
+        self._head = 0
+        self._queues: dict[int, deque[tuple[_Item, int]]] = {}
+        self._ended: set[int] = set()
+        self._failures: dict[int, BaseException] = {}
+        self._weight = 0
+        self._is_closed = False
+        self._is_interrupted = False
+        self._pool: ThreadPool | None = None
+        self._process = os.getpid()
+        self._at_end = ExitStack()
+
+    def __next__(self) -> _Item:
+        if os.getpid() != self._process:
+            raise AlreadyClosed("this was begun by the parent process, whose threads a fork leaves behind; begin anew")
+        self._start()
+        with self._changed:
+            while True:
+                if self._is_interrupted:
+                    raise Interrupted
+                # A reader that another thread closed must not go on with what was left.
+                if self._is_closed:
+                    break
+                if (item := self._take()) is not None:
+                    return item[0]
+                if self._are_all_begun and len(self._ended) == self._begun:
+                    break
+                self._changed.wait(_LOOK_S)
+        self.close()
+        raise StopIteration
+
+    def close(self) -> None:
+        """End the streams under way at their next item; nothing is given any more."""
+        if os.getpid() != self._process:
+            return  # locks and threads are the parent's
+        with self._changed:
+            self._is_closed = True
+            self._queues.clear()
+            self._changed.notify_all()
+        self._at_end.close()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _start(self) -> None:
+        if self._pool is None and not self._is_closed:
+            self._pool = ThreadPool(self._at_once, "tieredstore-fan-in")
+            self._at_end.enter_context(woken_by_interruption(self._interrupt))
+            for _ in range(self._at_once):
+                self._pool.submit(self._work)
+
+    def _interrupt(self) -> None:
+        # Called on a thread that must not wait, and the lock may be anybody's: who waits looks up by himself.
+        self._is_interrupted = True
+
+    def _take(self) -> tuple[_Item, int] | None:
+        """The next item, under the lock; None if it is not there yet. Moves on past streams that have ended."""
+        order = self._due() if self._ordered else sorted(self._queues)
+        for number in order:
+            waiting = self._queues.get(number)
+            if waiting:
+                item = waiting.popleft()
+                self._weight -= item[1]
+                self._changed.notify_all()
+                return item
+        if not self._ordered:
+            self._raise_failure(min(self._failures, default=None))
+        return None
+
+    def _due(self) -> Iterator[int]:
+        """The stream whose turn it is, and the next one when that has ended."""
+        while self._head < self._begun:
+            yield self._head
+            if self._head not in self._ended:
+                return
+            self._raise_failure(self._head if self._head in self._failures else None)
+            self._queues.pop(self._head, None)
+            self._head += 1
+            self._changed.notify_all()
+
+    def _raise_failure(self, number: int | None) -> None:
+        if number is not None:
+            self._is_closed = True
+            self._changed.notify_all()
+            raise self._failures[number]
+
+    def _work(self) -> None:
+        """One thread: a stream after the other."""
+        while (begun := self._next_stream()) is not None:
+            number, stream = begun
+            failure: BaseException | None = None
+            try:
+                items = stream()
+                with ExitStack() as closed_behind:
+                    if isinstance(items, Generator):
+                        closed_behind.callback(items.close)
+                    for item in items:
+                        if not self._put(number, item):
+                            break
+            except BaseException as error:  # noqa: BLE001  the reader's to see, whatever it is
+                failure = error
+            with self._changed:
+                if failure is not None:
+                    self._failures[number] = failure
+                self._ended.add(number)
+                self._changed.notify_all()
+
+    def _next_stream(self) -> tuple[int, Callable[[], Iterator[_Item]]] | None:
+        """The next one and its number; one that cannot be had fails in its turn. None where there is none."""
+        with self._taking:
+            with self._changed:
+                if self._is_closed or self._failures or self._are_all_begun:
+                    return None
+            # Without the lock that the reader waits with: what makes the streams may ask a store.
+            stream: Callable[[], Iterator[_Item]] | None
+            try:
+                stream = next(self._streams, None)
+            except BaseException as error:  # noqa: BLE001  as in _work
+                stream = partial(_raise, error)
+            with self._changed:
+                if stream is None:
+                    self._are_all_begun = True
+                    self._changed.notify_all()
+                    return None
+                number = self._begun
+                self._begun += 1
+                self._queues[number] = deque()
+                return number, stream
+
+    def _put(self, number: int, item: _Item) -> bool:
+        """Add an item as soon as there is room for it; False once nobody wants it any more."""
+        weight = self._weigh(item)
+        with self._changed:
+            while not self._is_closed:
+                if self._has_room(number, weight):
+                    self._queues[number].append((item, weight))
+                    self._weight += weight
+                    self._changed.notify_all()
+                    return True
+                self._changed.wait(_LOOK_S)
+            return False
+
+    def _has_room(self, number: int, weight: int) -> bool:
+        if self._weight + weight <= self._max_weight:
+            return True
+        # What the reader waits for comes in whatever it weighs, so that streams further on can never block it.
+        if self._ordered:
+            return number == self._head and not self._queues[number]
+        return not any(self._queues.values())
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error

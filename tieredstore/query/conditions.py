@@ -1,0 +1,172 @@
+"""What a filter proves of records that nobody has read yet: which partitions, offsets and times it leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from pyarrow.fs import LocalFileSystem
+
+from tieredstore.errors import ConfigError, excerpt
+from tieredstore.limits import MAX_OFFSET
+from tieredstore.model import TopicPartition
+
+# What its type stubs say of arrays, expressions and datasets is partial.
+_arrow: Final[Any] = pa
+_dataset: Final[Any] = ds
+
+_INT32: Final = _arrow.int32()
+_MS: Final = _arrow.timestamp("ms", "UTC")
+_LATEST_MS: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """Records of a partition with offsets ``start`` up to ``stop`` (half-open), none later than ``latest_ms``."""
+
+    where: TopicPartition
+    start: int
+    stop: int
+    latest_ms: int | None = None
+
+
+class Condition:
+    """A filter, an expression of pyarrow, over the columns of ``schema``. It proves things; it guesses nothing.
+
+    Arrow itself decides whether the expression can hold where a partition, a range of offsets or a greatest timestamp
+    is known: as it leaves out files of a dataset by what is known of these. ConfigError for an expression over columns
+    that there are not, or that compares what cannot be compared.
+    """
+
+    def __init__(self, expression: Any, schema: pa.Schema) -> None:
+        self._expression: Any = expression
+        self._schema: Any = schema
+        self._may_hold([None])
+        try:
+            _arrow.RecordBatch.from_pylist([], schema=schema).filter(expression)
+        except (_arrow.ArrowException, TypeError) as error:
+            raise self._refused(error) from None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that the expression looks at, in the schema's order."""
+        return tuple(name for name in self._schema.names if not self._binds_without(name))
+
+    def filtered(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows for which the condition holds; ConfigError where it cannot be told, as of a sum that overflows."""
+        untyped: Any = batch
+        try:
+            rows: pa.RecordBatch = untyped.filter(self._expression)
+        except _arrow.ArrowException:
+            # Arrow's sentence may have what is in the record, which is in no message of ours.
+            raise ConfigError(
+                f"the filter {excerpt(self._expression)} cannot be computed for a record: a number is too large, or a "
+                "text is not of the type that it is taken for"
+            ) from None
+        return rows
+
+    def possible(self, extents: Iterable[Extent]) -> list[Extent]:
+        """Those that may have records for which the condition holds, in their order."""
+        asked = list(extents)
+        kept = self._may_hold([_of_extent(extent) for extent in asked]) if asked else []
+        return [extent for extent, is_kept in zip(asked, kept, strict=True) if is_kept]
+
+    def hull(self, extents: Sequence[Extent]) -> tuple[int, int]:
+        """The offsets (half-open) from the first to the last that may be wanted of extents that follow each other.
+
+        Each of them may have some.
+        """
+        first, last = extents[0], extents[-1]
+        start = _least(
+            first.start, first.stop - 1,
+            lambda at: self._may_hold_in(Extent(first.where, first.start, at + 1, first.latest_ms)),
+        )  # fmt: skip
+        stop = -_least(
+            -last.stop, -last.start - 1,
+            lambda at: self._may_hold_in(Extent(last.where, -at - 1, last.stop, last.latest_ms)),
+        )  # fmt: skip
+        return start, max(start, stop)
+
+    def since_ms(self) -> int | None:
+        """The time before which no record is wanted; None if there is none."""
+        if self._may_hold_before(0):
+            return None
+        return _least(0, _LATEST_MS, self._may_hold_before)
+
+    def holds_for_all(self, extent: Extent) -> bool:
+        """Whether every record of the extent is wanted for sure, so that nobody needs to look at them."""
+        return not self._complement._may_hold_in(extent)
+
+    @property
+    def _complement(self) -> Condition:
+        """What the filter leaves out: it is false there, or neither true nor false."""
+        return Condition(~self._expression | self._expression.is_null(), self._schema)
+
+    def _may_hold_in(self, extent: Extent) -> bool:
+        return self._may_hold([_of_extent(extent)])[0]
+
+    def _may_hold_before(self, timestamp_ms: int) -> bool:
+        """Whether a record of this time or earlier may be wanted."""
+        return self._may_hold([_field("timestamp") <= _arrow.scalar(timestamp_ms, _MS)])[0]
+
+    def _binds_without(self, name: str) -> bool:
+        rest = _arrow.schema([field for field in self._schema if field.name != name])
+        try:
+            _fragments(rest, [_dataset.scalar(True)], self._expression)
+        except _arrow.ArrowInvalid:
+            return False
+        return True
+
+    def _may_hold(self, guarantees: Sequence[Any]) -> list[bool]:
+        known = [_dataset.scalar(True) if guarantee is None else guarantee for guarantee in guarantees]
+        try:
+            kept = _fragments(self._schema, known, self._expression)
+        except (_arrow.ArrowException, TypeError) as error:
+            raise self._refused(error) from None
+        return [str(number) in kept for number in range(len(known))]
+
+    def _refused(self, error: Exception) -> ConfigError:
+        return ConfigError(f"the filter {excerpt(self._expression)} cannot be applied: {excerpt(error)}")
+
+
+def _fragments(schema: Any, guarantees: Sequence[Any], expression: Any) -> set[str]:
+    """Which of files, named by their numbers, Arrow would open that has these guarantees. None is ever opened."""
+    names = [str(number) for number in range(len(guarantees))]
+    files = _dataset.FileSystemDataset.from_paths(
+        names, schema=schema, format=_dataset.IpcFileFormat(), filesystem=LocalFileSystem(), partitions=guarantees
+    )
+    return {fragment.path for fragment in files.get_fragments(filter=expression)}
+
+
+def _of_extent(extent: Extent) -> Any:
+    topic, partition = extent.where
+    known = [
+        _field("topic") == _arrow.scalar(topic),
+        _field("partition") == _arrow.scalar(partition, _INT32),
+        _field("offset") >= _arrow.scalar(extent.start),
+        _field("offset") <= _arrow.scalar(min(extent.stop - 1, MAX_OFFSET)),
+    ]
+    if extent.latest_ms is not None:
+        known.append(_field("timestamp") <= _arrow.scalar(extent.latest_ms, _MS))
+    return reduce(lambda one, other: one & other, known)
+
+
+def _field(name: str) -> Any:
+    return _dataset.field(name)
+
+
+def _least(low: int, high: int, holds: Callable[[int], bool]) -> int:
+    """The least number from ``low`` to ``high`` for which it holds; it holds for all behind it, and for ``high``."""
+    if holds(low):
+        return low
+    while low + 1 < high:
+        middle = (low + high) // 2
+        if holds(middle):
+            high = middle
+        else:
+            low = middle
+    return high

@@ -1,0 +1,109 @@
+"""The columns of a topic's records as whoever computes with them has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tieredstore.errors import ConfigError
+from tieredstore.kafka.records import COLUMNS
+from tieredstore.model import TopicPartition
+from tieredstore.records.numbers import int64_values
+from tieredstore.records.settings import ReadSettings
+from tieredstore.values import Binary, ValueType
+
+# What its type stubs say of arrays is partial.
+_arrow: Final[Any] = pa
+
+_TIME: Final = _arrow.timestamp("ms", "UTC")
+_TOPIC: Final = _arrow.dictionary(_arrow.int32(), _arrow.string())
+_PARTITION: Final = _arrow.dictionary(_arrow.int32(), _arrow.int32())
+_BINARY: Final = Binary()
+
+TOPIC_COLUMNS: Final = (
+    "topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers", "leaderEpoch",
+)  # fmt: skip
+"""The names of all columns of a topic."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnTypes:
+    """What keys and values are read as."""
+
+    key: ValueType = field(default=_BINARY)
+    value: ValueType = field(default=_BINARY)
+
+    def of(self, column: str) -> ValueType | None:
+        """How a column is converted; None for one that is neither."""
+        return {"key": self.key, "value": self.value}.get(column)
+
+
+_BYTES: Final = ColumnTypes()
+
+
+def topic_schema(columns: Sequence[str] = TOPIC_COLUMNS, types: ColumnTypes = _BYTES) -> pa.Schema:
+    """The schema of these columns; ConfigError for what is none of them, or none twice."""
+    if not columns or len(set(columns)) < len(columns) or not set(columns) <= set(TOPIC_COLUMNS):
+        raise ConfigError(f"columns {list(columns)} are not some of {', '.join(TOPIC_COLUMNS)}, each once")
+    decoded: Any = ReadSettings(columns=COLUMNS).schema
+    special = {
+        "topic": _TOPIC, "partition": _PARTITION, "timestamp": _TIME,
+        "key": types.key.arrow_type, "value": types.value.arrow_type,
+    }  # fmt: skip
+    schema: pa.Schema = _arrow.schema(
+        [_arrow.field(name, special.get(name) or decoded.field(name).type) for name in columns]
+    )
+    return schema
+
+
+class TopicColumns:
+    """Turns decoded records into batches of ``columns``. Safe from several threads.
+
+    ``topic`` and ``partition`` are dictionaries, the same in all batches of a read.
+    """
+
+    def __init__(self, columns: Sequence[str], types: ColumnTypes, topic: str, partitions: Sequence[int]) -> None:
+        self.schema = topic_schema(columns, types)
+        self._columns = tuple(columns)
+        self._types = types
+        self._topic: Any = _arrow.array([topic], _arrow.string())
+        self._partitions: Any = _arrow.array(partitions, _arrow.int32())
+        self._numbers = {partition: number for number, partition in enumerate(partitions)}
+
+    @property
+    def decoded(self) -> tuple[str, ...]:
+        """What has to be decoded of records: the offsets at least, which errors name."""
+        return tuple(dict.fromkeys((*(name for name in self._columns if name in COLUMNS), "offset")))
+
+    def convert(self, records: pa.RecordBatch, where: TopicPartition) -> pa.RecordBatch:
+        """The same records with these columns. InvalidValue for a key or value of another type, by its policy."""
+        arrays = [self._array(name, records, where) for name in self._columns]
+        batch: pa.RecordBatch = _arrow.RecordBatch.from_arrays(arrays, schema=self.schema)
+        return batch
+
+    def _array(self, name: str, records: Any, where: TopicPartition) -> Any:
+        match name:
+            case "topic":
+                return self._constant(0, self._topic, records.num_rows)
+            case "partition":
+                return self._constant(self._numbers[where[1]], self._partitions, records.num_rows)
+            case "timestamp":
+                return records.column(name).view(_TIME)
+            case "key" | "value":
+                kind = self._types.key if name == "key" else self._types.value
+
+                def place(row: int) -> str:
+                    return f"the {name} at offset {int64_values(records, 'offset')[row]} of {where[0]}-{where[1]}"
+
+                return kind.convert(records.column(name), place)
+            case _:
+                return records.column(name)
+
+    @staticmethod
+    def _constant(number: int, dictionary: Any, count: int) -> Any:
+        # Four bytes a record, a hundredth of what it has: not worth an array that is kept.
+        indices = _arrow.repeat(_arrow.scalar(number, _arrow.int32()), count)
+        return _arrow.DictionaryArray.from_arrays(indices, dictionary, safe=False)

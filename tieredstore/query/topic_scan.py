@@ -1,0 +1,150 @@
+"""What is read of a topic, cut into pieces that are read side by side, and without what a filter leaves out."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import pyarrow as pa
+
+from tieredstore.partitions.live_window import read_live_split
+from tieredstore.partitions.split_plan import SplitLimits, WindowSplit, plan_windows
+from tieredstore.partitions.stored_window import read_record_split
+from tieredstore.query.conditions import Condition, Extent
+from tieredstore.query.topic_columns import TopicColumns
+from tieredstore.records.settings import ReadSettings
+from tieredstore.records.splits import RecordSplit
+
+if TYPE_CHECKING:
+    from tieredstore.live import LiveReader
+    from tieredstore.model import TopicPartition
+    from tieredstore.partitions.log_query import LogQuery
+    from tieredstore.partitions.log_snapshot import LogSnapshot
+    from tieredstore.partitions.partition_log import OffsetWindow, PartitionLog
+    from tieredstore.remote.source import SegmentSource
+
+_MIB: Final = 1024 * 1024
+_LEAST_SPLIT: Final = 2 * _MIB
+_MOST_SPLIT: Final = 16 * _MIB
+_SPLITS_A_READER: Final = 4
+_UNIT_SEGMENTS: Final = 16
+"""Segments that are planned together: enough to be asked for side by side, few enough to begin to read soon."""
+
+_Batches: TypeAlias = Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicScan:
+    """How the records of some windows of one topic become batches of ``columns``, wherever they lie.
+
+    ``condition`` is what the records that are given fulfil, ``reading`` the columns that are decoded for both. With
+    ``readers`` splits read at once the splits are small enough to share the work.
+    """
+
+    source: SegmentSource
+    snapshot: LogSnapshot
+    query: LogQuery
+    reading: TopicColumns
+    schema: pa.Schema
+    condition: Condition | None
+    settings: ReadSettings
+    readers: int
+    live: LiveReader | None = None
+
+    def windows(self, windows: Mapping[TopicPartition, OffsetWindow]) -> dict[TopicPartition, list[OffsetWindow]]:
+        """What the condition leaves of the windows: one window, several, or none."""
+        return {where: self._left(self.snapshot.logs[where], *window) for where, window in sorted(windows.items())}
+
+    def streams(self, windows: Mapping[TopicPartition, list[OffsetWindow]]) -> Iterator[Callable[[], _Batches]]:
+        """What reads the windows piece by piece, by partition and offset; planned as it is asked for."""
+        total = sum(
+            self.snapshot.bytes_between(where, *window) for where, of_log in windows.items() for window in of_log
+        )
+        size = max(_LEAST_SPLIT, min(_MOST_SPLIT, total // (self.readers * _SPLITS_A_READER)))
+        since_ms = None if self.condition is None else self.condition.since_ms()
+        limits = SplitLimits(size, since_ms=since_ms)
+        for where, of_log in sorted(windows.items()):
+            for window in of_log:
+                for unit in _units(self.snapshot.logs[where], *window):
+                    splits = plan_windows(self.source, self.snapshot, {where: unit}, self.query, limits)
+                    yield from (partial(self._read, split) for split in self._wanted(splits))
+
+    def _wanted(self, splits: list[WindowSplit]) -> list[WindowSplit]:
+        if self.condition is None:
+            return splits
+        extents = [_extent_of(split) for split in splits]
+        possible = set(self.condition.possible(extents))
+        return [split for split, extent in zip(splits, extents, strict=True) if extent in possible]
+
+    def _read(self, split: WindowSplit) -> _Batches:
+        where = split.partition.topic, split.partition.partition
+        settings = replace(self.settings, columns=self.reading.decoded)
+        if isinstance(split, RecordSplit):
+            records = read_record_split(self.source, split, self.query, settings)
+        else:
+            records = read_live_split(
+                split, lambda: self.source, self.query, columns=settings.columns, settings=settings, reader=self.live
+            )
+        wanted = self._filter(split)
+        for batch in records:
+            rows = wanted(self.reading.convert(batch, where))
+            if rows.num_rows:
+                yield rows
+
+    def _filter(self, split: WindowSplit) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+        """What takes the rows and columns that are wanted out of a batch."""
+        names = self.schema.names
+        if self.condition is None or self.condition.holds_for_all(_extent_of(split)):
+            return lambda batch: _selected(batch, names)
+        condition = self.condition
+        return lambda batch: _selected(condition.filtered(batch), names)
+
+    def _left(self, log: PartitionLog, start: int, stop: int) -> list[OffsetWindow]:
+        if self.condition is None or start >= stop:
+            return [(start, stop)] if start < stop else []
+        runs: list[list[Extent]] = []
+        for extent in self.condition.possible(_extents(log, start, stop)):
+            if not runs or runs[-1][-1].stop != extent.start:
+                runs.append([])
+            runs[-1].append(extent)
+        hulls = [self.condition.hull(run) for run in runs]
+        return [(first, last) for first, last in hulls if first < last]
+
+
+def _extents(log: PartitionLog, start: int, stop: int) -> Iterator[Extent]:
+    """The window as segments and what lies between and behind them: lost or not, a filter may want it."""
+    at = start
+    for span in () if log.lineage is None else log.lineage.spans_between(start, min(stop, log.seam)):
+        first, last = max(start, span.start), min(stop, log.seam, span.stop)
+        if at < first:
+            yield Extent(log.where, at, first)
+        latest = span.segment.max_timestamp_ms
+        yield Extent(log.where, first, last, latest if latest >= 0 else None)
+        at = last
+    if at < stop:
+        yield Extent(log.where, at, stop)
+
+
+def _units(log: PartitionLog, start: int, stop: int) -> Iterator[OffsetWindow]:
+    """The window in pieces of a few segments; what is not of the bucket is in the last one."""
+    stored = () if log.lineage is None else log.lineage.spans_between(start, min(stop, log.seam))
+    cuts = [span.start for span in stored[_UNIT_SEGMENTS::_UNIT_SEGMENTS]]
+    edges = [start, *cuts, stop]
+    return ((first, last) for first, last in itertools.pairwise(edges) if first < last)
+
+
+def _extent_of(split: WindowSplit) -> Extent:
+    where = split.partition.topic, split.partition.partition
+    if not isinstance(split, RecordSplit):
+        return Extent(where, split.start, split.stop)
+    latest = max(part.segment.max_timestamp_ms for part in split.parts)
+    is_known = all(part.segment.max_timestamp_ms >= 0 for part in split.parts)
+    return Extent(where, split.start_offset, split.stop_offset, latest if is_known else None)
+
+
+def _selected(batch: Any, names: list[str]) -> pa.RecordBatch:
+    selected: pa.RecordBatch = batch if batch.schema.names == names else batch.select(names)
+    return selected

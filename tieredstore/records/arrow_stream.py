@@ -1,0 +1,54 @@
+"""Record batches as an Arrow stream, through which an error of ours is still its class and its sentence.
+
+Whoever reads a stream of the C interface (https://arrow.apache.org/docs/format/CStreamInterface.html) gets no exception
+but a text, which pyarrow makes of the exception: its sentence, and what Python would print of it. Errors of ours are
+raised here so that there is no traceback to print.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from copy import copy
+from itertools import chain
+from typing import Any, Final, cast
+
+import pyarrow as pa
+
+from tieredstore.errors import TieredStoreError
+
+# What its type stubs say of streams is partial.
+_arrow: Final[Any] = pa
+
+
+def stream_reader(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader:
+    """A reader of ``batches``, which all have this schema. An error of ours ends it without a traceback."""
+    reader: pa.RecordBatchReader = _arrow.RecordBatchReader.from_batches(schema, chain.from_iterable(_each(batches)))
+    return reader
+
+
+def _each(batches: Iterator[pa.RecordBatch]) -> Iterator[Iterator[pa.RecordBatch]]:
+    """The batches one by one, each as an iterator, and an error of ours as one that raises it when it is read."""
+    try:
+        for batch in batches:
+            yield iter((batch,))
+    except TieredStoreError as error:
+        yield _raising(error)
+
+
+def _raising(error: TieredStoreError) -> Iterator[pa.RecordBatch]:
+    """Raises ``error`` from C, so that no frame of Python's is on its way: a future's result is the one that can."""
+    failed: asyncio.Future[pa.RecordBatch] = asyncio.Future(loop=cast("asyncio.AbstractEventLoop", _NoLoop()))
+    # A copy has no traceback, and no cause with one.
+    failed.set_exception(copy(error))
+    return iter(failed.result, None)
+
+
+class _NoLoop:
+    """What a future asks of a loop that nothing ever runs on."""
+
+    def get_debug(self) -> bool:
+        return False
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """A stream that nobody read to its end."""

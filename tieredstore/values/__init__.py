@@ -1,0 +1,21 @@
+"""What a message's key and value mean to its owner: bytes, text, JSON, Avro, into Arrow. Pure: no store, no network."""
+
+from __future__ import annotations
+
+from tieredstore.values.avro import Avro, AvroSchema, SchemaLookup, arrow_type_of
+from tieredstore.values.base import Binary, OnInvalid, Place, ValueType
+from tieredstore.values.json_text import Json
+from tieredstore.values.text import Text
+
+__all__ = [
+    "Avro",
+    "AvroSchema",
+    "Binary",
+    "Json",
+    "OnInvalid",
+    "Place",
+    "SchemaLookup",
+    "Text",
+    "ValueType",
+    "arrow_type_of",
+]

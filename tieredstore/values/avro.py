@@ -1,0 +1,219 @@
+"""Keys and values that are Avro, into structs: of a schema that is given, or of those that a registry has.
+
+fastavro reads them, one by one: https://fastavro.readthedocs.io. Confluent's framing is a zero byte and the schema's id
+in four bytes, big endian, before the datum.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias, cast
+
+import pyarrow as pa
+
+from tieredstore.errors import ConfigError, TieredStoreError, excerpt
+from tieredstore.installation import install_command
+from tieredstore.values.base import Column, OnInvalid, Place, by_parts, check_choice
+
+# What its type stubs say of arrays is partial.
+_arrow: Final[Any] = pa
+
+AvroSchema: TypeAlias = "Mapping[str, Any] | Sequence[Any] | str"
+"""A schema as JSON has it: https://avro.apache.org/docs/1.12.0/specification/."""
+
+SchemaLookup: TypeAlias = Callable[[int], AvroSchema]
+"""Gives the schema of an id, as a registry does; errors of ours are those of the read."""
+
+_FRAME: Final = 5
+_NESTED: Final = frozenset({"type", "fields", "items", "values"})
+_MAX_DEPTH: Final = 64
+
+_PRIMITIVE: Final[Mapping[str, Any]] = {
+    "null": _arrow.null(),
+    "boolean": _arrow.bool_(),
+    "int": _arrow.int32(),
+    "long": _arrow.int64(),
+    "float": _arrow.float32(),
+    "double": _arrow.float64(),
+    "bytes": _arrow.binary(),
+    "string": _arrow.string(),
+}
+_LOGICAL: Final[Mapping[tuple[str, str], Any]] = {
+    ("int", "date"): _arrow.date32(),
+    ("int", "time-millis"): _arrow.time32("ms"),
+    ("long", "time-micros"): _arrow.time64("us"),
+    ("long", "timestamp-millis"): _arrow.timestamp("ms", "UTC"),
+    ("long", "timestamp-micros"): _arrow.timestamp("us", "UTC"),
+    ("long", "local-timestamp-millis"): _arrow.timestamp("ms"),
+    ("long", "local-timestamp-micros"): _arrow.timestamp("us"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Avro:
+    """A datum of Avro a message, as the Arrow type of ``schema``: a record is a struct.
+
+    Without ``lookup`` a message is the datum alone, written by that schema. With it a message begins as Confluent's
+    serializers have it, is read by the schema of its id, and resolved to ``schema`` by Avro's own rules. Needs
+    ``tieredstore[avro]``.
+    """
+
+    schema: AvroSchema
+    lookup: SchemaLookup | None = None
+    on_invalid: OnInvalid = "fail"
+    _parsed: Any = field(init=False, repr=False, compare=False)
+    _type: pa.DataType = field(init=False, repr=False, compare=False)
+    _of_id: dict[int, Any] = field(init=False, repr=False, compare=False, default_factory=dict[int, Any])
+
+    def __post_init__(self) -> None:
+        check_choice(self.on_invalid)
+        parsed = parsed_schema(self.schema)
+        object.__setattr__(self, "_parsed", parsed)
+        object.__setattr__(self, "_type", arrow_type_of(parsed))
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        """What :func:`arrow_type_of` makes of the schema."""
+        return self._type
+
+    def convert(self, column: Column, place: Place) -> Column:
+        """The data; InvalidValue for what is not of the schema."""
+        return by_parts(
+            column, self._read, self._type, place, what="Avro of the schema", on_invalid=self.on_invalid
+        )  # fmt: skip
+
+    def _read(self, column: Any) -> Any:
+        try:
+            data = [None if message is None else self._datum(message) for message in column.to_pylist()]
+            return _arrow.array(data, self._type)
+        except TieredStoreError:
+            raise  # of the registry, and no message's fault
+        except Exception:  # noqa: BLE001  fastavro raises what its reading of wrong bytes happens to raise
+            return None
+
+    def _datum(self, message: bytes) -> Any:
+        stream = io.BytesIO(message)
+        if self.lookup is None:
+            datum = _fastavro().schemaless_reader(stream, self._parsed)
+        else:
+            if message[:1] != b"\0" or len(message) < _FRAME:
+                raise ValueError("not framed")
+            writer = self._schema_of(int.from_bytes(message[1:_FRAME], "big"), self.lookup)
+            stream.seek(_FRAME)
+            datum = _fastavro().schemaless_reader(stream, writer, self._parsed)
+        if stream.read(1):
+            raise ValueError("bytes follow the datum")
+        return datum
+
+    def _schema_of(self, number: int, lookup: SchemaLookup) -> Any:
+        if number not in self._of_id:
+            self._of_id[number] = parsed_schema(lookup(number))
+        return self._of_id[number]
+
+
+def parsed_schema(schema: AvroSchema) -> Any:
+    """The schema as fastavro knows it, of an object or of its JSON text; ConfigError for what is none."""
+    try:
+        known = json.loads(schema) if isinstance(schema, str) and schema not in _PRIMITIVE else schema
+        return _fastavro().parse_schema(_plain(known))
+    except (_fastavro().schema.SchemaParseException, _fastavro().schema.UnknownType, ValueError, TypeError) as error:
+        raise ConfigError(f"this is no schema of Avro: {excerpt(error)}") from None
+
+
+def _plain(schema: Any) -> Any:
+    """The schema without logical types that have no column's type of their own, as uuid: they stay what they lie in."""
+    match schema:
+        case list():
+            return [_plain(branch) for branch in cast("Sequence[Any]", schema)]
+        case dict():
+            return _plain_object(cast("dict[str, Any]", schema))
+        case _:
+            return schema
+
+
+def _plain_object(schema: dict[str, Any]) -> dict[str, Any]:
+    kind, logical = schema.get("type"), schema.get("logicalType")
+    if kind == "array" and _takes_no_byte(schema.get("items")):
+        # A message of ten bytes could have a thousand million million of them.
+        raise ConfigError("the schema of Avro has an array of items that take no bytes, which nothing bounds")
+    is_known = logical == "decimal" or (isinstance(kind, str) and (kind, logical) in _LOGICAL)
+    return {
+        name: _plain(value) if name in _NESTED else value
+        for name, value in schema.items()
+        if name != "logicalType" or is_known
+    }
+
+
+def _takes_no_byte(schema: Any) -> bool:
+    if not isinstance(schema, dict):
+        return bool(schema == "null")
+    known = cast("dict[str, Any]", schema)
+    match known.get("type"):
+        case "record":
+            return all(_takes_no_byte(field.get("type")) for field in known.get("fields", ()))
+        case "fixed":
+            return not known.get("size")
+        case kind:
+            return bool(kind == "null")
+
+
+def arrow_type_of(schema: Any) -> pa.DataType:
+    """The Arrow type of a schema: records are structs, enums text, a union with null is the other type.
+
+    ConfigError for a union of several types and for a type within itself, which Arrow's columns do not have.
+    """
+    kind: pa.DataType = _TypeOf({}).of(schema, 0)
+    return kind
+
+
+class _TypeOf:
+    def __init__(self, named: dict[str, Any]) -> None:
+        self._named = named
+
+    def of(self, schema: Any, depth: int) -> Any:
+        if depth > _MAX_DEPTH:
+            raise ConfigError("the schema of Avro has a type within itself, which Arrow's columns do not have")
+        if isinstance(schema, list):
+            return self._of_union(cast("Sequence[Any]", schema), depth)
+        if isinstance(schema, str):
+            return _PRIMITIVE[schema] if schema in _PRIMITIVE else self.of(self._named[schema], depth + 1)
+        if "name" in schema:
+            self._named[schema["name"]] = schema
+        return self._of_object(schema["type"], schema, depth)
+
+    def _of_object(self, kind: Any, schema: dict[str, Any], depth: int) -> Any:
+        match kind:
+            case "record" | "error":
+                fields = [_arrow.field(one["name"], self.of(one["type"], depth + 1)) for one in schema["fields"]]
+                return _arrow.struct(fields)
+            case "array":
+                return _arrow.list_(self.of(schema["items"], depth + 1))
+            case "map":
+                return _arrow.map_(_arrow.string(), self.of(schema["values"], depth + 1))
+            case "enum":
+                return _arrow.string()
+            case "fixed" | "bytes" if schema.get("logicalType") == "decimal":
+                return _arrow.decimal128(schema["precision"], schema.get("scale", 0))
+            case "fixed":
+                return _arrow.binary(schema["size"])
+            case str() if (kind, schema.get("logicalType")) in _LOGICAL:
+                return _LOGICAL[kind, schema["logicalType"]]
+            case _:
+                return self.of(kind, depth + 1)
+
+    def _of_union(self, branches: Sequence[Any], depth: int) -> Any:
+        others = [branch for branch in branches if branch != "null"]
+        if len(others) > 1:
+            raise ConfigError("the schema of Avro has a union of several types, which Arrow's columns do not have")
+        return self.of(others[0], depth + 1) if others else _arrow.null()
+
+
+def _fastavro() -> Any:
+    try:
+        return importlib.import_module("fastavro")
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"reading Avro needs fastavro: {install_command('avro')}") from error

@@ -1,0 +1,95 @@
+"""Keys and values that are JSON, into structs of a schema that is given."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+
+from tieredstore.errors import ConfigError
+from tieredstore.values.base import Column, OnInvalid, Place, by_parts, check_choice
+
+# What its type stubs say of arrays, compute and the reader is partial.
+_arrow: Final[Any] = pa
+_compute: Final[Any] = pc
+_json: Final[Any] = pyarrow.json
+
+_FIELD: Final = re.compile(r"Column\(/v/([^)]*)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Json:
+    """An object of JSON a message, as a struct of the fields of ``schema``, read by pyarrow.
+
+    A field that an object does not have is null, one that the schema does not have is passed over, and JSON's ``null``
+    is null.
+    """
+
+    schema: pa.Schema
+    on_invalid: OnInvalid = "fail"
+
+    def __post_init__(self) -> None:
+        check_choice(self.on_invalid)
+        if not len(self.schema):
+            raise ConfigError("the schema of JSON has no field: give those that are wanted")
+        try:
+            # A column of each type, so that one that pyarrow cannot read is told of here.
+            _parse(_arrow.array([b"{}"], _arrow.binary()), self.schema)
+        except (_arrow.ArrowException, NotImplementedError) as error:
+            raise ConfigError(f"the schema of JSON has a type that pyarrow does not read from JSON: {error}") from None
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        """A struct."""
+        kind: pa.DataType = _arrow.struct(list(self.schema))
+        return kind
+
+    def convert(self, column: Column, place: Place) -> Column:
+        """The objects; InvalidValue for what is none, or has a field of another type."""
+        return by_parts(
+            column, self._parsed, self.arrow_type, place,
+            what="JSON of the schema", on_invalid=self.on_invalid, reason=self._reason,
+        )  # fmt: skip
+
+    def _parsed(self, column: Any) -> Any:
+        try:
+            return _parse(column, self.schema)
+        except _arrow.ArrowException:
+            return None
+
+    def _reason(self, column: Any) -> str:
+        """The field that is wrong, if it is one of the schema's: no more of a record is shown than that."""
+        try:
+            _parse(column, self.schema)
+        except _arrow.ArrowInvalid as error:
+            named = _FIELD.search(str(error))
+            if named is not None and named[1].partition("/")[0] in self.schema.names:
+                return f" (the field {named[1]} is of another type)"
+        return ""
+
+
+def _parse(column: Any, schema: pa.Schema) -> Any:
+    """The rows as structs; ArrowInvalid if they are not all JSON objects of the schema, or null."""
+    # Each message within an object of ours, which it cannot end: what it opens, its own row has to close. So each row
+    # has one object at least, and where there are as many as rows, none has two.
+    prefix, suffix = (_arrow.scalar(text, _arrow.binary()) for text in (b'{"v":', b"}\n"))
+    wrapped = _compute.binary_join_element_wise(
+        prefix, column, suffix, _arrow.scalar(b"", _arrow.binary()), null_handling="replace", null_replacement=b"null"
+    )
+    data = wrapped.buffers()[2]
+    table = _json.read_json(
+        _arrow.BufferReader(data),
+        read_options=_json.ReadOptions(use_threads=False, block_size=max(1, data.size)),
+        parse_options=_json.ParseOptions(
+            explicit_schema=_arrow.schema([("v", _arrow.struct(list(schema)))]),
+            newlines_in_values=True,
+            unexpected_field_behavior="ignore",
+        ),
+    )
+    if table.num_rows != len(column):
+        raise _arrow.ArrowInvalid("a message has more than one object")
+    return table.column("v").combine_chunks() if table.column("v").num_chunks != 1 else table.column("v").chunk(0)

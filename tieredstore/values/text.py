@@ -1,0 +1,40 @@
+"""Keys and values that are text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tieredstore.values.base import Column, OnInvalid, Place, by_parts, check_choice
+
+# What its type stubs say of arrays is partial.
+_arrow: Final[Any] = pa
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """UTF-8. The bytes are not copied."""
+
+    on_invalid: OnInvalid = "fail"
+
+    def __post_init__(self) -> None:
+        check_choice(self.on_invalid)
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        """String."""
+        kind: pa.DataType = _arrow.string()
+        return kind
+
+    def convert(self, column: Column, place: Place) -> Column:
+        """The same bytes as text; InvalidValue for what is not UTF-8."""
+        return by_parts(column, _as_text, self.arrow_type, place, what="UTF-8", on_invalid=self.on_invalid)
+
+
+def _as_text(column: Any) -> Any:
+    try:
+        return column.cast(_arrow.string())
+    except _arrow.ArrowInvalid:
+        return None
