@@ -41,6 +41,7 @@ PRINTING = {
     "verify": ["verify"],
     "gc": ["gc --dry-run"],
     "rm": ["rm txn --dry-run"],
+    "cp": ["cp --to-store ./backup --dry-run"],
     "du": ["du", "du --by day"],
     "cost": ["cost --prices prices.toml"],
     "hold list": ["hold list"],

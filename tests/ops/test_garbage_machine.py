@@ -1,5 +1,5 @@
-"""Copies, rotations, deletions and garbage collections at once, each dying anywhere: nothing that a manifest refers to
-is ever deleted, and all that nothing refers to goes in the end."""
+"""Copies of a broker's segments and of another bucket's, rotations, deletions and garbage collections at once, each
+dying anywhere: nothing that a manifest refers to is ever deleted, and all that nothing refers to goes in the end."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,13 +17,17 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.support.examples import SOAK
 from tests.support.paths import GOLDEN
-from tests.support.small_segments import new_metadata, write_segment
+from tests.support.small_segments import memory_settings, new_metadata, write_segment
 from tests.support.stepped_actors import HOUR_MS, Actor, AgingStore, KilledError, WorldClock
 from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_segments
 from tieredstore.errors import StoreUnavailable, TieredStoreError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import RemoteLogSegmentMetadata
+from tieredstore.ops.bucket import Bucket as StoreBucket
+from tieredstore.ops.copies import copy_segments
+from tieredstore.ops.copy_steps import CopyOutcome, CopyStep
 from tieredstore.ops.deletion import delete_objects
 from tieredstore.ops.garbage import GarbageCollection, find_garbage, least_age_ms
 from tieredstore.ops.holds import LegalHold, place_hold
@@ -47,6 +52,7 @@ FOREIGN = {
     "elsewhere/events-AAAAAAAAAAAAAAAAAAAAAA/0/00000000000000000000-AAAAAAAAAAAAAAAAAAAAAA.log": b"another cluster's",
 }
 MOST_ACTORS = 4
+ORIGIN_SEGMENTS = 2
 
 
 def collect(store: ObjectStore) -> None:
@@ -56,6 +62,17 @@ def collect(store: ObjectStore) -> None:
     collection = GarbageCollection(store, PREFIX, now_ms - least_age_ms(MAX_AGE_MS), dry_run=False)
     for garbage in find_garbage(store, PREFIX, Scope()):
         collection.collect(garbage)
+
+
+def write_origin(folder: Path) -> ObjectStore:
+    """Another bucket, of which copies are made into this one."""
+    store, files = MemoryObjectStore(), write_segment(folder, LOG)
+    options = WriteOptions(chunk_size=100, key_ring=RINGS[0])
+    with ThreadPoolExecutor(1) as pool:
+        for number in range(ORIGIN_SEGMENTS):
+            metadata = new_metadata(len(LOG), start=100 * number)
+            SegmentWriter(store, KeyLayout(""), options, pool=pool).copy(metadata, files)
+    return store
 
 
 class Bucket(RuleBasedStateMachine):
@@ -74,7 +91,13 @@ class Bucket(RuleBasedStateMachine):
         self.pool = ThreadPoolExecutor(1)
         self.folder = tempfile.TemporaryDirectory()
         self.files = write_segment(Path(self.folder.name), LOG)
-        self.offsets = itertools.count(0, 100)
+        self.offsets = itertools.count(1000, 100)
+        self.origin = write_origin(Path(self.folder.name))
+        self.origin_content = {info.key: self.origin.get(info.key) for info in self.origin.list()}
+        self.copies: list[Actor] = []
+        self.removals: list[Actor] = []
+        self.collections: list[Actor] = []
+        self.crowded: list[Actor] = []
 
     def _start(self, work: Callable[[ObjectStore], object]) -> Actor:
         self.actors = [actor for actor in self.actors if not actor.is_over][-MOST_ACTORS:]
@@ -108,10 +131,31 @@ class Bucket(RuleBasedStateMachine):
         self.copy(ring)
         self.actors[-1].finish()
 
-    @precondition(lambda self: self._has_room())
+    def _at_work(self, actors: list[Actor]) -> bool:
+        return any(not actor.is_over for actor in actors)
+
+    @precondition(lambda self: self._has_room() and not self._at_work([*self.removals, *self.crowded]))
+    @rule()
+    def copy_from_origin(self) -> None:
+        """Not while somebody removes the same segments, nor beside two collections at once (docs/copies.md)."""
+        settings = memory_settings(100, prefix={"key.prefix": PREFIX})
+        source = StoreBucket(memory_settings(100), self.origin)
+
+        def work(store: ObjectStore) -> list[CopyStep]:
+            target = StoreBucket(settings, store)
+            return list(copy_segments(source, target, parallel=1, clock=self.clock.seconds))
+
+        self.copies.append(self._start(work))
+
+    @precondition(
+        lambda self: self._has_room() and not (self._at_work(self.copies) and self._at_work(self.collections))
+    )
     @rule()
     def collect(self) -> None:
-        self._start(collect)
+        beside = [actor for actor in self.collections if not actor.is_over]
+        self.collections.append(self._start(collect))
+        if beside:
+            self.crowded += [*beside, self.collections[-1]]
 
     @precondition(lambda self: self._has_room() and self._committed())
     @rule(number=st.integers(0, 99), ring=st.sampled_from(RINGS))
@@ -123,13 +167,18 @@ class Bucket(RuleBasedStateMachine):
     @rule(number=st.integers(0, 99), by_broker=st.booleans())
     def remove(self, number: int, by_broker: bool) -> None:
         objects = self._committed()[number % len(self._committed())]
-        self.doomed.add(f"{PREFIX}{objects.main_path}.{Suffix.MANIFEST.value}")
+        manifest = f"{objects.main_path}.{Suffix.MANIFEST.value}"
+        if manifest in self.origin_content and self._at_work(self.copies):
+            return
+        self.doomed.add(f"{PREFIX}{manifest}")
         if by_broker:
             self._start(lambda store: delete_objects(store, objects))
         else:
             self._start(
                 lambda store: list(remove_segments(store, PREFIX, [objects], Before(), dry_run=False, parallel=1))
             )
+        if manifest in self.origin_content:
+            self.removals.append(self.actors[-1])
 
     @precondition(lambda self: any(not actor.is_over for actor in self.actors))
     @rule(number=st.integers(0, MOST_ACTORS - 1), count=st.integers(1, 6))
@@ -159,6 +208,12 @@ class Bucket(RuleBasedStateMachine):
         for manifest, actor in self.copied.items():
             if actor.is_over and actor.error is None and manifest not in self.doomed:
                 assert manifest in keys
+        for actor in self.copies:
+            for step in cast("list[CopyStep]", actor.result or []):
+                manifest = f"{PREFIX}{step.objects.main_path}.{Suffix.MANIFEST.value}"
+                if step.outcome in {CopyOutcome.COPIED, CopyOutcome.THERE} and manifest not in self.doomed:
+                    assert manifest in keys
+                assert step.error is None or isinstance(step.error, StoreUnavailable), step
 
     @invariant()
     def nobody_ends_by_a_fault_of_ours(self) -> None:
@@ -174,6 +229,7 @@ class Bucket(RuleBasedStateMachine):
             assert {objects.missing for objects in list_segments(self.store, PREFIX)} <= {()}
             assert [write.key for write in self.store.abandoned] == ["cluster/!tieredstore/state/0"]
             assert {key: self.store.get(key) for key in FOREIGN} == FOREIGN
+            assert {info.key: self.origin.get(info.key) for info in self.origin.list()} == self.origin_content
             self.what_was_reported_as_copied_stays()
         finally:
             self.pool.shutdown()

@@ -39,6 +39,7 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("documents")
     settings = write_settings(folder, {"compression.enabled": "true"})
     shutil.copy(REPOSITORY / "examples" / "prices.toml", folder)
+    (folder / "backup").mkdir()
     for topic, partition in PARTITIONS:
         where, offset = TopicIdPartition(Uuid(topic.encode().ljust(16, b".")), topic, partition), FIRST_OFFSET
         for time_ms in (JANUARY_MS, FEBRUARY_MS, FEBRUARY_MS + 1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,17 +25,25 @@ CALL_TIMEOUT_MS = 20_000
 SHORT_TIMEOUT_MS = 300
 
 
+TAKEN, KEPT = "taken", "kept"
+"""Folders that segments are copied to and from."""
+
 _PATIENT = "store.properties"
 _HURRIED = "short.properties"
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command line; ``copies`` begins with an empty bucket, the others with one that holds all segments."""
+    """A command line; ``copies`` begins with an empty bucket, the others with one that holds all segments.
+
+    ``lacks_manifest``: of the first small one the manifest is gone. ``settings`` is the option that names the bucket.
+    """
 
     name: str
     arguments: Callable[[Path], tuple[object, ...]] = field(repr=False)
     copies: bool = False
+    lacks_manifest: bool = False
+    settings: str = "-c"
 
 
 COMMANDS = (
@@ -44,6 +53,15 @@ COMMANDS = (
     Command("fetch", lambda _: ("fetch", "small", 0, 0)),
     Command("cat", lambda _: ("cat", "small")),
     Command("delete", lambda _: ("delete", "small", 0, 0)),
+    Command("rm", lambda _: ("rm", "small", "--yes")),
+    Command("gc", lambda _: ("gc", "--yes"), lacks_manifest=True),
+    Command("cp from", lambda folder: ("cp", "--to-store", folder / TAKEN, "--topic", "small", "--parallel", 1)),
+    Command(
+        "cp to",
+        lambda folder: ("cp", "--store", folder / KEPT, "--topic", "small", "--parallel", 1),
+        copies=True,
+        settings="--to",
+    ),
 )
 
 
@@ -69,6 +87,8 @@ class CommandPlace:
         for name, timeout_ms in ((_PATIENT, CALL_TIMEOUT_MS), (_HURRIED, SHORT_TIMEOUT_MS)):
             settings = _settings(server, str(timeout_ms))
             (folder / name).write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        (folder / KEPT).mkdir()
+        assert tieredstore("copy", "--store", folder / KEPT, folder / "small").code == 0
         place = cls(server, folder)
         for command in COMMANDS:
             result = place.run(command)
@@ -85,10 +105,14 @@ class CommandPlace:
         self.server.forget()
         if not command.copies:
             self.server.service.objects.by_key.update(self.full)
+        if command.lacks_manifest:
+            del self.server.service.objects.by_key[min(key for key in self.full if key.endswith("manifest"))]
+        shutil.rmtree(self.folder / TAKEN, ignore_errors=True)
+        (self.folder / TAKEN).mkdir()
         if way is not None:
             self.server.lie(way)
         program, *arguments = command.arguments(self.folder)
-        return tieredstore(program, "-c", self.folder / (_HURRIED if hurried else _PATIENT), *arguments)
+        return tieredstore(program, command.settings, self.folder / (_HURRIED if hurried else _PATIENT), *arguments)
 
     def objects(self) -> dict[str, bytes]:
         """What the bucket holds; the ids of segments are left out, which every copy draws anew."""
@@ -97,7 +121,8 @@ class CommandPlace:
 
     def bare_manifests(self) -> list[str]:
         """Manifests that stand without their data."""
-        held = self.server.service.objects.by_key
+        taken = self.folder / TAKEN
+        held = {*self.server.service.objects.by_key, *(str(path.relative_to(taken)) for path in taken.rglob("*"))}
         stems = [key.removesuffix(".rsm-manifest") for key in held if key.endswith(".rsm-manifest")]
         return [stem for stem in stems if f"{stem}.log" not in held or f"{stem}.indexes" not in held]
 

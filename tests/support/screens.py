@@ -96,6 +96,7 @@ def demo_bucket() -> Generator[Path]:
         for case in _CASES:
             shutil.copytree(GOLDEN / case / "original", folder / "kafka", dirs_exist_ok=True)
         (folder / "store").mkdir()
+        (folder / "backup").mkdir()
         shutil.copy(next((REPOSITORY / "tests/pubsub/golden/batches").glob("v05*")), folder / "batch")
         shutil.copy(REPOSITORY / "examples" / "prices.toml", folder)
         settings = folder / "store.properties"

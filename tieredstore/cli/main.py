@@ -16,6 +16,7 @@ from tieredstore.cli import (
     cat,
     copy,
     cost,
+    cp,
     delete,
     doctor,
     du,
@@ -118,6 +119,7 @@ app.command()(cat.cat)
 app.command()(records.offsets)
 app.command()(dump.dump)
 app.command()(delete.delete)
+app.command()(cp.cp)
 app.command()(rm.rm)
 app.command()(gc.gc)
 app.command()(du.du)

@@ -27,9 +27,12 @@ _logger: Final = logging.getLogger(__name__)
 class AttemptAge:
     """How long an attempt may go on: what has no manifest after twice that, a clean-up takes for abandoned."""
 
-    def __init__(self, clock: Callable[[], float], most_s: float, metadata: RemoteLogSegmentMetadata) -> None:
+    def __init__(
+        self, clock: Callable[[], float], most_s: float, metadata: RemoteLogSegmentMetadata, *, before_s: float = 0.0
+    ) -> None:
+        """``before_s`` ago somebody else began it, and left what this one goes on with."""
         self._clock = clock
-        self._began_s = clock()
+        self._began_s = clock() - before_s
         self._most_s = most_s
         self._metadata = metadata
 

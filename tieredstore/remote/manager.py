@@ -102,15 +102,7 @@ class RemoteStorageManager(RemoteStorageManagerBase):
             )
             opened.callback(self._fetcher.close)
             opened.callback(self._fetcher.export())
-            options = WriteOptions(
-                chunk_size=settings.chunk_size,
-                compression_level=settings.compression_level if settings.compression_enabled else None,
-                heuristic=settings.compression_heuristic_enabled,
-                key_ring=self.key_ring,
-                # Some chunks more than threads keep the threads busy while the store takes one.
-                chunks_in_flight=threads + 2,
-                max_age_s=settings.upload_max_age_ms / 1000,
-            )
+            options = WriteOptions.of_settings(settings, self.key_ring, threads)
             pool = pools.transform
             self._writer = SegmentWriter(store, self.layout, options, pool=pool, random_bytes=random_bytes)
             self._opened = opened.pop_all()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import logging
-import mmap
 import os
 from array import array
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, Self
 
 from tieredstore.backends.base import Buffer, ObjectStore
 from tieredstore.errors import (
@@ -23,20 +21,19 @@ from tieredstore.format.chunk_index import ChunkIndex, FixedChunkIndex, Variable
 from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import IndexEntry, SegmentIndexes, SegmentManifest, WrappedDataKey
 from tieredstore.format.sizes import ENCRYPTION_OVERHEAD, IV_SIZE
-from tieredstore.kafka.batches import CompressionType, first_batch_compression
 from tieredstore.limits import MAX_INT32
-from tieredstore.model import LogSegmentData, RemoteLogSegmentMetadata, SegmentFile
+from tieredstore.model import LogSegmentData, RemoteLogSegmentMetadata
 from tieredstore.process.boot_clock import boot_clock_s
 from tieredstore.remote.attempt import Attempt, AttemptAge
+from tieredstore.remote.content import SegmentContent, content_of_files
 from tieredstore.remote.layout import KeyLayout
 from tieredstore.transform.chunks import ChunkEncoder
 from tieredstore.transform.encryption import DataKey, RandomBytes, SegmentCipher
 from tieredstore.transform.pipeline import TransformedChunks
 
 if TYPE_CHECKING:
+    from tieredstore.config import Settings
     from tieredstore.transform.keyring import KeyRing
-
-_logger: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +48,19 @@ class WriteOptions:
     key_ring: KeyRing | None = None
     chunks_in_flight: int = 4
     max_age_s: float = 43200.0
+
+    @classmethod
+    def of_settings(cls, settings: Settings, key_ring: KeyRing | None, threads: int) -> Self:
+        """As the settings say, for so many threads that transform."""
+        return cls(
+            chunk_size=settings.chunk_size,
+            compression_level=settings.compression_level if settings.compression_enabled else None,
+            heuristic=settings.compression_heuristic_enabled,
+            key_ring=key_ring,
+            # Some chunks more than threads keep the threads busy while the store takes one.
+            chunks_in_flight=threads + 2,
+            max_age_s=settings.upload_max_age_ms / 1000,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,46 +123,56 @@ class SegmentWriter:
         StoreUnavailable). If one fails, what this attempt wrote is deleted, manifest first. ``check`` is called before
         each chunk and each put, and behind the last: if it raises, the copy fails.
         """
-        with _opened(data.log_segment) as log:
-            compress = self._decide(metadata, log)
-            # A key of its own for each copy: two objects never share a key and an IV.
-            data_key = None if self._options.key_ring is None else DataKey.generate(self._random_bytes)
-            # Asked before the long upload of the log; the conditional puts decide in the end.
-            self._refuse_existing(metadata)
-            age = AttemptAge(self._clock, self._options.max_age_s, metadata)
-            with Attempt(self._store, self._layout, metadata, age) as attempt:
-                upload = _Upload(self._options, metadata, compress, data_key, self._random_bytes)
-                chunks = upload.chunks(log, self._pool)
-                # In this order: what the manifest points to is there whole before the manifest is.
-                attempt.put(Suffix.LOG, _counted(chunks, metadata, on_progress, check))
-                check()
-                blobs, entries = upload.indexes(data)
-                attempt.put(Suffix.INDEXES, b"".join(blobs))
-                check()
-                manifest = upload.manifest(chunks.stored_sizes, entries).to_bytes()
-                attempt.require(Suffix.LOG, sum(chunks.stored_sizes))
-                attempt.require(Suffix.INDEXES, sum(map(len, blobs)))
-                attempt.put(Suffix.MANIFEST, manifest)
-                # A write that took so long may have met a clean-up that found no manifest yet.
-                age.check()
-                # Whoever was told meanwhile that this failed must not meet the segment.
-                check()
+        with content_of_files(data) as content:
+            return self.copy_content(metadata, content, on_progress, check)
+
+    def copy_content(
+        self,
+        metadata: RemoteLogSegmentMetadata,
+        content: SegmentContent,
+        on_progress: Callable[[int], None] | None = None,
+        check: Callable[[], None] = _go_on,
+    ) -> StoredSizes:
+        """As :meth:`copy`, of a segment that lies anywhere."""
+        compress = self._decide(metadata, content)
+        # A key of its own for each copy: two objects never share a key and an IV.
+        data_key = None if self._options.key_ring is None else DataKey.generate(self._random_bytes)
+        # Asked before the long upload of the log; the conditional puts decide in the end.
+        self._refuse_existing(metadata)
+        age = AttemptAge(self._clock, self._options.max_age_s, metadata)
+        with Attempt(self._store, self._layout, metadata, age) as attempt:
+            upload = _Upload(self._options, metadata, compress, data_key, self._random_bytes)
+            chunks = upload.chunks(content, self._pool)
+            # In this order: what the manifest points to is there whole before the manifest is.
+            attempt.put(Suffix.LOG, _counted(chunks, metadata, on_progress, check))
+            check()
+            blobs, entries = upload.indexes(content.indexes())
+            attempt.put(Suffix.INDEXES, b"".join(blobs))
+            check()
+            manifest = upload.manifest(chunks.stored_sizes, entries).to_bytes()
+            attempt.require(Suffix.LOG, sum(chunks.stored_sizes))
+            attempt.require(Suffix.INDEXES, sum(map(len, blobs)))
+            attempt.put(Suffix.MANIFEST, manifest)
+            # A write that took so long may have met a clean-up that found no manifest yet.
+            age.check()
+            # Whoever was told meanwhile that this failed must not meet the segment.
+            check()
         return StoredSizes(sum(chunks.stored_sizes), sum(map(len, blobs)), len(manifest))
 
-    def _decide(self, metadata: RemoteLogSegmentMetadata, log: BinaryIO) -> bool:
+    def _decide(self, metadata: RemoteLogSegmentMetadata, content: SegmentContent) -> bool:
         """Whether to compress; refuses, before any write, what could not be read back."""
-        size = os.fstat(log.fileno()).st_size
+        size = content.size
         if size != metadata.segment_size_in_bytes:
             raise InvalidSegment(
-                f"{log.name} has {size} bytes and its metadata says {metadata.segment_size_in_bytes}: the segment is "
-                "not closed, or it is another file"
+                f"{content.name} has {size} bytes and its metadata says {metadata.segment_size_in_bytes}: the segment "
+                "is not closed, or it is another file"
             )
         self._refuse_too_large(metadata, size)
         if size == 0:
             return False
         if self._options.compression_level is None or not self._options.heuristic:
             return self._options.compression_level is not None
-        return _first_batch_is_uncompressed(log)
+        return content.is_uncompressed()
 
     def _refuse_too_large(self, metadata: RemoteLogSegmentMetadata, size: int) -> None:
         chunk_size = self._options.chunk_size
@@ -199,10 +219,10 @@ class _Upload:
         self._cipher = None if data_key is None else SegmentCipher(data_key)
         self._random_bytes = random_bytes
 
-    def chunks(self, log: BinaryIO, pool: Executor) -> TransformedChunks:
+    def chunks(self, content: SegmentContent, pool: Executor) -> TransformedChunks:
         level = self._options.compression_level if self._compress else None
         return TransformedChunks(
-            _positional_reader(log),
+            content.read_into,
             self._metadata.segment_size_in_bytes,
             self._options.chunk_size,
             ChunkEncoder(level, self._cipher),
@@ -211,16 +231,8 @@ class _Upload:
             random_bytes=self._random_bytes,
         )
 
-    def indexes(self, data: LogSegmentData) -> tuple[list[bytes], SegmentIndexes]:
+    def indexes(self, plain: tuple[bytes, ...]) -> tuple[list[bytes], SegmentIndexes]:
         """The stored indexes in their fixed order, and where each will lie."""
-        plain: tuple[bytes, ...] = (
-            _read_index(data.offset_index),
-            _read_index(data.time_index),
-            _read_index(data.producer_snapshot_index),
-            data.leader_epoch_index,
-        )
-        if data.transaction_index is not None:
-            plain = (*plain, _read_index(data.transaction_index))
         blobs = [self._sealed(index) for index in plain]
         entries: list[IndexEntry] = []
         position = 0
@@ -257,42 +269,6 @@ class _Upload:
         if ring is None or self._data_key is None:
             return None
         return WrappedDataKey(ring.active_id, ring.wrap(self._data_key.key), self._data_key.aad)
-
-
-def _opened(path: SegmentFile) -> BinaryIO:
-    try:
-        return path.open("rb")
-    except FileNotFoundError as error:
-        raise InvalidSegment(f"{path} is missing: it was deleted, or it is not where the metadata says") from error
-
-
-def _first_batch_is_uncompressed(log: BinaryIO) -> bool:
-    with mmap.mmap(log.fileno(), 0, prot=mmap.PROT_READ) as mapped:
-        compression = first_batch_compression(mapped)
-    if compression is None:
-        _logger.warning("%s does not start with a valid record batch; the segment is not compressed", log.name)
-    return compression is CompressionType.NONE
-
-
-def _positional_reader(log: BinaryIO) -> Callable[[int, memoryview], None]:
-    descriptor, name = log.fileno(), log.name
-
-    def read_into(position: int, buffer: memoryview) -> None:
-        filled = 0
-        while filled < len(buffer):
-            got = os.preadv(descriptor, [buffer[filled:]], position + filled)
-            if not got:
-                raise InvalidSegment(f"{name} ends at byte {position + filled}: it shrank while it was copied")
-            filled += got
-
-    return read_into
-
-
-def _read_index(path: SegmentFile) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError as error:
-        raise InvalidSegment(f"{path} is missing; a segment is copied with all its indexes or not at all") from error
 
 
 def _counted(

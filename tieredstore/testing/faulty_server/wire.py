@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from email.utils import formatdate
 from http import HTTPStatus
 from http.client import responses
 from io import BufferedReader
@@ -75,7 +76,7 @@ class Reply:
     def head(self) -> bytes:
         """The status line and the headers, with the empty line that ends them."""
         lines = [f"HTTP/1.1 {self.status} {responses.get(self.status, 'Unknown')}"]
-        headers = {"Content-Length": str(len(self.body)), **self.headers}
+        headers = {"Date": formatdate(usegmt=True), "Content-Length": str(len(self.body)), **self.headers}
         if self.status == HTTPStatus.NO_CONTENT:
             headers.setdefault("Content-Length", None)
         lines += [f"{name}: {value}" for name, value in headers.items() if value is not None]

@@ -1,0 +1,211 @@
+"""``cp``: around the clouds and back, and what it says."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.catalog_stores import OTHER_ID, MadeSegment, partition_of, run_of
+from tests.support.cli_process import Result, tieredstore
+from tests.support.clouds import make_container
+from tests.support.golden.segments import settings_text
+from tests.support.paths import GOLDEN
+from tests.support.servers.azurite_server import AzureServer
+from tests.support.servers.fake_gcs import GcsServer
+from tests.support.servers.s3_server import REGION, S3Server
+from tieredstore.backends.filesystem import FilesystemObjectStore
+from tieredstore.backends.wrappers.rate_limit import TokenBucket
+from tieredstore.format.keys import Suffix
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """Two partitions of a topic, another one, and a leftover."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    store = FilesystemObjectStore(folder)
+    for segment in (*run_of(3, partition_of()), *run_of(1, partition_of(partition=1)), *run_of(1, partition_of("b"))):
+        segment.put(store)
+    store.put(MadeSegment(partition_of(), 90, 99).key(Suffix.LOG), b"left over")
+    return folder
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    folder = tmp_path / "target"
+    folder.mkdir()
+    return folder
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def rows_of(result: Result) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    *rows, last = [json.loads(line) for line in result.text.splitlines()]
+    return rows, last["summary"]
+
+
+def cp(source: Path, target: Path, *arguments: object) -> Result:
+    return tieredstore("cp", "--store", source, "--to-store", target, *arguments)
+
+
+def test_around_the_clouds_and_back_everything_is_as_it_was(
+    tmp_path: Path,
+    minio: S3Server,
+    fake_gcs: GcsServer,
+    azurite: AzureServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in {
+        "AWS_ENDPOINT_URL": minio.endpoint_url,
+        "AWS_REGION": REGION,
+        "AWS_ACCESS_KEY_ID": minio.access_key,
+        "AWS_SECRET_ACCESS_KEY": minio.secret_key,
+        "STORAGE_EMULATOR_HOST": fake_gcs.endpoint_url,
+        "AZURE_STORAGE_CONNECTION_STRING": azurite.connection_string,
+    }.items():
+        monkeypatch.setenv(name, value)
+    origin, end = tmp_path / "origin", tmp_path / "end"
+    shutil.copytree(GOLDEN / "01-none" / "store", origin)
+    shutil.copytree(GOLDEN / "04-zstd-enc" / "store", origin, dirs_exist_ok=True)
+    before = files(origin)
+    end.mkdir()
+    places = [
+        str(origin),
+        f"s3://{minio.make_bucket()}/a prefix/",
+        f"gs://{fake_gcs.make_bucket()}/kafka/",
+        f"az://{make_container(azurite)}",
+        str(end),
+    ]
+    count = sum(name.endswith(".rsm-manifest") for name in before)
+    for here, there in itertools.pairwise(places):
+        _, done = rows_of(tieredstore("cp", "--store", here, "--to-store", there, "--json"))
+        assert (done["copied"], done["sent"]) == (count, sum(map(len, before.values()))), there
+        _, again = rows_of(tieredstore("cp", "--store", here, "--to-store", there, "--json"))
+        assert (again["there"], again["sent"]) == (count, 0), there
+    assert files(end) == files(origin) == before
+
+
+def test_into_a_cloud_in_another_encoding_and_back(
+    tmp_path: Path, minio: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = "07-txn"
+    monkeypatch.setenv("AWS_ENDPOINT_URL", minio.endpoint_url)
+    for name, value in {
+        "ACCESS_KEY_ID": minio.access_key,
+        "SECRET_ACCESS_KEY": minio.secret_key,
+        "REGION": REGION,
+    }.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    (tmp_path / "back").mkdir()
+    texts = {name: text for name, text in settings_text(case).items() if not name.startswith("storage.")}
+    lines = {
+        "plain": {**texts, "storage.backend.class": "filesystem", "storage.root": str(GOLDEN / case / "store")},
+        "cloud": {
+            **{name: text for name, text in settings_text("04-zstd-enc").items() if not name.startswith("storage.")},
+            "storage.backend.class": "s3",
+            "storage.s3.bucket.name": minio.make_bucket(),
+            "storage.s3.endpoint.url": minio.endpoint_url,
+            "storage.s3.path.style.access.enabled": "true",
+            "storage.s3.region": REGION,
+            "storage.aws.access.key.id": minio.access_key,
+            "storage.aws.secret.access.key": minio.secret_key,
+            "chunk.size": "100000",
+        },
+        "back": {**texts, "storage.backend.class": "filesystem", "storage.root": str(tmp_path / "back")},
+    }
+    for name, settings in lines.items():
+        (tmp_path / f"{name}.properties").write_text("".join(f"{key}={text}\n" for key, text in settings.items()))
+    plain, cloud, back = (tmp_path / f"{name}.properties" for name in lines)
+    assert tieredstore("cp", "-c", plain, "--to", cloud).code == 0
+    refused = tieredstore("cp", "-c", cloud, "--to", back)
+    assert refused.code == 2
+    assert "--decrypt" in refused.stderr
+    rows, _ = rows_of(tieredstore("cp", "-c", cloud, "--to", back, "--decrypt", "--json"))
+    assert {row["way"] for row in rows} == {"transcoded"}
+    for row in rows:
+        where = (row["topic"], row["partition"], row["base_offset"])
+        assert tieredstore("fetch", "-c", back, *where).stdout == tieredstore("fetch", "-c", plain, *where).stdout
+    assert tieredstore("verify", "-c", cloud, "--level", "data").code == 0
+
+
+def test_it_says_what_it_does_and_what_stood_there(source: Path, target: Path) -> None:
+    planned = cp(source, target, "--dry-run")
+    assert "would be copied  verbatim" in planned.text
+    assert "5 segments would be copied" in planned.text
+    assert "1 of the source without a manifest" in planned.text
+    assert files(target) == {}
+    done = cp(source, target)
+    assert (done.code, done.stderr) == (0, "")
+    assert "5 segments copied" in done.text
+    rows, summary = rows_of(cp(source, target, "--json"))
+    assert [row["outcome"] for row in rows].count("there") == 5
+    assert summary == {
+        "copied": 0, "there": 5, "leftover": 1, "gone": 0, "failed": 0, "sent": 0, "dry_run": False,
+    }  # fmt: skip
+    assert len(files(target)) == 15
+
+
+def test_topics_and_partitions_are_chosen(source: Path, target: Path) -> None:
+    assert cp(source, target, "--topic", "events", "--partition", 1).code == 0
+    assert len(files(target)) == 3
+    absent = cp(source, target, "--topic", "evnts")
+    assert absent.code == 3
+    assert "events" in absent.stderr
+    assert cp(source, target, "--topic", "events", "--topic-id", OTHER_ID).code == 3
+    assert cp(source, target, "--partition", 1).code == 2
+
+
+def test_what_fails_is_named_and_the_rest_copied(source: Path, target: Path, tmp_path: Path) -> None:
+    (source / run_of(1, partition_of())[0].key()).write_bytes(b"{")
+    report = tmp_path / "report.jsonl"
+    done = cp(source, target, "--report", report)
+    assert done.code == 4
+    assert "failed  events-" in done.text
+    assert "4 segments copied" in done.text
+    assert len(files(target)) == 12
+    assert json.loads(report.read_text().splitlines()[-1])["summary"]["failed"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "no target is named"),
+        (("--to-store", "{source}"), "the same place"),
+        (("--to-store", "{target}", "--rate-limit", "fast"), "--rate-limit is 'fast'"),
+        (("--to-store", "{target}", "--rate-limit", "0"), "--rate-limit is '0'"),
+        (("--to-store", "{target}/absent"), "not an existing folder"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(source: Path, target: Path, arguments: tuple[str, ...], said: str) -> None:
+    done = tieredstore("cp", "--store", source, *(text.format(source=source, target=target) for text in arguments))
+    assert (done.code, done.stdout) == (2, b"")
+    assert said in done.stderr
+
+
+def test_a_rate_holds_up_and_down(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: dict[int, int] = {}
+    lock = threading.Lock()
+
+    def noting(take: Callable[[TokenBucket, int], None]) -> Callable[[TokenBucket, int], None]:
+        def note(self: TokenBucket, count: int) -> None:
+            with lock:
+                taken[id(self)] = taken.get(id(self), 0) + count
+            assert self.bytes_per_s == 3 << 20
+            take(self, count)
+
+        return note
+
+    monkeypatch.setattr(TokenBucket, "take", noting(TokenBucket.take))
+    _, summary = rows_of(cp(source, target, "--rate-limit", "3MiB", "--json"))
+    assert min(taken.values()) == summary["sent"]
+    assert max(taken.values()) >= 2 * summary["sent"]  # the source's bytes, and the target's that were read back
+    assert len(taken) == 2

@@ -1,0 +1,134 @@
+"""A store of which nothing is believed: every object that is written is read back and compared with what was sent."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Generator, Iterable, Iterator
+from typing import Final
+
+from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
+from tieredstore.errors import ObjectNotFound, RangeNotSatisfiable, StoreError
+
+PART: Final = 8 << 20
+"""Bytes of one request of an object that is read whole."""
+
+
+class ProvenStore(ObjectStore):
+    """Passes every call on. A ``put`` ends once what is stored was read back and is what was sent; otherwise what it
+    wrote is deleted, and StoreError says so."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.inner = inner
+
+    @property
+    def identity(self) -> str:
+        """That of the store within."""
+        return self.inner.identity
+
+    @property
+    def conditional_writes(self) -> bool:
+        """That of the store within."""
+        return self.inner.conditional_writes
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+        """Write, and read back."""
+        sent = _Digest()
+        try:
+            self.inner.put(key, sent.of(body), if_absent=if_absent)
+        finally:
+            # Also where the store refused before it took anything: then it did not end the body either.
+            if isinstance(body, Generator):
+                body.close()
+        if not self._holds(key, sent):
+            with contextlib.suppress(StoreError):
+                self.inner.delete([key])
+            raise StoreError(f"{self.identity} did not give back what was written as {key!r}; it was deleted again")
+
+    def _holds(self, key: str, sent: _Digest) -> bool:
+        stored = _Digest()
+        try:
+            for part in parts_of(self.inner, key, sent.size):
+                stored.take(part)
+        except (ObjectNotFound, RangeNotSatisfiable):
+            return False
+        return stored.value == sent.value and ends_at(self.inner, key, sent.size)
+
+    def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
+        """As the store within."""
+        return self.inner.get(key, start, stop)
+
+    def get_small(self, key: str, most: int) -> bytes | None:
+        """As the store within."""
+        return self.inner.get_small(key, most)
+
+    def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
+        """As the store within."""
+        self.inner.get_into(key, start, buffer)
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """As the store within."""
+        return self.inner.list(prefix, start_after)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """As the store within."""
+        self.inner.delete(keys)
+
+    def head(self, key: str) -> ObjectInfo:
+        """As the store within."""
+        return self.inner.head(key)
+
+    def replace(self, key: str, body: Buffer, etag: str) -> str:
+        """As the store within."""
+        return self.inner.replace(key, body, etag)
+
+    def now_ms(self) -> int | None:
+        """As the store within."""
+        return self.inner.now_ms()
+
+
+def parts_of(store: ObjectStore, key: str, size: int) -> Generator[bytes]:
+    """The ``size`` bytes of an object, a part by each request."""
+    for start in range(0, size, PART):
+        yield store.get(key, start, min(start + PART, size))
+
+
+def ends_at(store: ObjectStore, key: str, size: int) -> bool:
+    """Whether the object has no more than ``size`` bytes; a folder's ``head`` would read all of it."""
+    try:
+        store.get(key, size, size + 1)
+    except RangeNotSatisfiable:
+        return True
+    return False
+
+
+class _Digest:
+    """Size and digest of what went by."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._digest = hashlib.blake2b()
+
+    @property
+    def value(self) -> tuple[int, bytes]:
+        return self.size, self._digest.digest()
+
+    def take(self, buffer: Buffer) -> None:
+        self.size += memoryview(buffer).nbytes
+        self._digest.update(buffer)
+
+    def of(self, body: Body) -> Body:
+        """The same body, which is noted as it goes by."""
+        if isinstance(body, bytes | bytearray):
+            self.take(body)
+            return body
+        if isinstance(body, memoryview):
+            view = memoryview(body).cast("B")
+            self.take(view)
+            return view
+        return self._noted(body)
+
+    def _noted(self, parts: Iterable[Buffer]) -> Generator[Buffer]:
+        for part in parts:
+            self.take(part)
+            yield part

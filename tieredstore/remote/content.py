@@ -1,0 +1,127 @@
+"""What a copy reads of a segment: its log by position, and its indexes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import mmap
+import os
+import threading
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import BinaryIO, Final
+
+from tieredstore.errors import AlreadyClosed, InvalidSegment
+from tieredstore.kafka.batches import CompressionType, first_batch_compression
+from tieredstore.model import LogSegmentData, SegmentFile
+from tieredstore.transform.pipeline import ReadInto
+
+_logger: Final = logging.getLogger(__name__)
+
+_TURN_S: Final = 600.0
+"""Seconds that a read waits for the one before it: longer than a store keeps silent."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentContent:
+    """A segment to be copied, wherever it lies.
+
+    ``name`` is that of the log in messages, ``size`` its bytes. ``read_into`` is called by several threads at once.
+    ``is_uncompressed`` tells whether the first batch is of records that nobody has compressed. ``indexes`` are the
+    plain ones in the order in which they are stored; the transaction index is the last one, where there is one.
+    """
+
+    name: str
+    size: int
+    read_into: ReadInto
+    is_uncompressed: Callable[[], bool]
+    indexes: Callable[[], tuple[bytes, ...]]
+
+
+@contextlib.contextmanager
+def content_of_files(data: LogSegmentData) -> Generator[SegmentContent]:
+    """The files of a broker's disk; InvalidSegment where one is missing."""
+    with _opened(data.log_segment) as log:
+        size = os.fstat(log.fileno()).st_size
+        yield SegmentContent(
+            log.name, size, _positional_reader(log), lambda: _first_batch_is_uncompressed(log), lambda: _indexes(data)
+        )
+
+
+class InOrder:
+    """Reads of several threads at the places of one stream: each waits for the one before it.
+
+    Whoever begins them begins them in order, so that the first one of those that are under way never waits.
+    """
+
+    def __init__(self, read: Callable[[memoryview], int], name: str) -> None:
+        self._read = read
+        self._name = name
+        self._turn = threading.Condition()
+        self._position = 0
+        self._has_failed = False
+
+    def read_into(self, position: int, buffer: memoryview) -> None:
+        """Fill the buffer; InvalidSegment where the stream ends within it."""
+        with self._turn:
+            is_due = self._turn.wait_for(lambda: self._has_failed or self._position == position, _TURN_S)
+            if self._has_failed or not is_due:
+                raise AlreadyClosed(f"{self._name}: what comes before byte {position} was not read")
+            self._has_failed = True  # unless it goes well
+            filled = 0
+            try:
+                while filled < len(buffer):
+                    got = self._read(buffer[filled:])
+                    if not got:
+                        raise InvalidSegment(f"{self._name} ends at byte {position + filled}")
+                    filled += got
+                self._position += filled
+                self._has_failed = False
+            finally:
+                self._turn.notify_all()
+
+
+def _opened(path: SegmentFile) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except FileNotFoundError as error:
+        raise InvalidSegment(f"{path} is missing: it was deleted, or it is not where the metadata says") from error
+
+
+def _first_batch_is_uncompressed(log: BinaryIO) -> bool:
+    with mmap.mmap(log.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        compression = first_batch_compression(mapped)
+    if compression is None:
+        _logger.warning("%s does not start with a valid record batch; the segment is not compressed", log.name)
+    return compression is CompressionType.NONE
+
+
+def _positional_reader(log: BinaryIO) -> ReadInto:
+    descriptor, name = log.fileno(), log.name
+
+    def read_into(position: int, buffer: memoryview) -> None:
+        filled = 0
+        while filled < len(buffer):
+            got = os.preadv(descriptor, [buffer[filled:]], position + filled)
+            if not got:
+                raise InvalidSegment(f"{name} ends at byte {position + filled}: it shrank while it was copied")
+            filled += got
+
+    return read_into
+
+
+def _indexes(data: LogSegmentData) -> tuple[bytes, ...]:
+    plain: tuple[bytes, ...] = (
+        _read_index(data.offset_index),
+        _read_index(data.time_index),
+        _read_index(data.producer_snapshot_index),
+        data.leader_epoch_index,
+    )
+    return plain if data.transaction_index is None else (*plain, _read_index(data.transaction_index))
+
+
+def _read_index(path: SegmentFile) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise InvalidSegment(f"{path} is missing; a segment is copied with all its indexes or not at all") from error
