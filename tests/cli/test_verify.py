@@ -19,8 +19,8 @@ from tests.support.servers.kafka import KafkaServer
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.catalog.metadata_records import SegmentState, SegmentUpdate
 from tieredstore.format.keys import Suffix
+from tieredstore.ops.brokers import METADATA_TOPIC
 from tieredstore.ops.verification import Level
-from tieredstore.ops.verification.brokers import METADATA_TOPIC
 
 
 @pytest.fixture
@@ -166,6 +166,30 @@ def test_the_brokers_metadata_topic_is_compared_in_both_directions(kafka: KafkaS
     done = verified(tmp_path, *options)
     kinds = [json.loads(line).get("kind") for line in done.stdout.splitlines()]
     assert (done.code, kinds) == (3, ["unknown-to-brokers", "not-in-bucket", None])
+    _check_that_tools_ask_them_too(tmp_path / "store.properties", kafka.bootstrap_servers)
+
+
+def _check_that_tools_ask_them_too(settings: Path, brokers: str) -> None:
+    """``rm`` leaves what they list unless it is forced to; ``gc`` asks them."""
+    asked = ("--metadata-topic", brokers, "--json")
+    done = tieredstore("rm", "-c", settings, "events", *asked, "--yes")
+    outcomes = [json.loads(line).get("outcome") for line in done.stdout.splitlines()]
+    assert done.code == 6
+    assert set(outcomes[:-1]) == {"listed"}
+    forced = tieredstore("rm", "-c", settings, "events", *asked, "--force")
+    assert (forced.code, "the brokers list it" in forced.text) == (0, True)
+    collected = tieredstore("gc", "-c", settings, *asked)
+    rows = [json.loads(line) for line in collected.stdout.splitlines()]
+    assert (collected.code, {row.get("kind") for row in rows[:-1]}) == (0, {"forgotten"})
+    assert {row["outcome"] for row in rows[:-1]} == {"young"}
+
+
+@pytest.mark.usefixtures("planted")
+@pytest.mark.parametrize(("command", "option"), [(("rm", "events"), "--force"), (("gc",), "--unknown-too")])
+def test_what_is_for_brokers_needs_brokers(command: tuple[str, ...], option: str, tmp_path: Path) -> None:
+    done = tieredstore(*command, "-c", tmp_path / "store.properties", option)
+    assert done.code == 2
+    assert "--metadata-topic HOST:PORT" in done.stderr
 
 
 @pytest.mark.usefixtures("planted")

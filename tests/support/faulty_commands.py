@@ -102,17 +102,25 @@ class CommandPlace:
 
     def run(self, command: Command, way: Way | None = None, *, hurried: bool = False) -> Result:
         """Run a command on a fresh bucket, answered in ``way``; ``hurried``: with a short time-out."""
-        self.server.forget()
-        if not command.copies:
-            self.server.service.objects.by_key.update(self.full)
-        if command.lacks_manifest:
-            del self.server.service.objects.by_key[min(key for key in self.full if key.endswith("manifest"))]
+        self._begin(command)
         shutil.rmtree(self.folder / TAKEN, ignore_errors=True)
         (self.folder / TAKEN).mkdir()
         if way is not None:
             self.server.lie(way)
         program, *arguments = command.arguments(self.folder)
         return tieredstore(program, command.settings, self.folder / (_HURRIED if hurried else _PATIENT), *arguments)
+
+    def before(self, command: Command) -> dict[str, bytes]:
+        """What the bucket holds that a command begins with."""
+        self._begin(command)
+        return self.objects()
+
+    def _begin(self, command: Command) -> None:
+        self.server.forget()
+        if not command.copies:
+            self.server.service.objects.by_key.update(self.full)
+        if command.lacks_manifest:
+            del self.server.service.objects.by_key[min(key for key in self.full if key.endswith("manifest"))]
 
     def objects(self) -> dict[str, bytes]:
         """What the bucket holds; the ids of segments are left out, which every copy draws anew."""

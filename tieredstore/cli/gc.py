@@ -21,11 +21,18 @@ from tieredstore.cli.arguments import (
 )
 from tieredstore.cli.durations import parse_duration_ms
 from tieredstore.cli.last_words import said_if_stopped
+from tieredstore.cli.live_client import (
+    KafkaConfig,
+    KafkaProperties,
+    MetadataTopicBrokers,
+    client_properties,
+    opened_brokers,
+)
 from tieredstore.cli.opened import opened
 from tieredstore.cli.output import JsonValue, counted, human_count, human_time, iso_utc
 from tieredstore.cli.progress import counting
 from tieredstore.cli.steps import Report, Yes, is_dry, tell_sum, telling
-from tieredstore.errors import StoreError
+from tieredstore.errors import ConfigError, StoreError
 from tieredstore.model import human_bytes
 from tieredstore.ops.bucket import Bucket
 from tieredstore.ops.garbage import collect_garbage
@@ -35,10 +42,18 @@ from tieredstore.process.parallel import READERS
 _WORDS: Final = {
     GarbageOutcome.YOUNG: "too young, or of a copy under way",
     GarbageOutcome.REFERENCED: "got a manifest meanwhile",
+    GarbageOutcome.UNKNOWN: "with a manifest that the brokers' records do not name",
     GarbageOutcome.HELD: "under a legal hold",
     GarbageOutcome.LEFT: "that only the store takes away, in its own time",
     GarbageOutcome.GONE: "gone meanwhile, or written again",
     GarbageOutcome.REFUSED: "that the store refuses to delete",
+}
+
+
+_KINDS: Final = {
+    "forgotten by brokers": "forgotten",
+    "unfinished write": "unfinished_write",
+    "without manifest": "no_manifest",
 }
 
 
@@ -51,6 +66,13 @@ def gc(
     min_age: Annotated[
         str, typer.Option("--min-age", metavar="AGE", help="Only what is older, by the store's clock: 24h, 7d.")
     ] = "24h",
+    metadata_topic: MetadataTopicBrokers = None,
+    kafka_config: KafkaConfig = None,
+    kafka_property: KafkaProperties = None,
+    unknown_too: Annotated[
+        bool,
+        typer.Option("--unknown-too", help="With --metadata-topic: also segments that its records never named."),
+    ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
     report: Report = None,
@@ -59,22 +81,33 @@ def gc(
 ) -> None:
     """Delete what broken copies and deletes left: objects without a manifest, and writes that never ended.
 
-    Without --yes it only says what would go. Whether there is a manifest is asked again right before each deletion;
-    what is under a legal hold stays, and so does all that is not a segment's. Stopped or killed, run it again.
+    With --metadata-topic also segments that brokers have forgotten: those they deleted, and copies that they do not
+    take for finished. Without --yes it only says what would go. Whether there is a manifest is asked again right before
+    each deletion; what is under a legal hold stays, and so does all that is not a segment's. Stopped or killed, run it
+    again.
 
     Example: tieredstore gc -c store.properties --min-age 48h
     """
     is_dry_run = is_dry(yes=yes, dry_run=dry_run)
     scope, min_age_ms = chosen_scope(topic, topic_id, partition), parse_duration_ms("--min-age", min_age)
+    client = client_properties(metadata_topic, kafka_config, kafka_property)
+    if unknown_too and client is None:
+        raise ConfigError("--unknown-too is for what brokers do not name: name them by --metadata-topic HOST:PORT")
     outcomes: Counter[GarbageOutcome] = Counter()
     freed = unsized = 0
-    with opened(settings, store) as bucket, telling(as_json=as_json, report=report) as teller:
+    with (
+        opened(settings, store) as bucket,
+        telling(as_json=as_json, report=report) as teller,
+        opened_brokers(client) as brokers,
+    ):
         steps = collect_garbage(
             bucket.store,
             bucket.prefix,
             scope,
             min_age_ms=min_age_ms,
             upload_max_age_ms=bucket.settings.upload_max_age_ms,
+            brokers=brokers,
+            unknown_too=unknown_too,
             dry_run=is_dry_run,
             parallel=parallel,
         )
@@ -108,6 +141,8 @@ def _sum_of(outcomes: Mapping[GarbageOutcome, int], freed: int, unsized: int, *,
 
 
 def _kind(garbage: Garbage) -> str:
+    if garbage.forgotten is not None:
+        return "forgotten by brokers"
     return "unfinished write" if garbage.is_write else "without manifest"
 
 
@@ -133,7 +168,7 @@ def _row(step: GarbageStep, bucket: Bucket) -> dict[str, JsonValue]:
     garbage = step.garbage
     return {
         "outcome": step.outcome.value,
-        "kind": "unfinished_write" if garbage.is_write else "no_manifest",
+        "kind": _KINDS[_kind(garbage)],
         "name": _shown(garbage, bucket),
         "topic": garbage.partition.topic,
         "topic_id": str(garbage.partition.topic_id),

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
 import typer
 
 from tieredstore.config.properties import read_properties
 from tieredstore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tieredstore.ops.brokers import BrokersView
 
 BootstrapServer: TypeAlias = Annotated[
     str | None,
@@ -28,7 +32,32 @@ KafkaProperties: TypeAlias = Annotated[
     typer.Option("-X", "--kafka-property", metavar="NAME=VALUE", help="One of them; may be given several times."),
 ]
 
+MetadataTopicBrokers: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--metadata-topic",
+        metavar="HOST:PORT",
+        help="Ask these brokers which segments they list, by their __remote_log_metadata.",
+    ),
+]
+
 _SERVERS: Final = "bootstrap.servers"
+
+
+@contextlib.contextmanager
+def opened_brokers(client: Mapping[str, str] | None) -> Generator[BrokersView | None]:
+    """What the brokers that a client's properties name list; None where there is no client."""
+    if client is None:
+        yield None
+        return
+    from tieredstore.live import LiveReader  # noqa: PLC0415  loads librdkafka
+    from tieredstore.ops.brokers import BrokersView, MetadataTopic  # noqa: PLC0415
+
+    with (
+        LiveReader(client, isolation="read_uncommitted") as reader,
+        BrokersView(MetadataTopic(reader).read_on) as brokers,
+    ):
+        yield brokers
 
 
 def client_properties(

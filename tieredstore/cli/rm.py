@@ -23,6 +23,13 @@ from tieredstore.cli.arguments import (
     one_partition,
 )
 from tieredstore.cli.last_words import said_if_stopped
+from tieredstore.cli.live_client import (
+    KafkaConfig,
+    KafkaProperties,
+    MetadataTopicBrokers,
+    client_properties,
+    opened_brokers,
+)
 from tieredstore.cli.ls import at_least_one, partition_row
 from tieredstore.cli.opened import opened
 from tieredstore.cli.output import JsonValue, counted
@@ -39,6 +46,7 @@ _WORDS: Final = {
     RemovalOutcome.LEFTOVER: "without a manifest: gc takes them when they are old",
     RemovalOutcome.UNKNOWN: "of which nobody knows where they end",
     RemovalOutcome.HELD: "under a legal hold",
+    RemovalOutcome.LISTED: "that the brokers still list",
     RemovalOutcome.REFUSED: "that the store refuses to delete",
 }
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -55,6 +63,12 @@ def rm(
         str | None,
         typer.Option("--before", metavar="PLACE", help="Only what is older than an offset or a time."),
     ] = None,
+    metadata_topic: MetadataTopicBrokers = None,
+    kafka_config: KafkaConfig = None,
+    kafka_property: KafkaProperties = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="With --metadata-topic: also what the brokers still list.")
+    ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
     report: Report = None,
@@ -64,17 +78,25 @@ def rm(
     """Delete the segments of a topic or of a partition, with --before only the oldest of them; whole segments only.
 
     Without --yes it only says what would go. A segment's manifest goes first, so that no half of one is ever visible.
-    Brokers are not asked, and do not notice: one that still lists a segment fails its readers. What is under a legal
-    hold stays. With --before it ends, in each partition, at the first segment that is not older, or does not tell.
+    Brokers do not notice: one that still lists a segment fails its readers. With --metadata-topic they are asked, and
+    what they list stays; so does what is under a legal hold. With --before it ends, in each partition, at the first
+    segment that is not older, is listed, or does not tell.
 
     Example: tieredstore rm -c store.properties orders 0 --before 2026-01-31
     """
     partition = one_partition(partition, partition_too)
     is_dry_run, bounds = is_dry(yes=yes, dry_run=dry_run), _bounds(before, partition)
     incarnation = None if topic_id is None else Uuid.parse(topic_id)
+    client = client_properties(metadata_topic, kafka_config, kafka_property)
+    if force and client is None:
+        raise ConfigError("--force is for what brokers list: name them by --metadata-topic HOST:PORT")
     outcomes: Counter[RemovalOutcome] = Counter()
     freed = 0
-    with opened(settings, store) as bucket, telling(as_json=as_json, report=report) as teller:
+    with (
+        opened(settings, store) as bucket,
+        telling(as_json=as_json, report=report) as teller,
+        opened_brokers(client) as brokers,
+    ):
         if incarnation is None:
             _require_one(bucket, topic)
         listed = list_in_scope(bucket.store, bucket.prefix, Scope(topic, incarnation, partition))
@@ -85,6 +107,8 @@ def rm(
             listed,
             bounds,
             rules=bucket.manifest_rules,
+            brokers=brokers,
+            force=force,
             dry_run=is_dry_run,
             parallel=parallel,
         )
@@ -102,7 +126,7 @@ def rm(
             teller, bucket.store, outcomes, done=RemovalOutcome.REMOVED, freed=freed,
             sentence=_sum_of(outcomes, freed, dry_run=is_dry_run), words=_WORDS, dry_run=is_dry_run,
         )  # fmt: skip
-    if outcomes[RemovalOutcome.REFUSED] or outcomes[RemovalOutcome.HELD]:
+    if any(outcomes[outcome] for outcome in (RemovalOutcome.REFUSED, RemovalOutcome.HELD, RemovalOutcome.LISTED)):
         raise typer.Exit(StoreError.exit_code)
 
 

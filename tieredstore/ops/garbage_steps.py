@@ -24,6 +24,9 @@ class GarbageOutcome(enum.StrEnum):
     REFERENCED = "referenced"
     """It has a manifest by now: left alone."""
 
+    UNKNOWN = "unknown"
+    """It has a manifest, and the brokers' records never named it: left alone unless that is asked for."""
+
     HELD = "held"
     """It is under a legal hold: left alone."""
 
@@ -37,9 +40,17 @@ class GarbageOutcome(enum.StrEnum):
     """The store refuses to delete it."""
 
 
+class Forgotten(enum.StrEnum):
+    """Why nobody reads a segment that has a manifest."""
+
+    DELETED = "the brokers have deleted it"
+    UNFINISHED = "the brokers take its copy for unfinished"
+    NEVER_NAMED = "the brokers' records do not name it"
+
+
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """Objects without a manifest, or a write that did not end.
+    """Objects without a manifest, a segment that brokers have forgotten, or a write that did not end.
 
     ``name`` is the segment's path, or the write's key. ``size`` in bytes and ``modified_ms``, of the youngest part, are
     None where the store does not tell.
@@ -51,14 +62,15 @@ class Garbage:
     first_offset: int
     size: int | None
     modified_ms: int | None
+    forgotten: Forgotten | None = None
 
     @classmethod
-    def of_objects(cls, objects: SegmentObjects) -> Self:
-        """What a segment without a manifest has."""
+    def of_objects(cls, objects: SegmentObjects, forgotten: Forgotten | None = None) -> Self:
+        """What a segment without a manifest has, or one that brokers have ``forgotten``."""
         times = [info.modified_ms for _, info in objects.objects]
         youngest = None if None in times else max(time for time in times if time is not None)
         where = objects.segment_id.topic_id_partition
-        return cls(objects, objects.main_path, where, objects.start_offset, objects.stored_size, youngest)
+        return cls(objects, objects.main_path, where, objects.start_offset, objects.stored_size, youngest, forgotten)
 
     @classmethod
     def of_write(cls, write: AbandonedWrite, place: ObjectKey) -> Self:

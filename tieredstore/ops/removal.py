@@ -13,6 +13,7 @@ from tieredstore.errors import CorruptData, StoreError
 from tieredstore.format.keys import parse_key
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.ops.brokers import BrokersView
 from tieredstore.ops.deletion import delete_objects
 from tieredstore.ops.holds import Holds
 from tieredstore.ops.listing import ListedSegment, load_stream
@@ -34,6 +35,9 @@ class RemovalOutcome(enum.StrEnum):
 
     HELD = "held"
     """It is under a legal hold: left alone."""
+
+    LISTED = "listed"
+    """The brokers still list it: left alone."""
 
     REFUSED = "refused"
     """The store refuses to delete it."""
@@ -76,14 +80,17 @@ def remove_segments(
     before: Before,
     *,
     rules: ManifestRules = DEFAULT_RULES,
+    brokers: BrokersView | None = None,
+    force: bool = False,
     dry_run: bool = True,
     parallel: int = READERS,
 ) -> Iterator[RemovalStep]:
     """Delete the listed segments that lie ``before``, manifest first, one step each; nothing with ``dry_run``.
 
-    What is not before has no step. Neither the listing nor manifests are held, and legal holds are looked for again and
-    again. Stopped or killed anywhere, no half of a segment is visible, and a second run goes on; what had lost its
-    manifest is a leftover then. What the store refuses is a step; its other errors end the run.
+    What is not before has no step. What the ``brokers`` list stays, unless ``force`` says otherwise. Neither the
+    listing nor manifests are held; legal holds are looked for, and brokers asked, again and again. Stopped or killed
+    anywhere, no half of a segment is visible, and a second run goes on; what had lost its manifest is a leftover then.
+    What the store refuses is a step; its other errors end the run.
     """
     holds = Holds(store, prefix)
 
@@ -104,7 +111,7 @@ def remove_segments(
             return RemovalStep(segment, RemovalOutcome.REFUSED, str(error))
         return planned
 
-    planned = plan_removal(load_stream(store, listed, rules=rules, parallel=parallel), before)
+    planned = plan_removal(load_stream(store, listed, rules=rules, parallel=parallel), before, brokers, force=force)
     with ThreadPool(parallel, "tieredstore-rm") as pool:
         yield from in_parallel(pool, remove, planned, at_once=4 * parallel)
 
@@ -127,7 +134,9 @@ def topic_ids(store: ObjectStore, prefix: str, topic: str) -> list[Uuid]:
     return list(dict.fromkeys(ids))
 
 
-def plan_removal(listed: Iterable[ListedSegment], before: Before) -> Iterator[RemovalStep]:
+def plan_removal(
+    listed: Iterable[ListedSegment], before: Before, brokers: BrokersView | None = None, *, force: bool = False
+) -> Iterator[RemovalStep]:
     """What is to become of the segments, which come in the order of a listing, before holds are looked at."""
     ended: TopicIdPartition | None = None
     for segment in listed:
@@ -136,7 +145,7 @@ def plan_removal(listed: Iterable[ListedSegment], before: Before) -> Iterator[Re
         if segment.loaded is None:
             yield RemovalStep(segment, RemovalOutcome.LEFTOVER)
         elif before.is_everything:
-            yield RemovalStep(segment, RemovalOutcome.REMOVED)
+            yield _of_brokers(segment, brokers, force=force)
         elif isinstance(segment.loaded, CorruptData):
             ended = segment.partition
             yield RemovalStep(segment, RemovalOutcome.UNKNOWN, str(segment.loaded))
@@ -144,6 +153,16 @@ def plan_removal(listed: Iterable[ListedSegment], before: Before) -> Iterator[Re
             ended = segment.partition
             yield RemovalStep(segment, RemovalOutcome.UNKNOWN, "its manifest does not tell where it ends")
         elif lies_before:
-            yield RemovalStep(segment, RemovalOutcome.REMOVED)
+            yield (step := _of_brokers(segment, brokers, force=force))
+            if step.outcome is RemovalOutcome.LISTED:
+                ended = segment.partition
         else:
             ended = segment.partition
+
+
+def _of_brokers(segment: ListedSegment, brokers: BrokersView | None, *, force: bool) -> RemovalStep:
+    """What is to go goes, unless the brokers list it."""
+    if brokers is None or not brokers.lists(segment.objects.segment_id):
+        return RemovalStep(segment, RemovalOutcome.REMOVED)
+    reason = "the brokers list it, and will fail their readers once it is gone"
+    return RemovalStep(segment, RemovalOutcome.REMOVED if force else RemovalOutcome.LISTED, reason)

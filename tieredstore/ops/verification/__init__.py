@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tieredstore.ops.verification.brokers import BrokersBelief, MetadataTopic
+from tieredstore.ops.brokers import MetadataTopic
+from tieredstore.ops.verification.brokers import BrokersBelief
 from tieredstore.ops.verification.findings import Finding, FindingKind, KindFacts, Severity
 from tieredstore.ops.verification.parts import VerifyPart, plan_parts, verify_part
 from tieredstore.ops.verification.rows import ROW_COLUMNS, finding_row

@@ -2,49 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from tieredstore.catalog.listing import Scope
-from tieredstore.catalog.metadata_records import (
-    SegmentRecord,
-    SegmentState,
-    SegmentUpdate,
-    parse_metadata_record,
-)
+from tieredstore.catalog.metadata_records import SegmentState
 from tieredstore.errors import CorruptData, ObjectNotFound
 from tieredstore.format.keys import Suffix, main_path, object_key
 from tieredstore.model import RemoteLogSegmentId, TopicIdPartition, Uuid
+from tieredstore.ops.brokers import METADATA_TOPIC, BrokersSegments, segment_key
 from tieredstore.ops.verification.findings import Finding, FindingKind
 
 if TYPE_CHECKING:
-    from tieredstore.live import LiveReader
     from tieredstore.ops.bucket import Bucket
     from tieredstore.ops.verification.verification import CheckedSegment
-
-METADATA_TOPIC: Final = "__remote_log_metadata"
 
 _NO_ID: Final = Uuid(bytes(16))
 _STARTED, _FINISHED = SegmentState.COPY_SEGMENT_STARTED.value, SegmentState.COPY_SEGMENT_FINISHED.value
 _DELETED: Final = SegmentState.DELETE_SEGMENT_FINISHED.value
-_TABLES: Final = """
-PRAGMA journal_mode = OFF;
-PRAGMA synchronous = OFF;
-CREATE TABLE segment (
-    topic TEXT, topic_id BLOB, part INTEGER, id BLOB, start INTEGER, end INTEGER, size INTEGER, state INTEGER,
-    seen INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (topic, topic_id, part, id)
-) WITHOUT ROWID;
-CREATE TABLE doubtful (topic TEXT, topic_id BLOB, part INTEGER, id BLOB, start INTEGER);
-"""
-_SELECT: Final = "SELECT state, start, end, size FROM segment WHERE topic = ? AND topic_id = ? AND part = ? AND id = ?"
+_DOUBTFUL: Final = "CREATE TABLE doubtful (topic TEXT, topic_id BLOB, part INTEGER, id BLOB, start INTEGER)"
 _SEE: Final = "UPDATE segment SET seen = 1 WHERE topic = ? AND topic_id = ? AND part = ? AND id = ?"
-_MOVE_ALL_ON: Final = "UPDATE segment SET state = ?1 WHERE topic = ?2 AND topic_id = ?3 AND part = ?4"
-_MOVE_ON: Final = f"{_MOVE_ALL_ON} AND id = ?5 AND state < ?1"
 _UNSEEN: Final = "SELECT topic, topic_id, part, id, start, end FROM segment WHERE state = ? AND seen = 0"
 _WORDS: Final = {
     None: "the brokers do not know it",
@@ -52,35 +30,6 @@ _WORDS: Final = {
     SegmentState.DELETE_SEGMENT_STARTED.value: "the brokers have begun to delete it",
     _DELETED: "the brokers have deleted it",
 }
-
-
-class MetadataTopic:
-    """Reads the brokers' metadata topic, all of it and then what has come since. Close it."""
-
-    def __init__(self, reader: LiveReader, topic: str = METADATA_TOPIC) -> None:
-        self._reader = reader
-        self._topic = topic
-        self._read_up_to: dict[tuple[str, int], int] | None = None
-
-    def read_on(self) -> Iterator[tuple[int, int, bytes]]:
-        """Partition, offset and value of each record that was not read before, up to the ends as they are now.
-
-        ResourceNotFound where there is no such topic: the brokers have no tiered storage, or keep its metadata
-        elsewhere.
-        """
-        cluster = self._reader.cluster
-        places = [(self._topic, number) for number in cluster.topic(self._topic).partitions]
-        starts = cluster.earliest_offsets(places) if self._read_up_to is None else self._read_up_to
-        ends = cluster.end_offsets(places)
-        for place in places:
-            start = starts.get(place, 0)
-            for batch in self._reader.read(*place, start, max(start, ends[place]), columns=("offset", "value")):
-                rows: list[dict[str, object]] = batch.to_pylist()
-                for row in rows:
-                    offset, value = row["offset"], row["value"]
-                    if isinstance(offset, int) and isinstance(value, bytes):
-                        yield place[1], offset, value
-        self._read_up_to = ends
 
 
 class BrokersBelief:
@@ -93,17 +42,15 @@ class BrokersBelief:
 
     def __init__(self, topic: str = METADATA_TOPIC) -> None:
         self._topic = topic
-        with contextlib.ExitStack() as opened:
-            folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="tieredstore-verify-"))
-            self._database = opened.enter_context(contextlib.closing(sqlite3.connect(Path(folder) / "belief")))
-            self._database.executescript(_TABLES)
-            self._opened = opened.pop_all()
+        self._segments = BrokersSegments()
+        self._database = self._segments.database
+        self._database.execute(_DOUBTFUL)
 
     def take(self, records: Iterable[tuple[int, int, bytes]]) -> Iterator[Finding]:
         """Take records by their partition, offset and value; those that are none of Kafka's are findings."""
         for partition, offset, value in records:
             try:
-                self._apply(value)
+                self._segments.take(value)
             except CorruptData as error:
                 where = TopicIdPartition(_NO_ID, self._topic, partition)
                 yield Finding(FindingKind.BROKERS_RECORD, where, str(error), offsets=(offset, offset))
@@ -113,11 +60,8 @@ class BrokersBelief:
         objects = checked.objects
         if objects.find(Suffix.MANIFEST) is None:
             return
-        key = _key_of(objects.segment_id)
-        row = self._database.execute(
-            _SELECT,
-            key,
-        ).fetchone()
+        key = segment_key(objects.segment_id)
+        row = self._segments.row_of(objects.segment_id)
         if row is None or row[0] != _FINISHED:
             self._database.execute("INSERT INTO doubtful VALUES (?, ?, ?, ?, ?)", (*key, objects.start_offset))
         if row is None:
@@ -129,12 +73,9 @@ class BrokersBelief:
     def rest(self, bucket: Bucket, scope: Scope) -> Iterator[Finding]:
         """What is in the bucket alone, and what only the brokers have; the manifests of the latter are looked for."""
         for *ids, start in self._database.execute("SELECT * FROM doubtful"):
-            row = self._database.execute(
-                _SELECT,
-                ids,
-            ).fetchone()
-            state = None if row is None else row[0]
             segment_id = _segment_id(*ids)
+            row = self._segments.row_of(segment_id)
+            state = None if row is None else row[0]
             if state != _FINISHED and _exists(bucket, segment_id, start):
                 yield _finding(FindingKind.UNKNOWN_TO_BROKERS, segment_id, start, _WORDS[state])
         for *ids, start, end in self._database.execute(_UNSEEN, (_FINISHED,)):
@@ -145,7 +86,7 @@ class BrokersBelief:
 
     def close(self) -> None:
         """Forget all."""
-        self._opened.close()
+        self._segments.close()
 
     def __enter__(self) -> Self:
         return self
@@ -154,35 +95,6 @@ class BrokersBelief:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _apply(self, value: bytes) -> None:
-        record = parse_metadata_record(value)
-        if isinstance(record, SegmentRecord):
-            metadata = record.metadata
-            values = metadata.start_offset, metadata.end_offset, metadata.segment_size_in_bytes, record.state.value
-            # Records may come twice.
-            self._database.execute(
-                "INSERT OR IGNORE INTO segment VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0)",
-                (*_key_of(metadata.remote_log_segment_id), *values),
-            )
-        elif isinstance(record, SegmentUpdate):
-            # States only go forward.
-            self._database.execute(
-                _MOVE_ON,
-                (record.state.value, *_key_of(record.segment_id)),
-            )
-        else:
-            # From the mark on nothing of the partition is to be read, and its topic's id does not come again.
-            where = record.partition
-            self._database.execute(
-                _MOVE_ALL_ON,
-                (_DELETED, where.topic, where.topic_id.bytes, where.partition),
-            )
-
-
-def _key_of(segment_id: RemoteLogSegmentId) -> tuple[str, bytes, int, bytes]:
-    where = segment_id.topic_id_partition
-    return where.topic, where.topic_id.bytes, where.partition, segment_id.id.bytes
 
 
 def _segment_id(topic: str, topic_id: bytes, partition: int, segment_id: bytes) -> RemoteLogSegmentId:

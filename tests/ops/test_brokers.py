@@ -1,0 +1,196 @@
+"""Tools that delete, and what the brokers list: rm leaves that, gc takes what they have forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+from tests.support.catalog_stores import MadeSegment, partition_of, run_of
+from tests.support.metadata_records import delete_record, segment_record, update_record
+from tests.support.stepped_actors import HOUR_MS, AgingStore, WorldClock
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.catalog.listing import Scope, list_in_scope, list_segments
+from tieredstore.catalog.metadata_records import PartitionDelete, PartitionDeleteState, SegmentState, SegmentUpdate
+from tieredstore.errors import CorruptData
+from tieredstore.ops.brokers import LOOK_AGAIN_S, BrokersView
+from tieredstore.ops.garbage import collect_garbage
+from tieredstore.ops.garbage_steps import GarbageOutcome, GarbageStep
+from tieredstore.ops.holds import LegalHold, place_hold
+from tieredstore.ops.removal import Before, RemovalOutcome, RemovalStep, remove_segments
+
+MADE = run_of(5, partition_of())
+STATES = [
+    SegmentState.COPY_SEGMENT_FINISHED,
+    SegmentState.DELETE_SEGMENT_FINISHED,
+    SegmentState.COPY_SEGMENT_STARTED,
+    SegmentState.DELETE_SEGMENT_STARTED,
+]
+"""Of the first four segments; the last one is in no record."""
+
+
+def record_of(segment: MadeSegment, state: SegmentState) -> bytes:
+    if state is SegmentState.COPY_SEGMENT_STARTED:
+        return segment_record(segment.metadata)
+    return update_record(SegmentUpdate(segment.metadata.remote_log_segment_id, 1, 5, None, state))
+
+
+def records() -> list[bytes]:
+    values = [record_of(segment, SegmentState.COPY_SEGMENT_STARTED) for segment in MADE[:4]]
+    return values + [record_of(segment, state) for segment, state in zip(MADE, STATES, strict=False)]
+
+
+class Topic:
+    """A metadata topic that is read on; ``values`` come at the next reading."""
+
+    def __init__(self, values: Iterable[bytes]) -> None:
+        self.values = list(values)
+        self.now_s = 0.0
+
+    def read_on(self) -> Iterator[tuple[int, int, bytes]]:
+        values, self.values = self.values, []
+        return ((0, offset, value) for offset, value in enumerate(values))
+
+    def view(self) -> BrokersView:
+        return BrokersView(self.read_on, lambda: self.now_s)
+
+
+@pytest.fixture
+def topic() -> Topic:
+    return Topic(records())
+
+
+def remove(store: MemoryObjectStore, topic: Topic, before: Before, *, force: bool = False) -> list[RemovalStep]:
+    with topic.view() as brokers:
+        listed = list_in_scope(store, "", Scope("events"))
+        return list(remove_segments(store, "", listed, before, brokers=brokers, force=force, dry_run=False, parallel=2))
+
+
+def outcomes(steps: Iterable[RemovalStep]) -> list[str]:
+    return [step.outcome.value for step in steps]
+
+
+def made_store() -> MemoryObjectStore:
+    store = MemoryObjectStore()
+    for segment in MADE:
+        segment.put(store)
+    return store
+
+
+def test_rm_leaves_what_the_brokers_list(topic: Topic) -> None:
+    store = made_store()
+    steps = remove(store, topic, Before())
+    assert outcomes(steps) == ["listed", "removed", "listed", "listed", "removed"]
+    assert "the brokers list it" in str(steps[0].reason)
+    assert [objects.start_offset for objects in list_segments(store)] == [0, 20, 30]
+
+
+def test_rm_of_the_oldest_ends_at_what_is_listed(topic: Topic) -> None:
+    store = made_store()
+    assert outcomes(remove(store, topic, Before(offset=40))) == ["listed"]
+    assert len(list(list_segments(store))) == len(MADE)
+
+
+def test_rm_takes_by_force_what_is_listed(topic: Topic) -> None:
+    store = made_store()
+    steps = remove(store, topic, Before(), force=True)
+    assert outcomes(steps) == ["removed"] * len(MADE)
+    assert [step.reason is not None for step in steps] == [True, False, True, True, False]
+    assert list(list_segments(store)) == []
+
+
+def test_of_a_deleted_topic_nothing_is_listed(topic: Topic) -> None:
+    mark = PartitionDelete(MADE[0].where, 1, 5, PartitionDeleteState.DELETE_PARTITION_MARKED)
+    topic.values.append(delete_record(mark))
+    assert outcomes(remove(made_store(), topic, Before())) == ["removed"] * len(MADE)
+
+
+def test_the_brokers_are_asked_again() -> None:
+    topic = Topic([])
+    with topic.view() as brokers:
+        segment_id = MADE[0].metadata.remote_log_segment_id
+        assert brokers.state_of(segment_id) is None
+        topic.values = [record_of(MADE[0], SegmentState.COPY_SEGMENT_STARTED)]
+        assert not brokers.lists(segment_id)
+        topic.now_s += LOOK_AGAIN_S
+        assert brokers.lists(segment_id)
+        assert brokers.state_of(segment_id) is SegmentState.COPY_SEGMENT_STARTED
+
+
+def test_where_a_record_cannot_be_read_nothing_is_deleted(topic: Topic) -> None:
+    topic.values.append(b"\1\x09\0")
+    store = made_store()
+    with pytest.raises(CorruptData, match="offset 8 of __remote_log_metadata-0"):
+        remove(store, topic, Before())
+    assert len(list(list_segments(store))) == len(MADE)
+    topic.values = [b"\1\x09\0"]
+    with pytest.raises(CorruptData):
+        collect(aged(), topic)
+
+
+def aged(hours: int = 25) -> AgingStore:
+    world = AgingStore(WorldClock())
+    for segment in MADE:
+        segment.put(world)
+    world.clock.now_ms += hours * HOUR_MS
+    return world
+
+
+def collect(store: AgingStore, topic: Topic, *, unknown_too: bool = False, dry_run: bool = False) -> list[GarbageStep]:
+    with topic.view() as brokers:
+        return list(
+            collect_garbage(
+                store, "", Scope(),
+                min_age_ms=24 * HOUR_MS, upload_max_age_ms=12 * HOUR_MS,
+                brokers=brokers, unknown_too=unknown_too, dry_run=dry_run, parallel=2,
+            )
+        )  # fmt: skip
+
+
+def test_gc_takes_what_the_brokers_have_forgotten(topic: Topic) -> None:
+    store = aged()
+    steps = collect(store, topic)
+    assert [(step.garbage.first_offset, step.outcome) for step in steps] == [
+        (10, GarbageOutcome.DELETED),
+        (20, GarbageOutcome.DELETED),
+        (40, GarbageOutcome.UNKNOWN),
+    ]
+    assert [step.reason for step in steps] == [
+        "the brokers have deleted it",
+        "the brokers take its copy for unfinished",
+        "the brokers' records do not name it",
+    ]
+    assert [objects.start_offset for objects in list_segments(store)] == [0, 30, 40]
+
+
+def test_gc_takes_what_brokers_never_named_only_if_asked(topic: Topic) -> None:
+    store = aged()
+    collect(store, topic, unknown_too=True)
+    assert [objects.start_offset for objects in list_segments(store)] == [0, 30]
+
+
+def test_gc_leaves_forgotten_segments_that_are_young_or_held_and_in_a_dry_run(topic: Topic) -> None:
+    assert {step.outcome for step in collect(aged(23), topic)} == {GarbageOutcome.YOUNG}
+    store = aged()
+    topic.values = records()
+    assert GarbageOutcome.DELETED in {step.outcome for step in collect(store, topic, dry_run=True)}
+    assert len(list(list_segments(store))) == len(MADE)
+    place_hold(store, "", LegalHold("case", topic="events"))
+    topic.values = records()
+    assert {step.outcome for step in collect(store, topic)} == {GarbageOutcome.HELD, GarbageOutcome.UNKNOWN}
+    assert len(list(list_segments(store))) == len(MADE)
+
+
+def test_what_another_clusters_brokers_say_deletes_nothing() -> None:
+    """A wrong address: none of its records is of this bucket."""
+    store = aged()
+    other = run_of(1, partition_of("other"))[0]
+    values = [record_of(other, SegmentState.COPY_SEGMENT_STARTED)]
+    assert {step.outcome for step in collect(store, Topic(values))} == {GarbageOutcome.UNKNOWN}
+    assert len(list(list_segments(store))) == len(MADE)
+
+
+def test_the_outcomes_of_rm_are_those_that_its_page_lists() -> None:
+    assert {outcome.value for outcome in RemovalOutcome} == {
+        "removed", "leftover", "unknown", "held", "listed", "refused",
+    }  # fmt: skip
