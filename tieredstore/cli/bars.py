@@ -18,6 +18,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
 from rich.text import Text
 
 from tieredstore.cli.output import human_count, human_rate
@@ -31,11 +32,15 @@ BarParts: TypeAlias = tuple[Callable[[int], None], Callable[[str], None]]
 _SHOW_CURSOR: Final = "\x1b[?25h\n"
 
 
+_ONE_LINE: Final = Column(no_wrap=True)
+"""On a narrow terminal the bar gives way, and words stay in their line."""
+
+
 class _Count(ProgressColumn):
     """How many are done."""
 
     def __init__(self, unit: str) -> None:
-        super().__init__()
+        super().__init__(_ONE_LINE)
         self._unit = unit
 
     def render(self, task: Task) -> Text:
@@ -72,7 +77,7 @@ def counter(what: str, unit: str) -> Generator[Callable[[], None]]:
 def bar(what: str, total_bytes: int) -> Generator[BarParts]:
     """A bar that counts to ``total_bytes``."""
     console = _console()
-    columns = (BarColumn(), _Done(), _Speed(), TimeRemainingColumn())
+    columns = (BarColumn(), _Done(_ONE_LINE), _Speed(_ONE_LINE), TimeRemainingColumn(table_column=_ONE_LINE))
     with _progress(console, *columns) as drawn:
         task = drawn.add_task(what, total=total_bytes)
         yield lambda count: drawn.advance(task, count), lambda line: console.print(plain(line), soft_wrap=True)

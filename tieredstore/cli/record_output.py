@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from tieredstore.cli.output import terminal_width
+from tieredstore.cli.output import complain, terminal_width
 from tieredstore.cli.output_file import write_all
 from tieredstore.cli.record_format import RecordFormat, bytes_in_terminal
 from tieredstore.cli.record_rows import TABLE, JsonBytes, json_lines, rows_of, shown_text, table_cells
@@ -24,9 +24,12 @@ def write_table(batches: Iterable[PartitionRecords], *, offset_width: int = 0) -
     """A table on stdout; the first records decide how wide the columns are, the value has the rest of a line."""
     ahead = iter(batches)
     first = next(ahead, None)
-    sample = 0 if first is None else min(_SAMPLE, first[1].num_rows)
-    rows = _table_rows(itertools.chain([] if first is None else [first], ahead), offset_width)
-    sys.stdout.writelines(line + "\n" for line in table_lines(TABLE, rows, width=terminal_width(), sample=sample))
+    if first is None:
+        complain("no records found")
+        return
+    rows = _table_rows(itertools.chain([first], ahead), offset_width)
+    lines = table_lines(TABLE, rows, width=terminal_width(), sample=min(_SAMPLE, first[1].num_rows))
+    sys.stdout.writelines(line + "\n" for line in lines)
 
 
 def write_json(batches: Iterable[PartitionRecords], *, topic: str, coding: JsonBytes) -> None:
