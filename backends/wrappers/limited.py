@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore
+from tieredstore.backends.base import Body, Buffer, ObjectStore
 from tieredstore.backends.contract.bodies import open_body
+from tieredstore.backends.wrappers.delegating import DelegatingStore
 from tieredstore.backends.wrappers.rate_limit import TokenBucket, limited
 from tieredstore.errors import TieredStoreError
 
@@ -20,7 +21,7 @@ def shared_bucket(direction: str, bytes_per_s: int | None) -> TokenBucket | None
     return _buckets.setdefault((direction, bytes_per_s), TokenBucket(bytes_per_s))
 
 
-class LimitedStore(ObjectStore):
+class LimitedStore(DelegatingStore):
     """Passes every call on when the buckets let its bytes pass: ``up`` for writes, ``down`` for reads.
 
     A byte counts once, also where the store within sends it again, and also if the call fails in the end. Listings,
@@ -28,7 +29,7 @@ class LimitedStore(ObjectStore):
     """
 
     def __init__(self, inner: ObjectStore, up: TokenBucket | None = None, down: TokenBucket | None = None) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._up = up
         self._down = down
 
@@ -39,16 +40,6 @@ class LimitedStore(ObjectStore):
 
     def __repr__(self) -> str:
         return f"LimitedStore({self.inner!r})"
-
-    @property
-    def identity(self) -> str:
-        """That of the store within."""
-        return self.inner.identity
-
-    @property
-    def conditional_writes(self) -> bool:
-        """That of the store within."""
-        return self.inner.conditional_writes
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         """The body flows at the limit's rate."""
@@ -79,15 +70,10 @@ class LimitedStore(ObjectStore):
         self._take(self._down, len(data or b""))
         return data
 
-    @property
-    def small_batch(self) -> int:
-        """That of the store within."""
-        return self.inner.small_batch
-
     def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
         """Waits for what came."""
         if self.small_batch == 1:
-            return super().get_small_batch(keys, most)
+            return ObjectStore.get_small_batch(self, keys, most)
         answers = self.inner.get_small_batch(keys, most)
         self._take(self._down, sum(len(data) for data in answers if isinstance(data, bytes)))
         return answers
@@ -97,50 +83,10 @@ class LimitedStore(ObjectStore):
         self._take(self._down, memoryview(buffer).nbytes)
         self.inner.get_into(key, start, buffer)
 
-    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """Not limited."""
-        return self.inner.list(prefix, start_after)
-
-    def delete(self, keys: Iterable[str]) -> None:
-        """Not limited."""
-        self.inner.delete(keys)
-
-    def head(self, key: str) -> ObjectInfo:
-        """Not limited."""
-        return self.inner.head(key)
-
     def replace(self, key: str, body: Buffer, etag: str) -> str:
         """Waits before the request."""
         self._take(self._up, memoryview(body).nbytes)
         return self.inner.replace(key, body, etag)
-
-    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
-        """Not limited."""
-        return self.inner.abandoned_writes(prefix)
-
-    def discard(self, write: AbandonedWrite) -> bool:
-        """Not limited."""
-        return self.inner.discard(write)
-
-    def now_ms(self) -> int | None:
-        """Not limited."""
-        return self.inner.now_ms()
-
-    def kept_after_delete(self) -> Sequence[str]:
-        """Not limited."""
-        return self.inner.kept_after_delete()
-
-    def rules_on(self, prefix: str) -> Sequence[str] | None:
-        """Not limited."""
-        return self.inner.rules_on(prefix)
-
-    def caller(self) -> str:
-        """Not limited."""
-        return self.inner.caller()
-
-    def close(self) -> None:
-        """Close the store within."""
-        self.inner.close()
 
     @staticmethod
     def _take(bucket: TokenBucket | None, count: int) -> None:

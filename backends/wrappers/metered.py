@@ -10,19 +10,20 @@ from typing import TypeVar
 from tieredstore import metrics
 from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore
 from tieredstore.backends.contract.bodies import open_body
+from tieredstore.backends.wrappers.delegating import DelegatingStore
 from tieredstore.errors import TieredStoreError
 
 Listed = TypeVar("Listed")
 
 
-class MeteredStore(ObjectStore):
+class MeteredStore(DelegatingStore):
     """Passes every call on, and counts it (see ``tieredstore.metrics``) under the label ``kind``.
 
     Without one it is the scheme of the store's URL, which for a cloud's store at an endpoint is only ``http``.
     """
 
     def __init__(self, inner: ObjectStore, kind: str | None = None) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self._kind = inner.identity.partition(":")[0] if kind is None else kind
 
     def __reduce__(self) -> tuple[Callable[..., MeteredStore], tuple[ObjectStore, str]]:
@@ -30,16 +31,6 @@ class MeteredStore(ObjectStore):
 
     def __repr__(self) -> str:
         return f"MeteredStore({self.inner!r})"
-
-    @property
-    def identity(self) -> str:
-        """That of the store within."""
-        return self.inner.identity
-
-    @property
-    def conditional_writes(self) -> bool:
-        """That of the store within."""
-        return self.inner.conditional_writes
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         """One object up; the time that its body takes to come is not the store's."""
@@ -89,15 +80,10 @@ class MeteredStore(ObjectStore):
             metrics.count_objects(self._kind, "down", 1, len(data))
         return data
 
-    @property
-    def small_batch(self) -> int:
-        """That of the store within."""
-        return self.inner.small_batch
-
     def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
         """One call for what the store within takes in one, and so many objects down."""
         if self.small_batch == 1:
-            return super().get_small_batch(keys, most)
+            return ObjectStore.get_small_batch(self, keys, most)
         with metrics.store_call(self._kind, "get"):
             answers = self.inner.get_small_batch(keys, most)
         for error in answers:
@@ -169,19 +155,3 @@ class MeteredStore(ObjectStore):
         """A ``list``, as the clouds' stores ask for it."""
         with metrics.store_call(self._kind, "list"):
             return self.inner.now_ms()
-
-    def kept_after_delete(self) -> Sequence[str]:
-        """Not counted: it is about the bucket."""
-        return self.inner.kept_after_delete()
-
-    def rules_on(self, prefix: str) -> Sequence[str] | None:
-        """Not counted: it is about the bucket."""
-        return self.inner.rules_on(prefix)
-
-    def caller(self) -> str:
-        """Not counted: it is about the bucket."""
-        return self.inner.caller()
-
-    def close(self) -> None:
-        """Close the store within."""
-        self.inner.close()
