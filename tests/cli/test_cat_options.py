@@ -253,8 +253,8 @@ def test_a_number_that_nobody_can_have_meant_is_told(arguments: tuple[object, ..
     ends = [expected_rows(TWO, partition)[-1]["offset"] + 1 for partition in partitions_of(TWO)]
     done = cat(TWO, *arguments)
     assert done.code == 0
-    told, *others = done.stderr.splitlines()
-    assert told == f"tieredstore: {sentence.format(segments(TWO)[0].topic, *ends)}"
+    first_line, *others = done.stderr.splitlines()
+    assert first_line == f"tieredstore: {sentence.format(segments(TWO)[0].topic, *ends)}"
     assert others == ([] if done.text else ["tieredstore: no records found"])
 
 
