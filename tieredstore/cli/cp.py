@@ -24,7 +24,7 @@ from tieredstore.cli.arguments import (
 from tieredstore.cli.last_words import said_if_stopped
 from tieredstore.cli.ls import partition_row
 from tieredstore.cli.opened import chosen_settings
-from tieredstore.cli.output import JsonValue
+from tieredstore.cli.output import JsonValue, counted
 from tieredstore.cli.progress import counting
 from tieredstore.cli.steps import Report, telling
 from tieredstore.config import Settings
@@ -145,7 +145,9 @@ def _limited(settings: Settings, rate: str | None) -> Settings:
 
 def _sum_of(outcomes: Mapping[CopyOutcome, int], sent: int, *, dry_run: bool) -> str:
     verb = "would be copied" if dry_run else "copied"
-    return f"{outcomes.get(CopyOutcome.COPIED, 0)} segments {verb} ({human_bytes(sent)})"
+    count = outcomes.get(CopyOutcome.COPIED, 0)
+    done = f"{counted(count, 'segment')} {verb}"
+    return f"{done} ({human_bytes(sent)})" if count else done
 
 
 def _line(step: CopyStep, *, dry_run: bool) -> str | None:

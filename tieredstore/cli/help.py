@@ -13,6 +13,9 @@ from typer.core import TyperCommand, TyperGroup
 from tieredstore.cli.usage import UsageProblem, no_such_command
 
 _MARGIN: Final = "  "
+_RANGE: Final = re.compile(r"(\d+)<=x<=(\d+)")
+_LEAST: Final = re.compile(r"x>=(\d+)")
+_CHOICE: Final = re.compile(r"<(\w+(?:\|[\w-]+)*)>")
 _NOISE: Final = re.compile(r"(?:; )?(?:x>=0|required)(?=[\];])")
 
 
@@ -107,7 +110,7 @@ def _write_parameters(command: TyperCommand | TyperGroup, ctx: Any, formatter: A
         if record is not None:
             name, words = record
             is_argument = parameter.param_type_name == "argument"
-            shown = name.partition(" ")[0].strip("[]{}") if is_argument else name
+            shown = name.partition(" ")[0].strip("[]{}") if is_argument else _CHOICE.sub(r"\1", name)
             sections[parameter.param_type_name].append((shown, _without_noise(words)))
     for title, rows in sections.items():
         if rows:
@@ -117,4 +120,5 @@ def _write_parameters(command: TyperCommand | TyperGroup, ctx: Any, formatter: A
 
 def _without_noise(words: str) -> str:
     """Without what the usage line or good sense says: that numbers begin at 0, that an argument is required."""
-    return _NOISE.sub("", words).replace("[; ", "[").removesuffix("[]").rstrip()
+    words = _NOISE.sub("", words).replace("[; ", "[").removesuffix("[]").rstrip()
+    return _LEAST.sub(r"at least \1", _RANGE.sub(r"\1 to \2", words))

@@ -18,7 +18,7 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.cli.opened import opened
 from tieredstore.cli.output import JsonValue, iso_utc, print_growing_table, print_json, print_lines
 from tieredstore.cli.record_rows import arrow_module, rows_of, shown_text
-from tieredstore.cli.tables import Column, number, plain, text, word
+from tieredstore.cli.tables import Column, number, text, word
 from tieredstore.errors import ConfigError
 from tieredstore.model import human_bytes
 from tieredstore.pubsub.format.batches import BatchIndex
@@ -29,6 +29,9 @@ _COLUMNS: Final[tuple[Column, ...]] = (
     number("MESSAGE"), number("BYTE", rank=5), number("SIZE"), number("RECORDS"), word("COMPRESSION", rank=4),
     word("PRODUCER", rank=3), number("REQUEST", rank=1), word("STARTED", rank=6), text("DAMAGE", rank=2),
 )  # fmt: skip
+_RECORD_COLUMNS: Final[tuple[Column, ...]] = (
+    number("MESSAGE"), number("RECORD"), word("TIMESTAMP", rank=1), word("ID", rank=2), text("KEY"), text("VALUE"),
+)  # fmt: skip
 
 
 def show_batch(
@@ -37,7 +40,7 @@ def show_batch(
     """The command: Messages or records of a file or an object; typer.Exit with 4 for damaged Messages."""
     with _opened_source(batch, settings, store) as source:
         if records:
-            _show_records(source, as_json=as_json)
+            _show_records(source, as_json=as_json, wide=wide)
         else:
             _show_messages(source, as_json=as_json, wide=wide)
 
@@ -147,14 +150,14 @@ def _address(address: bytes) -> str:
         return address.hex()
 
 
-def _show_records(source: BatchSource, *, as_json: bool) -> None:
+def _show_records(source: BatchSource, *, as_json: bool, wide: bool) -> None:
     decoder = arrow_module("tieredstore.pubsub.format.decoder").BatchDecoder(_SHOWN)
     index = read_index(source)
-    if not as_json:
-        sys.stdout.write(_line(["MESSAGE", "RECORD", "TIMESTAMP", "ID", "KEY", "VALUE"]))
-    for batch in decode_messages(source, index, decoder):
-        rows = rows_of(batch, _SHOWN)
-        sys.stdout.writelines(map(_json_line if as_json else _text_line, rows))
+    rows = (row for batch in decode_messages(source, index, decoder) for row in rows_of(batch, _SHOWN))
+    if as_json:
+        sys.stdout.writelines(map(_json_line, rows))
+    else:
+        print_growing_table(_RECORD_COLUMNS, map(_record_cells, rows), wide=wide)
 
 
 def _json_line(row: dict[str, Any]) -> str:
@@ -175,17 +178,12 @@ def _json_line(row: dict[str, Any]) -> str:
     )
 
 
-def _text_line(row: dict[str, Any]) -> str:
+def _record_cells(row: dict[str, Any]) -> list[str]:
     headers = "".join(f"  {item['key']}={shown_text(item['value'])}" for item in row["headers"] or ())
     time = "-" if row["timestamp"] is None else iso_utc(row["timestamp"]) or str(row["timestamp"])
     message_id = "-" if row["message_id"] is None else row["message_id"].hex()
-    cells = (str(row["message"]), str(row["record"]), time, message_id, shown_text(row["key"]))
-    return _line([plain(cell) for cell in (*cells, shown_text(row["value"]) + headers)])
-
-
-def _line(cells: list[str]) -> str:
-    message, record, time, message_id, key, value = cells
-    return f"{message:>7}  {record:>6}  {time:<24}  {message_id:<16}  {key:<16}  {value}\n"
+    places = (str(row["message"]), str(row["record"]))
+    return [*places, time, message_id, shown_text(row["key"]), shown_text(row["value"]) + headers]
 
 
 def _base64(data: bytes | None) -> str | None:
