@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 
 from tieredstore.errors import TieredStoreError
 
@@ -47,6 +47,62 @@ class AbandonedWrite:
     started_ms: int | None
     id: str
     removable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class LifecycleRule:
+    """One rule of a bucket.
+
+    ``prefixes``: none for all objects; ``is_limited``: it has other conditions beside them. ``action`` is what it does,
+    in the service's words. ``content`` is all that it says: rules of the same content are the same.
+    """
+
+    name: str
+    is_enabled: bool
+    prefixes: tuple[str, ...]
+    is_limited: bool
+    action: str
+    aborts_after_days: int | None
+    content: str
+
+    def aborts_all_under(self, prefix: str) -> bool:
+        """Whether it ends every unfinished multipart upload under ``prefix`` some day."""
+        if not self.is_enabled or self.is_limited or self.aborts_after_days is None:
+            return False
+        return not self.prefixes or any(prefix.startswith(one) for one in self.prefixes)
+
+
+@dataclass(frozen=True, slots=True)
+class LifecycleState:
+    """All rules of a bucket at some moment: what they say, and their ``text`` as the service tells it (empty without
+    any). ``version`` is what the service wants to have back with a change."""
+
+    rules: tuple[LifecycleRule, ...]
+    text: str
+    version: str | None = None
+
+
+class BucketLifecycle(ABC):
+    """A bucket's rules. Errors are those of a store."""
+
+    has_condition: ClassVar[bool]
+    """Whether a change is refused where somebody else has changed the rules since they were read."""
+
+    note: ClassVar[str] = ""
+    """What is to be known of unfinished uploads in this service, a sentence; empty where the rule says it all."""
+
+    @abstractmethod
+    def read(self) -> LifecycleState:
+        """The rules as they are now."""
+
+    @abstractmethod
+    def add_abort_rule(self, name: str, prefix: str, days: int, state: LifecycleState) -> None:
+        """Add a rule to those of ``state``, which stay as they are: unfinished multipart uploads under ``prefix`` are
+        aborted after ``days``.
+
+        PreconditionFailed if they have changed, where the service can tell. StoreError if what is there is not
+        understood well enough to be left as it is. That it succeeded only :meth:`read` proves.
+        """
 
 
 class ObjectStore(ABC):
@@ -180,6 +236,10 @@ class ObjectStore(ABC):
         None where the store cannot tell.
         """
         return ()
+
+    def lifecycle(self) -> BucketLifecycle | str:
+        """The bucket's own rules, to be read and added to; or a sentence on why this store has none to be asked for."""
+        return f"{self.identity} has no lifecycle rules"
 
     def caller(self) -> str:
         """Whose requests these are, as this store knows it, without any secret; empty where it does not."""

@@ -144,6 +144,10 @@ class MemoryObjectStore(ObjectStore):
                 self._space.objects.pop(key, None)
         raise_failures(failures)
 
+    def lifecycle(self) -> str:
+        """None: nothing of a write that failed stays, so there is nothing for gc either."""
+        return "a store in memory has no lifecycle rules, and nothing that gc would have to remove"
+
     def head(self, key: str) -> ObjectInfo:
         """The etag is ``v`` and the number of the write."""
         checked_key(key)

@@ -87,6 +87,13 @@ class AzureObjectStore(CloudStore[AzureClient, AzureOptions]):
         # They are the account's, which only the management plane tells.
         return None
 
+    def lifecycle(self) -> str:
+        """They cannot be asked for where blobs are read and written."""
+        return (
+            f"the lifecycle rules of {self.identity} are its account's, which only Azure's management plane tells and "
+            "changes (az storage account management-policy); blocks that no blob has the service drops after a week"
+        )
+
     def _caller(self, _client: AzureClient, /) -> str:
         return described(self.options.credentials)
 

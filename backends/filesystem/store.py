@@ -236,6 +236,10 @@ class FilesystemObjectStore(ObjectStore):
         with self._new_draft(_CLOCK) as draft, self._writing(_CLOCK):
             return draft.modified_ms()
 
+    def lifecycle(self) -> str:
+        """A folder has none."""
+        return f"{self.identity} is a folder, and has no lifecycle rules: gc removes what killed writers left"
+
     def caller(self) -> str:
         """The user of this process, by number: a name may be another one's on the file server."""
         return f"user {os.geteuid()}, group {os.getegid()}"

@@ -166,13 +166,24 @@ class GcsClient:
 
     def bucket_properties(self, fields: str) -> Mapping[str, Any]:
         """These properties of the bucket, those of them that it has."""
-        place = self._path.removesuffix("/o")
-        with self.session.get(f"{self.endpoint}/storage/v1/{place}?fields={quote(fields, safe='')}") as response:
+        with self.session.get(f"{self._bucket_url}?fields={quote(fields, safe='')}") as response:
             raise_for(response)
             properties: object = response.json()
         if not isinstance(properties, dict):
             raise ValueError("the bucket's properties are no object of JSON")  # noqa: TRY004  an answer's fault
         return cast("dict[str, Any]", properties)
+
+    def set_lifecycle(self, lifecycle: Mapping[str, Any], if_metageneration_match: str) -> None:
+        """Replace the bucket's lifecycle if nothing of the bucket's properties has changed."""
+        url = (
+            f"{self._bucket_url}?ifMetagenerationMatch={quote(if_metageneration_match, safe='')}&fields=metageneration"
+        )
+        with self.session.patch(url, json={"lifecycle": lifecycle}) as response:
+            raise_for(response)
+
+    @property
+    def _bucket_url(self) -> str:
+        return f"{self.endpoint}/storage/v1/{self._path.removesuffix('/o')}"
 
     def close(self) -> None:
         """Close all connections."""

@@ -16,6 +16,7 @@ from tieredstore.backends.cloud.client import Answer
 from tieredstore.backends.cloud.deletion import delete_singly
 from tieredstore.backends.cloud.store import CloudStore
 from tieredstore.backends.contract.keys import checked_key
+from tieredstore.backends.gcs.bucket_lifecycle import GcsLifecycle
 from tieredstore.backends.gcs.client import GcsClient, info_of, open_client
 from tieredstore.backends.gcs.credentials import described
 from tieredstore.backends.gcs.errors import raise_for, translated
@@ -99,6 +100,10 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
 
     def _rules(self, client: GcsClient, prefix: str, /) -> list[str]:
         return rule_sentences(client.bucket_properties("lifecycle"), prefix)
+
+    def lifecycle(self) -> GcsLifecycle:
+        """The bucket's rules; a change is on condition that nobody else has changed the bucket."""
+        return GcsLifecycle(self.identity, partial(self.call, "look", self.identity))
 
     def _caller(self, client: GcsClient, /) -> str:
         return described(client.credentials)

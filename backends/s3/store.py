@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from tieredstore.backends.base import AbandonedWrite, ObjectInfo
@@ -12,6 +13,7 @@ from tieredstore.backends.cloud.client import Answer
 from tieredstore.backends.cloud.store import CloudStore
 from tieredstore.backends.http.ranges import answered_size, range_header
 from tieredstore.backends.s3.body import S3Answer
+from tieredstore.backends.s3.bucket_lifecycle import S3Lifecycle
 from tieredstore.backends.s3.client import open_client
 from tieredstore.backends.s3.credentials import described
 from tieredstore.backends.s3.deletion import Deletion, check_key
@@ -99,6 +101,10 @@ class S3ObjectStore(CloudStore["S3Client", S3Options]):
 
     def _rules(self, client: S3Client, prefix: str, /) -> list[str]:
         return rule_sentences(client, self.options.bucket, prefix)
+
+    def lifecycle(self) -> S3Lifecycle:
+        """The bucket's rules; they are replaced as a whole, and S3 has no condition on that."""
+        return S3Lifecycle(self.options.bucket, self.identity, partial(self.call, "look", self.identity))
 
     def _caller(self, _client: S3Client, /) -> str:
         return described(self.options)

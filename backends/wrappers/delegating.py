@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore
+from tieredstore.backends.base import AbandonedWrite, Body, BucketLifecycle, Buffer, ObjectInfo, ObjectStore
 from tieredstore.errors import TieredStoreError
 
 
@@ -84,6 +84,10 @@ class DelegatingStore(ObjectStore):
     def rules_on(self, prefix: str) -> Sequence[str] | None:
         """As ``inner``."""
         return self.inner.rules_on(prefix)
+
+    def lifecycle(self) -> BucketLifecycle | str:
+        """As ``inner``."""
+        return self.inner.lifecycle()
 
     def caller(self) -> str:
         """As ``inner``."""

@@ -180,3 +180,11 @@ def test_du_of_the_listing_alone_reads_no_manifest(root: Path) -> None:
     assert run(root, "du", "--listing", "--by", "day").code == 2
     shutil.rmtree(root / next(root.iterdir()).name)
     assert "no segments found" in run(root, "du").stderr
+
+
+def test_a_hold_of_a_topic_that_is_not_there_is_placed_and_told(root: Path) -> None:
+    misspelt = run(root, "hold", "place", "case-1", "--topic", "evnets")
+    assert misspelt.code == 0
+    assert "no segment of a topic 'evnets' is stored: is it spelled as it should be?" in misspelt.stderr
+    assert run(root, "hold", "place", "case-2", "--topic", "events").stderr == ""
+    assert run(root, "hold", "place", "case-3").stderr == ""

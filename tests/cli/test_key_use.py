@@ -93,6 +93,23 @@ def test_json_has_a_line_a_segment_and_a_summary(both: Path) -> None:
     assert summary["summary"]["active_key_id"] == "key2"
 
 
+def test_the_active_pair_is_needed_though_nothing_is_encrypted_by_it_yet(root: Path, both: Path) -> None:
+    for path in root.rglob("*.*"):
+        path.unlink()
+    active = tieredstore("keys", "check", "--retire", "key2", "-c", both, "--json")
+    assert active.code == 5
+    assert "key pair 'key2' is the active one of these settings" in active.stderr
+    summary = json.loads(active.text)["summary"]
+    assert (summary["active"], summary["needed"]) == (True, True)
+    assert tieredstore("keys", "check", "--retire", "key1", "-c", both).code == 0
+
+
+def test_a_pair_that_is_not_listed_may_be_misspelt(both: Path) -> None:
+    misspelt = tieredstore("keys", "check", "--retire", "kye1", "-c", both)
+    assert misspelt.code == 0
+    assert "the settings list no key pair 'kye1': is it spelled as it should be?" in misspelt.stderr
+
+
 def test_leftovers_and_damage_may_need_the_pair(root: Path, both: Path) -> None:
     tieredstore("keys", "rotate", "-c", both)
     (root / f"{SEGMENTS[0].main_path}.rsm-manifest").write_bytes(b"{")

@@ -99,6 +99,56 @@ def test_keys_go_to_the_current_folder_without_d(tmp_path: Path, monkeypatch: py
     assert f"={tmp_path / 'k.private.pem'}\n" in done.text
 
 
+def test_a_settings_file_keeps_its_mode_and_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that runs as somebody else than the operator still has to read it."""
+    settings = write_settings(tmp_path)
+    settings.chmod(0o664)
+    owners: list[tuple[int, int]] = []
+    own, own_stat = os.getuid(), Path.stat
+
+    def stat_as_of_another(path: Path, **options: bool) -> os.stat_result:
+        status = own_stat(path, **options)
+        if path.name != settings.name:
+            return status
+        values = list(status)
+        values[stat.ST_UID] = own + 1
+        return os.stat_result(values)
+
+    def changed(_: Path, uid: int, gid: int) -> None:
+        owners.append((uid, gid))
+
+    monkeypatch.setattr(Path, "stat", stat_as_of_another)
+    monkeypatch.setattr(os, "chown", changed)
+    mask = os.umask(0o077)
+    try:
+        assert tieredstore("keys", "add", "k1", "-c", settings, "--bits", 2048).code == 0
+    finally:
+        os.umask(mask)
+    assert owners == [(own + 1, own_stat(settings).st_gid)]
+    assert stat.S_IMODE(own_stat(settings).st_mode) == 0o664
+
+
+def test_a_settings_file_whose_owner_cannot_be_kept_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = write_settings(tmp_path)
+    before, own_stat = settings.read_bytes(), Path.stat
+
+    def stat_as_of_another(path: Path, **options: bool) -> os.stat_result:
+        values = list(own_stat(path, **options))
+        values[stat.ST_GID] += path.name == settings.name
+        return os.stat_result(values)
+
+    def refused(_: Path, _uid: int, _gid: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "stat", stat_as_of_another)
+    monkeypatch.setattr(os, "chown", refused)
+    done = tieredstore("keys", "add", "k1", "-c", settings, "--bits", 2048)
+    assert (done.code, settings.read_bytes()) == (2, before)
+    assert "would be another owner's" in done.stderr
+
+
 def test_a_second_pair_joins_the_first_and_other_lines_stay(tmp_path: Path) -> None:
     settings = write_settings(tmp_path)
     settings.write_bytes(b"# our bucket\n! \xe9\n" + settings.read_bytes())

@@ -21,6 +21,7 @@ from tieredstore.backends.gcs.lifecycle import rule_sentences
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import load_settings
 from tieredstore.errors import AccessDenied
+from tieredstore.format.manifest import MAX_MANIFEST_SIZE
 from tieredstore.ops.checkup import Check, Outcome, checked
 from tieredstore.ops.condition_race import racing
 from tieredstore.testing.delegating import DelegatingObjectStore
@@ -83,6 +84,22 @@ def test_keys_that_fit_and_keys_that_others_may_read(settings: Path, tmp_path: P
     assert (checks["keys"][0].outcome, checks["keys"][0].exit_code) == (Outcome.BAD, 2)
     # The store is looked at all the same.
     assert checks["store"][0].outcome is Outcome.ODD
+
+
+def test_what_is_named_as_a_manifest_is_not_read_whatever_its_size(
+    settings: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Huge(MemoryObjectStore):
+        def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
+            raise AssertionError("all of it was read")
+
+        def get_small(self, key: str, most: int) -> bytes | None:
+            return None
+
+    store = Huge()
+    store.put("a.rsm-manifest", bytes(MAX_MANIFEST_SIZE + 1))
+    patch_store(monkeypatch, store)
+    assert [check.outcome for check in of(settings)["read"]] == [Outcome.GOOD]
 
 
 def patch_store(monkeypatch: pytest.MonkeyPatch, store: ObjectStore) -> None:

@@ -12,6 +12,7 @@ from tieredstore.cli.output import JsonValue, complain, print_json, print_lines,
 from tieredstore.cli.tables import text
 from tieredstore.errors import ObjectNotFound
 from tieredstore.ops.holds import LegalHold, list_holds, place_hold, release_hold
+from tieredstore.ops.removal import topic_ids
 
 app: Final = typer.Typer(no_args_is_help=True, help="Legal holds: what rm, gc and delete leave alone.")
 
@@ -47,7 +48,11 @@ def place(
     new = LegalHold(name, topic, partition, first_offset, last_offset, reason)
     with opened(settings, store) as bucket:
         place_hold(bucket.store, bucket.prefix, new)
+        is_stored = topic is None or bool(topic_ids(bucket.store, bucket.prefix, topic))
     print_lines([f"held by {name}: {_scope(new)}"])
+    if not is_stored:
+        # A hold may well come before its segments, but a misspelt one keeps nothing.
+        complain(f"no segment of a topic {topic!r} is stored: is it spelled as it should be?")
 
 
 @app.command("list")

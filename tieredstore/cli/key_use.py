@@ -167,12 +167,14 @@ def check(
     """Say whether a key pair can be retired: nothing is printed and the exit code is 0 if nothing needs it any more.
 
     Else it lists what needs the pair, or may need it yet, and ends with 5. Objects without a manifest and unfinished
-    uploads count: they may be committed under the pair. First every writer must have another pair active.
+    uploads count: they may be committed under the pair. First every writer must have another pair active; so must the
+    settings that are given here.
 
     Example: tieredstore keys check --retire key1 -c store.properties
     """
     reasons: Counter[NeedReason] = Counter()
     with opened(settings, store) as bucket, counting("reading", "manifests") as advance:
+        encryption = bucket.settings.encryption
         loaded = _loaded(bucket, Scope(), parallel, advance)
         for need in needs_of(bucket.store, bucket.prefix, loaded, retire):
             reasons[need.reason] += 1
@@ -180,9 +182,16 @@ def check(
                 print_json_line({"name": need.name, "reason": need.reason.value, "detail": need.detail or None})
             else:
                 print_lines([f"{need.reason.value:12} {need.name}"])
+    is_active = encryption is not None and encryption.key_pair_id == retire
     if as_json:
         counts = {reason.value: reasons[reason] for reason in NeedReason}
-        print_json_line({"summary": {**counts, "key_id": retire, "needed": bool(reasons)}})
+        needed = is_active or bool(reasons)
+        print_json_line({"summary": {**counts, "key_id": retire, "active": is_active, "needed": needed}})
+    if retire not in _ring_ids(encryption):
+        complain(f"the settings list no key pair {retire!r}: is it spelled as it should be?")
+    if is_active:
+        complain(f"key pair {retire!r} is the active one of these settings: what is copied next is encrypted by it")
+        raise typer.Exit(PreconditionFailed.exit_code)
     if reasons:
         complain(f"key pair {retire!r} is needed, or may be: {_sum_of(reasons)}; keys rotate wraps them anew")
         raise typer.Exit(PreconditionFailed.exit_code)

@@ -26,6 +26,7 @@ from tieredstore.cli import (
     hold,
     inspect,
     keys,
+    lifecycle,
     ls,
     pubsub,
     records,
@@ -128,6 +129,7 @@ app.command()(verify.verify)
 app.command()(doctor.doctor)
 app.add_typer(keys.app, name="keys")
 app.add_typer(hold.app, name="hold")
+app.add_typer(lifecycle.app, name="lifecycle")
 app.add_typer(pubsub.app, name="pubsub")
 
 

@@ -24,11 +24,13 @@ from uuid import uuid4
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.config import Settings
-from tieredstore.errors import ObjectNotFound, TieredStoreError
+from tieredstore.errors import ObjectNotFound, StoreError, TieredStoreError
 from tieredstore.format.keys import Suffix
+from tieredstore.format.manifest import MAX_MANIFEST_SIZE
 from tieredstore.model import human_bytes
 from tieredstore.ops.bucket import open_bucket
 from tieredstore.ops.condition_race import racing
+from tieredstore.ops.lifecycle import aborting_rule
 from tieredstore.remote.key_ring import key_ring_of
 
 _PROBE_BYTES: Final = 1024
@@ -153,7 +155,8 @@ def _of_store(settings: Settings, *, write: bool) -> Iterator[Check]:
 
 
 def _of_reading(store: ObjectStore, key: str) -> Iterator[Check]:
-    times = [_timed(lambda: store.get(key)) for _ in range(_TRIES)]
+    # What is named as a manifest may be of any size.
+    times = [_timed(lambda: store.get_small(key, MAX_MANIFEST_SIZE)) for _ in range(_TRIES)]
     yield Check(
         "read",
         Outcome.GOOD,
@@ -196,8 +199,29 @@ def _of_rules(store: ObjectStore, prefix: str) -> Iterator[Check]:
             yield Check("rules", Outcome.BAD, f"{rule}: segments are lost by it", exit_code=6)
     else:
         yield Check("rules", Outcome.GOOD, "no rule of the bucket takes segments away")
+    yield from _of_unfinished(store, prefix)
     for kept in store.kept_after_delete():
         yield Check("rules", Outcome.ODD, kept)
+
+
+def _of_unfinished(store: ObjectStore, prefix: str) -> Iterator[Check]:
+    """Whether unfinished uploads end some day; nothing of stores in which they do by themselves."""
+    lifecycle = store.lifecycle()
+    if isinstance(lifecycle, str) or lifecycle.note:
+        return
+    try:
+        rule = aborting_rule(lifecycle.read(), prefix)
+    except (StoreError, ObjectNotFound) as error:
+        if error.retryable:
+            raise
+        yield Check("rules", Outcome.UNASKED, f"whether a rule aborts unfinished uploads was not told: {error}")
+        return
+    if rule is None:
+        sentence = "no rule aborts unfinished uploads, which cost and are in no listing: tieredstore lifecycle apply"
+        yield Check("rules", Outcome.ODD, sentence)
+    else:
+        days = rule.aborts_after_days
+        yield Check("rules", Outcome.GOOD, f"the rule {rule.name} aborts unfinished uploads after {days} days")
 
 
 def _of_writing(store: ObjectStore, place: str) -> Iterator[Check]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import stat
 from pathlib import Path
@@ -27,9 +28,9 @@ def listed_pairs(path: Path) -> tuple[str, ...]:
 def add_key_pair(path: Path, files: KeyPairFiles, *, activate: bool = False) -> None:
     """Let the pair join those of a settings file, a broker's own too.
 
-    All other lines stay as they are, comments too; the file is replaced whole or not at all, and keeps its mode. The
-    active pair stays the active one unless there is none yet, or ``activate`` says so. ConfigError if the file lists
-    the id already, or cannot be read or written.
+    All other lines stay as they are, comments too; the file is replaced whole or not at all, and keeps its mode and
+    owner. The active pair stays the active one unless there is none yet, or ``activate`` says so. ConfigError if the
+    file lists the id already, or cannot be read or written.
     """
     own = own_properties(read_properties(path), str(path))
     listed = listed_pairs(path)
@@ -55,9 +56,24 @@ def _replace(path: Path, content: bytes) -> None:
     target = path.resolve()
     draft = target.with_name(f".{target.name}.{secrets.token_hex(8)}")
     try:
-        write_new(draft, content, mode=stat.S_IMODE(target.stat().st_mode))
+        status = target.stat()
+        write_new(draft, content, mode=stat.S_IMODE(status.st_mode) & 0o700)
+        # A broker that runs as somebody else reads the file too. Owner first: a change of it may narrow the mode.
+        if (status.st_uid, status.st_gid) != (draft.stat().st_uid, draft.stat().st_gid):
+            _chown(draft, target, status)
+        draft.chmod(stat.S_IMODE(status.st_mode))
         draft.replace(target)
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _chown(draft: Path, target: Path, status: os.stat_result) -> None:
+    try:
+        os.chown(draft, status.st_uid, status.st_gid)
+    except PermissionError as error:
+        raise ConfigError(
+            f"{target} was not changed: it would be another owner's afterwards; do it as the user {status.st_uid} of "
+            f"the group {status.st_gid}"
+        ) from error

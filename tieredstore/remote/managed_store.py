@@ -10,7 +10,7 @@ from functools import partial
 from itertools import islice
 from typing import Final, TypeVar
 
-from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore
+from tieredstore.backends.base import AbandonedWrite, Body, BucketLifecycle, Buffer, ObjectInfo, ObjectStore
 from tieredstore.errors import AlreadyClosed, TieredStoreError
 from tieredstore.process.futures import is_done, outcome
 from tieredstore.process.lifetime import Lifetime
@@ -175,6 +175,10 @@ class ManagedStore(ObjectStore):
     def rules_on(self, prefix: str) -> Sequence[str] | None:
         """As the store within."""
         return self._calls.run(partial(self.inner.rules_on, prefix))
+
+    def lifecycle(self) -> BucketLifecycle | str:
+        """That of the store within: no manager asks for it."""
+        return self.inner.lifecycle()
 
     def caller(self) -> str:
         """As the store within."""
