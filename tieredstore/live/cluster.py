@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, admin
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -19,6 +18,7 @@ from tieredstore.live.faults import fault, kind_of, unknown_s
 from tieredstore.live.properties import check_timeout, client_configuration
 from tieredstore.live.topic_watch import TopicWatch
 from tieredstore.model import Isolation, TopicPartition, Uuid
+from tieredstore.process.closing import Closing
 from tieredstore.process.per_process import PerProcess
 
 _POLL_S: Final = 0.02
@@ -47,7 +47,7 @@ class LiveTopic:
     partitions: tuple[int, ...]
 
 
-class LiveCluster:
+class LiveCluster(Closing):
     """Answers from the brokers, each asked for anew. Thread-safe.
 
     ``properties`` have the names of Kafka's clients (``docs/live.md``). Picklable, with the properties; a client is
@@ -250,14 +250,6 @@ class LiveCluster:
     def close(self) -> None:
         """Let this process's client go; it is made again when it is needed."""
         self._clients.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"LiveCluster(bootstrap.servers={self._servers!r}, isolation={self._isolation!r})"

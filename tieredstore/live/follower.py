@@ -6,8 +6,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Message
@@ -22,6 +21,7 @@ from tieredstore.live.messages import MessageColumns, last_offset, pieces, size_
 from tieredstore.live.properties import check_timeout, client_configuration
 from tieredstore.live.topic_watch import TopicWatch
 from tieredstore.model import Isolation, TopicPartition
+from tieredstore.process.closing import Closing
 
 _ROWS: Final = 10_000
 _TARGET_BYTES: Final = 4 * 1024 * 1024
@@ -46,7 +46,7 @@ class LiveEvent:
     next_offset: int
 
 
-class LiveFollower:
+class LiveFollower(Closing):
     """Follows partitions of one cluster, each from an offset on. For one thread; to be closed.
 
     One consumer has them all, and joins no group. Memory is bounded whatever the number of partitions: what librdkafka
@@ -157,14 +157,6 @@ class LiveFollower:
         """End the connections; AlreadyClosed from then on."""
         self._is_closed = True
         self._consumer.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _take(self, messages: list[Message]) -> None:
         """What came, by partition; events keep the order in which a partition's messages came."""

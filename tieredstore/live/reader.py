@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from functools import partial
-from types import TracebackType
-from typing import Self
 
 import pyarrow as pa
 
@@ -18,10 +16,11 @@ from tieredstore.live.consumers import ConsumerPool, bounded_configuration
 from tieredstore.live.messages import MessageColumns
 from tieredstore.live.properties import client_configuration
 from tieredstore.model import Isolation, Uuid
+from tieredstore.process.closing import Closing
 from tieredstore.process.per_process import PerProcess
 
 
-class LiveReader:
+class LiveReader(Closing):
     """Reads of one cluster that share their clients: ``cluster``'s, and consumers that go from read to read.
 
     Thread-safe; picklable with its properties, clients are made anew after fork or unpickling. To be closed.
@@ -89,14 +88,6 @@ class LiveReader:
         """End this process's connections, those of ``cluster`` too; they are made again if they are needed."""
         self._consumers.close()
         self.cluster.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def read_live(

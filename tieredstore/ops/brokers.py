@@ -8,8 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog.metadata_records import (
     SegmentRecord,
@@ -19,6 +18,7 @@ from tieredstore.catalog.metadata_records import (
 )
 from tieredstore.errors import CorruptData
 from tieredstore.model import RemoteLogSegmentId
+from tieredstore.process.closing import Closing
 
 if TYPE_CHECKING:
     from tieredstore.live import LiveReader
@@ -110,7 +110,7 @@ class BrokersSegments:
         self._opened.close()
 
 
-class BrokersView:
+class BrokersView(Closing):
     """What the brokers say of a segment now, for a tool that deletes; they are asked again every ten seconds.
 
     CorruptData where one of their records cannot be read: nobody knows then what is still listed. Close it.
@@ -144,14 +144,6 @@ class BrokersView:
     def close(self) -> None:
         """Forget all."""
         self._segments.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _take(self, partition: int, offset: int, value: bytes) -> None:
         try:

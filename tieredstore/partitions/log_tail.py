@@ -7,8 +7,7 @@ import math
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
@@ -18,6 +17,7 @@ from tieredstore.partitions.losses import LossRule, losses_between, name_of, rep
 from tieredstore.partitions.selections import Assign
 from tieredstore.partitions.snapshots import LogSnapshots
 from tieredstore.partitions.stored_window import StoredWindow
+from tieredstore.process.closing import Closing
 from tieredstore.records.report import LostOffsets
 from tieredstore.records.settings import ReadSettings
 
@@ -78,7 +78,7 @@ class _Followed:
     """Those to be told with the records behind them; they ascend."""
 
 
-class LogTail:
+class LogTail(Closing):
     """Gives the records of partitions as they come, each from an offset on, across the seam between bucket and broker.
 
     Below the seam they are read from the bucket, one partition after the other, and those that have got beyond it come
@@ -188,14 +188,6 @@ class LogTail:
             ending.callback(self._snapshots.close)
             ending.callback(self._end_stored)
             self._cluster = self._follower = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _next_records(self) -> TailRecords | None:
         """What is there without waiting: of bucket and broker by turns, so that neither keeps the other waiting."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Iterator
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from tieredstore.catalog.lineage import Lineage, Span
 from tieredstore.catalog.problems import Problem
 from tieredstore.errors import DataLoss
+from tieredstore.process.closing import Closing
 from tieredstore.records.arrow_stream import stream_reader
 from tieredstore.records.report import LostOffsets, ReadReport
 from tieredstore.records.settings import ReadSettings
@@ -24,7 +24,7 @@ _logger: Final = logging.getLogger(__name__)
 _SHOWN: Final = 5
 
 
-class PartitionRead(Iterator[pa.RecordBatch]):
+class PartitionRead(Iterator[pa.RecordBatch], Closing):
     """The records of one partition with offsets in ``[start, stop)``, in record batches without empty ones.
 
     The log's end ends it too. For one thread; exhaust it, or close it, which ends what is under way.
@@ -64,14 +64,6 @@ class PartitionRead(Iterator[pa.RecordBatch]):
     def close(self) -> None:
         """End the read."""
         self._batches.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def stretches(lineage: Lineage, start: int, stop: int) -> Iterator[list[Span]]:

@@ -6,8 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable
 from time import perf_counter
-from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO, Final, Self
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 from tieredstore import metrics
 from tieredstore.backends.base import ObjectStore
@@ -18,6 +17,7 @@ from tieredstore.format.keys import Suffix, main_path
 from tieredstore.format.manifest import SegmentManifest
 from tieredstore.model import IndexType, LogSegmentData, RemoteLogSegmentMetadata
 from tieredstore.process.closer import Closer
+from tieredstore.process.closing import Closing
 from tieredstore.process.lifetime import Lifetime
 from tieredstore.remote.base import RemoteStorageManagerBase
 from tieredstore.remote.fetcher import Fetcher
@@ -43,7 +43,7 @@ _REST_S: Final = 0.7
 """Seconds that closing waits for what is under way: a copy undoes what it wrote."""
 
 
-class RemoteStorageManager(RemoteStorageManagerBase):
+class RemoteStorageManager(RemoteStorageManagerBase, Closing):
     """Copies, fetches and deletes segments, byte-compatible with Aiven's plugin. Safe from several threads.
 
     Holds thread pools and caches: close it, or use it as a context manager. From then on everything that was asked of
@@ -216,14 +216,6 @@ class RemoteStorageManager(RemoteStorageManagerBase):
         if not self._is_at_rest and self._owns_store:
             self._life.rest(None)
             self._store.close()  # which what was left behind may have opened again
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _custom_metadata(self, metadata: RemoteLogSegmentMetadata, sizes: StoredSizes) -> bytes | None:
         if not self._fields:

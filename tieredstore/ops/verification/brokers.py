@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog.listing import Scope
 from tieredstore.catalog.metadata_records import SegmentState
@@ -13,6 +12,7 @@ from tieredstore.format.keys import Suffix, main_path, object_key
 from tieredstore.model import RemoteLogSegmentId, TopicIdPartition, Uuid
 from tieredstore.ops.brokers import METADATA_TOPIC, BrokersSegments, segment_key
 from tieredstore.ops.verification.findings import Finding, FindingKind
+from tieredstore.process.closing import Closing
 
 if TYPE_CHECKING:
     from tieredstore.ops.bucket import Bucket
@@ -32,7 +32,7 @@ _WORDS: Final = {
 }
 
 
-class BrokersBelief:
+class BrokersBelief(Closing):
     """What the records of the metadata topic come to. Kept in a file of its own, which goes with :meth:`close`: there
     may be millions of segments. For one thread.
 
@@ -87,14 +87,6 @@ class BrokersBelief:
     def close(self) -> None:
         """Forget all."""
         self._segments.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _segment_id(topic: str, topic_id: bytes, partition: int, segment_id: bytes) -> RemoteLogSegmentId:

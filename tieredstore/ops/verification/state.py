@@ -12,13 +12,13 @@ import sqlite3
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.catalog.rows import Stamp
 from tieredstore.errors import ConfigError
 from tieredstore.ops.verification.subject import Extent, Level, SoundSegment
+from tieredstore.process.closing import Closing
 
 RECHECK_DAYS: Final = 30
 """After so long a segment is checked again, though nothing of it has changed."""
@@ -39,7 +39,7 @@ CREATE TABLE IF NOT EXISTS sound (
 """
 
 
-class VerifyState:
+class VerifyState(Closing):
     """The state file of one bucket. For one thread; close it."""
 
     def __init__(
@@ -108,14 +108,6 @@ class VerifyState:
                 oldest = self._now_ms() - _FORGET_AFTER * self._recheck_ms
                 self._database.execute("DELETE FROM sound WHERE checked_ms < ?", (oldest,))
             self.save()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _open(self, identity: str, prefix: str) -> None:
         self._database.executescript(_TABLES)
