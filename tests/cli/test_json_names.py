@@ -49,6 +49,7 @@ PRINTING = {
     "lifecycle apply": ["lifecycle apply --dry-run"],
     "doctor": ["doctor"],
     "pubsub inspect": [f"pubsub inspect {MEMQ}", f"pubsub inspect {MEMQ} --records"],
+    "uploader": ["uploader --check", "uploader --once"],
     "version": ["version"],
 }
 WITHOUT_SETTINGS = {"dump", "version", "pubsub inspect"}
@@ -145,3 +146,5 @@ def _make_it_odd(folder: Path) -> None:
     make_it_odd(folder / "store", folder / "store.properties")
     shutil.copytree(folder / "kafka" / "txn-0", folder / "active" / "txn-0.0123456789abcdef0123456789abcdef-delete")
     shutil.copytree(folder / "kafka" / "txn-0", folder / "active" / "txn-0")
+    # Of the partition with the hole nobody says how far it is settled.
+    (folder / "kafka" / "replication-offset-checkpoint").write_text("0\n1\nnone 0 1\n")

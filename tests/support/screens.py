@@ -46,6 +46,8 @@ storage.backend.class=filesystem
 storage.root={root}
 chunk.size=1048576
 compression.enabled=true
+uploader.log.dirs=kafka
+uploader.leadership=static
 """
 _MOST_LINES: Final = 30
 _COPIED_AT_NS: Final = 1_767_312_000_000_000_000

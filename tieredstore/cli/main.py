@@ -31,6 +31,7 @@ from tieredstore.cli import (
     pubsub,
     records,
     rm,
+    uploader,
     verify,
 )
 from tieredstore.cli.arguments import Json
@@ -126,6 +127,7 @@ app.command()(gc.gc)
 app.command()(du.du)
 app.command()(cost.cost)
 app.command()(verify.verify)
+app.command()(uploader.uploader)
 app.command()(doctor.doctor)
 app.add_typer(keys.app, name="keys")
 app.add_typer(hold.app, name="hold")

@@ -28,6 +28,7 @@ from tieredstore.config.storage import (
     S3Settings,
     backend_name,
 )
+from tieredstore.config.uploader import KAFKA, UploaderSettings
 from tieredstore.config.values import is_quoted
 from tieredstore.errors import ConfigError
 from tieredstore.model import Properties
@@ -35,6 +36,7 @@ from tieredstore.model import Properties
 _logger: Final = logging.getLogger(__name__)
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 _BACKEND: Final = "storage.backend.class"
+_UPLOADER: Final = "uploader."
 
 # A Spark executor loads settings for each task; nobody wants the same line a thousand times.
 _SAID: Final[set[str]] = set()
@@ -71,6 +73,27 @@ def settings_from(properties: Properties, *, base_dir: Path | None = None, sourc
     settings = reader.result(reader.read(Settings, fields={**present, "storage_options": options}))
     _say_what_is_odd(reader, own)
     return settings
+
+
+def load_uploader_settings(path: Path | str) -> UploaderSettings:
+    """The settings of a file that begin with ``uploader.``, with and without the prefix of those of the store."""
+    return uploader_settings_from(read_properties(path), base_dir=Path(path).absolute().parent, source=str(path))
+
+
+def uploader_settings_from(
+    properties: Properties, *, base_dir: Path | None = None, source: str = "settings"
+) -> UploaderSettings:
+    """The same of a mapping; ConfigError with all that is wrong with them, one a line."""
+    _check_texts(properties, source)
+    own = own_properties(properties, source)
+    beside = {name: properties[name] for name in own.others if name.startswith(_UPLOADER)}
+    reader = SettingsReader(OwnProperties(source, "", {**own.texts, **beside}), base_dir or Path())
+    check_names(reader, ("storage.",))
+    reader.problems = [problem for problem in reader.problems if problem.name.startswith(_UPLOADER)]
+    client = tuple(
+        (name.removeprefix(KAFKA), SecretStr(text)) for name, text in reader.values.items() if name.startswith(KAFKA)
+    )
+    return reader.result(reader.read(UploaderSettings, fields={"kafka": client}))
 
 
 def _check_texts(properties: Mapping[Any, Any], source: str) -> None:

@@ -13,6 +13,7 @@ from tieredstore.config.properties import DEFAULT_PREFIX, shown_name
 from tieredstore.config.settings import Settings
 from tieredstore.config.source import MAX_SHOWN, SettingProblem, SettingsReader
 from tieredstore.config.storage import AwsCredentials, AzureSettings, GcsSettings, ProxySettings, S3Settings
+from tieredstore.config.uploader import KAFKA, UploaderSettings
 
 GROUPS: Final[tuple[type[SettingsGroup], ...]] = (
     Settings,
@@ -27,6 +28,7 @@ GROUPS: Final[tuple[type[SettingsGroup], ...]] = (
     IndexCacheSettings,
     ChunkCacheSettings,
     JvmProperties,
+    UploaderSettings,
 )
 """All that reads properties by fixed names."""
 
@@ -39,7 +41,7 @@ _MAX_COMPARED: Final = MAX_SHOWN  # more are not shown, and looking for the near
 def check_names(reader: SettingsReader, open_beginnings: tuple[str, ...] = ()) -> None:
     """Note every name that does not exist; under ``open_beginnings`` any name is right."""
     # Beginnings under which anything may stand.
-    right = (*FAMILIES, *open_beginnings)
+    right = (*FAMILIES, KAFKA, *open_beginnings)
     unknown = [n for n in reader.values if n not in KNOWN and not n.startswith(right) and pair_id(n) is None]
     for place, name in enumerate(unknown):
         why = _what_is_wrong(name, reader) if place < _MAX_COMPARED else "is not known"
@@ -65,6 +67,6 @@ def candidates(reader: SettingsReader) -> frozenset[str]:
 def forgotten_names(reader: SettingsReader) -> list[str]:
     """Names of ours that stand beside the prefixed ones, where neither the plugin nor we look.
 
-    A broker has properties ``metrics.*`` of its own.
+    A broker has properties ``metrics.*`` of its own, and those of the uploader are read with and without prefix.
     """
-    return [name for name in reader.own.others if name in KNOWN and not name.startswith("metrics.")]
+    return [name for name in reader.own.others if name in KNOWN and not name.startswith(("metrics.", "uploader."))]

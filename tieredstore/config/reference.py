@@ -23,6 +23,7 @@ from tieredstore.config.storage import (
     ProxySettings,
     S3Settings,
 )
+from tieredstore.config.uploader import KAFKA, UploaderSettings
 from tieredstore.config.values import Kind
 
 _INTRO: Final = r"""# Settings
@@ -103,6 +104,12 @@ SECTIONS: Final = (
     ),
     Section("SOCKS5 proxy", "Host and port are required once any of these is set.", (ProxySettings,)),
     Section("Reading", "", (FetchSettings, ManifestCacheSettings, IndexCacheSettings, ChunkCacheSettings)),
+    Section(
+        "The uploader",
+        f"Read by `tieredstore uploader` alone ([uploader.md](uploader.md)), with and without the prefix; `{KAFKA}*` "
+        "are properties of the Kafka client ([live.md](live.md)).",
+        (UploaderSettings,),
+    ),
     Section("Of the JVM plugin only", "", (JvmProperties,)),
 )
 """All tables, in the page's order."""

@@ -81,7 +81,7 @@ def open_segment(segment: FoundSegment) -> OpenSegment:
         log = opened(segment.path("log"))
         indexes = [opened(segment.path(suffix)) for suffix, _ in _TRIMMED]
         for index, (_, entry_size) in zip(indexes, _TRIMMED, strict=True):
-            if not is_trimmed(index.read_bytes(), entry_size):
+            if not is_trimmed(_last_entry(index, entry_size), entry_size):
                 raise SegmentIncomplete(f"the broker has not closed {index.path} yet")
         transaction = None
         with contextlib.suppress(SegmentIncomplete):  # most segments have none
@@ -140,6 +140,12 @@ def _history(place: FoundSegment, epochs: LeaderEpochs, extent: LogExtent, end_o
     (first_epoch, _), *later = extent.leader_epochs
     of_batches = ((first_epoch, place.base_offset), *later)
     return joined_epochs(of_batches, epochs) if epochs else of_batches
+
+
+def _last_entry(index: OpenFile, entry_size: int) -> bytes:
+    """The end of an index, a byte more than an entry: all of it may be megabytes."""
+    size = os.fstat(index.descriptor).st_size
+    return os.pread(index.descriptor, entry_size + 1, max(0, size - entry_size - 1))
 
 
 def _end_offset(segment: FoundSegment, log: OpenFile) -> int:

@@ -1,0 +1,150 @@
+"""A made-up broker's disk that grows, rolls and deletes, and an uploader beside it, in one process and in steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tieredstore.backends.base import ObjectStore
+from tieredstore.catalog import list_segments, load_segment
+from tieredstore.catalog.stored import StoredSegment
+from tieredstore.config import settings_from
+from tieredstore.config.loading import uploader_settings_from
+from tieredstore.kafka.checkpoints import LeaderEpochs, format_leader_epochs
+from tieredstore.kafka.logdir import LEADER_EPOCH_CHECKPOINT
+from tieredstore.limits import MAX_INT64
+from tieredstore.model import TopicIdPartition, TopicPartition
+from tieredstore.testing.batches import Record, build_batch
+from tieredstore.testing.segments import PARTITION, write_segment
+from tieredstore.uploader import Uploader
+from tieredstore.uploader.partition import Partition
+from tieredstore.uploader.settling import Settled
+from tieredstore.uploader.watermark import Watermark, watermark_key
+
+RECORDS = 10
+"""Records of a segment, two a batch."""
+
+STORE = {"storage.backend.class": "memory", "chunk.size": "256"}
+
+
+@dataclass
+class BrokerDisk:
+    """Log directory of one partition: segments of ten records each, the last one active."""
+
+    log_dir: Path
+    partition: TopicIdPartition = PARTITION
+    epochs: LeaderEpochs = ((0, 0),)
+    end: int = 0
+    bases: list[int] = field(default_factory=list[int])
+
+    @property
+    def folder(self) -> Path:
+        return self.log_dir / f"{self.partition.topic}-{self.partition.partition}"
+
+    def values(self, base: int, epoch: int) -> list[bytes]:
+        return [b"%d at %d" % (epoch, offset) for offset in range(base, base + RECORDS)]
+
+    def grow(self, segments: int = 1) -> None:
+        """Write so many segments; each of them closes the one before."""
+        for _ in range(segments):
+            epoch = self.epochs[-1][0]
+            values = self.values(self.end, epoch)
+            batches = [
+                build_batch(
+                    [Record(b"k", value, 1000 + self.end + at) for value in values[at : at + 2]],
+                    self.end + at,
+                    leader_epoch=epoch,
+                )
+                for at in range(0, RECORDS, 2)
+            ]
+            write_segment(
+                self.log_dir, batches, partition=self.partition, base_offset=self.end, leader_epochs=self.epochs
+            )
+            self.bases.append(self.end)
+            self.end += RECORDS
+
+    def lead(self, epoch: int) -> None:
+        """A later leader epoch begins at the end."""
+        self.epochs = (*self.epochs, (epoch, self.end))
+        self.write_epochs()
+
+    def write_epochs(self) -> None:
+        (self.folder / LEADER_EPOCH_CHECKPOINT).write_bytes(format_leader_epochs(self.epochs))
+
+    def files(self, base: int) -> list[Path]:
+        """Those of a segment, under whatever names they have."""
+        named = [self.folder / f"{base:020d}.{suffix}" for suffix in ("log", "index", "timeindex")]
+        named.append(self.folder / f"{base + RECORDS:020d}.snapshot")
+        marked = [path.with_name(path.name + ".deleted") for path in named]
+        return [path for path in (*named, *marked) if path.exists()]
+
+    def mark_deleted(self, count: int = 1) -> None:
+        """Retention takes the first segments: they are renamed, and their epochs cut from the checkpoint."""
+        for _ in range(count):
+            for path in self.files(self.bases.pop(0)):
+                path.rename(path.with_name(path.name + ".deleted"))
+        start = self.bases[0] if self.bases else self.end
+        later = [entry for entry in self.epochs if entry[1] > start]
+        in_force = [entry for entry in self.epochs if entry[1] <= start][-1]
+        self.epochs = ((in_force[0], start), *later)
+        self.write_epochs()
+
+    def delete(self) -> None:
+        """A minute later: what is marked is gone."""
+        for path in self.folder.glob("*.deleted"):
+            path.unlink()
+
+    def cut(self, base: int) -> None:
+        """The log is truncated: what begins at ``base`` or behind it is gone, and written anew."""
+        for path in [path for at in self.bases if at >= base for path in self.files(at)]:
+            path.unlink()
+        self.bases = [at for at in self.bases if at < base]
+        self.end = base
+
+
+class SaidSettling:
+    """Answers what the test says: all is settled unless it says otherwise."""
+
+    def __init__(self) -> None:
+        self.high = self.stable = MAX_INT64
+        self.epoch: int | None = None
+        self.asked = 0
+
+    def ask(self, partitions: Iterable[Partition]) -> Mapping[TopicPartition, Settled]:
+        self.asked += 1
+        return {partition.name: Settled(self.high, self.stable, self.epoch) for partition in partitions}
+
+
+def uploader_of(log_dir: Path, store: ObjectStore, settling: SaidSettling | None = None, **settings: str) -> Uploader:
+    """An uploader of a disk, by ``uploader.*`` settings whose dots are underscores."""
+    own = {f"uploader.{name.replace('_', '.')}": text for name, text in settings.items()}
+    defaults = {"uploader.leadership": "static", "uploader.log.dirs": str(log_dir), "uploader.broker.id": "1"}
+    return Uploader(
+        settings_from(STORE), uploader_settings_from({**STORE, **defaults, **own}), store=store, settling=settling
+    )
+
+
+def run_once(log_dir: Path, store: ObjectStore, settling: SaidSettling | None = None, **settings: str) -> list[str]:
+    """A run of its own; why something was left."""
+    with uploader_of(log_dir, store, settling, **settings) as uploader:
+        return [left.reason for left in uploader.run_once(tries=2)]
+
+
+def stored(store: ObjectStore, partition: TopicIdPartition = PARTITION, prefix: str = "") -> list[StoredSegment]:
+    """The whole segments of a partition, in the order of keys."""
+    listed = list_segments(
+        store, prefix, topic=partition.topic, topic_id=partition.topic_id, partition=partition.partition
+    )
+    return [load_segment(store, objects) for objects in listed if not objects.missing]
+
+
+def extents(store: ObjectStore, partition: TopicIdPartition = PARTITION, prefix: str = "") -> list[tuple[int, int]]:
+    """First and last offset of each."""
+    metadata = [segment.metadata for segment in stored(store, partition, prefix)]
+    return [(segment.start_offset, segment.end_offset) for segment in metadata]
+
+
+def watermark_of(store: ObjectStore, partition: TopicIdPartition = PARTITION) -> Watermark:
+    """What the partition's object says."""
+    return Watermark.parse(store.get(watermark_key("", partition)), partition)

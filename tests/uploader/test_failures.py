@@ -1,0 +1,343 @@
+"""Whatever fails, wherever: each closed segment is stored whole in the end, in order, and no failure makes a hole."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.uploader_disk import (
+    STORE,
+    BrokerDisk,
+    SaidSettling,
+    extents,
+    run_once,
+    stored,
+    uploader_of,
+    watermark_of,
+)
+from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.config import settings_from
+from tieredstore.remote import RemoteStorageManager
+from tieredstore.testing.faults import FaultyStore, Moment
+from tieredstore.uploader import schedule, uploader
+from tieredstore.uploader.target import QUARANTINE
+from tieredstore.uploader.watermark import watermark_key
+
+WHOLE = [(0, 9), (10, 19), (20, 29)]
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tries follow on each other."""
+    monkeypatch.setattr(schedule, "_FIRST_DELAY_S", 0.001)
+    monkeypatch.setattr(schedule, "WAIT_S", 0.001)
+    monkeypatch.setattr(uploader, "_AGAIN_S", 0.001)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> BrokerDisk:
+    """Three closed segments, of 0 to 29, and an active one."""
+    disk = BrokerDisk(tmp_path)
+    disk.grow(4)
+    return disk
+
+
+class Killed(BaseException):
+    """The process is gone: nothing that the code would do about an error is done."""
+
+
+def operations_of_a_run(disk: BrokerDisk) -> int:
+    quiet = FaultyStore(MemoryObjectStore())
+    run_once(disk.log_dir, quiet)
+    return len(quiet.operations)
+
+
+def readable(store: ObjectStore, disk: BrokerDisk) -> list[bytes]:
+    """The logs of all whole segments, in order; each read back by the manager."""
+    with RemoteStorageManager(settings_from(STORE), store=store) as manager:
+        return [manager.open(segment.metadata).read() for segment in stored(store, disk.partition)]
+
+
+def check_whole(store: ObjectStore, disk: BrokerDisk) -> None:
+    watermark = watermark_of(store)
+    assert (watermark.next_offset, watermark.holes, watermark.moved_back) == (30, (), ())
+    logs = [path.read_bytes() for path in sorted(disk.folder.glob("*.log"))[:3]]
+    assert sorted(set(extents(store))) == WHOLE
+    assert sorted(set(readable(store, disk))) == sorted(logs)
+
+
+@pytest.mark.parametrize("moment", ["before", "during", "after"])
+def test_each_operation_of_the_store_may_fail(disk: BrokerDisk, moment: Moment) -> None:
+    for number in range(operations_of_a_run(disk)):
+        inner = MemoryObjectStore()
+        store = FaultyStore(inner, fail_at=number, moment=moment)
+        assert run_once(disk.log_dir, store) == []
+        check_whole(inner, disk)
+        # One try failed, and what it may have stored all the same was found: nothing is there twice.
+        assert len(extents(inner)) == 3
+
+
+def dying_store(inner: ObjectStore, number: int, moment: Moment) -> FaultyStore:
+    """From the operation of this number on nothing is done any more."""
+    store = FaultyStore(inner, moment=moment, error=Killed)
+    store.fail_at = lambda _: len(store.operations) > number
+    return store
+
+
+@pytest.mark.parametrize("moment", ["before", "during", "after"])
+def test_the_process_may_die_in_each_operation_of_the_store(disk: BrokerDisk, moment: Moment) -> None:
+    for number in range(operations_of_a_run(disk)):
+        inner = MemoryObjectStore()
+        with pytest.raises(Killed):
+            run_once(disk.log_dir, dying_store(inner, number, moment))
+        before = extents(inner)
+        assert before == WHOLE[: len(before)], "a later segment stands before an earlier one"
+        assert run_once(disk.log_dir, inner) == []
+        check_whole(inner, disk)
+        assert len(extents(inner)) == 3
+
+
+def file_events() -> list[Callable[[BrokerDisk], None]]:
+    def rename(disk: BrokerDisk) -> None:
+        disk.mark_deleted()
+
+    def rename_two(disk: BrokerDisk) -> None:
+        disk.mark_deleted(2)
+
+    def rename_and_roll(disk: BrokerDisk) -> None:
+        disk.mark_deleted(2)
+        disk.grow()
+
+    return [rename, rename_two, rename_and_roll]
+
+
+@pytest.mark.parametrize("event", file_events(), ids=lambda event: event.__name__)
+@pytest.mark.parametrize("call", range(12))
+def test_files_may_be_renamed_at_any_opening(
+    disk: BrokerDisk, event: Callable[[BrokerDisk], None], call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opens = iter(range(10_000))
+    real = os.open
+
+    def open_(path: Any, *args: Any, **options: Any) -> int:
+        if str(path).startswith(str(disk.folder)) and next(opens) == call:
+            event(disk)
+        return real(path, *args, **options)
+
+    monkeypatch.setattr(os, "open", open_)
+    store = MemoryObjectStore()
+    with uploader_of(disk.log_dir, store) as shipping:
+        assert shipping.run_once() == []
+        shipping.folders.touch(disk.folder)
+        assert shipping.run_once() == []
+    assert extents(store)[:3] == WHOLE
+    assert watermark_of(store).holes == ()
+
+
+def damage(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[-1] ^= 1
+    path.write_bytes(raw)
+
+
+def test_a_damaged_segment_is_kept_aside_and_the_next_ones_are_shipped(
+    disk: BrokerDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    damage(disk.folder / f"{10:020d}.log")
+    store = MemoryObjectStore()
+    assert run_once(disk.log_dir, store) == []
+    assert extents(store) == [(0, 9), (20, 29)]
+    (hole,) = watermark_of(store).holes
+    assert (hole.first_offset, hole.last_offset, hole.quarantine) == (10, 19, QUARANTINE)
+    assert "is damaged" in hole.reason
+    assert "offsets 10 to 19 are not shipped" in caplog.text
+    (kept,) = stored(store, prefix=QUARANTINE)
+    with RemoteStorageManager(settings_from(STORE | {"key.prefix": QUARANTINE}), store=store) as manager:
+        assert manager.open(kept.metadata).read() == (disk.folder / f"{10:020d}.log").read_bytes()
+    # A later run goes on behind it, and does not try again.
+    disk.grow()
+    assert run_once(disk.log_dir, store) == []
+    assert (extents(store)[-1], len(watermark_of(store).holes)) == ((30, 39), 1)
+
+
+def test_checksums_are_not_looked_at_where_the_settings_say_so(disk: BrokerDisk) -> None:
+    damage(disk.folder / f"{10:020d}.log")
+    store = MemoryObjectStore()
+    assert run_once(disk.log_dir, store, check_crcs="false") == []
+    assert extents(store) == WHOLE
+
+
+@pytest.mark.parametrize("moment", ["before", "during", "after"])
+def test_a_store_may_fail_while_a_segment_is_kept_aside(disk: BrokerDisk, moment: Moment) -> None:
+    damage(disk.folder / f"{10:020d}.log")
+    for number in range(operations_of_a_run(disk)):
+        inner = MemoryObjectStore()
+        assert run_once(disk.log_dir, FaultyStore(inner, fail_at=number, moment=moment)) == []
+        assert extents(inner) == [(0, 9), (20, 29)]
+        assert len(watermark_of(inner).holes) == 1
+        assert stored(inner, prefix=QUARANTINE)
+
+
+def test_a_snapshot_that_never_comes_is_a_hole_after_a_while(disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tieredstore.uploader import holding  # noqa: PLC0415
+
+    monkeypatch.setattr(holding, "INCOMPLETE_S", 0.02)
+    monkeypatch.setattr(uploader, "INCOMPLETE_S", 0.3)
+    (disk.folder / f"{20:020d}.snapshot").unlink()
+    store = MemoryObjectStore()
+    assert run_once(disk.log_dir, store) == []
+    assert extents(store) == [(0, 9), (20, 29)]
+    (hole,) = watermark_of(store).holes
+    assert (hole.first_offset, hole.quarantine) == (10, QUARANTINE)
+    assert f"{20:020d}.snapshot" in hole.reason
+
+
+def test_a_snapshot_that_comes_late_is_waited_for(disk: BrokerDisk) -> None:
+    snapshot = disk.folder / f"{20:020d}.snapshot"
+    raw = snapshot.read_bytes()
+    snapshot.unlink()
+    store = MemoryObjectStore()
+    with uploader_of(disk.log_dir, store) as shipping:
+        shipping.ask_leadership()
+        shipping.sweep()
+        assert shipping.sweep().incomplete == 1
+        snapshot.write_bytes(raw)
+        assert shipping.run_once() == []
+    assert extents(store) == WHOLE
+
+
+def test_a_log_that_cannot_be_opened_is_tried_again_and_again(
+    disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, is_denied = os.open, True
+
+    def open_(path: Any, *args: Any, **options: Any) -> int:
+        if is_denied and str(path).endswith(f"{10:020d}.log"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path, *args, **options)
+
+    monkeypatch.setattr(os, "open", open_)
+    store = MemoryObjectStore()
+    with uploader_of(disk.log_dir, store) as shipping:
+        (left,) = shipping.run_once(tries=3)
+        assert left.has_failed
+        assert "Permission denied" in left.reason
+        assert extents(store) == [(0, 9)]
+        is_denied = False
+        assert shipping.run_once(tries=10) == []
+    assert extents(store) == WHOLE
+    assert watermark_of(store).holes == ()
+
+
+def test_too_many_files_are_held_one_after_the_other(disk: BrokerDisk) -> None:
+    store = MemoryObjectStore()
+    with uploader_of(disk.log_dir, store, hold_max_files="10") as shipping:
+        shipping.ask_leadership()
+        assert shipping.sweep().files == 8
+        assert shipping.held.unheld == 1
+        assert shipping.run_once() == []
+    assert extents(store) == WHOLE
+
+
+def test_what_is_about_to_be_deleted_takes_the_place_of_what_is_not(disk: BrokerDisk) -> None:
+    store, settling = MemoryObjectStore(), SaidSettling()
+    settling.high = 0
+    with uploader_of(disk.log_dir, store, settling, hold_max_files="10") as shipping:
+        shipping.ask_leadership()
+        shipping.sweep()
+        disk.mark_deleted(3)
+        shipping.folders.touch(disk.folder)
+        assert shipping.sweep().files == 8
+        disk.delete()
+        # The last of them was never held: two listings agree that it is gone.
+        shipping.folders.touch(disk.folder)
+        shipping.sweep()
+        shipping.folders.touch(disk.folder)
+        shipping.sweep()
+        settling.high = 100
+        assert shipping.run_once() == []
+    assert extents(store) == [(0, 9), (10, 19)]
+    (hole,) = watermark_of(store).holes
+    assert (hole.first_offset, hole.last_offset) == (20, 29)
+
+
+def test_where_the_disk_is_full_the_oldest_deleted_files_are_let_go_and_told(
+    disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tieredstore.uploader import holding  # noqa: PLC0415
+
+    free = iter([9.0, 9.0, 50.0])
+    monkeypatch.setattr(holding, "free_percent", lambda _: next(free, 50.0))
+    store, settling = MemoryObjectStore(), SaidSettling()
+    settling.high = 0
+    with uploader_of(disk.log_dir, store, settling) as shipping:
+        shipping.ask_leadership()
+        shipping.sweep()
+        disk.mark_deleted(3)
+        disk.delete()
+        shipping.sweep()
+        settling.high = 100
+        assert shipping.run_once() == []
+    assert extents(store) == [(20, 29)]
+    (hole,) = watermark_of(store).holes
+    assert (hole.first_offset, hole.last_offset) == (0, 19)
+    assert "nearly full" in hole.reason
+
+
+def test_a_try_that_takes_too_long_is_given_up(disk: BrokerDisk) -> None:
+    store = MemoryObjectStore()
+    with uploader_of(disk.log_dir, store) as shipping:
+        now_s = iter(range(0, 10_000_000, 400))
+        shipping.tries._monotonic = lambda: float(next(now_s))  # pyright: ignore[reportPrivateUsage]
+        (left,) = shipping.run_once(tries=2)
+    assert "uploader.upload.timeout.ms" in left.reason
+    assert extents(store) == []
+    assert list(store.list()) == []
+
+
+def interrupted_store(inner: ObjectStore, number: int, twin: BrokerDisk) -> FaultyStore:
+    """In its operation of this number another uploader ships all."""
+    store = FaultyStore(inner)
+
+    def meanwhile(_: Any) -> bool:
+        if len(store.operations) == number + 1:
+            run_once(twin.log_dir, inner)
+        return False
+
+    store.fail_at = meanwhile
+    return store
+
+
+def test_two_that_both_believe_to_lead_do_no_harm(tmp_path: Path, disk: BrokerDisk) -> None:
+    """The second one ships everything in the middle of the first one's work."""
+    twin = BrokerDisk(tmp_path / "twin")
+    twin.grow(4)
+    for number in range(operations_of_a_run(disk)):
+        inner = MemoryObjectStore()
+        assert run_once(disk.log_dir, interrupted_store(inner, number, twin)) == []
+        check_whole(inner, disk)
+
+
+def test_a_watermark_that_others_move_all_the_time_is_moved_in_the_end(disk: BrokerDisk) -> None:
+    inner = MemoryObjectStore()
+    run_once(disk.log_dir, inner)
+    disk.grow()
+    key = watermark_key("", disk.partition)
+    moves = iter(range(3))
+
+    def meanwhile(operation: Any) -> bool:
+        if operation.name == "replace" and next(moves, None) is not None:
+            inner.put(key, inner.get(key))
+        return False
+
+    store = FaultyStore(inner, fail_at=meanwhile)
+    with uploader_of(disk.log_dir, store) as shipping:
+        assert shipping.run_once(tries=10) == []
+    assert watermark_of(inner).next_offset == 40
+    assert len(extents(inner)) == 4

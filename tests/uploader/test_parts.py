@@ -1,0 +1,242 @@
+"""The parts by themselves: what is read of a broker's files, what is refused, what a watermark says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tieredstore.config.loading import uploader_settings_from
+from tieredstore.errors import BrokerUnavailable, ConfigError, CorruptData
+from tieredstore.kafka.checkpoints import ProducerState, format_producer_snapshot
+from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, TopicPartition, Uuid
+from tieredstore.testing.segments import PARTITION
+from tieredstore.uploader import BrokerEnvironment, Leadership
+from tieredstore.uploader.environment import broker_environment
+from tieredstore.uploader.leadership import UNKNOWN_S, LeadershipView, leadership_of
+from tieredstore.uploader.settling import Settled, high_watermarks, stable_offset
+from tieredstore.uploader.topics import TopicSelection, refusal, warnings
+from tieredstore.uploader.watermark import Hole, MoveBack, ShippedSegment, Watermark
+from tieredstore.uploader.watermark_store import agrees, chain_of
+
+SERVER = """\
+node.id=7
+listeners=CONTROLLER://:9093,INSIDE://0.0.0.0:9092,TLS://broker:9094
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,INSIDE:PLAINTEXT,TLS:SSL
+controller.listener.names=CONTROLLER
+"""
+
+
+def settings(folder: Path, server: str = SERVER, **more: str) -> Any:
+    log_dir = folder / "logs"
+    log_dir.mkdir(exist_ok=True)
+    (folder / "server.properties").write_text(f"{server}log.dirs={log_dir},{folder}\n")
+    own = {f"uploader.{name.replace('_', '.')}": text for name, text in more.items()}
+    return uploader_settings_from({"uploader.server.properties": str(folder / "server.properties"), **own})
+
+
+def test_the_brokers_own_file_says_it_all(tmp_path: Path) -> None:
+    environment = broker_environment(settings(tmp_path))
+    assert environment.log_dirs == (tmp_path / "logs", tmp_path)
+    assert environment.broker_id == 7
+    assert environment.client == {"bootstrap.servers": "localhost:9092"}
+
+
+def test_a_listener_is_chosen_by_the_clients_protocol(tmp_path: Path) -> None:
+    chosen = settings(tmp_path, kafka_security_protocol="SSL")
+    assert broker_environment(chosen).client["bootstrap.servers"] == "broker:9094"
+
+
+def test_what_is_set_stands_for_what_the_file_says(tmp_path: Path) -> None:
+    chosen = settings(tmp_path, log_dirs=str(tmp_path / "logs"), broker_id="9", kafka_bootstrap_servers="elsewhere:1")
+    environment = broker_environment(chosen)
+    assert (environment.log_dirs, environment.broker_id) == ((tmp_path / "logs",), 9)
+    assert environment.client["bootstrap.servers"] == "elsewhere:1"
+
+
+def test_the_id_may_be_that_of_the_log_directory(tmp_path: Path) -> None:
+    chosen = settings(tmp_path, SERVER.replace("node.id=7\n", ""))
+    with pytest.raises(ConfigError, match="the broker's id is not known"):
+        broker_environment(chosen)
+    (tmp_path / "meta.properties").write_text("version=1\nnode.id=12\n")
+    assert broker_environment(chosen).broker_id == 12
+
+
+def test_without_a_listener_there_is_nobody_to_ask(tmp_path: Path) -> None:
+    server = "node.id=1\nlisteners=SASL_SSL://:9092\n"
+    with pytest.raises(ConfigError, match="a listener of PLAINTEXT"):
+        broker_environment(settings(tmp_path, server))
+    assert broker_environment(settings(tmp_path, server, leadership="static")).client == {}
+
+
+@pytest.mark.parametrize(
+    ("topic", "is_held"),
+    [("orders", True), ("orders-eu", False), ("my.orders", False), ("__consumer_offsets", False), ("clicks", False)],
+)
+def test_topics_by_pattern(topic: str, is_held: bool) -> None:
+    own = uploader_settings_from({"uploader.topics.include": "orders.*,__.*", "uploader.topics.exclude": ".*-eu"})
+    assert TopicSelection(own).holds(topic) is is_held
+
+
+def test_topics_that_are_refused_and_warned_of() -> None:
+    assert refusal({"cleanup.policy": "delete", "remote.storage.enable": "false"}) is None
+    assert "compacted" in str(refusal({"cleanup.policy": "compact,delete"}))
+    assert "tiers it itself" in str(refusal({"remote.storage.enable": "true"}))
+    calm = {"file.delete.delay.ms": "600000", "retention.ms": "604800000", "segment.ms": "3600000"}
+    assert list(warnings(calm, 300_000)) == []
+    assert list(warnings({**calm, "retention.ms": "-1", "segment.ms": "1"}, 300_000)) == []
+    hasty = {"retention.ms": "1000", "segment.ms": "604800000", "unclean.leader.election.enable": "true"}
+    said = [sentence.partition(" ")[0] for sentence in warnings(hasty, 300_000)]
+    assert said == ["file.delete.delay.ms", "retention.ms", "retention.ms", "unclean.leader.election.enable"]
+
+
+def test_a_brokers_checkpoint_of_high_watermarks(tmp_path: Path) -> None:
+    assert high_watermarks(tmp_path) is None
+    (tmp_path / "replication-offset-checkpoint").write_text("0\n3\na.b 0 12\na-b 11 9223372036854775807\nbroken\n")
+    assert high_watermarks(tmp_path) == {("a.b", 0): 12, ("a-b", 11): 2**63 - 1}
+
+
+def test_transactions_that_the_latest_snapshot_has_open(tmp_path: Path) -> None:
+    assert stable_offset(tmp_path, 50) == 50
+    for offset, first_open in ((10, -1), (30, 17), (40, 23)):
+        states = [ProducerState(1, 0, 0, 5, 0, 0, 0, -1), ProducerState(2, 0, 0, 25, 0, 0, 0, first_open)]
+        (tmp_path / f"{offset:020d}.snapshot").write_bytes(format_producer_snapshot(states))
+    assert stable_offset(tmp_path, 50) == 23
+    (tmp_path / f"{40:020d}.snapshot").write_bytes(b"damaged")
+    assert stable_offset(tmp_path, 50) == 17
+
+
+def test_an_epoch_that_nobody_tells_is_no_obstacle() -> None:
+    assert Settled(10, 10, None).obstacle(9, ((3, 0),), is_deleted=False) is None
+    assert Settled(10, 5, 3).obstacle(9, ((3, 0),), is_deleted=True) is None
+    assert Settled(10, 5, 3).obstacle(9, ((3, 0),), is_deleted=False) is not None
+    assert Settled(9, 9, 3).obstacle(9, ((3, 0),), is_deleted=True) is not None
+
+
+class Fickle(Leadership):
+    """Answers while it may."""
+
+    answers = True
+
+    def led(self) -> set[TopicPartition]:
+        if not self.answers:
+            raise BrokerUnavailable("nobody is there")
+        return {("a", self.environment.broker_id)}
+
+
+def test_a_class_of_ones_own_says_who_leads_until_its_answer_is_too_old() -> None:
+    environment = BrokerEnvironment((), 3, {})
+    leadership = leadership_of(f"{__name__}.Fickle", environment, None)
+    now_s = [0.0]
+    view = LeadershipView(leadership, lambda: now_s[0])
+    assert (view.is_known, view.was_ever_known, view.leads(("a", 3))) == (False, False, False)
+    view.refresh()
+    assert (view.is_known, view.leads(("a", 3)), view.leads(("a", 4)), view.count()) == (True, True, False, 1)
+    Fickle.answers = False
+    now_s[0] = UNKNOWN_S
+    with pytest.raises(BrokerUnavailable):
+        view.refresh()
+    assert view.is_known
+    now_s[0] = UNKNOWN_S + 1
+    assert (view.is_known, view.was_ever_known, view.leads(("a", 3))) == (False, True, True)
+
+
+numbers = st.integers(0, 2**63 - 1)
+holes = st.builds(Hole, numbers, numbers, st.text(max_size=20), numbers, st.integers(-1, 99), st.none() | st.just("p/"))
+watermarks = st.builds(
+    Watermark,
+    st.just(PARTITION),
+    numbers,
+    st.integers(-1, 2**31 - 1),
+    st.integers(-1, 2**31 - 1),
+    numbers,
+    st.none() | st.builds(ShippedSegment, st.just(str(PARTITION.topic_id)), numbers, numbers),
+    st.lists(holes, max_size=3).map(tuple),
+    st.lists(st.builds(MoveBack, numbers, numbers, st.integers(-1, 9), numbers), max_size=2).map(tuple),
+)
+
+
+@given(watermark=watermarks)
+def test_a_watermark_is_read_as_it_was_written(watermark: Watermark) -> None:
+    assert Watermark.parse(watermark.to_bytes(), PARTITION) == watermark
+
+
+@given(watermark=watermarks, data=st.data())
+def test_a_damaged_watermark_is_refused_or_another_one(watermark: Watermark, data: st.DataObject) -> None:
+    raw = bytearray(watermark.to_bytes())
+    raw[data.draw(st.integers(0, len(raw) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    try:
+        Watermark.parse(bytes(raw), PARTITION)
+    except CorruptData as error:
+        assert len(str(error)) < 500  # noqa: PT017
+
+
+@pytest.mark.parametrize("name", ["next_offset", "leader_epoch", "holes", "segment", "topic_id", "version"])
+@pytest.mark.parametrize("value", [None, -2, 2**70, "x", [1], {}, True, 1.5])
+def test_each_field_of_a_watermark_is_looked_at(name: str, value: object) -> None:
+    document = json.loads(Watermark(PARTITION, 5, 1).to_bytes())
+    document[name] = value
+    if (name, value) == ("segment", None):
+        return
+    with pytest.raises(CorruptData, match="cannot be read"):
+        Watermark.parse(json.dumps(document).encode(), PARTITION)
+
+
+def test_a_watermark_of_another_partition_is_none() -> None:
+    other = TopicIdPartition(PARTITION.topic_id, PARTITION.topic, 1)
+    with pytest.raises(CorruptData, match="another partition"):
+        Watermark.parse(Watermark(other, 5, 1).to_bytes(), PARTITION)
+
+
+def test_a_run_of_holes_is_one() -> None:
+    watermark = Watermark(PARTITION, 10, 1)
+    for first, last, reason in ((10, 19, "gone"), (20, 29, "gone"), (30, 39, "damaged"), (50, 59, "gone")):
+        watermark = watermark.over(Hole(first, last, reason, 5), 1)
+    assert [(hole.first_offset, hole.last_offset) for hole in watermark.holes] == [(10, 29), (30, 39), (50, 59)]
+    back = watermark.back(35, 4, 1, 9)
+    assert [(hole.first_offset, hole.last_offset) for hole in back.holes] == [(10, 29), (30, 39)]
+    assert (back.next_offset, back.leader_epoch) == (35, 4)
+
+
+def segment(start: int, end: int, *epochs: tuple[int, int]) -> RemoteLogSegmentMetadata:
+    segment_id = RemoteLogSegmentId(PARTITION, Uuid.random())
+    return RemoteLogSegmentMetadata(segment_id, start, end, 1, 0, 1, 0, epochs or ((0, start),))
+
+
+@pytest.mark.parametrize(
+    ("extents", "begin", "next_offset"),
+    [
+        ([(0, 9), (10, 19)], None, 20),
+        ([(10, 19), (0, 9)], None, 20),
+        ([(0, 9), (20, 29)], None, 10),
+        ([(0, 9), (5, 24), (25, 25)], None, 26),
+        ([(0, 29), (10, 19)], None, 30),
+        ([(0, 9), (10, 19)], 10, 20),
+        ([(0, 9), (15, 19)], 10, 10),
+        ([], None, None),
+    ],
+)
+def test_a_watermark_is_made_of_segments_that_join(
+    extents: list[tuple[int, int]], begin: int | None, next_offset: int | None
+) -> None:
+    known = None if begin is None else Watermark(PARTITION, begin, -1)
+    chain = chain_of(PARTITION, [segment(*extent) for extent in extents], ((0, 0),), known)
+    assert (None if chain is None else chain.next_offset) == next_offset
+
+
+def test_segments_of_leaders_that_were_deposed_hold_nothing_of_the_log() -> None:
+    history = ((1, 0), (4, 20))
+    assert agrees(segment(0, 19, (1, 0)), history)
+    assert agrees(segment(10, 29, (1, 10), (4, 20)), history)
+    assert not agrees(segment(20, 29, (1, 20)), history)
+    assert not agrees(segment(10, 29, (1, 10), (2, 15)), history)
+    # What lies before all that is known of the log may be right.
+    assert agrees(segment(0, 9, (7, 0)), ((1, 30),))
+    stored = [segment(0, 19, (1, 0)), segment(20, 29, (1, 20)), segment(20, 24, (4, 20))]
+    chain = chain_of(PARTITION, stored, history, None)
+    assert chain is not None
+    assert chain.next_offset == 25

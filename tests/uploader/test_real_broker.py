@@ -1,0 +1,236 @@
+"""Beside a real broker, with retention at its heels and a store that fails, killed again and again: nothing is lost."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from confluent_kafka import Producer
+
+from tests.support.cli_process import command, environment
+from tests.support.golden.records import rows_of
+from tests.support.kafka_topics import CODECS, TIMEOUT_S, make_topic
+from tests.support.paths import REPOSITORY
+from tests.support.servers.kafka import KafkaServer, start_kafka
+from tests.support.uploader_disk import watermark_of
+from tieredstore.backends.filesystem import FilesystemObjectStore
+from tieredstore.catalog import list_segments
+from tieredstore.config import settings_from
+from tieredstore.kafka.logdir import discover
+from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.records import read_records
+from tieredstore.remote import RemoteStorageManager
+
+pytestmark = [pytest.mark.slow, pytest.mark.broker]
+
+PARTITIONS: Final = 4
+TOPIC: Final = {
+    "internal.segment.bytes": "20000",
+    "retention.bytes": "20000",
+    # What retention marks is there for a while: long enough for a process that is killed to be started anew.
+    "file.delete.delay.ms": "60000",
+}
+Place = tuple[str, int]
+
+
+class Written:
+    """What producers were told of: the value at each offset, and whether its transaction was aborted."""
+
+    def __init__(self) -> None:
+        self.values: dict[Place, dict[int, bytes]] = defaultdict(dict)
+        self.aborted: dict[Place, set[int]] = defaultdict(set)
+        self.failed: list[object] = []
+
+    def write(self, producer: Producer, topic: str, source: random.Random, count: int, outcome: str | None) -> None:
+        """Records to random partitions, in batches that fit a segment; ``outcome`` is that of a transaction."""
+        if outcome is not None:
+            producer.begin_transaction()
+        for _ in range(count):
+            producer.produce(
+                topic,
+                source.randbytes(source.randrange(400)),
+                partition=source.randrange(PARTITIONS),
+                on_delivery=lambda error, message: self._note(error, message, outcome),
+            )
+        assert producer.flush(TIMEOUT_S) == 0
+        if outcome == "commit":
+            producer.commit_transaction(TIMEOUT_S)
+        elif outcome == "abort":
+            producer.abort_transaction(TIMEOUT_S)
+
+    def _note(self, error: object, message: Any, outcome: str | None) -> None:
+        if error:
+            self.failed.append(error)
+            return
+        place = (message.topic(), message.partition())
+        self.values[place][message.offset()] = message.value()
+        if outcome == "abort":
+            self.aborted[place].add(message.offset())
+
+
+def producer_for(server: KafkaServer, codec: str, transactional_id: str | None) -> Producer:
+    small = {"batch.size": "4000", "linger.ms": "5", "enable.idempotence": "true", "log_level": "0"}
+    transactional = {} if transactional_id is None else {"transactional.id": transactional_id}
+    producer = Producer(
+        {"bootstrap.servers": server.bootstrap_servers, "compression.type": codec, **small, **transactional}
+    )
+    if transactional_id is not None:
+        producer.init_transactions(TIMEOUT_S)
+    return producer
+
+
+def write_rounds(server: KafkaServer, topics: list[str], written: Written, rounds: int) -> None:
+    """With five codecs and transactions of either outcome, and without."""
+    source = random.Random(20)
+    ways = itertools.cycle(itertools.product(CODECS, [None, "commit", "abort"]))
+    producers = {
+        (codec, outcome): producer_for(server, codec, outcome and f"{codec}-{outcome}")
+        for codec, outcome in itertools.product(CODECS, [None, "commit", "abort"])
+    }
+    for number in range(rounds):
+        codec, outcome = next(ways)
+        written.write(producers[codec, outcome], topics[number % len(topics)], source, 150, outcome)
+    # So much that what is closed in the end has the outcomes of all transactions.
+    for topic in topics:
+        for _ in range(4):
+            written.write(producers["none", None], topic, source, 150, None)
+
+
+@contextmanager
+def uploader_process(settings: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            command("uploader", "-c", settings),
+            env=environment(PYTHONPATH=str(REPOSITORY)),
+            stdout=output,
+            stderr=output,
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+def until(seconds: float, is_so: Any) -> None:
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.05)
+
+
+def objects(store: FilesystemObjectStore) -> int:
+    return sum(1 for info in store.list() if info.key.endswith(".rsm-manifest"))
+
+
+def ship_under_fire(folder: Path, *, rounds: int, kills: int) -> None:
+    """Everything at once, and then what must hold."""
+    bucket = folder / "bucket"
+    bucket.mkdir()
+    store = FilesystemObjectStore(bucket)
+    with start_kafka() as server:
+        topics = [make_topic(server, TOPIC, partitions=PARTITIONS) for _ in range(3)]
+        settings = folder / "uploader.properties"
+        lines = {
+            "storage.backend.class": "tests.support.failing_folder.FailingFolder",
+            "storage.folder": str(bucket),
+            "storage.failing": "5",
+            "chunk.size": "4096",
+            "uploader.log.dirs": str(server.log_dir),
+            "uploader.kafka.bootstrap.servers": server.bootstrap_servers,
+            "uploader.topics.include": ",".join(topics),
+            "uploader.drain.ms": "20000",
+        }
+        settings.write_text("".join(f"{name}={text}\n" for name, text in lines.items()))
+        written = Written()
+        writer = threading.Thread(target=write_rounds, args=(server, topics, written, rounds), daemon=True)
+        writer.start()
+        source = random.Random(3)
+        for _ in range(kills):
+            with uploader_process(settings, folder / "log") as process:
+                before = objects(store)
+                # It comes as far as shipping something, and is killed at any moment from then on.
+                until(120, lambda: objects(store) > before or not writer.is_alive() or process.poll() is not None)  # noqa: B023
+                time.sleep(source.random())
+        writer.join(600)
+        assert not writer.is_alive()
+        assert written.failed == []
+        with uploader_process(settings, folder / "log") as process:
+            until(300, lambda: all_shipped(server, store, topics))
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+        check(server, store, topics, written)
+
+
+def partitions_of(server: KafkaServer, topics: list[str]) -> dict[TopicIdPartition, int]:
+    """Where each partition's active segment begins."""
+    active: dict[TopicIdPartition, int] = {}
+    for segment in discover(server.log_dir, topics=topics).segments:
+        if segment.next_base_offset is None:
+            raw = (segment.directory / "partition.metadata").read_text()
+            topic_id = Uuid.parse(raw.rpartition(": ")[2].strip())
+            active[TopicIdPartition(topic_id, segment.topic, segment.partition)] = segment.base_offset
+    return active
+
+
+def all_shipped(server: KafkaServer, store: FilesystemObjectStore, topics: list[str]) -> bool:
+    for partition, active in partitions_of(server, topics).items():
+        try:
+            if watermark_of(store, partition).next_offset < active:
+                return False
+        except Exception:  # noqa: BLE001  there is none yet
+            return active == 0
+    return True
+
+
+def check(server: KafkaServer, store: FilesystemObjectStore, topics: list[str], written: Written) -> None:
+    """Each record of each closed segment once, in either isolation, and no hole."""
+    settings = settings_from({"storage.backend.class": "filesystem", "storage.root": "unused", "chunk.size": "4096"})
+    with RemoteStorageManager(settings, store=store) as manager:
+        for partition, active in partitions_of(server, topics).items():
+            watermark = watermark_of(store, partition)
+            assert (watermark.next_offset, watermark.holes, watermark.moved_back) == (active, (), ())
+            place = (partition.topic, partition.partition)
+            expected = {offset: value for offset, value in written.values[place].items() if offset < active}
+            assert expected, "nothing was closed: the test writes too little"
+            read = rows_of(read_records(manager, *place, 0, active))
+            assert [(row["offset"], row["value"]) for row in read] == sorted(expected.items())
+            committed = rows_of(read_records(manager, *place, 0, active, isolation="read_committed"))
+            assert [row["offset"] for row in committed] == sorted(expected.keys() - written.aborted[place])
+    whole = [segment for segment in list_segments(store) if not segment.missing]
+    bases = [(segment.segment_id.topic_id_partition, segment.start_offset) for segment in whole]
+    assert len(bases) == len(set(bases)), "a segment was shipped twice"
+
+
+def test_killed_again_and_again_it_ships_each_record_once(tmp_path: Path) -> None:
+    ship_under_fire(tmp_path, rounds=60, kills=4)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_killed_a_hundred_times_it_ships_each_record_once(tmp_path: Path) -> None:
+    ship_under_fire(tmp_path, rounds=2000, kills=100)
+
+
+def test_it_starts_nothing_with_wrong_settings(tmp_path: Path) -> None:
+    settings = tmp_path / "uploader.properties"
+    settings.write_text("storage.backend.class=memory\nchunk.size=4096\nuploader.strat=latest\n")
+    done = subprocess.run(
+        command("uploader", "-c", settings), env=environment(), capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "the nearest is uploader.start" in done.stderr
+    assert os.fspath(sys.executable) not in done.stderr

@@ -1,0 +1,226 @@
+"""The uploader as a service, in this process: it notices, ships, tells, reads its settings again, and stops."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cli_process import tieredstore
+from tests.support.uploader_disk import BrokerDisk, SaidSettling, extents, run_once, uploader_of, watermark_of
+from tieredstore.backends.filesystem import FilesystemObjectStore
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.config import settings_from
+from tieredstore.errors import ConfigError, StoreUnavailable
+from tieredstore.uploader import running
+from tieredstore.uploader.running import uploader_service
+from tieredstore.uploader.uploader import Uploader
+
+LONG_S = 60
+
+
+def until(is_so: Callable[[], object]) -> None:
+    end = time.monotonic() + LONG_S
+    while not is_so():
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.01)
+
+
+def page(service: Any, name: str) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{service.endpoint.port}/{name}", timeout=30) as answer:
+        text: str = answer.read().decode()
+        return text
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> BrokerDisk:
+    disk = BrokerDisk(tmp_path / "logs")
+    disk.grow(2)
+    return disk
+
+
+@pytest.mark.parametrize("interval_ms", ["600000", "100"], ids=["by notices", "by sweeps"])
+def test_what_is_closed_while_it_runs_is_shipped(
+    disk: BrokerDisk, interval_ms: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if interval_ms == "100":
+        monkeypatch.setattr(running, "Watch", NoWatch)
+    store = MemoryObjectStore()
+    with uploader_of(disk.log_dir, store, scan_interval_ms=interval_ms, listen="127.0.0.1:0") as uploader:
+        with uploader_service(uploader) as service:
+            until(lambda: extents(store) == [(0, 9)])
+            if interval_ms == "600000":
+                # Otherwise the folder may not be watched yet.
+                until(lambda: not uploader.held.incomplete)
+            disk.grow(2)
+            until(lambda: len(extents(store)) == 3)
+            until(lambda: "tieredstore_uploader_segments_total 3.0" in page(service, "metrics"))
+            assert json.loads(page(service, "readyz"))["ready"] is True
+            assert json.loads(page(service, "healthz"))["alive"] is True
+        assert service.failure is None
+    assert watermark_of(store).next_offset == 30
+
+
+class NoWatch:
+    """A system that tells nothing."""
+
+    def __init__(self, _: object) -> None:
+        pass
+
+    def watch(self, folders: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_partition_that_is_not_settled_is_shipped_once_it_is(disk: BrokerDisk) -> None:
+    store, settling = MemoryObjectStore(), SaidSettling()
+    settling.high = 0
+    with uploader_of(disk.log_dir, store, settling) as uploader, uploader_service(uploader):
+        until(lambda: uploader.gauges()["waiting_partitions"] == 1)
+        assert extents(store) == []
+        assert uploader.gauges()["lag_segments"] == 1
+        settling.high = 10
+        until(lambda: extents(store) == [(0, 9)])
+        until(lambda: uploader.gauges()["lag_segments"] == 0)
+
+
+def test_a_hole_makes_it_unready(disk: BrokerDisk) -> None:
+    store = MemoryObjectStore()
+    run_once(disk.log_dir, store)
+    disk.grow(3)
+    disk.mark_deleted(3)
+    disk.delete()
+    with uploader_of(disk.log_dir, store, scan_interval_ms="100") as uploader, uploader_service(uploader):
+        until(lambda: "holes" in uploader.health.reasons())
+    assert len(watermark_of(store).holes) == 1
+
+
+def test_a_thread_that_a_store_does_not_let_go_ends_the_service(disk: BrokerDisk) -> None:
+    with uploader_of(disk.log_dir, MemoryObjectStore(), drain_ms="0") as uploader:
+        uploader.tries._grace_s = -1.0  # pyright: ignore[reportPrivateUsage]
+        with (
+            uploader.tries.under_way("a try of the test", 0.0),
+            pytest.raises(StoreUnavailable, match="a try of the test has not come back"),
+            uploader_service(uploader) as service,
+        ):
+            until(lambda: service.failure is not None)
+    assert service.failure is not None
+    assert isinstance(service.failure, StoreUnavailable)
+    assert service.failure.exit_code == 75
+
+
+def test_other_settings_of_the_store_are_taken_while_it_runs(disk: BrokerDisk, tmp_path: Path) -> None:
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        folder.mkdir()
+    one, two = (
+        settings_from({"storage.backend.class": "filesystem", "storage.root": str(folder), "chunk.size": "256"})
+        for folder in folders
+    )
+    with uploader_of(disk.log_dir, MemoryObjectStore()) as made_up:
+        own = made_up.own
+    with Uploader(one, own) as uploader, uploader_service(uploader):
+        stores = [FilesystemObjectStore(folder) for folder in folders]
+        until(lambda: extents(stores[0]) == [(0, 9)])
+        with pytest.raises(ConfigError):
+            uploader.replace_target(one.model_copy(update={"storage_root": tmp_path / "absent"}))
+        uploader.replace_target(two)
+        disk.grow()
+        # All of it: nothing of the partition is in the other store, and what lies here is where it begins.
+        until(lambda: extents(stores[1])[-1:] == [(10, 19)])
+    assert extents(stores[0]) == [(0, 9)]
+
+
+def settings_file(disk: BrokerDisk, folder: Path, **more: str) -> Path:
+    (folder / "store").mkdir(exist_ok=True)
+    lines = {
+        "storage.backend.class": "filesystem",
+        "storage.root": str(folder / "store"),
+        "chunk.size": "256",
+        "uploader.leadership": "static",
+        "uploader.log.dirs": str(disk.log_dir),
+        **{f"uploader.{name.replace('_', '.')}": text for name, text in more.items()},
+    }
+    path = folder / "uploader.properties"
+    path.write_text("".join(f"{name}={text}\n" for name, text in lines.items()))
+    return path
+
+
+def test_the_command_ships_once_and_says_what_was_left(disk: BrokerDisk, tmp_path: Path) -> None:
+    settings = settings_file(disk, tmp_path)
+    planned = tieredstore("uploader", "-c", settings, "--check")
+    assert (planned.code, "events" in planned.text) == (0, True)
+    assert list((tmp_path / "store").iterdir()) == []
+    (disk.log_dir / "replication-offset-checkpoint").write_text("0\n1\nevents 0 9\n")
+    waiting = tieredstore("uploader", "-c", settings, "--once")
+    assert (waiting.code, waiting.text.splitlines()[-1]) == (0, "0 segments shipped (0 B as 0 B)")
+    assert "the high watermark is 9" in waiting.text
+    (disk.log_dir / "replication-offset-checkpoint").write_text("0\n1\nevents 0 10\n")
+    done = tieredstore("uploader", "-c", settings, "--once", "--json")
+    assert done.code == 0
+    assert done.json["summary"]["copied"] == 1
+    disk.grow(2)
+    disk.mark_deleted(2)
+    disk.delete()
+    (disk.log_dir / "replication-offset-checkpoint").unlink()
+    disk.grow()
+    lost = tieredstore("uploader", "-c", settings, "--once")
+    assert lost.code == 3
+    assert "offsets could not be shipped" in lost.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--once", "--check"], "give one of them"),
+        (["--json"], "--json-logs"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(
+    disk: BrokerDisk, tmp_path: Path, arguments: list[str], sentence: str
+) -> None:
+    done = tieredstore("uploader", "-c", settings_file(disk, tmp_path), *arguments)
+    assert (done.code, sentence in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"leadership": "auto"}, "no broker is known that could be asked"),
+        ({"leadership": "no.such.Class"}, "nor a class that can be imported"),
+        ({"leadership": "pathlib.Path"}, "no subclass of Leadership"),
+        ({"log_dirs": "absent"}, "the log directory"),
+        ({"topics_include": "("}, "no regular expression"),
+        ({"concurrent_uploads": "0"}, "uploader.concurrent.uploads is '0'"),
+    ],
+)
+def test_wrong_settings_are_a_sentence_and_nothing_is_started(
+    disk: BrokerDisk, tmp_path: Path, more: dict[str, str], sentence: str
+) -> None:
+    done = tieredstore("uploader", "-c", settings_file(disk, tmp_path, **more), "--once")
+    assert (done.code, sentence in done.stderr) == (2, True)
+    assert list((tmp_path / "store").iterdir()) == []
+
+
+def test_a_line_of_the_log_is_an_object(disk: BrokerDisk, tmp_path: Path) -> None:
+    logger = logging.getLogger("tieredstore")
+    before = logger.handlers, logger.level
+    try:
+        settings = settings_file(disk, tmp_path)
+        tieredstore("uploader", "-c", settings, "--once")
+        disk.grow(2)
+        disk.mark_deleted(2)
+        disk.delete()
+        done = tieredstore("uploader", "-c", settings, "--once", "--json-logs")
+    finally:
+        logger.handlers, logger.level = list(before[0]), before[1]
+    line = json.loads(done.stderr.splitlines()[0])
+    assert (line["level"], "offsets 10 to 19 are not shipped" in line["message"]) == ("error", True)

@@ -1,0 +1,251 @@
+"""What is shipped, in which order, and what is not yet: one run after the other over a disk that changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.uploader_disk import (
+    BrokerDisk,
+    SaidSettling,
+    extents,
+    run_once,
+    stored,
+    uploader_of,
+    watermark_of,
+)
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.errors import ConfigError
+from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.uploader.watermark import watermark_key
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> BrokerDisk:
+    """Three closed segments, of 0 to 29, and an active one."""
+    disk = BrokerDisk(tmp_path)
+    disk.grow(4)
+    return disk
+
+
+@pytest.fixture
+def store() -> MemoryObjectStore:
+    return MemoryObjectStore()
+
+
+def test_what_is_closed_is_shipped_once_and_the_watermark_stands_behind_it(
+    disk: BrokerDisk, store: MemoryObjectStore
+) -> None:
+    assert run_once(disk.log_dir, store) == []
+    assert extents(store) == [(0, 9), (10, 19), (20, 29)]
+    watermark = watermark_of(store)
+    assert (watermark.next_offset, watermark.leader_epoch, watermark.broker_id) == (30, 0, 1)
+    assert watermark.segment is not None
+    assert watermark.segment.id == str(stored(store)[-1].objects.segment_id.id)
+    assert run_once(disk.log_dir, store) == []
+    disk.grow()
+    assert run_once(disk.log_dir, store) == []
+    assert extents(store) == [(0, 9), (10, 19), (20, 29), (30, 39)]
+
+
+def test_topics_are_chosen_by_whole_names_and_what_excludes_wins(tmp_path: Path, store: MemoryObjectStore) -> None:
+    names = ("orders", "orders-eu", "clicks", "__internal")
+    partitions = {name: TopicIdPartition(Uuid.random(), name, 0) for name in names}
+    for partition in partitions.values():
+        BrokerDisk(tmp_path, partition).grow(2)
+    run_once(tmp_path, store, topics_include="orders.*,cl", topics_exclude=".*-eu")
+    assert [name for name in names if extents(store, partitions[name])] == ["orders"]
+    run_once(tmp_path, store, topics_include=".*", internal_topics="true")
+    assert [name for name in names if extents(store, partitions[name])] == list(names)
+
+
+@pytest.mark.parametrize(
+    ("high", "stable", "epoch", "shipped", "reason"),
+    [
+        (30, 30, 0, 3, ""),
+        (29, 29, 0, 2, "the high watermark is 29"),
+        (10, 10, 0, 1, "the high watermark is 10"),
+        (9, 9, 0, 0, "the high watermark is 9"),
+        (40, 20, 0, 2, "a transaction is open"),
+        (40, 40, 1, 0, "the leader's epoch is 1, and that of the log here 0"),
+    ],
+)
+def test_only_what_is_settled_is_shipped(
+    disk: BrokerDisk, store: MemoryObjectStore, high: int, stable: int, epoch: int, shipped: int, reason: str
+) -> None:
+    settling = SaidSettling()
+    settling.high, settling.stable, settling.epoch = high, stable, epoch
+    left = run_once(disk.log_dir, store, settling)
+    assert len(extents(store)) == shipped
+    assert [said[: len(reason)] for said in left] == ([reason] if reason else [])
+
+
+def test_what_is_about_to_be_deleted_does_not_wait_for_a_transaction(
+    disk: BrokerDisk, store: MemoryObjectStore
+) -> None:
+    settling = SaidSettling()
+    settling.stable = 0
+    disk.mark_deleted(2)
+    run_once(disk.log_dir, store, settling)
+    assert extents(store) == [(0, 9), (10, 19)]
+
+
+def test_epochs_that_retention_has_cut_are_those_that_were_there(tmp_path: Path, store: MemoryObjectStore) -> None:
+    disk = BrokerDisk(tmp_path)
+    disk.grow()
+    disk.lead(3)
+    disk.grow()
+    disk.lead(5)
+    disk.grow(2)
+    with uploader_of(tmp_path, store) as uploader:
+        uploader.ask_leadership()
+        uploader.sweep()
+        disk.mark_deleted(3)
+        disk.delete()
+        assert uploader.run_once() == []
+    assert [segment.metadata.segment_leader_epochs for segment in stored(store)] == [((0, 0),), ((3, 10),), ((5, 20),)]
+    other = MemoryObjectStore()
+    disk.grow()
+    disk.mark_deleted(2)
+    # Seen for the first time after they were marked: only the batches tell.
+    run_once(tmp_path, other)
+    assert [segment.metadata.segment_leader_epochs for segment in stored(other)] == [((5, 30),), ((5, 40),)]
+
+
+def test_what_is_held_is_shipped_although_the_broker_has_deleted_it(disk: BrokerDisk, store: MemoryObjectStore) -> None:
+    with uploader_of(disk.log_dir, store) as uploader:
+        uploader.ask_leadership()
+        assert uploader.sweep().files == 12
+        disk.mark_deleted(3)
+        disk.delete()
+        held = uploader.sweep()
+        assert held.unlinked_bytes > 0
+        assert uploader.run_once() == []
+        assert uploader.held.files == 0
+    assert extents(store) == [(0, 9), (10, 19), (20, 29)]
+    assert watermark_of(store).holes == ()
+
+
+def test_what_was_deleted_before_anybody_saw_it_is_a_hole_that_is_told(
+    disk: BrokerDisk, store: MemoryObjectStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_once(disk.log_dir, store)
+    disk.grow(3)
+    disk.mark_deleted(5)
+    disk.delete()
+    with uploader_of(disk.log_dir, store) as uploader:
+        assert uploader.run_once() == []
+        assert uploader.counts.holes == 1
+        uploader.sweep()
+        assert "30 to 49" in uploader.health.reasons()["holes"]
+    (hole,) = watermark_of(store).holes
+    assert (hole.first_offset, hole.last_offset, hole.broker_id) == (30, 49, 1)
+    assert extents(store)[-1] == (50, 59)
+    assert "offsets 30 to 49 are not shipped" in caplog.text
+
+
+def test_a_watermark_that_is_lost_or_damaged_is_made_again(disk: BrokerDisk, store: MemoryObjectStore) -> None:
+    run_once(disk.log_dir, store)
+    before = watermark_of(store)
+    for content in (None, b"", b"{}", b"[1", before.to_bytes().replace(b"events", b"others")):
+        key = watermark_key("", disk.partition)
+        if content is None:
+            store.delete([key])
+        else:
+            store.put(key, content)
+        disk.grow()
+        assert run_once(disk.log_dir, store) == []
+        after = watermark_of(store)
+        assert after.next_offset == disk.end - 10
+        assert after.holes == ()
+    assert [start for start, _ in extents(store)] == list(range(0, disk.end - 10, 10))
+
+
+def test_it_begins_with_the_latest_where_the_settings_say_so(tmp_path: Path, store: MemoryObjectStore) -> None:
+    disk = BrokerDisk(tmp_path)
+    disk.grow(4)
+    assert run_once(tmp_path, store, start="latest") == []
+    assert (extents(store), watermark_of(store).next_offset) == ([], 30)
+    disk.grow(2)
+    assert run_once(tmp_path, store, start="latest") == []
+    assert extents(store) == [(30, 39), (40, 49)]
+
+
+def test_a_log_that_does_not_begin_at_0_has_no_hole(disk: BrokerDisk, store: MemoryObjectStore) -> None:
+    disk.mark_deleted(2)
+    disk.delete()
+    assert run_once(disk.log_dir, store) == []
+    assert extents(store) == [(20, 29)]
+    assert watermark_of(store).holes == ()
+
+
+def test_an_unclean_election_moves_the_watermark_back(
+    disk: BrokerDisk, store: MemoryObjectStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_once(disk.log_dir, store)
+    disk.cut(20)
+    disk.lead(4)
+    disk.grow(3)
+    assert run_once(disk.log_dir, store) == []
+    assert sorted(extents(store)) == [(0, 9), (10, 19), (20, 29), (20, 29), (30, 39)]
+    watermark = watermark_of(store)
+    (back,) = watermark.moved_back
+    assert (back.from_offset, back.to_offset, back.leader_epoch) == (30, 20, 4)
+    assert (watermark.next_offset, watermark.leader_epoch) == (40, 4)
+    assert "unclean" in caplog.text
+    # Once, and not again by the next one.
+    assert run_once(disk.log_dir, store) == []
+    assert len(watermark_of(store).moved_back) == 1
+
+
+def test_a_deposed_leader_ships_nothing_more(disk: BrokerDisk, tmp_path: Path, store: MemoryObjectStore) -> None:
+    run_once(disk.log_dir, store)
+    ahead = watermark_of(store)
+    store.put(watermark_key("", disk.partition), ahead.behind(None, 30, 7, 2, 0).to_bytes())
+    disk.grow()
+    (reason,) = run_once(disk.log_dir, store)
+    assert "moved by a leader of epoch 7" in reason
+    assert len(extents(store)) == 3
+
+
+def test_another_replica_goes_on_from_its_own_borders(tmp_path: Path, store: MemoryObjectStore) -> None:
+    first = BrokerDisk(tmp_path / "1")
+    first.grow(3)
+    run_once(first.log_dir, store)
+    second = BrokerDisk(tmp_path / "2", end=5)
+    second.grow(4)
+    run_once(second.log_dir, store)
+    assert extents(store) == [(0, 9), (10, 19), (15, 24), (25, 34)]
+    assert watermark_of(store).next_offset == 35
+
+
+def test_a_topic_made_again_is_another_one(disk: BrokerDisk, store: MemoryObjectStore) -> None:
+    with uploader_of(disk.log_dir, store) as uploader:
+        assert uploader.run_once() == []
+        for path in disk.folder.iterdir():
+            path.unlink()
+        again = BrokerDisk(disk.log_dir, TopicIdPartition(Uuid.random(), "events", 0))
+        again.grow(2)
+        uploader.folders.touch(again.folder)
+        assert uploader.run_once() == []
+    assert extents(store, again.partition) == [(0, 9)]
+    assert watermark_of(store, again.partition).next_offset == 10
+
+
+def test_a_second_uploader_of_the_same_disk_is_refused(disk: BrokerDisk, store: MemoryObjectStore) -> None:
+    with uploader_of(disk.log_dir, store), pytest.raises(ConfigError, match="another uploader ships from"):
+        uploader_of(disk.log_dir, store)
+    uploader_of(disk.log_dir, store).close()
+
+
+def test_a_plan_says_what_would_be_shipped_and_writes_nothing(disk: BrokerDisk, store: MemoryObjectStore) -> None:
+    with uploader_of(disk.log_dir, store) as uploader:
+        ((_, segments),) = uploader.plan()
+        assert [segment.place.base_offset for segment in segments] == [0, 10, 20]
+    assert list(store.list()) == []
+    run_once(disk.log_dir, store)
+    disk.grow()
+    with uploader_of(disk.log_dir, store) as uploader:
+        ((_, segments),) = uploader.plan()
+        assert [segment.place.base_offset for segment in segments] == [30]

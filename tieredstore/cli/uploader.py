@@ -1,0 +1,220 @@
+"""``tieredstore uploader``: a process beside a broker that ships what it closes."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from tieredstore.cli.arguments import Json, SettingsPath, Wide
+from tieredstore.cli.output import JsonValue, complain, print_json, print_lines, print_table
+from tieredstore.cli.tables import number, text, word
+from tieredstore.config import Settings, load_settings
+from tieredstore.config.loading import load_uploader_settings
+from tieredstore.config.uploader import UploaderSettings
+from tieredstore.errors import ConfigError, DataLoss, StoreUnavailable
+from tieredstore.model import human_bytes
+
+if TYPE_CHECKING:
+    from tieredstore.uploader import Uploader
+
+_logger: Final = logging.getLogger(__name__)
+
+_PLAN: Final = (
+    text("TOPIC"),
+    number("PART"),
+    number("SEGMENTS"),
+    number("SIZE"),
+    word("FROM", rank=1),
+    word("TO", rank=1),
+)
+_RELOADED: Final = frozenset({"kafka", "server_properties"})
+"""What is not compared: secrets that may be new, and a file that is not read again."""
+
+
+def uploader(
+    settings: SettingsPath = None,
+    once: Annotated[bool, typer.Option("--once", help="Ship what is closed and settled by now, and end.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Say what would be shipped, and what to be warned of; write nothing.")
+    ] = False,
+    json_logs: Annotated[bool, typer.Option("--json-logs", help="Log lines of JSON, for a collector of logs.")] = False,
+    as_json: Json = False,
+    wide: Wide = False,
+) -> None:
+    """Ship the closed segments of the broker beside it, in order, as long as it runs, and lose none.
+
+    Its settings are those of the store and uploader.* in the same file (docs/uploader.md). SIGTERM lets what is under
+    way end, SIGHUP reads the settings again. Without --once or --check it runs until it is stopped.
+
+    Example: tieredstore uploader -c uploader.properties --check
+    """
+    if settings is None:
+        raise ConfigError("no settings are named: give --settings FILE (-c), with uploader.* beside those of the store")
+    if once and check:
+        raise ConfigError("--check writes nothing and --once ships: give one of them")
+    if as_json and not (once or check):
+        raise ConfigError("--json is for --once and --check; a running uploader logs JSON with --json-logs")
+    from tieredstore.uploader import Uploader  # noqa: PLC0415  no other command needs it, nor what it imports
+
+    own, store = load_uploader_settings(settings), load_settings(settings)
+    if not check and not once:
+        _run(settings, store, own, json_logs=json_logs)
+        return
+    if json_logs:
+        _log_json()
+    with Uploader(store, own) as shipping:
+        if check:
+            _show_plan(shipping, as_json=as_json, wide=wide)
+        else:
+            _ship_once(shipping, as_json=as_json)
+
+
+def _run(path: Path, settings: Settings, own: UploaderSettings, *, json_logs: bool) -> None:
+    from tieredstore.uploader import Uploader  # noqa: PLC0415  as above
+    from tieredstore.uploader.running import uploader_service  # noqa: PLC0415
+
+    if json_logs:
+        _log_json()
+    else:
+        _log_lines()
+    if own.nice:
+        os.nice(own.nice)
+    with Uploader(settings, own) as shipping:
+
+        def reload() -> None:
+            new_own, new = load_uploader_settings(path), load_settings(path)
+            for name in UploaderSettings.model_fields:
+                if name not in _RELOADED and getattr(new_own, name) != getattr(own, name):
+                    alias = UploaderSettings.model_fields[name].alias
+                    _logger.warning("%s is another one now; that takes effect when the uploader starts anew", alias)
+            shipping.replace_target(new)
+
+        code = uploader_service(shipping, reload=reload).run()
+    raise typer.Exit(code)
+
+
+def _show_plan(shipping: Uploader, *, as_json: bool, wide: bool) -> None:
+    rows: list[dict[str, JsonValue]] = []
+    for partition, segments in shipping.plan():
+        if segments:
+            end = segments[-1].next_offset
+            rows.append(
+                {
+                    "topic": partition.where.topic,
+                    "topic_id": str(partition.where.topic_id),
+                    "partition": partition.where.partition,
+                    "segments": len(segments),
+                    "size": sum(segment.size_in_bytes for segment in segments),
+                    "first_offset": segments[0].place.base_offset,
+                    "last_offset": None if end is None else end - 1,
+                }
+            )
+    warnings = [f"topic {topic}: {said}" for topic, sentences in shipping.topics.advice.items() for said in sentences]
+    refused = shipping.topics.refused
+    if as_json:
+        named = [{"topic": topic, "reason": reason} for topic, reason in refused.items()]
+        print_json({"partitions": rows, "refused_topics": named, "warnings": warnings})
+        return
+    if rows:
+        cells = [
+            [str(row["topic"]), str(row["partition"]), str(row["segments"]), _size(row["size"]), *_ends(row)]
+            for row in rows
+        ]
+        print_table(_PLAN, cells, wide=wide)
+    led = [partition for partition in shipping.folders.partitions if shipping.leads(partition)]
+    print_lines(
+        [f"{len(led)} of the {len(shipping.folders.partitions)} partitions here are this broker's to ship"]
+        + ([] if rows else ["nothing closed waits to be shipped"])
+    )
+
+
+def _size(size: JsonValue) -> str:
+    return human_bytes(size) if isinstance(size, int) else "-"
+
+
+def _ends(row: dict[str, JsonValue]) -> list[str]:
+    return [str(row["first_offset"]), "-" if row["last_offset"] is None else str(row["last_offset"])]
+
+
+def _ship_once(shipping: Uploader, *, as_json: bool) -> None:
+    left = shipping.run_once()
+    counts = shipping.counts
+    if as_json:
+        print_json(
+            {
+                "waiting": [
+                    {
+                        "topic": entry.where.topic,
+                        "topic_id": str(entry.where.topic_id),
+                        "partition": entry.where.partition,
+                        "reason": entry.reason,
+                    }
+                    for entry in left
+                ],
+                "summary": {
+                    "copied": counts.segments,
+                    "size": counts.bytes,
+                    "stored_size": counts.stored_bytes,
+                    "holes": counts.holes,
+                },
+            }
+        )
+    else:
+        print_lines(f"left       {entry.where.topic}-{entry.where.partition}: {entry.reason}" for entry in left)
+        print_lines(
+            [f"{counts.segments} segments shipped ({human_bytes(counts.bytes)} as {human_bytes(counts.stored_bytes)})"]
+        )
+    if counts.holes:
+        complain(f"{counts.lost_offsets} offsets could not be shipped; the watermarks say which, and why")
+        raise typer.Exit(DataLoss.exit_code)
+    if any(entry.has_failed for entry in left):
+        raise typer.Exit(StoreUnavailable.exit_code)
+
+
+class _JsonFormatter(logging.Formatter):
+    """One object a line: when, how grave, who says so, what; of a bug also the traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+class _Stderr(logging.Handler):
+    """Lines on stderr, whatever that is at the moment."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One record."""
+        sys.stderr.write(self.format(record) + "\n")
+        sys.stderr.flush()
+
+
+def _log_json() -> None:
+    _log_by(_JsonFormatter())
+
+
+def _log_lines() -> None:
+    _log_by(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+
+
+def _log_by(formatter: logging.Formatter) -> None:
+    """In place of sentences for a person: lines for whoever keeps them."""
+    logger = logging.getLogger("tieredstore")
+    handler = _Stderr()
+    handler.setFormatter(formatter)
+    logger.handlers = [handler]
+    logger.setLevel(logging.INFO)

@@ -1,0 +1,114 @@
+"""The settings of the uploader: names that begin with ``uploader.``, beside those of the store that it ships to."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import Field, SecretStr
+
+from tieredstore.config.fields import SettingsGroup
+from tieredstore.config.values import BOOLEAN, NAME, PATH, choice, integer, long, string, words
+
+KAFKA: Final = "uploader.kafka."
+"""What precedes the properties of the Kafka client."""
+
+
+def _listen(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) >= 1 << 16:
+        raise ValueError
+    return host.strip("[]"), int(port)
+
+
+def _pattern(text: str) -> None:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"{text!r:.80} is no regular expression: {error}") from None
+
+
+def _not_empty(text: str) -> None:
+    if not text:
+        raise ValueError
+
+
+class UploaderSettings(SettingsGroup):
+    """What the uploader ships, from where, and how. ``kafka`` are pairs of a client's property and its text."""
+
+    server_properties: Annotated[Path | None, PATH] = Field(
+        default=None,
+        alias="uploader.server.properties",
+        description="The broker's own file: its log directories, id and listener, where those are not set here.",
+    )
+    log_dirs: Annotated[tuple[str, ...], words("folders, separated by commas", _not_empty)] = Field(
+        default=(), alias="uploader.log.dirs", description="The broker's log directories."
+    )
+    broker_id: Annotated[int | None, integer(0)] = Field(
+        default=None, alias="uploader.broker.id", description="The broker's id (`node.id`)."
+    )
+    leadership: Annotated[str, NAME] = Field(
+        default="auto",
+        alias="uploader.leadership",
+        description="Which partitions are this broker's to ship: `auto` asks the cluster, `static` takes all that lie "
+        "here, or a Python class `module.Class`, a subclass of `tieredstore.uploader.Leadership`.",
+    )
+    include: Annotated[tuple[str, ...], words("regular expressions, separated by commas", _pattern)] = Field(
+        default=(".*",), alias="uploader.topics.include", description="Topics to ship: one pattern matches all of it."
+    )
+    exclude: Annotated[tuple[str, ...], words("regular expressions, separated by commas", _pattern)] = Field(
+        default=(), alias="uploader.topics.exclude", description="Topics to leave out, whatever includes them."
+    )
+    internal_topics: Annotated[bool, BOOLEAN] = Field(
+        default=False, alias="uploader.internal.topics", description="Ship topics too whose names begin with `__`."
+    )
+    force_topics: Annotated[tuple[str, ...], words("topics, separated by commas", _not_empty)] = Field(
+        default=(),
+        alias="uploader.force.topics",
+        description="Topics to ship although they are compacted, or tiered by the broker itself.",
+    )
+    start: Annotated[str, choice("earliest", "latest")] = Field(
+        default="earliest",
+        alias="uploader.start",
+        description="Where a partition begins of which nothing is stored: with all that lies here, or with what is "
+        "closed from now on.",
+    )
+    concurrent_uploads: Annotated[int, integer(1, 256)] = Field(
+        default=10, alias="uploader.concurrent.uploads", description="Partitions that are shipped side by side."
+    )
+    scan_interval_ms: Annotated[int, long(100)] = Field(
+        default=5000,
+        alias="uploader.scan.interval.ms",
+        description="Folders are looked at so often, whatever the system tells of them.",
+    )
+    hold_max_files: Annotated[int, integer(10)] = Field(
+        default=10000, alias="uploader.hold.max.files", description="Files that are held open at most."
+    )
+    hold_min_free_percent: Annotated[int, integer(0, 99)] = Field(
+        default=10,
+        alias="uploader.hold.min.free.percent",
+        description="Files that the broker has deleted are held only while so much of the disk is free.",
+    )
+    upload_timeout_ms: Annotated[int, long(1000)] = Field(
+        default=300000,
+        alias="uploader.upload.timeout.ms",
+        description="One try to ship a segment takes so long at most; the time that the upload limit takes is added.",
+    )
+    check_crcs: Annotated[bool, BOOLEAN] = Field(
+        default=True,
+        alias="uploader.check.crcs",
+        description="Check the checksums of all batches before a segment is shipped.",
+    )
+    nice: Annotated[int, integer(0, 19)] = Field(
+        default=0, alias="uploader.nice", description="How much the broker and others come before it for a processor."
+    )
+    drain_ms: Annotated[int, long(0)] = Field(
+        default=60000,
+        alias="uploader.drain.ms",
+        description="What is under way may end for so long when the uploader is told to stop.",
+    )
+    listen: Annotated[tuple[str, int] | None, string("host:port", _listen)] = Field(
+        default=None, alias="uploader.listen", description="Where `/metrics`, `/healthz` and `/readyz` are served."
+    )
+    kafka: tuple[tuple[str, SecretStr], ...] = ()

@@ -1,0 +1,134 @@
+"""What the brokers say of partitions at this moment, for whoever asks again and again: one answer, or an error soon."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Self
+
+from confluent_kafka import IsolationLevel, KafkaException, admin
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from tieredstore.errors import BrokerUnavailable, TieredStoreError
+from tieredstore.live.clients import LiveAdmin, check_configuration
+from tieredstore.live.faults import fault
+from tieredstore.live.properties import check_timeout, client_configuration
+from tieredstore.model import TopicPartition
+from tieredstore.process.per_process import PerProcess
+
+# The library leaves the types of these open.
+_admin: Final[Any] = admin
+_TOPIC: Final = _admin.ResourceType.TOPIC
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionEnd:
+    """Where a partition ends, as its leader says: behind that offset, in this epoch (-1 if it does not tell)."""
+
+    offset: int
+    leader_epoch: int
+
+
+class BrokerState:
+    """Leaders, ends and settings of topics, each asked for anew, by a call that takes ``timeout_s`` at most.
+
+    Unlike a :class:`~tieredstore.live.cluster.LiveCluster` nothing is asked twice: what fails is asked for again by a
+    caller who comes every second anyway. ``properties`` have the names of Kafka's clients (``docs/live.md``).
+    Thread-safe. Raises BrokerUnavailable, BrokerDenied and BrokerError.
+    """
+
+    def __init__(self, properties: Mapping[str, str], *, timeout_s: float = 10.0) -> None:
+        """ConfigError for properties that cannot be used; nothing is connected to yet."""
+        check_timeout(timeout_s)
+        configuration = client_configuration(properties, "read_uncommitted")
+        check_configuration(configuration)
+        self._servers = configuration["bootstrap.servers"]
+        self._timeout_s = timeout_s
+        self._clients = PerProcess(partial(LiveAdmin, configuration), _forget)
+
+    def leaders(self) -> dict[TopicPartition, int]:
+        """The id of the broker that leads each partition of the cluster; -1 where none does. One request."""
+        client = self._clients.get()
+        try:
+            listed = client.list_topics(timeout=self._timeout_s)
+        except KafkaException as error:
+            raise self._failure(client, error, f"the leaders at {self._servers} cannot be looked up") from error
+        client.trouble.forget()
+        return {
+            (name, number): partition.leader
+            for name, topic in listed.topics.items()
+            for number, partition in topic.partitions.items()
+        }
+
+    def ends(self, partitions: Iterable[TopicPartition], *, stable: bool) -> dict[TopicPartition, PartitionEnd]:
+        """The high watermarks, or with ``stable`` the last stable offsets; what was not answered is left out.
+
+        A request for each broker that leads one of the partitions.
+        """
+        client: Any = self._clients.get()
+        wanted = {KafkaPartition(*where): _admin.OffsetSpec.latest() for where in partitions}
+        if not wanted:
+            return {}
+        level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
+        futures = client.list_offsets(wanted, isolation_level=level, request_timeout=self._timeout_s)
+        answers = self._answers(client, {(place.topic, place.partition): future for place, future in futures.items()})
+        return {
+            where: PartitionEnd(answer.offset, -1 if answer.leader_epoch is None else answer.leader_epoch)
+            for where, answer in answers.items()
+        }
+
+    def topic_settings(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
+        """The settings in force of each topic, those of the cluster and Kafka's own included. One request."""
+        client: Any = self._clients.get()
+        wanted = [_admin.ConfigResource(_TOPIC, topic) for topic in topics]
+        if not wanted:
+            return {}
+        futures = client.describe_configs(wanted, request_timeout=self._timeout_s)
+        answers = self._answers(client, {resource.name: future for resource, future in futures.items()})
+        return {
+            topic: {name: entry.value for name, entry in answer.items() if entry.value is not None}
+            for topic, answer in answers.items()
+        }
+
+    def _answers(self, client: LiveAdmin, futures: Mapping[Any, Future[Any]]) -> dict[Any, Any]:
+        """What came in time; if nothing did, the error."""
+        end = time.monotonic() + self._timeout_s + 1.0
+        answers: dict[Any, Any] = {}
+        failure: TieredStoreError | None = None
+        for what, future in futures.items():
+            doing = f"{self._servers} does not tell of {what}"
+            try:
+                answers[what] = future.result(max(0.01, end - time.monotonic()))
+            except TimeoutError:
+                failure = failure or BrokerUnavailable(f"{doing}: no answer for {self._timeout_s:g} s")
+            except KafkaException as error:
+                failure = failure or self._failure(client, error, doing)
+        if failure is not None and not answers:
+            raise failure
+        client.trouble.forget()
+        return answers
+
+    def _failure(self, client: LiveAdmin, error: KafkaException, doing: str) -> TieredStoreError:
+        """What went wrong with a call; where credentials are refused, the client knows it from elsewhere."""
+        client.poll(0)
+        return client.trouble.final(doing) or fault(error.args[0], doing)
+
+    def close(self) -> None:
+        """Let this process's client go; it is made again when it is needed."""
+        self._clients.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _forget(client: LiveAdmin) -> None:
+    """It ends with its last reference."""

@@ -1,0 +1,100 @@
+"""What the uploader counts, and how Prometheus sees it: sums over partitions, since their number is not bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from tieredstore.metrics import REGISTRY
+from tieredstore.model import TopicIdPartition
+
+_COUNTERS: Final[Mapping[str, str]] = {
+    "segments": "Segments shipped.",
+    "bytes": "Bytes of the logs of segments shipped.",
+    "stored_bytes": "Bytes that these segments take in the store.",
+    "tries": "Tries to ship a segment.",
+    "failed_tries": "Tries to ship a segment that failed.",
+    "holes": "Losses: ranges of offsets that could not be shipped.",
+    "lost_offsets": "Offsets in these ranges.",
+    "moved_back": "Watermarks moved back since a later leader epoch began before them.",
+}
+
+_GAUGES: Final[Mapping[str, str]] = {
+    "lag_segments": "Closed segments of led partitions that are not shipped.",
+    "lag_bytes": "Bytes of their logs.",
+    "oldest_segment_age_seconds": "How long the one is closed that was closed first; 0 if none waits.",
+    "waiting_partitions": "Led partitions whose next segment is not settled.",
+    "failing_partitions": "Led partitions whose last try failed.",
+    "partitions": "Partitions in the log directories that are to be shipped.",
+    "led_partitions": "Those of them that this broker leads.",
+    "leadership_known": "1 if it is known which these are, else 0.",
+    "recorded_holes": "Ranges of offsets in the watermarks of led partitions that nobody has shipped.",
+    "held_files": "Files held open.",
+    "held_deleted_bytes": "Bytes on disk of logs that only the uploader keeps.",
+    "refused_topics": "Topics that are not shipped because they are compacted or tiered by the broker.",
+}
+
+
+@dataclass(slots=True)
+class Counts:
+    """Totals of one uploader. Each is written under Python's lock alone: a count too few now and then does no harm."""
+
+    segments: int = 0
+    bytes: int = 0
+    stored_bytes: int = 0
+    tries: int = 0
+    failed_tries: int = 0
+    holes: int = 0
+    lost_offsets: int = 0
+    moved_back: int = 0
+    recorded: dict[TopicIdPartition, int] = field(default_factory=dict[TopicIdPartition, int])
+    last_hole: str | None = None
+
+    def hole(self, where: TopicIdPartition, first: int, last: int, reason: str) -> None:
+        """One loss more."""
+        self.holes += 1
+        self.lost_offsets += last - first + 1
+        self.recorded[where] = self.recorded.get(where, 0) + 1
+        self.last_hole = f"offsets {first} to {last} of {where} were not shipped: {reason}"
+
+    def known_holes(self, where: TopicIdPartition, count: int) -> None:
+        """What a watermark had when it was read."""
+        self.recorded[where] = count
+
+
+class CountsCollector(Collector):
+    """Gives the totals, and what ``gauges`` says at the moment; registered until it is closed."""
+
+    def __init__(
+        self, counts: Counts, gauges: Callable[[], Mapping[str, float]], registry: CollectorRegistry = REGISTRY
+    ) -> None:
+        self._counts, self._gauges, self._registry = counts, gauges, registry
+        registry.register(self)
+
+    def describe(self) -> Iterable[Metric]:
+        """The names, so that two of them are noticed."""
+        return (*self._counters(), *(GaugeMetricFamily(_name(name), meaning) for name, meaning in _GAUGES.items()))
+
+    def collect(self) -> Iterable[Metric]:
+        """All of them."""
+        yield from self._counters()
+        values = self._gauges()
+        for name, meaning in _GAUGES.items():
+            yield GaugeMetricFamily(_name(name), meaning, value=values.get(name, 0.0))
+
+    def close(self) -> None:
+        """Be seen no more."""
+        self._registry.unregister(self)
+
+    def _counters(self) -> Iterable[Metric]:
+        for name, meaning in _COUNTERS.items():
+            yield CounterMetricFamily(_name(name), meaning, value=getattr(self._counts, name))
+
+
+def _name(name: str) -> str:
+    return f"tieredstore_uploader_{name}"

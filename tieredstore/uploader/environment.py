@@ -1,0 +1,110 @@
+"""What the uploader has to know of the broker beside it: from its own settings, else from the broker's file."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tieredstore.config.properties import read_properties
+from tieredstore.config.uploader import UploaderSettings
+from tieredstore.errors import ConfigError
+from tieredstore.kafka.checkpoints import parse_broker_id
+
+AUTO: Final = "auto"
+STATIC: Final = "static"
+
+_LISTENER: Final = re.compile(r"\s*([A-Za-z0-9_.-]+)://(\[[^\]]*\]|[^:]*):(\d+)\s*")
+_EVERY_ADDRESS: Final = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  what a listener says, not what we do
+_SERVERS: Final = "bootstrap.servers"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerEnvironment:
+    """The broker's log directories and id (-1 if it is not known), and how a client reaches it.
+
+    ``client`` is empty where no broker can be asked. Its text may hold secrets, so it is not shown.
+    """
+
+    log_dirs: tuple[Path, ...]
+    broker_id: int
+    client: Mapping[str, str] = field(repr=False)
+
+
+def broker_environment(settings: UploaderSettings) -> BrokerEnvironment:
+    """ConfigError that names the setting that is missing or wrong. Reads files, asks nobody."""
+    path = settings.server_properties
+    broker = {} if path is None else read_properties(path)
+    log_dirs = _log_dirs(settings, broker)
+    client = {name: secret.get_secret_value() for name, secret in settings.kafka}
+    if _SERVERS not in client and (servers := _own_listener(broker, client.get("security.protocol", "PLAINTEXT"))):
+        client[_SERVERS] = servers
+    if _SERVERS not in client:
+        client = {}
+    if settings.leadership == AUTO and not client:
+        raise ConfigError(
+            "uploader.leadership is auto, and no broker is known that could be asked: set "
+            "uploader.kafka.bootstrap.servers, or uploader.server.properties to a file with a listener of "
+            f"{_protocol_named(settings)}; or set uploader.leadership=static"
+        )
+    broker_id = _broker_id(settings, broker, log_dirs)
+    if settings.leadership == AUTO and broker_id < 0:
+        raise ConfigError(
+            "the broker's id is not known: set uploader.broker.id, or uploader.server.properties to a file with node.id"
+        )
+    return BrokerEnvironment(log_dirs, broker_id, client)
+
+
+def _protocol_named(settings: UploaderSettings) -> str:
+    names = dict(settings.kafka)
+    protocol = names.get("security.protocol")
+    return "PLAINTEXT" if protocol is None else protocol.get_secret_value()
+
+
+def _log_dirs(settings: UploaderSettings, broker: Mapping[str, str]) -> tuple[Path, ...]:
+    texts = settings.log_dirs or tuple(
+        text.strip() for text in (broker.get("log.dirs") or broker.get("log.dir") or "").split(",") if text.strip()
+    )
+    if not texts:
+        raise ConfigError(
+            "no log directory is known: set uploader.log.dirs, or uploader.server.properties to a file with log.dirs"
+        )
+    folders = tuple(dict.fromkeys(Path(text).absolute() for text in texts))
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(f"the log directory {folder} is not there, or is no folder")
+    return folders
+
+
+def _broker_id(settings: UploaderSettings, broker: Mapping[str, str], log_dirs: tuple[Path, ...]) -> int:
+    if settings.broker_id is not None:
+        return settings.broker_id
+    text = broker.get("node.id", broker.get("broker.id", "")).strip()
+    if text.isascii() and text.isdecimal():
+        return int(text)
+    for folder in log_dirs:
+        with contextlib.suppress(FileNotFoundError):
+            broker_id = parse_broker_id((folder / "meta.properties").read_bytes())
+            if broker_id is not None:
+                return broker_id
+    return -1
+
+
+def _own_listener(broker: Mapping[str, str], protocol: str) -> str | None:
+    """Host and port of the broker's first listener of this security protocol that is not the controllers'."""
+    protocols = dict(
+        entry.strip().split(":", 1)
+        for entry in broker.get("listener.security.protocol.map", "").split(",")
+        if ":" in entry
+    )
+    controllers = {name.strip() for name in broker.get("controller.listener.names", "").split(",")}
+    for property_name in ("advertised.listeners", "listeners"):
+        for text in broker.get(property_name, "").split(","):
+            match = _LISTENER.fullmatch(text)
+            if match and match[1] not in controllers and protocols.get(match[1], match[1]) == protocol:
+                host = "localhost" if match[2] in _EVERY_ADDRESS else match[2]
+                return f"{host}:{match[3]}"
+    return None

@@ -1,0 +1,165 @@
+"""What lies in the log directories: looked at again and again, and listed where something has changed."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tieredstore.errors import ConfigError, TieredStoreError
+from tieredstore.kafka.checkpoints import joined_epochs, parse_leader_epochs, parse_partition_metadata
+from tieredstore.kafka.logdir import (
+    LEADER_EPOCH_CHECKPOINT,
+    PARTITION_METADATA,
+    discover_deleted,
+    partition_of,
+)
+from tieredstore.model import TopicIdPartition
+from tieredstore.process.forks import ForkSafeLock
+from tieredstore.uploader.partition import Partition
+
+_logger: Final = logging.getLogger(__name__)
+
+_RACY_NS: Final = 2_000_000_000
+"""A folder that changed so shortly before it was listed may change again within the same tick of its clock."""
+
+
+@dataclass(slots=True)
+class _Folder:
+    """A partition's folder: when it had changed as it was listed last, and whether it is to be listed again anyway."""
+
+    partition: Partition | None = None
+    listed_mtime_ns: int = -1
+    is_settled: bool = False
+    warned: str | None = None
+
+
+class Folders:
+    """The partitions that lie on the disks. ``sweep`` is for one thread; the rest is thread-safe."""
+
+    def __init__(
+        self,
+        log_dirs: Iterable[Path],
+        is_wanted: Callable[[str], bool],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._log_dirs = tuple(log_dirs)
+        self._is_wanted = is_wanted
+        self._monotonic = monotonic
+        self._lock = ForkSafeLock()
+        self._folders: dict[Path, _Folder] = {}
+        self._touched: set[Path] = set()
+        self._failed: set[Path] = set()
+
+    @property
+    def failed(self) -> frozenset[Path]:
+        """The log directories that could not be listed the last time."""
+        return frozenset(self._failed)
+
+    @property
+    def partitions(self) -> list[Partition]:
+        """All that are there now."""
+        with self._lock:
+            return [folder.partition for folder in self._folders.values() if folder.partition is not None]
+
+    def touch(self, folder: Path) -> None:
+        """Something has happened in the folder: the next sweep lists it, whatever its times say."""
+        with self._lock:
+            self._touched.add(folder)
+
+    def sweep(self) -> None:
+        """Look at all folders, and list those that have changed. Of a log directory that cannot be listed all stays."""
+        with self._lock:
+            touched, self._touched = self._touched, set()
+        seen: set[Path] = set()
+        for log_dir in self._log_dirs:
+            folders = self._folders_of(log_dir)
+            if folders is None:
+                seen |= {path for path in self._folders if path.parent == log_dir}
+                continue
+            for path, mtime_ns in folders:
+                seen.add(path)
+                folder = self._folders.get(path)
+                if folder is None:
+                    folder = _Folder()
+                    with self._lock:
+                        self._folders[path] = folder
+                if path in touched or not folder.is_settled or mtime_ns != folder.listed_mtime_ns:
+                    self._list(path, folder, mtime_ns)
+        for path in self._folders.keys() - seen:
+            with self._lock:
+                gone = self._folders.pop(path)
+            if gone.partition is not None:
+                gone.partition.drop()
+
+    def relist(self, partition: Partition) -> None:
+        """List the folder of one partition now."""
+        with self._lock:
+            folder = self._folders.get(partition.folder)
+        if folder is not None and folder.partition is partition:
+            with contextlib.suppress(TieredStoreError):
+                self._take(partition)
+
+    def _folders_of(self, log_dir: Path) -> list[tuple[Path, int]] | None:
+        """Those of partitions, and when each has changed; None if the disk does not tell."""
+        folders: list[tuple[Path, int]] = []
+        try:
+            with os.scandir(log_dir) as entries:
+                for entry in entries:
+                    # Of each its time alone: as long as nothing happens in it, nobody lists it.
+                    with contextlib.suppress(FileNotFoundError, ConfigError):
+                        topic, _ = partition_of(Path(entry.name))
+                        if self._is_wanted(topic) and entry.is_dir():
+                            folders.append((log_dir / entry.name, entry.stat().st_mtime_ns))
+        except OSError as error:
+            if log_dir not in self._failed:
+                _logger.error("the log directory %s cannot be listed: %s", log_dir, error.strerror)  # noqa: TRY400
+            self._failed.add(log_dir)
+            return None
+        self._failed.discard(log_dir)
+        return folders
+
+    def _list(self, path: Path, folder: _Folder, mtime_ns: int) -> None:
+        listed_ns = time.time_ns()
+        try:
+            partition = self._partition(path, folder)
+            self._take(partition)
+        except (TieredStoreError, OSError) as error:
+            # A folder comes into being file by file; and one that stays so is told once.
+            folder.is_settled = False
+            self._warn(folder, f"{path} cannot be shipped now: {error}")
+            return
+        folder.warned = None
+        folder.listed_mtime_ns = mtime_ns
+        folder.is_settled = listed_ns - mtime_ns > _RACY_NS
+
+    def _partition(self, path: Path, folder: _Folder) -> Partition:
+        """The folder's partition: another one if the topic was made again since."""
+        topic, number = partition_of(path)
+        where = TopicIdPartition(parse_partition_metadata((path / PARTITION_METADATA).read_bytes()), topic, number)
+        known = folder.partition
+        if known is not None and known.where == where:
+            return known
+        if known is not None:
+            known.drop()
+        folder.partition = Partition(where, path)
+        return folder.partition
+
+    def _take(self, partition: Partition) -> None:
+        raw = (partition.folder / LEADER_EPOCH_CHECKPOINT).read_bytes()
+        # The checkpoint first: an epoch that begins behind the last segment that is listed does no harm.
+        epochs = joined_epochs(partition.epochs, parse_leader_epochs(raw))
+        partition.take(discover_deleted(partition.folder), epochs, self._monotonic())
+
+    def _warn(self, folder: _Folder, sentence: str) -> None:
+        # Said the second time: most such folders are whole a moment later.
+        if folder.warned is None:
+            folder.warned = ""
+        elif folder.warned != sentence:
+            folder.warned = sentence
+            _logger.warning("%s", sentence)

@@ -1,0 +1,161 @@
+"""Files of closed segments, held open: what the broker deletes can still be shipped, within bounds.
+
+A deleted file that is held keeps its room on the disk, and too full a disk stops a broker: where it is nearly full the
+oldest deleted segments are let go, and are lost. So is what is deleted while too many files are held.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import resource
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tieredstore.errors import TieredStoreError
+from tieredstore.kafka.held_segment import SegmentIncomplete, open_segment
+from tieredstore.uploader.partition import ClosedSegment, Partition
+
+_logger: Final = logging.getLogger(__name__)
+
+INCOMPLETE_S: Final = 30.0
+"""How long a file that a broker writes just after the next log may be missing."""
+
+FILES_OF_A_SEGMENT: Final = 5
+_OTHER_FILES: Final = 1024
+"""Descriptors that the rest of the process may need."""
+
+_TOO_MANY: Final = frozenset({errno.EMFILE, errno.ENFILE})
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What is held now. ``unlinked_bytes`` are of logs that have no name any more."""
+
+    files: int
+    unlinked_bytes: int
+    incomplete: int
+    unheld: int
+
+
+class Holds:
+    """Opens and lets go; called by one thread at a time."""
+
+    def __init__(self, max_files: int, min_free_percent: int) -> None:
+        self._max_files = max(FILES_OF_A_SEGMENT, min(max_files, _raised_limit(max_files)))
+        self._min_free_percent = min_free_percent
+        self._said: set[str] = set()
+
+    def renew(self, partitions: Iterable[Partition], now_s: float) -> Held:
+        """Hold what is closed, those first that the broker is about to delete, as far as the bounds let it."""
+        all_of_them = list(partitions)
+        entries = [(partition, segment) for partition in all_of_them for segment in _segments(partition)]
+        entries.sort(key=lambda entry: (not entry[1].place.is_deleted, entry[1].noticed_s, entry[1].place.base_offset))
+        files = sum(len(segment.held.files) for _, segment in entries if segment.held is not None)
+        for partition, segment in entries:
+            if segment.held is not None or segment.lost is not None or segment.absences:
+                continue
+            if files + FILES_OF_A_SEGMENT > self._max_files:
+                if not segment.place.is_deleted:
+                    break
+                files -= self._make_room(entries)
+                if files + FILES_OF_A_SEGMENT > self._max_files:
+                    break
+            files += self._hold(partition, segment, now_s)
+        self._spare_disks(entries)
+        held = [segment.held for _, segment in entries if segment.held is not None]
+        return Held(
+            sum(len(segment.files) for segment in held),
+            sum(segment.size_in_bytes for segment in held if segment.is_unlinked),
+            sum(segment.incomplete_since_s is not None for _, segment in entries),
+            sum(segment.held is None and segment.lost is None for _, segment in entries),
+        )
+
+    def _hold(self, partition: Partition, segment: ClosedSegment, now_s: float) -> int:
+        with partition.lock:
+            try:
+                segment.held = open_segment(segment.place)
+            except SegmentIncomplete as error:
+                if segment.incomplete_since_s is None:
+                    segment.incomplete_since_s = now_s
+                elif now_s - segment.incomplete_since_s > INCOMPLETE_S:
+                    segment.lost = str(error)
+                return 0
+            except TieredStoreError as error:
+                segment.lost = str(error)
+                return 0
+            except OSError as error:
+                self._say_once(f"{segment.place} cannot be held: {error}; it is tried again")
+                return self._max_files if error.errno in _TOO_MANY else 0
+            segment.incomplete_since_s = None
+            return len(segment.held.files)
+
+    def _make_room(self, entries: Sequence[tuple[Partition, ClosedSegment]]) -> int:
+        """Let go the newest segment that nobody deletes yet. Of those that are being deleted none is worth another."""
+        for partition, segment in reversed(entries):
+            if segment.held is not None and not segment.place.is_deleted:
+                return _let_go(partition, segment, None)
+        return 0
+
+    def _spare_disks(self, entries: Sequence[tuple[Partition, ClosedSegment]]) -> None:
+        """Let the oldest deleted files go where a disk is nearly full."""
+        full: dict[Path, bool] = {}
+        for partition, segment in entries:
+            if segment.held is None or not segment.held.is_unlinked:
+                continue
+            disk = segment.place.directory.parent
+            if full.get(disk, True):
+                full[disk] = free_percent(disk) < self._min_free_percent
+                if full[disk]:
+                    _let_go(partition, segment, f"it was let go: the disk of {disk} is nearly full")
+
+    def _say_once(self, sentence: str) -> None:
+        if sentence not in self._said and len(self._said) < 1000:
+            self._said.add(sentence)
+            _logger.warning("%s", sentence)
+
+
+def free_percent(folder: Path) -> float:
+    """How much of the folder's disk is free for whoever is not root; 100 if that cannot be told."""
+    try:
+        disk = os.statvfs(folder)
+    except OSError:
+        return 100.0
+    return 100.0 * disk.f_bavail / max(1, disk.f_blocks)
+
+
+def _segments(partition: Partition) -> list[ClosedSegment]:
+    with partition.lock:
+        return list(partition.segments.values())
+
+
+def _let_go(partition: Partition, segment: ClosedSegment, lost: str | None) -> int:
+    """How many files were closed; none of a segment that is being shipped."""
+    with partition.lock:
+        if segment.held is None or (partition.is_busy and segment is partition.first):
+            return 0
+        count = len(segment.held.files)
+        segment.let_go()
+        segment.described = None
+        segment.lost = segment.lost or lost
+        return count
+
+
+def _raised_limit(max_files: int) -> int:
+    """How many files can be held after the process's limit was raised as far as it goes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = max_files + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        reachable = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (reachable, hard))
+        soft = reachable
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        _logger.warning(
+            "the process may open %d files (ulimit -n), too few to hold %d: %d are held at most",
+            soft, max_files, soft // 2,
+        )  # fmt: skip
+        return soft // 2
+    return max_files

@@ -1,0 +1,112 @@
+"""Which partitions are this broker's to ship."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+from tieredstore.errors import ConfigError
+from tieredstore.model import TopicPartition
+from tieredstore.process.forks import ForkSafeLock
+from tieredstore.uploader.environment import AUTO, STATIC, BrokerEnvironment
+
+if TYPE_CHECKING:
+    from tieredstore.live.broker_state import BrokerState
+
+UNKNOWN_S = 30.0
+"""After so long without an answer nobody knows any more who leads."""
+
+
+class Leadership(ABC):
+    """Says which partitions the broker beside this uploader leads. Subclasses are made with the environment."""
+
+    def __init__(self, environment: BrokerEnvironment) -> None:
+        self.environment = environment
+
+    @abstractmethod
+    def led(self) -> Collection[TopicPartition] | None:
+        """The partitions that are led now; None for all that lie here. Called each second.
+
+        A TieredStoreError if it is not known now: what was answered last holds for 30 seconds.
+        """
+
+
+class StaticLeadership(Leadership):
+    """All partitions that lie in the log directories."""
+
+    def led(self) -> None:
+        """All."""
+        return
+
+
+class ClusterLeadership(Leadership):
+    """What the cluster's metadata say, on KRaft and ZooKeeper alike."""
+
+    def __init__(self, environment: BrokerEnvironment, broker: BrokerState) -> None:
+        super().__init__(environment)
+        self._broker = broker
+
+    def led(self) -> Collection[TopicPartition]:
+        """One request."""
+        own = self.environment.broker_id
+        return frozenset(where for where, leader in self._broker.leaders().items() if leader == own)
+
+
+class LeadershipView:
+    """The last answer, and whether it still holds. Thread-safe."""
+
+    def __init__(self, leadership: Leadership, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._leadership = leadership
+        self._monotonic = monotonic
+        self._lock = ForkSafeLock()
+        self._led: Collection[TopicPartition] | None = ()
+        self._answered_s: float | None = None
+
+    def refresh(self) -> None:
+        """Ask; raises what the leadership raises, and the last answer stays."""
+        led = self._leadership.led()
+        with self._lock:
+            self._led, self._answered_s = led, self._monotonic()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is an answer that holds."""
+        answered_s = self._answered_s
+        return answered_s is not None and self._monotonic() - answered_s <= UNKNOWN_S
+
+    @property
+    def was_ever_known(self) -> bool:
+        """Whether there ever was an answer."""
+        return self._answered_s is not None
+
+    def leads(self, where: TopicPartition) -> bool:
+        """Whether the partition is led, as the last answer said."""
+        led = self._led
+        return led is None or where in led
+
+    def count(self) -> int | None:
+        """How many are led, of all topics; None for all that lie here."""
+        led = self._led
+        return None if led is None else len(led)
+
+
+def leadership_of(name: str, environment: BrokerEnvironment, broker: BrokerState | None) -> Leadership:
+    """What ``uploader.leadership`` names; ConfigError for a class that cannot be used."""
+    if name == STATIC:
+        return StaticLeadership(environment)
+    if name == AUTO:
+        assert broker is not None
+        return ClusterLeadership(environment, broker)
+    module_name, _, class_name = name.rpartition(".")
+    try:
+        own_class: Any = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"uploader.leadership is {name!r:.120}, neither auto nor static nor a class that can be imported: {error}"
+        ) from error
+    if not isinstance(own_class, type) or not issubclass(own_class, Leadership):
+        raise ConfigError(f"uploader.leadership is {name!r:.120}, which is no subclass of Leadership")
+    return own_class(environment)

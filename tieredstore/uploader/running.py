@@ -1,0 +1,114 @@
+"""The uploader as a service: its threads, and what they do again and again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from tieredstore.errors import StoreUnavailable
+from tieredstore.process.service import Service
+from tieredstore.process.stopping import Stop
+from tieredstore.uploader.counts import CountsCollector
+from tieredstore.uploader.uploader import Uploader
+from tieredstore.uploader.watching import Watch
+
+_LEADERSHIP_S: Final = 1.0
+_SETTLED_S: Final = 0.25
+_TOPICS_S: Final = 1.0
+_ADVICE_S: Final = 3600.0
+_INCOMPLETE_S: Final = 0.05
+_IDLE_S: Final = 0.5
+_LOOK_S: Final = 0.05
+_BEAT_S: Final = 120.0
+
+
+def uploader_service(uploader: Uploader, *, reload: Callable[[], None] | None = None) -> Service:
+    """A service that ships until it is stopped; its end leaves the uploader to be closed."""
+    threads = _Threads(uploader)
+    workers = {f"ship-{number}": threads.ship for number in range(uploader.own.concurrent_uploads)}
+    return Service(
+        "uploader",
+        {
+            "notice": threads.notice,
+            "leadership": lambda stop: threads.again("leadership", stop, uploader.ask_leadership, _LEADERSHIP_S),
+            "settled": lambda stop: threads.again("settled", stop, uploader.ask_settled, _SETTLED_S),
+            "topics": threads.advise,
+            "time": threads.watch_time,
+            **workers,
+        },
+        drain_s=uploader.own.drain_ms / 1000,
+        health=uploader.health,
+        listen=uploader.own.listen,
+        reload=reload,
+    )
+
+
+class _Threads:
+    """What each thread does until it is told to stop."""
+
+    def __init__(self, uploader: Uploader) -> None:
+        self._uploader = uploader
+        self._changed = threading.Event()
+
+    def again(self, name: str, stop: Stop, work: Callable[[], None], pause_s: float) -> None:
+        """Do the same again and again."""
+        health = self._uploader.health
+        while True:
+            work()
+            health.beat(name, within_s=_BEAT_S)
+            if stop.wait(pause_s):
+                health.rest(name)
+                return
+
+    def notice(self, stop: Stop) -> None:
+        """Look at the folders where the system tells of a change, and at all of them each interval."""
+        uploader = self._uploader
+        watch = Watch(self._touched)
+        collector = CountsCollector(uploader.counts, uploader.gauges)
+        try:
+            while not stop.is_asked:
+                self._changed.clear()
+                held = uploader.sweep()
+                uploader.health.beat("notice", within_s=_BEAT_S)
+                watch.watch(partition.folder for partition in uploader.folders.partitions if uploader.leads(partition))
+                self._pause(stop, _INCOMPLETE_S if held.incomplete else uploader.own.scan_interval_ms / 1000)
+        finally:
+            uploader.health.rest("notice")
+            collector.close()
+            watch.close()
+
+    def advise(self, stop: Stop) -> None:
+        """Ask for the settings of new topics soon, and of all each hour."""
+        rounds = 0
+        while not stop.wait(_TOPICS_S if rounds else 0.0):
+            rounds += 1
+            if rounds % int(_ADVICE_S / _TOPICS_S) == 0:
+                self._uploader.topics.forget()
+            self._uploader.ask_topics()
+
+    def watch_time(self, stop: Stop) -> None:
+        """Nobody can end a thread that a store does not let go: the process ends, and another begins where it stood."""
+        while not stop.wait(1.0):
+            lost = self._uploader.tries.lost()
+            if lost is not None:
+                raise StoreUnavailable(f"{lost}: the process ends, so that it is started anew")
+
+    def ship(self, stop: Stop) -> None:
+        """Make one step after the other, of whatever partition is next."""
+        schedule = self._uploader.schedule
+        while not stop.is_asked:
+            partition = schedule.take(_IDLE_S)
+            if partition is not None:
+                self._uploader.ship(partition)
+
+    def _touched(self, folder: Path) -> None:
+        self._uploader.folders.touch(folder)
+        self._changed.set()
+
+    def _pause(self, stop: Stop, seconds: float) -> None:
+        """Until something happens in a folder, or the time is over."""
+        waited_s = 0.0
+        while waited_s < seconds and not self._changed.is_set() and not stop.wait(_LOOK_S):
+            waited_s += _LOOK_S

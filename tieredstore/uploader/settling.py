@@ -1,0 +1,149 @@
+"""When a closed segment may be shipped: no leader takes its records back any more, no reader waits for an outcome."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from tieredstore.errors import CorruptData
+from tieredstore.kafka.checkpoints import LeaderEpochs, parse_producer_snapshot
+from tieredstore.limits import MAX_INT64
+from tieredstore.model import TopicPartition
+from tieredstore.uploader.partition import Partition
+
+if TYPE_CHECKING:
+    from tieredstore.live.broker_state import BrokerState
+
+REPLICATION_CHECKPOINT: Final = "replication-offset-checkpoint"
+
+_LINE: Final = re.compile(r"([a-zA-Z0-9._-]{1,249}) (\d{1,10}) (\d{1,19})", re.ASCII)
+_SNAPSHOT: Final = re.compile(r"(\d{20})\.snapshot", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Up to where a partition is settled: both ends exclusive.
+
+    ``leader_epoch`` is that of the leader that says so, None where nobody tells it.
+    """
+
+    high_watermark: int
+    stable: int
+    leader_epoch: int | None
+
+    def obstacle(self, end_offset: int, epochs: LeaderEpochs, *, is_deleted: bool) -> str | None:
+        """What keeps a segment that ends at ``end_offset`` (inclusive); None if it may be shipped.
+
+        What the broker is about to delete does not wait for transactions, since retention does not either.
+        """
+        if end_offset >= self.high_watermark:
+            return f"the high watermark is {self.high_watermark}"
+        if self.leader_epoch is not None and epochs and epochs[-1][0] != self.leader_epoch:
+            return f"the leader's epoch is {self.leader_epoch}, and that of the log here {epochs[-1][0]}"
+        if end_offset >= self.stable and not is_deleted:
+            return f"a transaction is open: the last stable offset is {self.stable}"
+        return None
+
+
+class Settling(Protocol):
+    """Where it is asked how far partitions are settled."""
+
+    def ask(self, partitions: Iterable[Partition]) -> Mapping[TopicPartition, Settled]:
+        """The answers that there are now; TieredStoreError if there is none at all."""
+        ...
+
+
+class BrokerSettling:
+    """Asks the leaders, for all partitions at once."""
+
+    def __init__(self, broker: BrokerState) -> None:
+        self._broker = broker
+
+    def ask(self, partitions: Iterable[Partition]) -> Mapping[TopicPartition, Settled]:
+        """Two requests to each broker that leads one of the partitions."""
+        names = [partition.name for partition in partitions]
+        # In this order: a stable offset that is asked for first can only be too low.
+        stable = self._broker.ends(names, stable=True)
+        highs = self._broker.ends(names, stable=False)
+        return {
+            name: Settled(high.offset, stable[name].offset, high.leader_epoch)
+            for name, high in highs.items()
+            if name in stable and stable[name].leader_epoch == high.leader_epoch
+        }
+
+
+class DiskSettling:
+    """What the broker's disk says, where no broker can be asked: a checkpoint that is five seconds old at most.
+
+    Without that file all is settled that is closed: a copy of a disk, or a broker that stands still.
+    """
+
+    def __init__(self, log_dirs: Iterable[Path]) -> None:
+        self._log_dirs = tuple(log_dirs)
+
+    def ask(self, partitions: Iterable[Partition]) -> Mapping[TopicPartition, Settled]:
+        """Reads one file of each log directory, and the latest producer snapshot of each partition."""
+        highs = {folder: high_watermarks(folder) for folder in self._log_dirs}
+        answers: dict[TopicPartition, Settled] = {}
+        for partition in partitions:
+            known = highs.get(partition.folder.parent)
+            if known is None:
+                answers[partition.name] = Settled(MAX_INT64, MAX_INT64, None)
+            elif partition.name in known:
+                high = known[partition.name]
+                answers[partition.name] = Settled(high, min(high, stable_offset(partition.folder, high)), None)
+        return answers
+
+
+def high_watermarks(log_dir: Path) -> dict[TopicPartition, int] | None:
+    """What a broker writes down of its partitions each five seconds; None without the file."""
+    try:
+        lines = (log_dir / REPLICATION_CHECKPOINT).read_text("ascii", "replace").splitlines()
+    except OSError:
+        return None
+    matches = (_LINE.fullmatch(line) for line in lines[2:])
+    return {(match[1], int(match[2])): int(match[3]) for match in matches if match}
+
+
+def stable_offset(folder: Path, high_watermark: int) -> int:
+    """Up to where no transaction was open as of the latest producer snapshot; ``high_watermark`` if none was."""
+    snapshots = sorted(
+        int(match[1]) for match in (_SNAPSHOT.fullmatch(entry.name) for entry in _listed(folder)) if match
+    )
+    for offset in reversed(snapshots):
+        with contextlib.suppress(OSError, CorruptData):
+            states = parse_producer_snapshot((folder / f"{offset:020d}.snapshot").read_bytes())
+            first_open = [state.current_txn_first_offset for state in states if state.current_txn_first_offset >= 0]
+            return min(first_open, default=high_watermark)
+    return high_watermark
+
+
+def _listed(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+class Answers:
+    """The last answer of each partition, for as long as it is new."""
+
+    def __init__(self, max_age_s: float = 60.0, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._max_age_s = max_age_s
+        self._monotonic = monotonic
+        self._answers: dict[TopicPartition, tuple[float, Settled]] = {}
+
+    def take(self, answers: Mapping[TopicPartition, Settled]) -> None:
+        """Keep them."""
+        now_s = self._monotonic()
+        self._answers.update({name: (now_s, settled) for name, settled in answers.items()})
+
+    def of(self, name: TopicPartition) -> Settled | None:
+        """The answer, if it is new enough. An old one would be true as well, but for its epoch."""
+        answer = self._answers.get(name)
+        return answer[1] if answer is not None and self._monotonic() - answer[0] <= self._max_age_s else None

@@ -1,0 +1,78 @@
+"""Where segments go: the store with all that is made of its settings, replaced as a whole when they are read again."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import Final
+
+from tieredstore.backends.base import ObjectStore
+from tieredstore.catalog.committed import CommittedSegments
+from tieredstore.config import Settings
+from tieredstore.errors import ConfigError
+from tieredstore.kafka.logdir import LogSegment
+from tieredstore.model import RemoteLogSegmentMetadata
+from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.remote import RemoteStorageManager
+from tieredstore.uploader.watermark_store import WatermarkStore
+
+QUARANTINE: Final = "!tieredstore/quarantine/"
+"""What stands behind the prefix of keys under which damaged segments lie, in the format of all others."""
+
+_READERS: Final = 8
+_STALL_MS: Final = 60_000
+_QUARANTINE_CHUNK: Final = 1 << 20
+
+
+@dataclass(slots=True)
+class Target:
+    """The manager that copies, what is committed, and the watermarks."""
+
+    settings: Settings
+    manager: RemoteStorageManager
+    committed: CommittedSegments
+    watermarks: WatermarkStore
+    pool: ThreadPool
+
+    @classmethod
+    def open(cls, settings: Settings, store: ObjectStore | None = None) -> Target:
+        """The store of the settings, or the given one, which stays its owner's. ConfigError for one that cannot move
+        a watermark."""
+        if "upload_stall_timeout_ms" not in settings.model_fields_set:
+            settings = settings.model_copy(update={"upload_stall_timeout_ms": _STALL_MS})
+        with contextlib.ExitStack() as opened:
+            manager = opened.enter_context(RemoteStorageManager(settings, store=store))
+            if not manager.store.conditional_writes:
+                raise ConfigError(
+                    f"the store {manager.store.identity} has no conditional writes, by which watermarks are moved: "
+                    "choose another one"
+                )
+            pool = ThreadPool(_READERS, "tieredstore-watermarks")
+            prefix, rules = settings.key_prefix, manager.manifest_rules
+            opened.pop_all()
+        return cls(
+            settings,
+            manager,
+            CommittedSegments(manager.store, prefix, rules=rules),
+            WatermarkStore(manager.store, prefix, pool, rules),
+            pool,
+        )
+
+    def quarantine(self, metadata: RemoteLogSegmentMetadata, log: LogSegment) -> str:
+        """Keep the files of a segment as they are, where no reader looks; the prefix under which they lie.
+
+        They are stored in the format of all segments, under a prefix of their own: encrypted where the others are, and
+        to be had again by the same commands.
+        """
+        prefix = f"{self.settings.key_prefix}{QUARANTINE}"
+        settings = self.settings.model_copy(
+            update={"key_prefix": prefix, "chunk_size": min(self.settings.chunk_size, _QUARANTINE_CHUNK)}
+        )
+        with RemoteStorageManager(settings, store=self.manager.store) as manager:
+            manager.copy_log_segment_data(metadata, log.files)
+        return prefix
+
+    def close(self) -> None:
+        """End what is under way, and close the store unless it was given."""
+        self.manager.close()
+        self.pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,134 @@
+"""Which topics are shipped, and what is wrong with one: refused, or worth a warning."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.config.uploader import UploaderSettings
+from tieredstore.errors import TieredStoreError
+
+if TYPE_CHECKING:
+    from tieredstore.live.broker_state import BrokerState
+
+_logger: Final = logging.getLogger(__name__)
+
+_INTERNAL: Final = "__"
+_DAY_MS: Final = 86_400_000
+_TRIES: Final = 10
+"""How often a single topic is asked for of which nothing is told."""
+
+_NOT_TOLD: Final[dict[str, str]] = {}
+
+
+class TopicSelection:
+    """Topics by name, as the settings say. Each pattern has to match all of a name; what excludes wins."""
+
+    def __init__(self, settings: UploaderSettings) -> None:
+        self._include = [re.compile(pattern) for pattern in settings.include]
+        self._exclude = [re.compile(pattern) for pattern in settings.exclude]
+        self._internal = settings.internal_topics
+        self._known: dict[str, bool] = {}
+
+    def holds(self, topic: str) -> bool:
+        """Whether it is to be shipped."""
+        if topic not in self._known:
+            self._known[topic] = (
+                (self._internal or not topic.startswith(_INTERNAL))
+                and any(pattern.fullmatch(topic) for pattern in self._include)
+                and not any(pattern.fullmatch(topic) for pattern in self._exclude)
+            )
+        return self._known[topic]
+
+
+def refusal(settings: Mapping[str, str]) -> str | None:
+    """Why a topic with these settings is not shipped unless it is forced; None if it is."""
+    if settings.get("remote.storage.enable") == "true":
+        return "the broker tiers it itself (remote.storage.enable)"
+    if "compact" in settings.get("cleanup.policy", "delete"):
+        return "it is compacted, and what compaction takes from a segment later is in its copy for ever"
+    return None
+
+
+def warnings(settings: Mapping[str, str], upload_timeout_ms: int) -> Iterator[str]:
+    """What of a topic's settings leaves too little time to ship, or may take back what was shipped; a clause each."""
+    number = {name: int(text) for name, text in settings.items() if re.fullmatch(r"-?\d{1,19}", text)}
+    delay = number.get("file.delete.delay.ms", 60_000)
+    if delay < upload_timeout_ms:
+        yield (
+            f"file.delete.delay.ms is {delay}, shorter than uploader.upload.timeout.ms ({upload_timeout_ms}): if the "
+            "uploader is away for longer when retention marks a segment deleted, it is lost"
+        )
+    retention = number.get("retention.ms", 7 * _DAY_MS)
+    if 0 <= retention < upload_timeout_ms:
+        yield f"retention.ms is {retention}, shorter than uploader.upload.timeout.ms ({upload_timeout_ms})"
+    roll = number.get("segment.ms", 7 * _DAY_MS)
+    if 0 <= retention < roll:
+        yield (
+            f"retention.ms is {retention} and segment.ms {roll}: a partition with little traffic is rolled and deleted "
+            "at once, and there are only the milliseconds of file.delete.delay.ms to ship it"
+        )
+    if settings.get("unclean.leader.election.enable") == "true":
+        yield "unclean.leader.election.enable is true: what was shipped may be no part of the log any more"
+
+
+class TopicAdvice:
+    """What the brokers say of topics' settings: which are refused, and what is to be warned of. For one thread."""
+
+    def __init__(self, settings: UploaderSettings, broker: BrokerState | None) -> None:
+        self._force = frozenset(settings.force_topics)
+        self._upload_timeout_ms = settings.upload_timeout_ms
+        self._broker = broker
+        self._asked: set[str] = set()
+        self._in_vain: Counter[str] = Counter()
+        self.refused: dict[str, str] = {}
+        """The topics that are not shipped, and why."""
+        self.advice: dict[str, tuple[str, ...]] = {}
+        """What is to be warned of, by topic; each topic is here once it is known."""
+
+    def knows(self, topic: str) -> bool:
+        """Whether it is known if the topic is refused; without a broker nobody is asked."""
+        return self._broker is None or topic in self.advice
+
+    def ask(self, topics: Iterable[str]) -> None:
+        """Ask for those that were not asked for since :meth:`forget`; an error is one to be tried again."""
+        wanted = sorted(set(topics) - self._asked)
+        if self._broker is None or not wanted:
+            return
+        try:
+            answers = self._broker.topic_settings(wanted)
+        except TieredStoreError as error:
+            if error.retryable:
+                raise
+            _logger.warning("the settings of topics are not told, so all are shipped that are selected: %s", error)
+            answers = dict.fromkeys(wanted, _NOT_TOLD)
+        for topic in wanted:
+            if topic not in answers and self._in_vain[topic] < _TRIES:
+                self._in_vain[topic] += 1
+                continue
+            if topic not in answers:
+                _logger.warning("the settings of topic %s are not told, so it is shipped", topic)
+            self._asked.add(topic)
+            self._take(topic, answers.get(topic, _NOT_TOLD))
+
+    def forget(self) -> None:
+        """Have all topics asked for again: settings change. Until then what was known holds."""
+        self._asked.clear()
+
+    def _take(self, topic: str, settings: Mapping[str, str]) -> None:
+        refused = None if topic in self._force else refusal(settings)
+        if refused is None:
+            self.refused.pop(topic, None)
+        elif topic not in self.refused:
+            self.refused[topic] = refused
+            _logger.warning(
+                "topic %s is not shipped: %s; uploader.force.topics=%s has it shipped all the same",
+                topic, refused, topic,
+            )  # fmt: skip
+        advice = () if refused is not None else tuple(warnings(settings, self._upload_timeout_ms))
+        for sentence in advice:
+            _logger.warning("topic %s: %s", topic, sentence)
+        self.advice[topic] = advice

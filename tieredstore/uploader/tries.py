@@ -1,0 +1,64 @@
+"""Tries to ship that are under way, each with a time limit: none may go on for ever."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Final
+
+from tieredstore.errors import StoreUnavailable
+from tieredstore.process.forks import ForkSafeLock
+
+GRACE_S: Final = 120.0
+"""How long a try that is over may need to come back: a request's own time-outs are shorter."""
+
+
+@dataclass(slots=True)
+class Try:
+    """One try, and when it is over."""
+
+    what: str
+    allowed_s: float
+    began_s: float
+
+
+class Tries:
+    """Thread-safe."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic, grace_s: float = GRACE_S) -> None:
+        self._monotonic = monotonic
+        self._grace_s = grace_s
+        self._lock = ForkSafeLock()
+        self._tries: dict[int, Try] = {}
+
+    @contextlib.contextmanager
+    def under_way(self, what: str, allowed_s: float) -> Generator[Callable[[int], None]]:
+        """A try in the block; the function that is given raises StoreUnavailable once it is over, at each progress."""
+        attempt = Try(what, allowed_s, self._monotonic())
+        with self._lock:
+            self._tries[id(attempt)] = attempt
+
+        def on_progress(_: int) -> None:
+            if self._monotonic() - attempt.began_s > allowed_s:
+                raise StoreUnavailable(f"{what} has taken longer than {allowed_s:g} s (uploader.upload.timeout.ms)")
+
+        try:
+            yield on_progress
+        finally:
+            with self._lock:
+                del self._tries[id(attempt)]
+
+    def lost(self) -> str | None:
+        """The try that should have come back long ago, and has not."""
+        now_s = self._monotonic()
+        with self._lock:
+            return next(
+                (
+                    f"{attempt.what} has not come back for {now_s - attempt.began_s:.0f} s"
+                    for attempt in self._tries.values()
+                    if now_s - attempt.began_s > attempt.allowed_s + self._grace_s
+                ),
+                None,
+            )

@@ -1,0 +1,346 @@
+"""The uploader: notices closed segments, holds them, asks who leads and what is settled, and ships in order."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+from tieredstore.backends.base import ObjectStore
+from tieredstore.config import Settings
+from tieredstore.config.uploader import UploaderSettings
+from tieredstore.errors import ConfigError, TieredStoreError
+from tieredstore.model import TopicIdPartition
+from tieredstore.process.health import Health
+from tieredstore.process.parallel import in_parallel
+from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.uploader.counts import Counts
+from tieredstore.uploader.environment import BrokerEnvironment, broker_environment
+from tieredstore.uploader.folders import Folders
+from tieredstore.uploader.holding import INCOMPLETE_S, Held, Holds
+from tieredstore.uploader.leadership import LeadershipView, leadership_of
+from tieredstore.uploader.partition import ClosedSegment, Partition
+from tieredstore.uploader.schedule import Schedule
+from tieredstore.uploader.settling import Answers, BrokerSettling, DiskSettling, Settled, Settling, high_watermarks
+from tieredstore.uploader.shipper import Shipper, ShipperSettings, Standing, Step
+from tieredstore.uploader.target import Target
+from tieredstore.uploader.topics import TopicAdvice, TopicSelection
+from tieredstore.uploader.tries import Tries
+
+if TYPE_CHECKING:
+    from tieredstore.live.broker_state import BrokerState
+
+_logger: Final = logging.getLogger(__name__)
+
+_AGAIN_S: Final = 0.05
+_SOON_S: Final = 1.0
+_MOVED_ON: Final = frozenset({Step.SHIPPED, Step.STORED, Step.HOLE})
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A partition of which something was left, and why."""
+
+    where: TopicIdPartition
+    reason: str
+    has_failed: bool
+
+
+class Uploader:
+    """What ships the closed segments of a broker, in parts that are called one after the other or by many threads.
+
+    Takes a lock on each log directory: of two uploaders for one the second is refused (ConfigError). Close it.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        uploader: UploaderSettings,
+        *,
+        store: ObjectStore | None = None,
+        settling: Settling | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``store`` is used in place of the settings' own, and stays its owner's; ``settling`` in place of a broker's.
+
+        Nobody is asked anything yet. ConfigError for settings that cannot be used.
+        """
+        self.own = uploader
+        self.environment: BrokerEnvironment = broker_environment(uploader)
+        self.counts = Counts()
+        self.health = _health()
+        self._given_store, self._monotonic = store, monotonic
+        with contextlib.ExitStack() as opened:
+            for log_dir in self.environment.log_dirs:
+                opened.callback(os.close, _locked(log_dir))
+            self._broker = self._open_broker(opened)
+            leadership = leadership_of(uploader.leadership, self.environment, self._broker)
+            self.target = Target.open(settings, store)
+            self._opened = opened.pop_all()
+        disk = DiskSettling(self.environment.log_dirs)
+        self._settling: Settling = settling or (disk if self._broker is None else BrokerSettling(self._broker))
+        self._answers = Answers(monotonic=monotonic)
+        self.leadership = LeadershipView(leadership, monotonic)
+        self.topics = TopicAdvice(uploader, self._broker)
+        self.folders = Folders(self.environment.log_dirs, TopicSelection(uploader).holds, monotonic)
+        self._holds = Holds(uploader.hold_max_files, uploader.hold_min_free_percent)
+        self.held = Held(0, 0, 0, 0)
+        self.tries = Tries(monotonic)
+        self._shipper = Shipper(
+            ShipperSettings(
+                self.environment.broker_id,
+                uploader.start,
+                uploader.upload_timeout_ms / 1000,
+                uploader.check_crcs,
+                uploader.concurrent_uploads,
+            ),
+            self.tries,
+            self.counts,
+            self.folders.relist,
+        )
+        self.schedule = Schedule(lambda: self.folders.partitions, self.may_ship, monotonic)
+        self._was_led: frozenset[Partition] = frozenset()
+
+    # Parts, each bounded in time
+
+    def sweep(self) -> Held:
+        """Look at the folders, and hold what is closed of the partitions that are led."""
+        self.folders.sweep()
+        led: list[Partition] = []
+        for partition in self.folders.partitions:
+            if self.leads(partition):
+                led.append(partition)
+            else:
+                partition.unhold()
+        self.held = self._holds.renew(led, self._monotonic())
+        if self.folders.failed:
+            named = ", ".join(map(str, sorted(self.folders.failed)))
+            self.health.fails("folders", f"cannot be listed: {named}")
+        else:
+            self.health.holds("folders")
+        if self.counts.last_hole is not None:
+            self.health.fails("holes", f"{self.counts.holes} since the start; the last: {self.counts.last_hole}")
+        self.schedule.ring()
+        return self.held
+
+    def ask_leadership(self) -> None:
+        """Ask which partitions are led. An error is told by ``health`` once the last answer does not hold any more."""
+        try:
+            self.leadership.refresh()
+        except TieredStoreError as error:
+            if not self.leadership.is_known:
+                self.health.fails("leadership", f"nobody says who leads: {error}")
+            return
+        self.health.holds("leadership")
+        self._relist_new()
+
+    def ask_settled(self) -> None:
+        """Ask how far the partitions are settled of which something waits to be shipped."""
+        soon_s = self._monotonic() + _SOON_S
+        waiting = [p for p in self.folders.partitions if p.not_before_s <= soon_s and self.may_ship(p)]
+        if not waiting or not self.leadership.is_known:
+            return
+        try:
+            self._answers.take(self._settling.ask(waiting))
+        except TieredStoreError as error:
+            self.health.fails("broker", f"nobody says how far partitions are settled: {error}")
+            return
+        self.health.holds("broker")
+        self.schedule.ring()
+
+    def ask_topics(self) -> None:
+        """Ask for the settings of topics that were not asked for yet."""
+        try:
+            self.topics.ask(partition.where.topic for partition in self.folders.partitions)
+        except TieredStoreError as error:
+            self.health.fails("topics", f"the settings of topics are not known: {error}")
+            return
+        self.health.holds("topics")
+
+    def ship(self, partition: Partition) -> Step | None:
+        """Make one step of a partition that was taken from the schedule; None if it failed."""
+        try:
+            step = self._shipper.step(self.target, partition, self._standing(partition))
+        except Exception as error:
+            if not isinstance(error, TieredStoreError | OSError):
+                _logger.exception("%s: a try to ship ended by an error of its own", partition.where)
+            self.schedule.failed(partition, error)
+            self.health.fails("store", f"{partition.where}: {error}")
+            return None
+        self.schedule.done(partition, waits=step is Step.WAITS)
+        if step in _MOVED_ON:
+            self.health.holds("store")
+        return step
+
+    # Runs
+
+    def run_once(self, *, tries: int = 5) -> list[Left]:
+        """Ship what is closed and settled by now; of which partitions something was left, and why.
+
+        What fails is tried so many times. Raises what keeps it from beginning.
+        """
+        self._begin()
+        pool = ThreadPool(self.own.concurrent_uploads, "tieredstore-uploader-once")
+        moved_on = True
+        with pool:
+            while moved_on or self._failing(tries):
+                time.sleep(0 if moved_on else _AGAIN_S)
+                self.ask_settled()
+                ready = self.schedule.take_all(lambda partition: partition.failures < tries)
+                moved_on = any(list(in_parallel(pool, self._ship_out, ready, at_once=self.own.concurrent_uploads)))
+                self.sweep()
+        left = [partition for partition in self.folders.partitions if self.leads(partition) and partition.first]
+        return [
+            Left(partition.where, partition.error or partition.waits_for or "it is not settled", partition.failures > 0)
+            for partition in left
+        ]
+
+    def plan(self) -> list[tuple[Partition, list[ClosedSegment]]]:
+        """What would be shipped of each partition that is led, sooner or later. Nothing is written."""
+        self._begin()
+        return [
+            (partition, self._shipper.plan(self.target, partition))
+            for partition in self.folders.partitions
+            if self.leads(partition)
+        ]
+
+    def _begin(self) -> None:
+        self.leadership.refresh()
+        self.health.holds("leadership")
+        end_s = self._monotonic() + INCOMPLETE_S
+        while self.sweep().incomplete and self._monotonic() < end_s:
+            time.sleep(_AGAIN_S)
+        self.topics.ask(partition.where.topic for partition in self.folders.partitions)
+
+    def _ship_out(self, partition: Partition) -> bool:
+        """Steps of one partition until it has nothing more that may be shipped; whether one moved on."""
+        moved_on = False
+        while self.ship(partition) in _MOVED_ON:
+            moved_on = True
+            if not self.schedule.take_again(partition):
+                break
+        return moved_on
+
+    def _failing(self, tries: int) -> bool:
+        return any(0 < partition.failures < tries and self.may_ship(partition) for partition in self.folders.partitions)
+
+    def replace_target(self, settings: Settings) -> None:
+        """Go on with other settings of the store; ConfigError, and all stays as it was, if they cannot be used.
+
+        What is under way may end with the old ones.
+        """
+        old, self.target = self.target, Target.open(settings, self._given_store)
+        for partition in self.folders.partitions:
+            partition.must_reload, partition.not_before_s = True, 0.0
+        busy = [partition for partition in self.folders.partitions if partition.is_busy]
+        thread = threading.Thread(
+            target=self._close_later, args=(old, busy), name="tieredstore-uploader-old", daemon=True
+        )
+        thread.start()
+
+    def _close_later(self, old: Target, busy: list[Partition]) -> None:
+        end_s = time.monotonic() + self.own.upload_timeout_ms / 1000
+        while time.monotonic() < end_s and any(partition.is_busy for partition in busy):
+            time.sleep(_AGAIN_S)
+        old.close()
+
+    def gauges(self) -> Mapping[str, float]:
+        """What there is now, for the metrics."""
+        led = [partition for partition in self.folders.partitions if self.leads(partition)]
+        lag = [segment for partition in led for segment in partition.pending(lambda _: True)]
+        now_s = self._monotonic()
+        return {
+            "lag_segments": len(lag),
+            "lag_bytes": sum(segment.size_in_bytes for segment in lag),
+            "oldest_segment_age_seconds": max((segment.age_s(now_s) for segment in lag), default=0.0),
+            "waiting_partitions": sum(partition.waits_for is not None for partition in led),
+            "failing_partitions": sum(partition.failures > 0 for partition in led),
+            "partitions": len(self.folders.partitions),
+            "led_partitions": len(led),
+            "leadership_known": float(self.leadership.is_known),
+            "recorded_holes": sum(self.counts.recorded.get(partition.where, 0) for partition in led),
+            "held_files": self.held.files,
+            "held_deleted_bytes": self.held.unlinked_bytes,
+            "refused_topics": len(self.topics.refused),
+        }
+
+    def close(self) -> None:
+        """Let all files, the store, the client and the locks go."""
+        for partition in self.folders.partitions:
+            partition.let_go()
+        self.target.close()
+        self._opened.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # What is known
+
+    def leads(self, partition: Partition) -> bool:
+        """Whether the partition is this broker's to ship, as far as is known."""
+        return self.leadership.leads(partition.name) and partition.where.topic not in self.topics.refused
+
+    def may_ship(self, partition: Partition) -> bool:
+        """Whether there is something to ship of the partition, and it is this broker's to do so."""
+        if not self.topics.knows(partition.where.topic) or not self.leads(partition):
+            return False
+        first = partition.first
+        if first is None:
+            return self._shipper.must_begin(partition)
+        return self.leadership.is_known or (self.leadership.was_ever_known and first.place.is_deleted)
+
+    def _standing(self, partition: Partition) -> Standing:
+        if self.leadership.is_known:
+            return Standing(self._answers.of(partition.name))
+        # Nobody can be asked: what the broker deletes is shipped as far as its own checkpoint says.
+        high = (high_watermarks(partition.folder.parent) or {}).get(partition.name, 0)
+        return Standing(Settled(high, high, None), only_deleted=True)
+
+    def _relist_new(self) -> None:
+        """List the folders of partitions that are led since now: who led them has moved their watermarks."""
+        led = frozenset(partition for partition in self.folders.partitions if self.leads(partition))
+        for partition in led - self._was_led:
+            partition.must_reload = True
+            self.folders.relist(partition)
+        self._was_led = led
+
+    def _open_broker(self, opened: contextlib.ExitStack) -> BrokerState | None:
+        if not self.environment.client:
+            return None
+        # With it comes librdkafka, which an uploader without a broker does without.
+        from tieredstore.live.broker_state import BrokerState  # noqa: PLC0415
+
+        return opened.enter_context(BrokerState(self.environment.client))
+
+
+def _health() -> Health:
+    health = Health(
+        {"folders": "the log directories were not looked at yet", "leadership": "nobody was asked who leads yet"}
+    )
+    for condition in ("broker", "topics", "store", "holes"):
+        health.fails(condition, "")
+        health.holds(condition)
+    return health
+
+
+def _locked(log_dir: os.PathLike[str]) -> int:
+    """The log directory, open and locked; ConfigError if another uploader has it."""
+    descriptor = os.open(log_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise ConfigError(f"another uploader ships from {log_dir}: end it before this one begins") from error
+    return descriptor

@@ -1,0 +1,218 @@
+"""How far a partition is shipped: the small object that is moved behind each segment.
+
+``<prefix>!tieredstore/watermarks/<topic>-<topic id>/<partition>.json``. The segments themselves are the truth, and a
+watermark that is lost or damaged is made again of them; what it alone tells is which offsets could not be shipped.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from tieredstore.errors import ConfigError, CorruptData
+from tieredstore.limits import MAX_INT32, MAX_INT64
+from tieredstore.model import TopicIdPartition, Uuid
+
+VERSION: Final = 1
+MAX_BYTES: Final = 8 << 20
+"""What a watermark has at most; more is none."""
+
+_FOLDER: Final = "!tieredstore/watermarks/"
+_LONGEST_REASON: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Offsets (both ends inclusive) that were not shipped, why, when, and by which broker's uploader.
+
+    ``quarantine`` is the key prefix under which what there was of them lies; None if nothing was left.
+    """
+
+    first_offset: int
+    last_offset: int
+    reason: str
+    at_ms: int
+    broker_id: int = -1
+    quarantine: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MoveBack:
+    """The watermark stood at ``from_offset`` when a newer leader epoch turned out to begin at ``to_offset`` before."""
+
+    from_offset: int
+    to_offset: int
+    leader_epoch: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShippedSegment:
+    """The segment that the watermark stands behind."""
+
+    id: str
+    base_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """All before ``next_offset`` is shipped, but for the holes. ``leader_epoch`` is that of who moved it, or -1."""
+
+    where: TopicIdPartition
+    next_offset: int
+    leader_epoch: int
+    broker_id: int = -1
+    at_ms: int = 0
+    segment: ShippedSegment | None = None
+    holes: tuple[Hole, ...] = ()
+    moved_back: tuple[MoveBack, ...] = ()
+
+    def behind(
+        self, segment: ShippedSegment | None, next_offset: int, epoch: int, broker_id: int, at_ms: int
+    ) -> Watermark:
+        """The watermark after one segment more, or what stood in the store already."""
+        return dataclasses.replace(
+            self,
+            next_offset=next_offset,
+            leader_epoch=max(epoch, self.leader_epoch),
+            broker_id=broker_id,
+            at_ms=at_ms,
+            segment=segment or self.segment,
+        )
+
+    def over(self, hole: Hole, epoch: int) -> Watermark:
+        """The watermark behind offsets that cannot be shipped."""
+        last = self.holes[-1] if self.holes else None
+        holes = (*self.holes, hole)
+        # A run of segments that are gone is one loss to whoever reads of it.
+        if (
+            last is not None
+            and hole.quarantine is None
+            and last.quarantine is None
+            and (last.last_offset + 1, last.reason) == (hole.first_offset, hole.reason)
+        ):
+            holes = (*self.holes[:-1], dataclasses.replace(last, last_offset=hole.last_offset, at_ms=hole.at_ms))
+        return dataclasses.replace(
+            self.behind(None, hole.last_offset + 1, epoch, hole.broker_id, hole.at_ms), holes=holes
+        )
+
+    def back(self, to_offset: int, epoch: int, broker_id: int, at_ms: int) -> Watermark:
+        """The watermark where a newer leader epoch begins, which wrote other records from there on."""
+        move = MoveBack(self.next_offset, to_offset, epoch, at_ms)
+        return dataclasses.replace(
+            self.behind(None, to_offset, epoch, broker_id, at_ms),
+            moved_back=(*self.moved_back, move),
+            # What was a hole behind it is written anew.
+            holes=tuple(hole for hole in self.holes if hole.first_offset < to_offset),
+        )
+
+    def to_bytes(self) -> bytes:
+        """The object's content."""
+        document = {
+            "version": VERSION,
+            "topic": self.where.topic,
+            "topic_id": str(self.where.topic_id),
+            "partition": self.where.partition,
+            "next_offset": self.next_offset,
+            "leader_epoch": self.leader_epoch,
+            "broker_id": self.broker_id,
+            "at_ms": self.at_ms,
+            "segment": None if self.segment is None else dataclasses.asdict(self.segment),
+            "holes": [dataclasses.asdict(hole) for hole in self.holes],
+            "moved_back": [dataclasses.asdict(move) for move in self.moved_back],
+        }
+        return (json.dumps(document, indent=1) + "\n").encode()
+
+    @classmethod
+    def parse(cls, raw: bytes | None, where: TopicIdPartition) -> Watermark:
+        """CorruptData for what is none, or is another partition's."""
+        try:
+            document = _Fields(json.loads(raw or b""))
+            named = (document.text("topic"), Uuid.parse(document.text("topic_id")), document.number("partition"))
+            document.expect(document.number("version") == VERSION, "another version")
+            document.expect(named == (where.topic, where.topic_id, where.partition), "another partition")
+            segment = document.fields["segment"]
+            return cls(
+                where,
+                document.number("next_offset", MAX_INT64),
+                document.number("leader_epoch", low=-1),
+                document.number("broker_id", low=-1),
+                document.number("at_ms", MAX_INT64),
+                None if segment is None else _segment(_Fields(segment)),
+                tuple(_hole(_Fields(entry)) for entry in document.entries("holes")),
+                tuple(_move(_Fields(entry)) for entry in document.entries("moved_back")),
+            )
+        except (ValueError, TypeError, KeyError, RecursionError, ConfigError) as error:
+            raise CorruptData(f"the watermark of {where} cannot be read: {error!r:.200}") from error
+
+
+def watermark_key(prefix: str, where: TopicIdPartition) -> str:
+    """The key of a partition's watermark."""
+    return f"{prefix}{_FOLDER}{where.topic}-{where.topic_id}/{where.partition}.json"
+
+
+def reason_of(error: object) -> str:
+    """Why there is a hole, in a sentence of bounded length."""
+    return str(error)[:_LONGEST_REASON]
+
+
+class _Fields:
+    """An object of JSON, of whose members each is what it should be or ValueError."""
+
+    def __init__(self, document: object) -> None:
+        if not isinstance(document, dict):
+            raise TypeError("it is no object of JSON")
+        self.fields = cast("dict[str, Any]", document)
+
+    def expect(self, holds: bool, otherwise: str) -> None:
+        if not holds:
+            raise ValueError(f"it is of {otherwise}")
+
+    def text(self, name: str) -> str:
+        value = self.fields[name]
+        if not isinstance(value, str):
+            raise TypeError(f"{name} is no text")
+        return value
+
+    def number(self, name: str, high: int = MAX_INT32, *, low: int = 0) -> int:
+        value = self.fields[name]
+        if type(value) is not int or not low <= value <= high:
+            raise ValueError(f"{name} is no number from {low} to {high}")
+        return value
+
+    def entries(self, name: str) -> list[object]:
+        value = self.fields[name]
+        if not isinstance(value, list):
+            raise TypeError(f"{name} is no list")
+        return cast("list[object]", value)
+
+
+def _segment(fields: _Fields) -> ShippedSegment:
+    return ShippedSegment(
+        str(Uuid.parse(fields.text("id"))),
+        fields.number("base_offset", MAX_INT64),
+        fields.number("end_offset", MAX_INT64),
+    )
+
+
+def _hole(fields: _Fields) -> Hole:
+    return Hole(
+        fields.number("first_offset", MAX_INT64),
+        fields.number("last_offset", MAX_INT64),
+        fields.text("reason"),
+        fields.number("at_ms", MAX_INT64),
+        fields.number("broker_id", low=-1),
+        None if fields.fields["quarantine"] is None else fields.text("quarantine"),
+    )
+
+
+def _move(fields: _Fields) -> MoveBack:
+    return MoveBack(
+        fields.number("from_offset", MAX_INT64),
+        fields.number("to_offset", MAX_INT64),
+        fields.number("leader_epoch", low=-1),
+        fields.number("at_ms", MAX_INT64),
+    )
