@@ -10,6 +10,7 @@ KERNELS = {
         ("_slabs", "_columns", "_kernel"),
         ("_bytes.h", "_parse.pxd", "_batch.pxd", "_slabs.pxd", "_columns.pxd"),
     ),
+    "tieredstore/consumer": (("_message",), ()),
     "tieredstore/pubsub/format": (("_reading", "_writing"), ("_parse.h",)),
 }
 

@@ -133,12 +133,16 @@ def count_objects(store: str, how: str, objects: int, byte_count: int = 0) -> No
 
 
 class Snapshots(Collector):
-    """Adds up the snapshots of all living sources of one kind; what a closed one counted stays in the totals."""
+    """Adds up the snapshots of all living sources of one kind; what a closed one counted stays in the totals.
 
-    _LEVELS: Final = frozenset({"entries", "bytes"})
+    ``levels`` say what is there now, and may fall; of those whose name ends with ``_max`` the greatest counts.
+    """
 
-    def __init__(self, prefix: str, registry: CollectorRegistry = REGISTRY) -> None:
+    def __init__(
+        self, prefix: str, registry: CollectorRegistry = REGISTRY, *, levels: Iterable[str] = ("entries", "bytes")
+    ) -> None:
         self._prefix = prefix
+        self._levels = frozenset(levels)
         self._lock = threading.Lock()
         self._sources: dict[int, Snapshot] = {}
         self._closed: Totals[str] = Totals()
@@ -162,7 +166,7 @@ class Snapshots(Collector):
         def remove() -> None:
             with self._lock:
                 if self._sources.pop(number, None) is not None:
-                    self._closed.update({name: value for name, value in source().items() if name not in self._LEVELS})
+                    self._closed.update({name: value for name, value in source().items() if name not in self._levels})
 
         return remove
 
@@ -175,9 +179,12 @@ class Snapshots(Collector):
         with self._lock:
             sums = Totals(self._closed)
             for source in self._sources.values():
-                sums.update(dict(source()))
+                totals = dict(source())
+                greatest = {name: max(sums[name], totals.pop(name)) for name in list(totals) if name.endswith("_max")}
+                sums.update(totals)
+                sums.update({name: value - sums[name] for name, value in greatest.items()})
         for name, value in sorted(sums.items()):
-            family = GaugeMetricFamily if name in self._LEVELS else CounterMetricFamily
+            family = GaugeMetricFamily if name in self._levels else CounterMetricFamily
             yield family(f"{self._prefix}_{name}", f"See docs/metrics.md: {name}.", value=value)
 
 

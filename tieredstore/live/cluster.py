@@ -9,7 +9,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar, cast
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, admin
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    admin,
+)
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from tieredstore.errors import BrokerError, BrokerUnavailable, ResourceNotFound, TieredStoreError
@@ -140,6 +147,28 @@ class LiveCluster(Closing):
         specs = {where: _spec.for_timestamp(max(0, moment)) for where, moment in times.items()}
         return {where: None if offset < 0 else offset for where, offset in self._offsets(specs).items()}
 
+    def committed_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """What a group has committed of each, None for nothing; transactions that commit offsets are waited for."""
+        wheres = list(partitions)
+        if not wheres:
+            return {}
+        client = self._clients.get()
+        asked = ConsumerGroupTopicPartitions(group, [KafkaPartition(*where) for where in wheres])
+
+        def ask(timeout_s: float) -> Mapping[str, Future[Any]]:
+            futures: Mapping[str, Future[Any]] = _untyped(client).list_consumer_group_offsets(
+                [asked], require_stable=True, request_timeout=timeout_s
+            )
+            return futures
+
+        doing = f"the offsets of the group {group} at {self._servers} cannot be looked up"
+        places = self._answers(client, ask, doing)[group].topic_partitions
+        for place in places:
+            if place.error is not None:
+                raise fault(place.error, f"{doing}, for {place.topic}-{place.partition}")
+        known = {(place.topic, place.partition): place.offset for place in places}
+        return {where: known[where] if known.get(where, -1) >= 0 else None for where in wheres}
+
     def _offsets(
         self, specs: Mapping[TopicPartition, Any], isolation: Isolation | None = None
     ) -> dict[TopicPartition, int]:
@@ -246,6 +275,10 @@ class LiveCluster(Closing):
         final = client.trouble.final(doing)
         if final is not None:
             raise final
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Log in by these from the next connection on."""
+        self._clients.get().set_sasl_credentials(username, password)
 
     def close(self) -> None:
         """Let this process's client go; it is made again when it is needed."""

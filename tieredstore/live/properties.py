@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
 from tieredstore.errors import ConfigError
 from tieredstore.live.jaas import login_of_jaas
@@ -53,6 +53,23 @@ _REFUSED: Final = {
     ),
 }  # fmt: skip
 
+_OF_JAVA: Final = frozenset(
+    {
+        "auto.include.jmx.reporter", "default.api.timeout.ms", "exclude.internal.topics", "max.poll.records",
+        "metrics.num.samples", "metrics.recording.level", "metrics.sample.window.ms",
+        "socket.connection.setup.timeout.max.ms", "ssl.enabled.protocols", "ssl.keymanager.algorithm", "ssl.protocol",
+        "ssl.trustmanager.algorithm",
+    }
+)  # fmt: skip
+"""What of these librdkafka has no name for."""
+
+_ASSIGNORS: Final = {
+    "org.apache.kafka.clients.consumer.CooperativeStickyAssignor": "cooperative-sticky",
+    "org.apache.kafka.clients.consumer.RangeAssignor": "range",
+    "org.apache.kafka.clients.consumer.RoundRobinAssignor": "roundrobin",
+}
+_STRATEGY: Final = "partition.assignment.strategy"
+
 _NOT_FROM_TEXT: Final = frozenset({"default.topic.config", "logger", "on_commit", "on_delivery"})
 """What the Python binding takes, and takes objects for."""
 
@@ -92,6 +109,46 @@ def client_configuration(properties: Mapping[str, str], isolation: Isolation) ->
     if "ssl.endpoint.identification.algorithm" in renamed:
         renamed["ssl.endpoint.identification.algorithm"] = _host_check(renamed["ssl.endpoint.identification.algorithm"])
     return _with_defaults(renamed | settings) | _FIXED | {"isolation.level": isolation}
+
+
+def member_configuration(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """What librdkafka's consumer is to be given that is a member of a group: its own properties, and Java's translated.
+
+    Values may be numbers and functions too, as confluent-kafka takes them. ConfigError for what needs a JVM.
+    """
+    given: dict[str, Any] = {}
+    for name, value in properties.items():
+        if _REFUSED.get(name, "").startswith("there is no JVM"):
+            raise ConfigError(f"the client property {name} cannot be set: {_REFUSED[name]}")
+        if name in _OF_JAVA:
+            _logger.debug("the client property %s has no effect here", name)
+        else:
+            given[name] = value
+    settings = translate_stores(given) | _login(given)
+    renamed = {_RENAMED.get(name, name): value for name, value in given.items()}
+    for name in _OPERATING_SYSTEM:
+        if str(renamed.get(name)) == "-1":
+            renamed[name] = 0
+    if "ssl.endpoint.identification.algorithm" in renamed:
+        renamed["ssl.endpoint.identification.algorithm"] = _host_check(renamed["ssl.endpoint.identification.algorithm"])
+    if _STRATEGY in renamed:
+        names = str(renamed[_STRATEGY]).split(",")
+        renamed[_STRATEGY] = ",".join(_ASSIGNORS.get(name.strip(), name.strip()) for name in names)
+    if renamed.get("auto.offset.reset") == "none":
+        renamed["auto.offset.reset"] = "error"
+    return renamed | settings
+
+
+def shared_properties(properties: Mapping[str, Any]) -> dict[str, str]:
+    """Those of a member's properties that its other clients need too: how to connect, and who asks."""
+    return {
+        name: ("true" if value else "false") if isinstance(value, bool) else str(value)
+        for name, value in properties.items()
+        if isinstance(value, str | int | float)
+        and name not in _REFUSED
+        and name not in _NOT_FROM_TEXT
+        and not name.endswith("_cb")
+    }
 
 
 def check_timeout(timeout_s: float) -> None:

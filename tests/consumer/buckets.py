@@ -1,0 +1,68 @@
+"""A bucket that grows, and consumers of it that no broker serves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from confluent_kafka import TopicPartition
+
+from tests.support.spark_stream_topics import Bucket, value_of
+from tieredstore.consumer import Consumer
+
+DEADLINE_S: Final = 60.0
+"""For what is waited for; nothing takes as long."""
+
+
+@contextmanager
+def reader_of(bucket: Bucket, *assigned: TopicPartition, **own: Any) -> Generator[Consumer]:
+    """A consumer of the bucket alone that is assigned these; ``own`` are properties, with ``_`` for ``.``."""
+    named = {
+        (f"tiered.storage.{name}" if name == "loss_cb" else name.replace("_", ".")): value
+        for name, value in own.items()
+    }
+    given = {
+        "group.id": "readers", "tiered.storage.mode": "remote_only",
+        "tiered.storage.settings": bucket.options | {"chunk.size": "16384"}, "tiered.storage.refresh.ms": 50,
+        "auto.offset.reset": "earliest", **named,
+    }  # fmt: skip
+    with Consumer(given) as consumer:
+        if assigned:
+            consumer.assign(list(assigned))
+        yield consumer
+
+
+def until(consumer: Consumer, is_enough: Callable[[list[Any]], bool], *, count: int = 100) -> list[Any]:
+    """The messages until there are enough."""
+    messages: list[Any] = []
+    end = time.monotonic() + DEADLINE_S
+    while not is_enough(messages):
+        assert time.monotonic() < end, [message.offset() for message in messages][-5:]
+        messages += consumer.consume(count, 0.05)
+    return messages
+
+
+def read(consumer: Consumer, count: int) -> list[Any]:
+    """So many messages, none of which is an error, each with the value of its place."""
+    messages = until(consumer, lambda given: len(given) >= count)
+    for message in messages:
+        assert message.error() is None
+        assert message.value() == value_of(message.topic(), message.partition(), message.offset())
+    return messages
+
+
+def offsets_of(messages: list[Any], partition: int = 0) -> list[int]:
+    return [message.offset() for message in messages if message.partition() == partition]
+
+
+def raised(consumer: Consumer, kind: type[BaseException]) -> BaseException:
+    """The error that a call raises, which may come after some that give nothing."""
+    end = time.monotonic() + DEADLINE_S
+    while time.monotonic() < end:
+        try:
+            consumer.poll(0.05)
+        except kind as error:
+            return error
+    raise AssertionError(f"no {kind.__name__} was raised")

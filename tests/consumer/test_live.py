@@ -1,0 +1,317 @@
+"""Bucket and broker as one log, by a group's member: against the same log read whole by others."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sized
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import confluent_kafka
+import pytest
+from confluent_kafka import KafkaException, TopicPartition
+
+from tests.project.test_docs import blocks
+from tests.support.kafka_topics import (
+    Produced,
+    Transaction,
+    consumed,
+    delete_records,
+    end_offset,
+    produce_transaction,
+    producer_of,
+    random_produced,
+    send,
+)
+from tests.support.live_topics import TieredTopic
+from tests.support.paths import REPOSITORY
+from tests.support.servers.kafka import KafkaServer
+from tieredstore.consumer import Consumer
+from tieredstore.errors import DataLoss
+
+pytestmark = pytest.mark.slow
+
+DEADLINE_S: Final = 60.0
+MODES: Final = ("kafka_preferred", "remote_preferred")
+PROTOCOLS: Final[dict[str, dict[str, str]]] = {
+    "eager": {"partition.assignment.strategy": "range"},
+    "cooperative": {"partition.assignment.strategy": "cooperative-sticky"},
+    "kip848": {"group.protocol": "consumer"},
+}
+_library: Any = confluent_kafka
+
+
+@pytest.fixture
+def tiered(kafka: KafkaServer, tmp_path: Path) -> Iterator[TieredTopic]:
+    """Two partitions of 600 records each, whose values are their offsets; the first 200 are in the bucket alone."""
+    topic = TieredTopic(kafka, tmp_path, partitions=2)
+    for partition in range(2):
+        write(topic, [Produced(b"k" * 100, b"%d" % at) for at in range(600)], partition=partition)
+    topic.tier(but_last=1)
+    for partition in range(2):
+        delete_records(kafka, topic.topic, 200, partition=partition)
+    yield topic
+    topic.close()
+
+
+def write(topic: TieredTopic, records: list[Produced], *, partition: int = 0, codec: str = "none") -> None:
+    """In batches that fit a segment, by one producer: each takes half a second to end."""
+    producer = producer_of(topic.server, **{"compression.type": codec})
+    for at in range(0, len(records), 50):
+        send(producer, topic.topic, records[at : at + 50], partition=partition)
+
+
+def properties(tiered: TieredTopic, **more: Any) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": tiered.server.bootstrap_servers, "group.id": f"readers-of-{tiered.topic}",
+        "auto.offset.reset": "earliest", "tiered.storage.settings": tiered.store | {"chunk.size": "8192"},
+        "tiered.storage.refresh.ms": 200, "log_level": 2,
+        **{name.replace("_", "."): value for name, value in more.items()},
+    }  # fmt: skip
+
+
+def gathered(consumers: list[Any], is_enough: Callable[[list[Any]], bool]) -> list[Any]:
+    messages: list[Any] = []
+    end = time.monotonic() + DEADLINE_S
+    while not is_enough(messages):
+        assert time.monotonic() < end, sorted((m.partition(), m.offset()) for m in messages)[-3:]
+        for consumer in consumers:
+            for message in consumer.consume(100, 0.05):
+                assert message.error() is None, message.error()
+                messages.append(message)
+    return messages
+
+
+def has_as_many(expected: Sized, given: Sized) -> bool:
+    return len(given) >= len(expected)
+
+
+def by_partition(messages: list[Any]) -> dict[int, list[int]]:
+    offsets: defaultdict[int, list[int]] = defaultdict(list)
+    for message in messages:
+        offsets[message.partition()].append(message.offset())
+    return dict(offsets)
+
+
+WHOLE: Final = {0: list(range(600)), 1: list(range(600))}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_member_reads_all_of_both_once(tiered: TieredTopic, mode: str, protocol: str) -> None:
+    own = {"tiered.storage.mode": mode, **PROTOCOLS[protocol]}
+    with Consumer(properties(tiered) | own) as consumer:
+        consumer.subscribe([tiered.topic])
+        messages = gathered([consumer], lambda given: len(given) >= 1200)
+        assert by_partition(messages) == WHOLE
+        assert all(message.value() == b"%d" % message.offset() for message in messages)
+        stats = consumer.tiered_stats()
+        assert {one["source"] for one in stats.values()} == {"broker"}
+        assert {one["side_changes"] for one in stats.values()} == {1}
+        positions = consumer.position([TopicPartition(tiered.topic, 0), TopicPartition(tiered.topic, 1)])
+        assert [place.offset for place in positions] == [600, 600]
+        assert consumer.consumer_group_metadata() is not None
+
+
+def test_what_was_committed_is_where_the_next_one_goes_on(tiered: TieredTopic) -> None:
+    """Also where only the bucket has it, which the plain client jumps over."""
+    with Consumer(properties(tiered)) as consumer:
+        consumer.subscribe([tiered.topic])
+        gathered([consumer], lambda given: len(given) >= 1)
+        offsets = [TopicPartition(tiered.topic, 0, 57), TopicPartition(tiered.topic, 1, 599)]
+        consumer.commit(offsets=offsets, asynchronous=False)
+        assert [place.offset for place in consumer.committed(offsets, 10)] == [57, 599]
+        for place in offsets:
+            consumer.seek(place)  # so that closing commits the same
+    with Consumer(properties(tiered)) as consumer:
+        consumer.subscribe([tiered.topic])
+        messages = gathered([consumer], lambda given: len(given) >= 544)
+    assert by_partition(messages) == {0: list(range(57, 600)), 1: [599]}
+
+
+def test_automatic_commits_have_nothing_that_no_call_has_given(tiered: TieredTopic) -> None:
+    """Who dies between a poll and what it does with it gets the messages again."""
+    own = {"auto.commit.interval.ms": 0, "tiered.storage.mode": "remote_preferred"}
+    with Consumer(properties(tiered) | own) as consumer:
+        place = TopicPartition(tiered.topic, 0)
+        consumer.assign([place])
+        for expected in range(5):
+            messages = gathered([consumer], bool) if expected == 0 else consumer.consume(1, 10)
+            given = messages[-1].offset() + 1
+            consumer.poll_arrow(0, max_rows=1)
+            (known,) = _library.Consumer.committed(consumer, [place], timeout=10)
+            assert known.offset <= consumer.position([place])[0].offset
+            assert known.offset in {given, -1001} or known.offset < given
+    with Consumer(properties(tiered) | own) as consumer:
+        (known,) = consumer.committed([place], 10)
+        assert known.offset > 0
+
+
+def test_stored_offsets_by_hand(tiered: TieredTopic) -> None:
+    own = {"enable.auto.offset.store": False, "enable.auto.commit": False}
+    place = TopicPartition(tiered.topic, 0)
+    with Consumer(properties(tiered) | own) as consumer:
+        consumer.assign([TopicPartition(tiered.topic, 0, 10)])
+        first = gathered([consumer], bool)[0]
+        with pytest.raises(KafkaException) as error:
+            consumer.commit(asynchronous=False)
+        assert error.value.args[0].code() == confluent_kafka.KafkaError._NO_OFFSET
+        consumer.store_offsets(message=first)
+        consumer.commit(asynchronous=False)
+        assert consumer.committed([place], 10)[0].offset == 11
+        with pytest.raises(KafkaException):
+            consumer.store_offsets(offsets=[TopicPartition(tiered.topic, 9, 3)])
+        consumer.commit(message=first, asynchronous=False)
+        assert consumer.committed([place], 10)[0].offset == 11
+    with Consumer(properties(tiered)) as consumer, pytest.raises(KafkaException):
+        consumer.store_offsets(message=first)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_members_come_and_go_and_nothing_is_lost(tiered: TieredTopic, protocol: str) -> None:
+    """The second one takes over where the first committed; nothing of what was revoked comes after that."""
+    own = {"tiered.storage.mode": "remote_preferred", "session.timeout.ms": 6000, **PROTOCOLS[protocol]}
+    if protocol == "kip848":
+        del own["session.timeout.ms"]
+    revoked: list[tuple[int, int]] = []
+    with Consumer(properties(tiered) | own) as first:
+
+        def on_revoke(_: Any, places: list[TopicPartition]) -> None:
+            revoked.extend((place.partition, len(seen)) for place in places)
+
+        seen: list[Any] = []
+        first.subscribe([tiered.topic], on_revoke=on_revoke)
+        seen += gathered([first], lambda given: len(given) >= 150)
+        with Consumer(properties(tiered) | own) as second:
+            second.subscribe([tiered.topic])
+            seen += gathered([first, second], lambda _: len(second.assignment()) == 1 and len(first.assignment()) == 1)
+        complete = 1200
+        while len({(m.partition(), m.offset()) for m in seen}) < complete:
+            seen += gathered([first], lambda _: True) or first.consume(100, 0.2)
+    assert revoked
+    offsets = by_partition(seen)
+    assert {partition: sorted(set(given)) for partition, given in offsets.items()} == WHOLE
+
+
+def test_a_record_of_both_isolations_is_as_others_see_it(kafka: KafkaServer, tmp_path: Path) -> None:
+    """Codecs, nulls, headers, aborted transactions across the seam: each start offset, as aiokafka reads the log."""
+    topic = TieredTopic(kafka, tmp_path)
+    source = random.Random(3)
+    for number, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
+        write(topic, random_produced(source, 30, size=300), codec=codec)
+        outcome: Any = "abort" if number % 2 else "commit"
+        produce_transaction(kafka, topic.topic, random_produced(source, 20, size=300), outcome)
+    open_one = Transaction(kafka)
+    open_one.send(topic.topic, random_produced(source, 10, size=300))
+    write(topic, random_produced(source, 30, size=300))
+    seam = topic.tier()
+    open_one.end("abort")
+    write(topic, random_produced(source, 10))
+    end = end_offset(kafka, topic.topic)
+    twins = {
+        isolation: consumed(kafka, topic.topic, 0, end, isolation=isolation)
+        for isolation in ("read_committed", "read_uncommitted")
+    }
+    delete_records(kafka, topic.topic, seam // 2)
+    for mode in MODES:
+        for isolation, twin in twins.items():
+            own = {"tiered.storage.mode": mode, "isolation.level": isolation}
+            with Consumer(properties(topic) | own) as consumer:
+                for start in (0, seam // 3, seam - 1, seam, end - 1):
+                    consumer.assign([TopicPartition(topic.topic, 0, start)])
+                    expected = [row for row in twin if row["offset"] >= start]
+                    messages = gathered([consumer], partial(has_as_many, expected))
+                    assert [_row(message) for message in messages] == expected, (mode, isolation, start)
+    topic.close()
+
+
+def _row(message: Any) -> dict[str, Any]:
+    kind, moment = message.timestamp()
+    headers = [{"key": key, "value": value} for key, value in message.headers() or ()]
+    return {
+        "key": message.key(), "value": message.value(), "headers": headers or None, "offset": message.offset(),
+        "timestamp": moment, "timestampType": kind - 1,
+    }  # fmt: skip
+
+
+def test_retention_overtakes_a_live_partition_that_goes_back(tiered: TieredTopic) -> None:
+    with Consumer(properties(tiered)) as consumer:
+        consumer.assign([TopicPartition(tiered.topic, 0, 250)])
+        gathered([consumer], bool)
+        consumer.pause(consumer.assignment())
+        write(tiered, [Produced(b"k" * 100, b"%d" % at) for at in range(600, 900)])
+        tiered.tier(but_last=0)
+        delete_records(tiered.server, tiered.topic, 700)
+        consumer.seek(TopicPartition(tiered.topic, 0, 210))
+        consumer.resume(consumer.assignment())
+        messages = gathered([consumer], lambda given: len(given) >= 690)
+    assert by_partition(messages) == {0: list(range(210, 900))}
+
+
+def test_what_the_broker_deleted_without_a_copy_is_a_loss(tiered: TieredTopic) -> None:
+    end = max(metadata.end_offset + 1 for (partition, _), metadata in tiered.copied.items() if partition == 0)
+    delete_records(tiered.server, tiered.topic, end + 20)
+    lost: list[Any] = []
+    with Consumer(properties(tiered)) as consumer:
+        consumer.assign([TopicPartition(tiered.topic, 0, end - 5)])
+        gathered([consumer], lambda given: len(given) >= 5)
+        with pytest.raises(DataLoss, match=f"offsets {end} to {end + 19} of "):
+            consumer.consume(1, DEADLINE_S)
+    reporting = {"tiered.storage.on.data.loss": "report", "tiered.storage.loss_cb": lost.append}
+    with Consumer(properties(tiered) | reporting) as consumer:
+        consumer.assign([TopicPartition(tiered.topic, 0, end - 5)])
+        messages = gathered([consumer], lambda given: len(given) >= 600 - end - 15)
+    assert by_partition(messages) == {0: [*range(end - 5, end), *range(end + 20, 600)]}
+    assert [(extent.start, extent.stop) for extent in lost] == [(end, end + 20)]
+
+
+def test_callbacks_may_say_where_to_start(tiered: TieredTopic) -> None:
+    def on_assign(consumer: Any, places: list[TopicPartition]) -> None:
+        consumer.assign([TopicPartition(place.topic, place.partition, 590) for place in places])
+
+    with Consumer(properties(tiered)) as consumer:
+        consumer.subscribe([tiered.topic], on_assign=on_assign)
+        messages = gathered([consumer], lambda given: len(given) >= 20)
+    assert by_partition(messages) == {0: list(range(590, 600)), 1: list(range(590, 600))}
+
+
+def test_the_documents_example_runs(
+    tiered: TieredTopic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"{name}={value}" for name, value in (tiered.store | {"chunk.size": "8192"}).items()]
+    (tmp_path / "store.properties").write_text("\n".join(lines))
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks(REPOSITORY / "docs" / "consumer.md", "python")
+    code = code.replace("127.0.0.1:9092", tiered.server.bootstrap_servers).replace("orders", tiered.topic)
+    exec(compile(code.replace("10.0", "60.0"), "<example>", "exec"), {})
+    assert capsys.readouterr().out.startswith(tiered.topic)
+
+
+def test_ends_and_times_of_both(tiered: TieredTopic) -> None:
+    place = TopicPartition(tiered.topic, 0)
+    with Consumer(properties(tiered)) as consumer:
+        assert consumer.get_watermark_offsets(place, 10) == (0, 600)
+        early, late = (
+            consumer.offsets_for_times([TopicPartition(tiered.topic, 0, moment)], 10)[0].offset
+            for moment in (1_600_000_000_000, 1_900_000_000_000)
+        )
+        assert (early, late) == (0, -1)
+
+
+def test_a_pattern_finds_topics_that_are_made_later(kafka: KafkaServer, tmp_path: Path) -> None:
+    prefix = f"later-{tmp_path.name}".replace("_", "-").lower()
+    first = TieredTopic(kafka, tmp_path, name=f"{prefix}-a")
+    write(first, [Produced(b"k", b"%d" % at) for at in range(10)])
+    own = {"topic.metadata.refresh.interval.ms": 500, "metadata.max.age.ms": 1000}
+    with Consumer(properties(first) | own) as consumer:
+        consumer.subscribe([f"^{prefix}-.*"])
+        gathered([consumer], lambda given: len(given) >= 10)
+        second = TieredTopic(kafka, tmp_path, name=f"{prefix}-b")
+        write(second, [Produced(b"k", b"%d" % at) for at in range(10)])
+        messages = gathered([consumer], lambda given: len(given) >= 10)
+        assert {message.topic() for message in messages} == {second.topic}
+    first.close()
+    second.close()

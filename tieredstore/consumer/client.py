@@ -1,0 +1,104 @@
+"""The client inside of a consumer: confluent-kafka's own methods, beneath those of ours."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import confluent_kafka
+from confluent_kafka import KafkaError
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from tieredstore.model import TopicPartition
+
+# The library leaves many types open.
+_base: Final[Any] = confluent_kafka.Consumer
+NO_OFFSET: Final = -1001
+"""librdkafka's OFFSET_INVALID."""
+
+
+class MemberClient:
+    """The group's member: what the library's ``Consumer`` does by itself."""
+
+    def __init__(self, consumer: object) -> None:
+        # Weakly: a consumer that is forgotten goes away as the library's does.
+        self._consumer = weakref.ref(consumer)
+
+    def _own(self) -> Any:
+        consumer = self._consumer()
+        if consumer is None:
+            raise RuntimeError("Consumer closed")
+        return consumer
+
+    def poll(self, timeout_s: float) -> Any:
+        """The next message or event; callbacks run in it."""
+        return _base.poll(self._own(), timeout_s)
+
+    def consume(self, count: int, timeout_s: float) -> list[Any]:
+        """So many at most; an interrupt ends it as it ends anything else."""
+        try:
+            messages: list[Any] = _base.consume(self._own(), count, timeout_s)
+        except SystemError as error:
+            # About half of the times confluent-kafka 2.16 loses what a signal's handler raised while it waited.
+            raise KeyboardInterrupt from error
+        return messages
+
+    def assign(self, places: Sequence[KafkaPartition]) -> None:
+        """These in place of what there is."""
+        _base.assign(self._own(), list(places))
+
+    def unassign(self) -> None:
+        """None any more."""
+        _base.unassign(self._own())
+
+    def incremental_assign(self, places: Sequence[KafkaPartition]) -> None:
+        """These too."""
+        _base.incremental_assign(self._own(), list(places))
+
+    def incremental_unassign(self, places: Sequence[KafkaPartition]) -> None:
+        """These no longer."""
+        _base.incremental_unassign(self._own(), list(places))
+
+    def pause(self, wheres: Iterable[TopicPartition]) -> None:
+        """Fetch no more of these."""
+        _base.pause(self._own(), [KafkaPartition(*where) for where in wheres])
+
+    def resume(self, wheres: Iterable[TopicPartition]) -> None:
+        """Fetch on."""
+        _base.resume(self._own(), [KafkaPartition(*where) for where in wheres])
+
+    def seek(self, where: TopicPartition, offset: int) -> None:
+        """Go on there; KafkaException where it is not being fetched."""
+        _base.seek(self._own(), KafkaPartition(*where, offset))
+
+    def positions(self, wheres: Sequence[TopicPartition]) -> list[KafkaPartition]:
+        """Behind the last message that was given of each, with its leader epoch."""
+        places: list[KafkaPartition] = _base.position(self._own(), [KafkaPartition(*where) for where in wheres])
+        return places
+
+    def commit(self, offsets: Mapping[TopicPartition, int], *, asynchronous: bool = True) -> Any:
+        """Commit these."""
+        places = [KafkaPartition(*where, offset) for where, offset in offsets.items()]
+        return _base.commit(self._own(), offsets=places, asynchronous=asynchronous)
+
+    def subscribe(self, topics: Sequence[str], **callbacks: Callable[..., None]) -> None:
+        """Be a member of the group."""
+        _base.subscribe(self._own(), list(topics), **callbacks)
+
+    def watermarks(self, place: KafkaPartition, timeout_s: float, *, cached: bool = False) -> tuple[int, int] | None:
+        """The broker's first offset and its end."""
+        extent: tuple[int, int] | None = _base.get_watermark_offsets(
+            self._own(), place, timeout=timeout_s, cached=cached
+        )
+        return extent
+
+    def offsets_for_times(self, places: Sequence[KafkaPartition], timeout_s: float) -> dict[TopicPartition, int]:
+        """Where the broker has these times; −1 for none."""
+        known: list[KafkaPartition] = _base.offsets_for_times(self._own(), list(places), timeout=timeout_s)
+        return {(place.topic, place.partition): place.offset for place in known}
+
+
+def kafka_error(code: int, reason: str) -> KafkaError:
+    """As the library would say it."""
+    return KafkaError(code, reason)

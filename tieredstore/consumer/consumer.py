@@ -1,0 +1,393 @@
+"""confluent-kafka's consumer with one more source: the bucket."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Final, Self, TypeAlias
+
+import confluent_kafka
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from tieredstore.consumer.assembly import Parts, assemble
+from tieredstore.consumer.client import NO_OFFSET, MemberClient
+from tieredstore.consumer.group import Group
+from tieredstore.consumer.handing_out import PartitionBatch
+from tieredstore.consumer.partition import Partition, Phase
+from tieredstore.consumer.settings import Mode, parse_settings
+from tieredstore.errors import ConfigError
+from tieredstore.kafka.records import COLUMNS
+
+RebalanceCallback: TypeAlias = Callable[[Any, list[KafkaPartition]], None]
+
+# The library leaves many types open.
+_base: Final[Any] = confluent_kafka.Consumer
+
+_SLICE_S: Final = 0.01
+"""How long the client is waited for while the bucket may have something any moment."""
+
+_LONGEST_SLICE_S: Final = 0.5
+"""And while it may not: a signal is seen between two waits."""
+
+
+class Consumer(confluent_kafka.Consumer):
+    """A group's member that reads the bucket and the broker as one log.
+
+    All methods of ``confluent_kafka.Consumer``, with their arguments, results and errors; ``docs/consumer.md`` lists
+    what is otherwise, and the properties under ``tiered.storage.``. For one thread; ``commit`` with offsets,
+    ``committed`` and ``list_topics`` may be called by others too. To be closed.
+    """
+
+    def __init__(self, config: dict[str, Any] | None = None, /, **kwargs: Any) -> None:
+        """ConfigError for properties that cannot be used; nothing is connected to before the first call."""
+        given = {**(config or {}), **kwargs}
+        logger = given.pop("logger", None)
+        self._settings = parse_settings(given)
+        member = self._settings.member_properties()
+        if logger is not None:
+            member["logger"] = logger
+        super().__init__(member)
+        self._client = MemberClient(self)
+        self._is_closed = False
+        self._parts: Parts | None = None
+        if self._settings.mode is not Mode.KAFKA_ONLY:
+            self._parts = assemble(self._settings, self._client)
+            self._group = Group(self, self._client, self._parts)
+
+    # ---- records
+
+    def poll(self, timeout: float | None = -1) -> Any:
+        """The next message or event, of either source; None if there is none within ``timeout`` seconds."""
+        if self._parts is None:
+            return self._client.poll(-1 if timeout is None else timeout)
+        messages = self._collect(1, timeout)
+        return messages[0] if messages else None
+
+    def consume(self, num_messages: int | None = None, timeout: float | None = -1) -> list[Any]:
+        """Up to ``num_messages`` (``max.poll.records``, or 1); fewer if no more come within ``timeout`` seconds."""
+        count = num_messages if num_messages is not None else self._settings.poll_records or 1
+        if self._parts is None or not 0 < count <= 1_000_000:
+            return self._client.consume(count, -1 if timeout is None else timeout)
+        return self._collect(count, timeout)
+
+    def poll_arrow(
+        self, timeout: float | None = -1, max_rows: int | None = None, columns: Sequence[str] = COLUMNS
+    ) -> PartitionBatch | None:
+        """Records of one partition, in columns; None if there are none within ``timeout`` seconds.
+
+        The errors are those of :meth:`poll`, whose messages that are errors are raised here as KafkaException.
+        """
+        parts = self._opened()
+        end = _end(timeout)
+        parts.commits.commit_when_due()
+        # What the client has comes once to a call, so that it is served though the bucket has more and more.
+        self._take_live(parts, 0.0, max_rows or _MANY)
+        while True:
+            self._tick(parts)
+            given = parts.handing_out.take_batch(max_rows, columns)
+            if given is not None:
+                return given
+            for event in parts.handing_out.take_events():
+                if event.error().code() != confluent_kafka.KafkaError._PARTITION_EOF:
+                    raise confluent_kafka.KafkaException(event.error())
+            wait = self._wait(parts, end)
+            if wait is None:
+                return None
+            self._take_live(parts, wait, max_rows or _MANY)
+
+    def batches(self, max_rows: int | None = None, columns: Sequence[str] = COLUMNS) -> Iterator[PartitionBatch]:
+        """Record batches as they come, until the consumer is closed."""
+        while not self._is_closed:
+            given = self.poll_arrow(_LONGEST_SLICE_S, max_rows, columns)
+            if given is not None:
+                yield given
+
+    def _collect(self, count: int, timeout: float | None) -> list[Any]:
+        """Messages, until there are so many or the time is over."""
+        parts = self._opened()
+        end = _end(timeout)
+        parts.commits.commit_when_due()
+        collected: list[Any] = []
+        parts.commits.in_call = collected
+        wait: float | None = 0.0
+        try:
+            while True:
+                # The client first, whatever else there is: a rebalance, an answer of the coordinator, its records.
+                room = count - len(collected)
+                most = max(1, room // 2) if parts.handing_out.has_opened or parts.core.readable else room
+                self._serve(parts, collected, most, wait or 0.0)
+                self._tick(parts, raises=not collected)
+                collected += parts.handing_out.take(count - len(collected))
+                if len(collected) >= count:
+                    return collected
+                wait = self._wait(parts, end)
+                if wait is None:
+                    return collected
+        except BaseException:
+            parts.handing_out.put_back(collected)
+            raise
+        finally:
+            parts.commits.in_call = ()
+
+    def _serve(self, parts: Parts, collected: list[Any], count: int, wait: float) -> None:
+        revision = self._group.revision
+        messages = parts.handing_out.judge(self._client.consume(count, wait))
+        if self._group.revision != revision:
+            # Of what was revoked meanwhile nothing is given any more.
+            known = parts.core.partitions
+            collected[:] = [message for message in collected if (message.topic(), message.partition()) in known]
+        collected += messages
+
+    def _take_live(self, parts: Parts, wait: float, count: int) -> None:
+        messages = self._client.consume(count if not wait else 1, wait)
+        for message in parts.handing_out.judge(messages):
+            error = message.error()
+            if error is None:
+                parts.handing_out.hold([message])
+            elif error.code() != confluent_kafka.KafkaError._PARTITION_EOF:
+                raise confluent_kafka.KafkaException(error)
+
+    def _tick(self, parts: Parts, *, raises: bool = True) -> None:
+        parts.core.tick()
+        if raises:
+            failed = [one for one in parts.core.partitions.values() if one.phase is Phase.FAILED]
+            error = parts.core.troubles.take_error(failed)
+            if error is not None:
+                raise error
+
+    def _wait(self, parts: Parts, end: float | None) -> float | None:
+        """How long to wait for the client now; None if the time is over."""
+        left = _LONGEST_SLICE_S if end is None else end - time.monotonic()
+        if left <= 0:
+            return None
+        if parts.core.is_busy:
+            return min(left, _SLICE_S)
+        return min(left, _LONGEST_SLICE_S, max(0.001, parts.core.due_in))
+
+    # ---- the group, and what is assigned
+
+    def subscribe(
+        self,
+        topics: list[str],
+        on_assign: RebalanceCallback | None = None,
+        on_revoke: RebalanceCallback | None = None,
+        on_lost: RebalanceCallback | None = None,
+    ) -> None:
+        """Be a member of the group for these topics; names with ``^`` first are patterns."""
+        given = {"on_assign": on_assign, "on_revoke": on_revoke, "on_lost": on_lost}
+        callbacks = {name: callback for name, callback in given.items() if callback is not None}
+        if self._parts is None:
+            self._client.subscribe(topics, **callbacks)
+            return
+        self._opened()
+        self._expect_broker("subscribe")
+        for callback in callbacks.values():
+            if not callable(callback):
+                raise TypeError("expected a callable")
+        self._group.subscribe(topics, on_assign, on_revoke, on_lost)
+
+    def unsubscribe(self) -> None:
+        """Leave the group's assignment."""
+        if self._parts is not None and not self._is_closed:
+            self._group.drop_all()
+        _base.unsubscribe(self)
+
+    def assign(self, partitions: list[KafkaPartition]) -> None:
+        """These in place of what is assigned; an offset that is not given is the committed one."""
+        if self._parts is None:
+            self._client.assign(partitions)
+            return
+        self._opened()
+        self._group.assign(partitions)
+
+    def unassign(self) -> None:
+        """Nothing is assigned any more."""
+        if self._parts is None:
+            self._client.unassign()
+            return
+        self._opened()
+        self._group.unassign()
+
+    def incremental_assign(self, partitions: list[KafkaPartition]) -> None:
+        """These as well."""
+        if self._parts is None:
+            self._client.incremental_assign(partitions)
+            return
+        self._opened()
+        self._group.incremental_assign(partitions)
+
+    def incremental_unassign(self, partitions: list[KafkaPartition]) -> None:
+        """These no longer."""
+        if self._parts is None:
+            self._client.incremental_unassign(partitions)
+            return
+        self._opened()
+        self._group.incremental_unassign(partitions)
+
+    def assignment(self) -> list[KafkaPartition]:
+        """What is assigned, whichever source it is read from."""
+        if self._parts is None:
+            assigned: list[KafkaPartition] = _base.assignment(self)
+            return assigned
+        parts = self._opened()
+        return [KafkaPartition(*where) for where in sorted(parts.core.partitions)]
+
+    def pause(self, partitions: list[KafkaPartition]) -> None:
+        """Give nothing of these until they are resumed."""
+        if self._parts is None:
+            _base.pause(self, partitions)
+            return
+        self._group.pause(self._known(partitions))
+
+    def resume(self, partitions: list[KafkaPartition]) -> None:
+        """Go on with these where they were."""
+        if self._parts is None:
+            _base.resume(self, partitions)
+            return
+        self._group.resume(self._known(partitions))
+
+    def seek(self, partition: KafkaPartition) -> None:
+        """Go on at an offset, wherever that is; KafkaException for a partition that is not assigned."""
+        if self._parts is None:
+            _base.seek(self, partition)
+            return
+        self._opened()
+        self._group.seek(partition)
+
+    def position(self, partitions: list[KafkaPartition]) -> list[KafkaPartition]:
+        """The offset of each that is handed out next; OFFSET_INVALID while that is not known."""
+        if self._parts is None:
+            places: list[KafkaPartition] = _base.position(self, partitions)
+            return places
+        parts = self._opened()
+        parts.core.live.locate()
+        located: list[KafkaPartition] = []
+        for place in partitions:
+            partition = parts.core.partitions.get((place.topic, place.partition))
+            offset = None if partition is None else partition.position
+            located.append(KafkaPartition(place.topic, place.partition, NO_OFFSET if offset is None else offset))
+        return located
+
+    # ---- offsets
+
+    def commit(self, *positional: Any, **named: Any) -> Any:
+        """Commit behind a ``message``, these ``offsets``, or what was given; ``asynchronous`` unless that is False."""
+        given = dict(zip(("message", "offsets", "asynchronous"), positional, strict=False)) | named
+        message, offsets = given.get("message"), given.get("offsets")
+        asynchronous = bool(given.get("asynchronous", True))
+        given = {name: value for name, value in given.items() if value is not None}
+        if self._parts is None:
+            return _base.commit(self, **given)
+        parts = self._opened()
+        self._expect_broker("commit")
+        if message is not None and offsets is None and _is_stored(message):
+            place = KafkaPartition(message.topic(), message.partition(), message.offset() + 1)
+            return _base.commit(self, offsets=[place], asynchronous=asynchronous)
+        if message is not None or offsets is not None:
+            return _base.commit(self, **given)
+        known = parts.commits.offsets()
+        if not known:
+            if asynchronous:
+                return None
+            raise parts.commits.no_offset()
+        return self._client.commit(known, asynchronous=asynchronous)
+
+    def store_offsets(self, message: Any = None, offsets: list[KafkaPartition] | None = None) -> None:
+        """What the next commit without offsets commits; only with ``enable.auto.offset.store`` false."""
+        if self._parts is None:
+            given = {"message": message, "offsets": offsets}
+            _base.store_offsets(self, **{name: value for name, value in given.items() if value is not None})
+            return
+        parts = self._opened()
+        if (message is None) == (offsets is None):
+            raise ValueError("expected either message or offsets")
+        if message is not None:
+            offsets = [KafkaPartition(message.topic(), message.partition(), message.offset() + 1)]
+        for place in offsets or ():
+            parts.commits.store(parts.core.partitions.get((place.topic, place.partition)), place.offset)
+
+    def committed(self, partitions: list[KafkaPartition], timeout: float | None = -1) -> list[KafkaPartition]:
+        """What the group has committed."""
+        self._expect_broker("committed")
+        places: list[KafkaPartition] = _base.committed(self, partitions, timeout=-1 if timeout is None else timeout)
+        return places
+
+    def get_watermark_offsets(self, partition: KafkaPartition, timeout: float | None = -1, cached: bool = False) -> Any:
+        """The smaller beginning of both logs and the broker's end (``remote_only``: the bucket's); None on time-out."""
+        seconds = -1.0 if timeout is None else timeout
+        if self._parts is None:
+            return self._client.watermarks(partition, seconds, cached=cached)
+        self._opened()
+        return self._parts.offsets.watermarks(partition, seconds, cached=cached)
+
+    def offsets_for_times(self, partitions: list[KafkaPartition], timeout: float | None = -1) -> list[KafkaPartition]:
+        """The first offset of each whose timestamp is the one given as its offset, or later; -1 for none."""
+        seconds = -1.0 if timeout is None else timeout
+        if self._parts is None:
+            places: list[KafkaPartition] = _base.offsets_for_times(self, partitions, timeout=seconds)
+            return places
+        self._opened()
+        return self._parts.offsets.for_times(partitions, seconds)
+
+    # ---- its life
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Log in by these from the next connection on, all clients of this consumer."""
+        _base.set_sasl_credentials(self, username, password)
+        if self._parts is not None and self._parts.cluster is not None:
+            self._parts.cluster.set_sasl_credentials(username, password)
+
+    def tiered_stats(self) -> dict[tuple[str, int], dict[str, Any]]:
+        """What is known of each assigned partition; ``docs/consumer.md`` lists it. Asks nobody."""
+        return {} if self._parts is None else self._parts.statistics()
+
+    def close(self) -> None:
+        """Commit what was given, leave the group, and end all threads. Idempotent."""
+        if self._is_closed:
+            return
+        parts = self._parts
+        try:
+            if parts is not None:
+                self._group.leave()
+                parts.begin_closing()
+            self._is_closed = True
+            _base.close(self)
+        finally:
+            self._is_closed = True
+            if parts is not None:
+                parts.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _opened(self) -> Parts:
+        if self._is_closed:
+            raise RuntimeError("Consumer closed")
+        if self._parts is None:
+            raise ConfigError("records in columns need a store: tiered.storage.mode is kafka_only")
+        return self._parts
+
+    def _expect_broker(self, call: str) -> None:
+        if not self._settings.has_broker:
+            raise ConfigError(f"{call} needs the group's broker: set bootstrap.servers")
+
+    def _known(self, places: list[KafkaPartition]) -> list[Partition]:
+        known = self._opened().core.partitions
+        return [known[place.topic, place.partition] for place in places if (place.topic, place.partition) in known]
+
+
+_MANY: Final = 10_000
+
+
+def _end(timeout: float | None) -> float | None:
+    return None if timeout is None or timeout < 0 else time.monotonic() + timeout
+
+
+def _is_stored(message: Any) -> bool:
+    return type(message).__module__.startswith("tieredstore.")

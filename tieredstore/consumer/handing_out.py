@@ -1,0 +1,263 @@
+"""What calls give: messages and record batches of both sources, and which offsets that moves."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from confluent_kafka import KafkaError, Message
+
+from tieredstore.consumer import _message
+from tieredstore.consumer.client import kafka_error
+from tieredstore.consumer.partition import Partition
+from tieredstore.live.messages import MessageColumns
+
+if TYPE_CHECKING:
+    from tieredstore.consumer.core import Core
+    from tieredstore.consumer.measures import Measures
+    from tieredstore.consumer.stored_streams import Piece
+    from tieredstore.model import TopicPartition
+
+# Methods of the class, mapped over messages, cost a third of what a loop in Python does.
+_error: Final[Any] = Message.error
+_OVERTAKEN: Final = frozenset(
+    {KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION, KafkaError.OFFSET_OUT_OF_RANGE}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionBatch:
+    """Records of one partition with offsets from ``start_offset`` on; all before ``next_offset`` are given."""
+
+    topic: str
+    partition: int
+    start_offset: int
+    next_offset: int
+    records: pa.RecordBatch
+
+
+@dataclass(slots=True)
+class _Opened:
+    """A piece of the bucket whose first rows were given."""
+
+    partition: Partition
+    piece: Piece
+    messages: _message.BatchMessages
+    row: int = 0
+
+
+class HandingOut:
+    """Gives what the core has. For the polling thread.
+
+    Whatever is given moves its partition's position; :meth:`put_back` undoes it for what a call could not return.
+    """
+
+    def __init__(self, core: Core, measures: Measures) -> None:
+        self._core = core
+        self._measures = measures
+        self._opened: dict[TopicPartition, _Opened] = {}
+        self._turns: deque[_Opened] = deque()
+        self._held: deque[Partition] = deque()
+
+    @property
+    def has_opened(self) -> bool:
+        """Whether rows of a piece, or messages of the client, wait here."""
+        return bool(self._turns) or bool(self._held)
+
+    def take(self, count: int) -> list[Any]:
+        """Up to ``count`` messages that are there: what was held of the client, events, and the bucket's."""
+        messages = self.take_events(count)
+        while self._held and len(messages) < count:
+            messages += self._take_held(count - len(messages))
+        while len(messages) < count and (opened := self._next_opened()) is not None:
+            messages += self._take_rows(opened, count - len(messages))
+        return messages
+
+    def take_batch(self, max_rows: int | None, columns: Sequence[str]) -> PartitionBatch | None:
+        """Records of one partition that are there."""
+        while self._held:
+            partition = self._held[0]
+            if self._is_current(partition) and partition.held:
+                return self._held_batch(partition, max_rows, columns)
+            self._held.popleft()
+        opened = self._next_opened()
+        if opened is None:
+            return None
+        partition, start = opened.partition, opened.row
+        stop = len(opened.messages) if max_rows is None else min(len(opened.messages), start + max_rows)
+        records: Any = opened.piece.records
+        chosen = records.select(list(columns)).slice(start, stop - start)
+        first = opened.messages.offset(start)
+        self._moved(opened, stop, records.slice(start, stop - start).nbytes)
+        assert partition.position is not None
+        return PartitionBatch(*partition.where, first, partition.position, chosen)
+
+    def judge(self, messages: list[Any]) -> list[Any]:
+        """Of what the client gave, what is to be given on: not what is no longer to come from it."""
+        live = self._core.live
+        if not messages:
+            return messages
+        if not live.silent and not live.leaving and not any(map(_error, messages)):
+            self._measures.records["broker"] += len(messages)
+            return messages
+        kept = [message for message in messages if self._is_wanted(message)]
+        self._measures.records["broker"] += len(kept)
+        return kept
+
+    def hold(self, messages: list[Any]) -> None:
+        """Keep messages of the client until they are asked for."""
+        for message in messages:
+            where = message.topic(), message.partition()
+            partition = self._core.live.partitions.get(where)
+            if partition is not None:
+                partition.held.append(message)
+                self.hold_on(partition)
+
+    def put_back(self, messages: Sequence[Any]) -> None:
+        """Messages that were taken, and that no call has returned: they come again."""
+        firsts: dict[TopicPartition, int] = {}
+        for message in reversed(messages):
+            partition = self._core.partitions.get((message.topic(), message.partition()))
+            if partition is None or message.error() is not None:
+                continue
+            if isinstance(message, _message.Message):
+                firsts[partition.where] = message.offset()
+            elif partition.is_live:
+                partition.held.appendleft(message)
+                self.hold_on(partition)
+        for where, offset in firsts.items():
+            self.forget([where])
+            partition = self._core.partitions[where]
+            if partition.is_live:
+                partition.held.clear()
+            self._core.move(partition, offset)
+
+    def hold_on(self, partition: Partition) -> None:
+        """Have a partition's held messages given, as after a pause."""
+        if partition.held and partition not in self._held:
+            self._held.append(partition)
+
+    def forget(self, wheres: Sequence[TopicPartition]) -> None:
+        """Drop what is opened of these."""
+        for where in wheres:
+            opened = self._opened.pop(where, None)
+            if opened is not None:
+                self._turns.remove(opened)
+        self._held = deque(partition for partition in self._held if partition.where not in wheres)
+
+    def _is_current(self, partition: Partition) -> bool:
+        return self._core.partitions.get(partition.where) is partition and not partition.paused
+
+    def take_events(self, count: int = 1000) -> list[Any]:
+        """What happened to partitions, as messages with an error."""
+        events = self._core.events
+        given: list[Any] = []
+        while events and len(given) < count:
+            where, kind, offset = events.popleft()
+            if where not in self._core.partitions:
+                continue
+            if kind == "eof":
+                reason = "the bucket has no more yet"
+                error = kafka_error(KafkaError._PARTITION_EOF, f"Broker: No more messages ({reason})")
+            else:
+                told = "no previously committed offset available" if offset < 0 else "fetch failed due to offset range"
+                error = kafka_error(
+                    KafkaError._AUTO_OFFSET_RESET, f"{told}: Local: No offset to automatically reset to"
+                )
+            given.append(_message.event(*where, offset, error))
+        return given
+
+    def _take_held(self, count: int) -> list[Any]:
+        partition = self._held[0]
+        messages: list[Any] = []
+        if self._is_current(partition):
+            while partition.held and len(messages) < count:
+                messages.append(partition.held.popleft())
+        if not partition.held or not self._is_current(partition):
+            self._held.popleft()
+        if messages:
+            partition.has_given = True
+        return messages
+
+    def _held_batch(self, partition: Partition, max_rows: int | None, columns: Sequence[str]) -> PartitionBatch:
+        most = len(partition.held) if max_rows is None else min(max_rows, len(partition.held))
+        messages = [partition.held.popleft() for _ in range(most)]
+        if partition.held:
+            self._held.rotate(-1)
+        else:
+            self._held.popleft()
+        partition.has_given = True
+        next_offset = messages[-1].offset() + 1
+        return PartitionBatch(
+            *partition.where, messages[0].offset(), next_offset, MessageColumns(columns).build(messages)
+        )  # fmt: skip
+
+    def _next_opened(self) -> _Opened | None:
+        """The piece whose turn it is."""
+        while self._turns:
+            opened = self._turns[0]
+            if self._core.partitions.get(opened.partition.where) is opened.partition and opened.row < len(
+                opened.messages
+            ):
+                return opened
+            self._turns.popleft()
+            self._opened.pop(opened.partition.where, None)
+        readable = self._core.next_readable()
+        if readable is None:
+            return None
+        partition, piece = readable
+        opened = _Opened(partition, piece, _message.BatchMessages(*partition.where, piece.records))
+        self._opened[partition.where] = opened
+        self._turns.append(opened)
+        return opened
+
+    def _take_rows(self, opened: _Opened, count: int) -> list[Any]:
+        start = opened.row
+        stop = min(len(opened.messages), start + count)
+        messages = opened.messages.take(start, stop)
+        self._moved(opened, stop, opened.piece.size * (stop - start) // max(1, len(opened.messages)))
+        return messages
+
+    def _moved(self, opened: _Opened, stop: int, byte_count: int) -> None:
+        partition, count = opened.partition, stop - opened.row
+        opened.row = stop
+        if count <= 0:
+            return
+        partition.last_epoch = opened.messages.epoch(stop - 1)
+        partition.last_timestamp_ms = opened.messages.timestamp(stop - 1)
+        partition.position = partition.start = opened.messages.offset(stop - 1) + 1
+        partition.has_given = True
+        self._measures.records["bucket"] += count
+        self._measures.byte_counts["bucket"] += byte_count
+        if stop == len(opened.messages):
+            self._turns.remove(opened)
+            self._opened.pop(partition.where, None)
+
+    def _is_wanted(self, message: Any) -> bool:
+        core, error = self._core, message.error()
+        where = message.topic(), message.partition()
+        partition = core.live.partitions.get(where)
+        if partition is None:
+            # Errors of the client as a whole, and of topics, are the user's; so is nothing of what has left it.
+            return error is not None and where not in core.partitions and where not in core.live.leaving
+        if error is None:
+            return self._is_wanted_record(message, partition)
+        if error.code() not in _OVERTAKEN:
+            return True
+        was_cut = error.code() == KafkaError._LOG_TRUNCATION
+        core.lost_by_client(partition, was_cut=was_cut, reason=error.str())
+        return False
+
+    def _is_wanted_record(self, message: Any, partition: Partition) -> bool:
+        live, where = self._core.live, partition.where
+        if where in live.silent:
+            # Of the assignment before this one there may be some that are on their way.
+            if where in live.leaving or message.offset() < partition.assigned_at:
+                return False
+            live.hear(where)
+            partition.tries = 0
+        partition.has_given = True
+        return True

@@ -1,0 +1,96 @@
+"""What is asked of a partition's logs, and what is answered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from tieredstore.consumer.placement import Placement, Waits
+from tieredstore.consumer.settings import Reset
+from tieredstore.model import TopicPartition, Uuid
+
+if TYPE_CHECKING:
+    from tieredstore.catalog.lineage import Lineage
+    from tieredstore.consumer.placement import LiveExtent
+
+Start: TypeAlias = int | Literal["committed"] | Reset
+"""An offset; or what the group has committed, else the reset."""
+
+_WAITS: Final = Waits()
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is to be found out of one partition. ``generation`` comes back with the answer.
+
+    ``last_epoch`` is that of the record before ``start``, -1 if it is not known.
+    """
+
+    where: TopicPartition
+    generation: int
+    start: Start
+    last_epoch: int = -1
+    topic_id: Uuid | None = None
+    reload: bool = False
+    """The bucket's log is not what it was when it was listed."""
+    is_review: bool = False
+    """The partition goes on meanwhile; only what does not fit it any more is of interest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was found out. ``position`` is None where nothing is there yet to start at.
+
+    ``error`` stands in place of all of it. ``was_reset`` says that the offset was outside of both logs.
+    """
+
+    where: TopicPartition
+    generation: int
+    placement: Placement = _WAITS
+    position: int | None = None
+    live: LiveExtent | None = None
+    lineage: Lineage | None = None
+    topic_id: Uuid | None = None
+    error: Exception | None = None
+    was_reset: int | None = None
+    truncated_to: int | None = None
+    """Where the bucket's log left the one that was read: the record before the position is of another leader epoch."""
+    recreated: bool = False
+    is_review: bool = False
+    is_unset: bool = False
+    """There is no offset to start at, and the reset is ``error``."""
+
+
+@dataclass(slots=True)
+class KnownLook:
+    """A look on its way from the broker's thread to the bucket's."""
+
+    look: Look
+    start: int | Reset
+    live: LiveExtent | None = None
+    latest: int | None = None
+    """Where the broker has ``latest`` begin: the last stable offset, for ``read_committed``."""
+    topic_id: Uuid | None = None
+    was_reset: int | None = None
+    is_reloaded: bool = False
+
+
+def blank_answer(one: KnownLook) -> Answer:
+    """An answer that tells what was found out on the way, and has the partition wait."""
+    look = one.look
+    return Answer(
+        look.where, look.generation, live=one.live, topic_id=one.topic_id, was_reset=one.was_reset,
+        is_review=look.is_review,
+    )  # fmt: skip
+
+
+def cut_below(one: KnownLook, lineage: Lineage | None) -> int | None:
+    """The offset from which on the bucket's log is another one than was read, if it is."""
+    last = one.start - 1 if isinstance(one.start, int) else -1
+    if lineage is None or one.look.last_epoch < 0 or not lineage.earliest_offset <= last < lineage.end_offset:
+        return None
+    ruling = [epoch for epoch, start in lineage.epochs if start <= last]
+    if not ruling or ruling[-1] in (-1, one.look.last_epoch):
+        return None
+    later = [start for epoch, start in lineage.epochs if epoch > one.look.last_epoch]
+    return min(later, default=last)

@@ -1,0 +1,353 @@
+"""Look-ups that a consumer's calls do not wait for: where a partition starts, and where it goes on.
+
+Two threads, one that asks the broker and one that asks the bucket, so that a store that keeps silent holds up nobody
+who does not need it. The broker is asked first: what it deletes after that is in the listing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+
+from tieredstore.consumer.looks import Answer, KnownLook, Look, blank_answer, cut_below
+from tieredstore.consumer.placement import Lost, OnBroker, OutOfRange, Placement, Unreadable, Waits, place, run_stop
+from tieredstore.consumer.settings import Mode, Reset
+from tieredstore.errors import AlreadyClosed
+from tieredstore.model import Isolation, TopicPartition, Uuid
+from tieredstore.partitions.stored_logs import StoredLogs
+from tieredstore.process.parallel import READERS, in_parallel
+from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.records import decided_end
+
+if TYPE_CHECKING:
+    from tieredstore.catalog.lineage import Lineage
+    from tieredstore.live import LiveCluster
+    from tieredstore.remote.source import SegmentSource
+
+Result = TypeVar("Result")
+Waiting = TypeVar("Waiting")
+
+_LOGICAL: Final = {"earliest": -2, "latest": -1, "error": -1}
+"""As librdkafka numbers the ends of a log."""
+
+CommittedOffsets: TypeAlias = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int | None]]
+"""Asks the coordinator for the group's offsets; None for none. KafkaException or BrokerUnavailable."""
+
+
+class Lookups:
+    """Answers looks, in the order in which they can be answered. Asked and listened to on one thread."""
+
+    def __init__(
+        self,
+        *,
+        mode: Mode,
+        reset: Reset,
+        isolation: Isolation,
+        refresh_s: float,
+        source: SegmentSource,
+        cluster: LiveCluster | None,
+        committed: CommittedOffsets,
+    ) -> None:
+        """``cluster`` is None where there is no broker; both it and ``source`` stay their owner's to close."""
+        self._mode = mode
+        self._reset: Reset = reset
+        self._isolation: Isolation = isolation
+        self._refresh_s = refresh_s
+        self._source = source
+        self._cluster = cluster
+        self._committed = committed
+        self._logs = StoredLogs(source)
+        self._listed_at: dict[TopicPartition, float] = {}
+        self._answers: deque[Answer] = deque()
+        self._changed = threading.Condition()
+        self._of_broker: list[Look] = []
+        self._of_bucket: list[KnownLook] = []
+        self._calls: deque[Callable[[], None]] = deque()
+        self._threads: list[threading.Thread] = []
+        self._is_closed = False
+        self._reloading = threading.Lock()
+        self._reloaded: set[str] = set()
+        """The topics that were listed anew for the looks that are being answered."""
+
+    @property
+    def refreshes(self) -> int:
+        """How often the bucket was listed."""
+        return self._logs.listings
+
+    def ask(self, looks: Iterable[Look]) -> None:
+        """Have these answered; never waits."""
+        with self._changed:
+            self._of_broker += looks
+            self._start()
+
+    def call(self, work: Callable[[StoredLogs], Result]) -> Future[Result]:
+        """Have something found out of the bucket's logs, on its thread."""
+        future: Future[Result] = Future()
+        with self._changed:
+            self._calls.append(lambda: _do(future, work, self._logs))
+            self._start()
+        return future
+
+    def _start(self) -> None:
+        """Have the threads run. The lock is held."""
+        if not self._threads:
+            for name, work in (("broker", self._broker_work), ("bucket", self._bucket_work)):
+                thread = threading.Thread(target=work, name=f"tieredstore-consumer-{name}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        self._changed.notify_all()
+
+    def answers(self) -> list[Answer]:
+        """Those that have come since the last call."""
+        given: list[Answer] = []
+        while self._answers:
+            given.append(self._answers.popleft())
+        return given
+
+    @property
+    def has_answers(self) -> bool:
+        """Whether any has come."""
+        return bool(self._answers)
+
+    def close(self) -> None:
+        """Ask the threads to end; they do once broker and store have answered."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def join(self, end: float) -> None:
+        """Wait for them, until the moment ``end`` at most."""
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+
+    def _broker_work(self) -> None:
+        while (looks := self._taken(self._of_broker)) is not None:
+            self._ask_broker(looks)
+
+    def _bucket_work(self) -> None:
+        while (known := self._taken(self._of_bucket)) is not None:
+            while self._calls:
+                self._calls.popleft()()
+            if known:
+                self._ask_bucket(known)
+
+    def _taken(self, waiting: list[Waiting]) -> list[Waiting] | None:
+        """All that have come, answered together: five hundred partitions by a few requests. None at the end."""
+        with self._changed:
+            while not waiting and not self._is_closed and not (self._calls and waiting is self._of_bucket):
+                self._changed.wait()
+            if self._is_closed:
+                return None
+            taken = waiting[:]
+            waiting.clear()
+            return taken
+
+    def _answered(self, answers: Iterable[Answer]) -> None:
+        self._answers.extend(answers)
+
+    def _failed(self, looks: Iterable[Look], error: Exception) -> None:
+        if not isinstance(error, AlreadyClosed) or not self._is_closed:
+            self._answered(Answer(look.where, look.generation, error=error, is_review=look.is_review) for look in looks)
+
+    # ---- the broker's thread
+
+    def _ask_broker(self, looks: list[Look]) -> None:
+        try:
+            known = self._with_starts(looks)
+            self._add_extents(known)
+        except Exception as error:  # noqa: BLE001  whatever it is, the caller of the consumer has to hear of it
+            self._failed(looks, error)
+            return
+        rest: list[KnownLook] = []
+        for one in known:
+            answer = self._by_broker_alone(one)
+            if answer is None:
+                rest.append(one)
+            else:
+                self._answered([answer])
+        with self._changed:
+            self._of_bucket += rest
+            self._changed.notify_all()
+
+    def _with_starts(self, looks: list[Look]) -> list[KnownLook]:
+        """Offsets in place of what is committed."""
+        asked = [look.where for look in looks if look.start == "committed"]
+        committed: Mapping[TopicPartition, int | None] = self._committed(asked) if asked else {}
+        known: list[KnownLook] = []
+        for look in looks:
+            start = look.start
+            if start == "committed":
+                offset = committed[look.where]
+                start = self._reset if offset is None else offset
+            known.append(KnownLook(look, start, topic_id=look.topic_id))
+        return known
+
+    def _add_extents(self, known: Sequence[KnownLook]) -> None:
+        """What the broker has, and under which id. ``remote_only`` asks for ids alone, and once."""
+        if self._cluster is None:
+            return
+        if self._mode is Mode.REMOTE_ONLY:
+            known = [one for one in known if one.topic_id is None]
+        topics = self._cluster.describe({one.look.where[0] for one in known})
+        there: list[KnownLook] = []
+        for one in known:
+            topic = topics.get(one.look.where[0])
+            if topic is None:
+                continue
+            one.topic_id = topic.topic_id
+            if one.look.where[1] in topic.partitions:
+                there.append(one)
+        if self._mode is Mode.REMOTE_ONLY:
+            return
+        wheres = [one.look.where for one in there]
+        starts = self._cluster.earliest_offsets(wheres)
+        # What is not stable yet is there all the same: an offset behind it is none that is out of range.
+        ends = self._cluster.end_offsets(wheres, "read_uncommitted")
+        is_latest = self._reset == "latest"
+        stable = self._cluster.end_offsets(wheres) if is_latest and self._isolation == "read_committed" else ends
+        for one in there:
+            where = one.look.where
+            one.live = starts[where], max(starts[where], ends[where])
+            one.latest = max(starts[where], stable[where])
+
+    def _by_broker_alone(self, one: KnownLook) -> Answer | None:
+        """The answer, if the bucket need not be asked for it."""
+        if one.start == "error":
+            return replace(blank_answer(one), is_unset=True)
+        if self._mode is not Mode.KAFKA_PREFERRED or one.live is None or self._is_recreated(one):
+            return None
+        start = one.latest if one.start == "latest" else one.start
+        if not isinstance(start, int) or not one.live[0] <= start <= one.live[1]:
+            return None
+        return replace(blank_answer(one), placement=OnBroker(), position=start)
+
+    # ---- the bucket's thread
+
+    def _ask_bucket(self, known: list[KnownLook]) -> None:
+        topics = {one.look.where[0] for one in known}
+        ids = {one.look.where[0]: one.topic_id for one in known if one.topic_id is not None}
+        self._reloaded.clear()
+        try:
+            before = self._logs.listings
+            self._logs.load(topics, ids)
+            if self._logs.listings > before:
+                now = time.monotonic()
+                self._listed_at.update((one.look.where, now) for one in known)
+        except Exception as error:  # noqa: BLE001  as above
+            self._failed([one.look for one in known], error)
+            return
+        # Snapshots of producers are read for each partition: side by side, as they are small.
+        with ThreadPool(READERS, "tieredstore-looks") as pool:
+            for answer in in_parallel(pool, self._answer_or_error, known, at_once=2 * READERS):
+                self._answered([answer])
+
+    def _answer_or_error(self, one: KnownLook) -> Answer:
+        try:
+            return self._answer(one)
+        except Exception as error:  # noqa: BLE001  as above
+            return Answer(one.look.where, one.look.generation, error=error, is_review=one.look.is_review)
+
+    def _answer(self, one: KnownLook) -> Answer:
+        where = one.look.where
+        if self._is_recreated(one):
+            lineage = self._logs.lineage(where)
+            return replace(blank_answer(one), lineage=lineage, recreated=True, position=self._beginning(one, lineage))
+        if self._mode is not Mode.REMOTE_ONLY and one.live is None and self._logs.lineage(where) is None:
+            # Neither has it: the client waits for it, and says what is wrong in its own words.
+            start = one.start if isinstance(one.start, int) else _LOGICAL[one.start]
+            return replace(blank_answer(one), placement=OnBroker(), position=start)
+        if one.look.reload and not one.is_reloaded:
+            self._reload(where, one.topic_id)
+            one.is_reloaded = True
+        position = self._offset(one)
+        if position is None:
+            # Nothing is there yet to start at. What comes first is the beginning, whatever the reset.
+            if self._refresh_is_due(where):
+                self._refresh(where, one.topic_id)
+                position = self._offset(one)
+            if position is None:
+                return blank_answer(one)
+        placement = self._place(one, position)
+        if self._may_be_behind(placement) and self._refresh_is_due(where):
+            self._refresh(where, one.topic_id)
+            placement = self._place(one, position)
+        if isinstance(placement, Lost | OutOfRange | Unreadable) and not one.is_reloaded:
+            # Before anything is called lost all of the topic is listed: a late copy may fill a hole.
+            self._reload(where, one.topic_id)
+            one.is_reloaded = True
+            placement = self._place(one, position)
+        if isinstance(placement, OutOfRange):
+            return self._after_reset(one, position)
+        lineage = self._logs.lineage(where)
+        answer = replace(blank_answer(one), placement=placement, position=position, lineage=lineage)
+        return replace(
+            answer, topic_id=one.topic_id or self._logs.topic_id(where[0]), truncated_to=cut_below(one, lineage)
+        )
+
+    def _after_reset(self, one: KnownLook, position: int) -> Answer:
+        if self._reset == "error":
+            return replace(blank_answer(one), is_unset=True, was_reset=position)
+        one.start, one.was_reset = self._reset, position
+        return self._answer(one)
+
+    def _is_recreated(self, one: KnownLook) -> bool:
+        return one.look.topic_id is not None and one.topic_id != one.look.topic_id
+
+    def _offset(self, one: KnownLook) -> int | None:
+        """Where to start; None where nothing tells."""
+        if isinstance(one.start, int):
+            return one.start
+        lineage = self._logs.lineage(one.look.where)
+        if one.start == "earliest" or (self._mode is Mode.REMOTE_ONLY and lineage is None):
+            return self._beginning(one, lineage)
+        if self._mode is Mode.REMOTE_ONLY or one.live is None:
+            return None if lineage is None else self._decided(lineage, lineage.earliest_offset, lineage.end_offset)
+        return one.latest
+
+    def _beginning(self, one: KnownLook, lineage: Lineage | None) -> int | None:
+        if self._mode is Mode.REMOTE_ONLY or one.live is None:
+            return None if lineage is None else lineage.earliest_offset
+        return one.live[0] if lineage is None else min(one.live[0], lineage.earliest_offset)
+
+    def _place(self, one: KnownLook, position: int) -> Placement:
+        lineage = self._logs.lineage(one.look.where)
+        stop = run_stop(lineage, position)
+        decided = None if lineage is None or stop is None else self._decided(lineage, position, stop)
+        return place(self._mode, position, one.live, lineage, decided)
+
+    def _decided(self, lineage: Lineage, start: int, stop: int) -> int:
+        return stop if self._isolation == "read_uncommitted" else decided_end(self._source, lineage, start, stop)
+
+    def _may_be_behind(self, placement: Placement) -> bool:
+        """Whether what comes next may be in segments that came since the last listing."""
+        at_seam = self._mode is Mode.REMOTE_PREFERRED and isinstance(placement, OnBroker)
+        return at_seam or isinstance(placement, Waits)
+
+    def _refresh_is_due(self, where: TopicPartition) -> bool:
+        return time.monotonic() >= self._listed_at.get(where, 0.0) + self._refresh_s
+
+    def _refresh(self, where: TopicPartition, topic_id: Uuid | None) -> None:
+        if self._logs.lineage(where) is None:
+            self._reload(where, topic_id)
+            return
+        self._listed_at[where] = time.monotonic()
+        self._logs.refresh(where)
+
+    def _reload(self, where: TopicPartition, topic_id: Uuid | None) -> None:
+        with self._reloading:
+            if where[0] not in self._reloaded:
+                self._logs.reload(where[0], topic_id)
+                self._reloaded.add(where[0])
+            self._listed_at[where] = time.monotonic()
+
+
+def _do(future: Future[Result], work: Callable[[StoredLogs], Result], logs: StoredLogs) -> None:
+    try:
+        future.set_result(work(logs))
+    except BaseException as error:  # noqa: BLE001  a future carries any error
+        future.set_exception(error)

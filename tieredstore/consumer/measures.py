@@ -1,0 +1,41 @@
+"""What a consumer counts, for Prometheus; docs/metrics.md lists it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from tieredstore.metrics import Snapshots
+
+_LEVELS: Final = ("queued_bytes", "lag_records", "lag_seconds", "lag_records_max", "lag_seconds_max")
+
+CONSUMERS: Final = Snapshots("tieredstore_consumer", levels=_LEVELS)
+"""Consumers: one source each."""
+
+
+def _by_source() -> dict[str, int]:
+    return {"bucket": 0, "broker": 0}
+
+
+@dataclass(slots=True)
+class Measures:
+    """The counts of one consumer. ``levels`` gives what is so now."""
+
+    levels: Callable[[], Mapping[str, float]]
+    records: dict[str, int] = field(default_factory=_by_source)
+    byte_counts: dict[str, int] = field(default_factory=_by_source)
+    side_changes: int = 0
+    lost_offsets: int = 0
+    resets: int = 0
+
+    def snapshot(self) -> dict[str, float]:
+        """By the names of the metrics."""
+        return {
+            **{f"{source}_records": count for source, count in self.records.items()},
+            **{f"{source}_record_bytes": count for source, count in self.byte_counts.items()},
+            "side_changes": self.side_changes,
+            "lost_offsets": self.lost_offsets,
+            "resets": self.resets,
+            **self.levels(),
+        }

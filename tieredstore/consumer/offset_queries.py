@@ -1,0 +1,162 @@
+"""Offsets that a user asks for: the ends of a log, and where a time is. Each within the time that the call has."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import confluent_kafka
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from tieredstore.consumer.settings import Mode
+from tieredstore.records import ReadSettings, decided_end
+from tieredstore.records.times import offset_at
+
+if TYPE_CHECKING:
+    from tieredstore.catalog.lineage import Lineage
+    from tieredstore.consumer.client import MemberClient
+    from tieredstore.consumer.core import Core
+    from tieredstore.consumer.lookups import Lookups
+    from tieredstore.consumer.settings import ConsumerSettings
+    from tieredstore.live import LiveCluster
+    from tieredstore.model import TopicPartition, Uuid
+    from tieredstore.partitions.stored_logs import StoredLogs
+    from tieredstore.remote.source import SegmentSource
+
+_base: Final[Any] = confluent_kafka.Consumer
+_BEGINNING, _END, _UNKNOWN = -2, -1, -1001
+
+
+class OffsetQueries:
+    """Asks bucket and broker for a user who waits. For the polling thread."""
+
+    def __init__(
+        self,
+        settings: ConsumerSettings,
+        client: MemberClient,
+        core: Core,
+        lookups: Lookups,
+        source: SegmentSource,
+        cluster: LiveCluster | None,
+    ) -> None:
+        self._settings = settings
+        self._client = client
+        self._core = core
+        self._lookups = lookups
+        self._source = source
+        self._cluster = cluster
+        self._is_remote = settings.mode is Mode.REMOTE_ONLY
+        self._read = ReadSettings(columns=("offset",), isolation=settings.isolation, on_data_loss="report")
+
+    def watermarks(self, place: KafkaPartition, timeout_s: float, *, cached: bool) -> tuple[int, int] | None:
+        """The first offset there is and the end; None if that is not known in time."""
+        where, end = (place.topic, place.partition), _end(timeout_s)
+        if cached:
+            return self._cached(where, place)
+        asked = self._lookups.call(lambda logs: self._stored_extent(logs, where))
+        live = None if self._is_remote else self._client.watermarks(place, timeout_s)
+        if live is None and not self._is_remote:
+            return None
+        try:
+            stored = asked.result(_left(end))
+        except TimeoutError:
+            return None
+        if live is None:
+            return stored or (0, 0)
+        return live if stored is None else (min(live[0], stored[0]), live[1])
+
+    def for_times(self, places: Sequence[KafkaPartition], timeout_s: float) -> list[KafkaPartition]:
+        """Where each time is; KafkaException on time-out, as the library has it."""
+        end = _end(timeout_s)
+        asked: list[Future[int | None]] = []
+        for place in places:
+            where = place.topic, place.partition
+            asked.append(self._lookups.call(partial(self._stored_time, where=where, moment=place.offset)))
+        live: dict[TopicPartition, int] = {}
+        if not self._is_remote and self._settings.has_broker:
+            left = _left(end)
+            live = self._client.offsets_for_times(places, -1.0 if left is None else max(0.0, left))
+        given: list[KafkaPartition] = []
+        for place, future in zip(places, asked, strict=True):
+            try:
+                stored = future.result(_left(end))
+            except TimeoutError:
+                reason = "Failed to get offsets: Local: Timed out"
+                raise confluent_kafka.KafkaException(
+                    confluent_kafka.KafkaError(confluent_kafka.KafkaError._TIMED_OUT, reason)
+                ) from None
+            where = place.topic, place.partition
+            offset = live.get(where, _END) if stored is None else stored
+            given.append(KafkaPartition(place.topic, place.partition, offset))
+        return given
+
+    def _cached(self, where: TopicPartition, place: KafkaPartition) -> tuple[int, int]:
+        """What is known without asking."""
+        partition = self._core.partitions.get(where)
+        lineage = None if partition is None else partition.lineage
+        if self._is_remote:
+            return (_UNKNOWN, _UNKNOWN) if lineage is None else (lineage.earliest_offset, lineage.end_offset)
+        low, high = self._client.watermarks(place, 0.0, cached=True) or (_UNKNOWN, _UNKNOWN)
+        if partition is not None and partition.live is not None:
+            low, high = max(low, partition.live[0]), max(high, partition.live[1])
+        return (low if lineage is None else min(low, lineage.earliest_offset)), high
+
+    # ---- on the bucket's thread
+
+    def _lineage(self, logs: StoredLogs, where: TopicPartition, *, fresh: bool) -> Lineage | None:
+        ids: dict[str, Uuid] = {}
+        partition = self._core.partitions.get(where)
+        if partition is not None and partition.topic_id is not None:
+            ids[where[0]] = partition.topic_id
+        elif self._cluster is not None:
+            ids = {name: topic.topic_id for name, topic in self._cluster.describe([where[0]]).items()}
+        before = logs.listings
+        logs.load({where[0]}, ids)
+        if fresh and logs.listings == before and logs.lineage(where) is not None:
+            logs.refresh(where)
+        return logs.lineage(where)
+
+    def _stored_extent(self, logs: StoredLogs, where: TopicPartition) -> tuple[int, int] | None:
+        lineage = self._lineage(logs, where, fresh=self._is_remote)
+        if lineage is None:
+            return None
+        if not self._is_remote:
+            return lineage.earliest_offset, lineage.end_offset
+        return lineage.earliest_offset, self._seam(lineage)
+
+    def _stored_time(self, logs: StoredLogs, where: TopicPartition, moment: int) -> int | None:
+        """The offset, if the bucket has it; None to ask the broker, −1 where there is nobody else to ask."""
+        lineage = self._lineage(logs, where, fresh=self._is_remote)
+        if moment in (_BEGINNING, _END):
+            return self._stored_bound(lineage, moment)
+        if lineage is None:
+            return _END if self._is_remote else None
+        offset = offset_at(self._source, lineage, max(0, moment), self._read)
+        if offset < self._seam(lineage):
+            return offset
+        return _END if self._is_remote else None
+
+    def _stored_bound(self, lineage: Lineage | None, moment: int) -> int | None:
+        if lineage is None:
+            return None
+        if moment == _BEGINNING:
+            return lineage.earliest_offset
+        return self._seam(lineage) if self._is_remote else None
+
+    def _seam(self, lineage: Lineage) -> int:
+        """The end of what the bucket has decided."""
+        if self._settings.isolation == "read_uncommitted":
+            return lineage.end_offset
+        first = max((gap.stop for gap in lineage.gaps), default=lineage.earliest_offset)
+        return decided_end(self._source, lineage, first, lineage.end_offset)
+
+
+def _end(timeout_s: float) -> float | None:
+    return None if timeout_s < 0 else time.monotonic() + timeout_s
+
+
+def _left(end: float | None) -> float | None:
+    return None if end is None else max(0.0, end - time.monotonic())

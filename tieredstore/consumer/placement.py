@@ -1,0 +1,143 @@
+"""Where a partition goes on from an offset: the broker, the bucket, or nowhere yet. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from tieredstore.consumer.settings import Mode
+from tieredstore.limits import MAX_OFFSET
+
+if TYPE_CHECKING:
+    from tieredstore.catalog.lineage import Lineage
+    from tieredstore.catalog.problems import Problem
+
+LiveExtent: TypeAlias = tuple[int, int]
+"""The broker's offsets: its first, and its end, which is out."""
+
+
+@dataclass(frozen=True, slots=True)
+class OnBroker:
+    """The broker has the offset, or it is its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class InBucket:
+    """The bucket has the offsets from there up to ``stop``, all decided; then it is looked again."""
+
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """What comes next is not there yet: not written, not uploaded, or not decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Nobody has the offsets up to ``stop``, and there are later ones."""
+
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class CutOff:
+    """The broker's log ends at ``end``, before what was read."""
+
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Behind the bucket's end lies a segment that nobody can read."""
+
+    problem: Problem
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfRange:
+    """Neither log has reached there, or both have left it: a reset is due."""
+
+
+Placement: TypeAlias = OnBroker | InBucket | Waits | Lost | CutOff | Unreadable | OutOfRange
+
+
+def run_stop(lineage: Lineage | None, position: int) -> int | None:
+    """Up to where segments follow each other from ``position``; None if no segment has it."""
+    if lineage is None or not lineage.earliest_offset <= position < lineage.end_offset:
+        return None
+    gaps = lineage.gaps_between(position, lineage.end_offset)
+    if gaps and gaps[0].start <= position:
+        return None
+    return gaps[0].start if gaps else lineage.end_offset
+
+
+def place(
+    mode: Mode, position: int, live: LiveExtent | None, lineage: Lineage | None, decided: int | None
+) -> Placement:
+    """Where a partition goes on.
+
+    ``live`` is None where the broker has no such partition, or is not asked; ``lineage`` where the bucket has none.
+    ``decided`` is the end of what can be read of the bucket in one go from ``position``, None if that is nothing.
+    """
+    on_broker = mode is not Mode.REMOTE_ONLY and live is not None and live[0] <= position <= live[1]
+    if on_broker and mode is Mode.KAFKA_PREFERRED:
+        return OnBroker()
+    if lineage is not None and decided is not None and decided > position:
+        return InBucket(_stop(mode, position, live, lineage, decided))
+    if on_broker:
+        return OnBroker()
+    if mode is Mode.REMOTE_ONLY or live is None:
+        return _without_broker(position, live, lineage)
+    return _between(position, live, lineage)
+
+
+def lags(position: int, end: int, lineage: Lineage) -> bool:
+    """Whether a partition that is read from the broker is behind by a whole segment of the bucket."""
+    return any(position <= span.start and span.stop <= end for span in reversed(lineage.spans))
+
+
+def _stop(mode: Mode, position: int, live: LiveExtent | None, lineage: Lineage, decided: int) -> int:
+    """Up to the end of the first segment behind which the broker has the log, where it is preferred."""
+    if mode is not Mode.KAFKA_PREFERRED or live is None:
+        return decided
+    # Not to where the broker begins: retention would move that on, and change sides with each of its rounds.
+    ends = (span.stop for span in lineage.spans if span.stop > position and span.stop >= live[0])
+    return min(next(ends, decided), decided)
+
+
+def _without_broker(position: int, live: LiveExtent | None, lineage: Lineage | None) -> Placement:
+    if lineage is None:
+        return Waits()
+    earliest = lineage.earliest_offset
+    if position < earliest:
+        return OutOfRange() if live is None or position < live[0] else Lost(earliest)
+    later = _next_start(position, lineage)
+    if later is not None:
+        return Lost(later)
+    hidden = lineage.unreadable_between(position, MAX_OFFSET, starts_there=True, stops_there=False)
+    behind = [problem for problem in hidden if problem.start_offset >= position]
+    return Unreadable(behind[0]) if behind else Waits()
+
+
+def _between(position: int, live: LiveExtent, lineage: Lineage | None) -> Placement:
+    """The broker does not have the offset, and the bucket does not, or not decided."""
+    start, end = live
+    earliest = start if lineage is None else min(start, lineage.earliest_offset)
+    last = end if lineage is None else max(end, lineage.end_offset)
+    if not earliest <= position <= last:
+        return OutOfRange()
+    if position > end:
+        return CutOff(end)
+    assert lineage is not None  # without it the broker has all from the earliest to the last
+    later = _next_start(position, lineage)
+    if later is None and position < lineage.end_offset:
+        # A transaction without outcome, whose beginning the broker has deleted: a segment to come decides it.
+        return Waits()
+    return Lost(start if later is None else min(start, later))
+
+
+def _next_start(position: int, lineage: Lineage) -> int | None:
+    """Where the next run of segments begins behind a hole at or behind the position."""
+    gaps = lineage.gaps_between(max(position, lineage.earliest_offset), lineage.end_offset)
+    return gaps[0].stop if gaps else None

@@ -1,0 +1,210 @@
+"""What a consumer is told beside librdkafka's properties: under ``tiered.storage.``."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias, cast, get_args
+
+from tieredstore.backends.registry import settings_at
+from tieredstore.config import Settings, load_settings, settings_from
+from tieredstore.config.nearest import nearest_name
+from tieredstore.errors import ConfigError, quoted
+from tieredstore.live.properties import member_configuration, shared_properties
+from tieredstore.model import Isolation
+from tieredstore.records import LostOffsets, OnDataLoss
+
+PREFIX: Final = "tiered.storage."
+
+LossCallback: TypeAlias = Callable[[LostOffsets], object]
+"""Is told of offsets that were lost, where the policy is to report them."""
+
+Reset: TypeAlias = Literal["earliest", "latest", "error"]
+
+_RESETS: Final[dict[str, Reset]] = {
+    "earliest": "earliest", "smallest": "earliest", "beginning": "earliest",
+    "latest": "latest", "largest": "latest", "end": "latest", "error": "error",
+}  # fmt: skip
+
+
+class Mode(enum.Enum):
+    """Where records come from."""
+
+    KAFKA_ONLY = "kafka_only"
+    KAFKA_PREFERRED = "kafka_preferred"
+    REMOTE_PREFERRED = "remote_preferred"
+    REMOTE_ONLY = "remote_only"
+
+
+_PINTEREST: Final = {
+    "KAFKA_ONLY": Mode.KAFKA_ONLY,
+    "KAFKA_PREFERRED": Mode.KAFKA_PREFERRED,
+    "TIERED_STORAGE_PREFERRED": Mode.REMOTE_PREFERRED,
+    "TIERED_STORAGE_ONLY": Mode.REMOTE_ONLY,
+}
+
+_NAMES: Final = tuple(
+    PREFIX + name
+    for name in (
+        "mode", "settings", "store", "on.data.loss", "refresh.ms", "queued.max.kbytes", "partitions.at.once",
+        "timeout.ms", "loss_cb",
+    )
+)  # fmt: skip
+
+_POLL_RECORDS: Final = "max.poll.records"
+_AUTO_COMMIT: Final = ("enable.auto.commit", "auto.commit.enable")
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerSettings:
+    """All that a consumer was told. ``client`` are the properties for librdkafka as the user gave them, translated."""
+
+    mode: Mode
+    store: Settings | None
+    on_data_loss: OnDataLoss
+    loss_cb: LossCallback | None
+    refresh_s: float
+    queued_bytes: int
+    partitions_at_once: int
+    timeout_s: float
+    reset: Reset
+    isolation: Isolation
+    auto_commit_s: float | None
+    """None for no automatic commits."""
+    auto_store: bool
+    emits_eof: bool
+    is_eager: bool
+    """Whether the group's assignments are replaced as a whole."""
+    poll_records: int | None
+    client: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def has_broker(self) -> bool:
+        """Whether the properties name one."""
+        return bool(self.client.get("bootstrap.servers") or self.client.get("metadata.broker.list"))
+
+    def member_properties(self) -> dict[str, Any]:
+        """What librdkafka's consumer gets: as given for ``kafka_only``, else resets and commits are ours."""
+        client = dict(self.client)
+        if self.mode is Mode.KAFKA_ONLY:
+            return client
+        for name in (*_AUTO_COMMIT, "auto.commit.interval.ms", "enable.auto.offset.store"):
+            client.pop(name, None)
+        return {
+            **client, "auto.offset.reset": "error", "enable.auto.commit": False, "enable.auto.offset.store": False,
+        }  # fmt: skip
+
+    def admin_properties(self) -> dict[str, str]:
+        """What the client that asks for offsets and topics gets."""
+        return shared_properties(self.client)
+
+
+def parse_settings(properties: Mapping[str, Any]) -> ConsumerSettings:
+    """The settings of a consumer; ConfigError that names what is unknown, cannot be, or is missing.
+
+    Nothing is connected to.
+    """
+    own = {name: value for name, value in properties.items() if name.startswith(PREFIX)}
+    for name in own:
+        if name not in _NAMES:
+            hint = nearest_name(name, _NAMES)
+            raise ConfigError(f"there is no property {name}{'' if hint is None else f'; there is {hint}'}")
+    rest = {name: value for name, value in properties.items() if name not in own}
+    poll_records = _number(rest, _POLL_RECORDS, 1, 1_000_000) if _POLL_RECORDS in rest else None
+    client = member_configuration(rest)
+    mode = _mode(own.get(f"{PREFIX}mode", Mode.KAFKA_PREFERRED))
+    loss_cb = own.get(f"{PREFIX}loss_cb")
+    if loss_cb is not None and not callable(loss_cb):
+        raise ConfigError(f"{PREFIX}loss_cb is no function")
+    auto_commit = _flag(client, "enable.auto.commit", "auto.commit.enable", default=True)
+    settings = ConsumerSettings(
+        mode=mode,
+        store=_store(own, mode),
+        on_data_loss=cast("OnDataLoss", _choice(own, f"{PREFIX}on.data.loss", get_args(OnDataLoss), "fail")),
+        loss_cb=loss_cb,
+        refresh_s=_number(own, f"{PREFIX}refresh.ms", 10, 86_400_000, 30_000) / 1000,
+        queued_bytes=_number(own, f"{PREFIX}queued.max.kbytes", 1, 2**31 - 1, 65_536) * 1024,
+        partitions_at_once=_number(own, f"{PREFIX}partitions.at.once", 1, 1000, 4),
+        timeout_s=_number(own, f"{PREFIX}timeout.ms", 1, 3_600_000, 60_000) / 1000,
+        reset=_RESETS[_choice(client, "auto.offset.reset", tuple(_RESETS), "latest")],
+        isolation=cast("Isolation", _choice(client, "isolation.level", get_args(Isolation), "read_committed")),
+        auto_commit_s=_number(client, "auto.commit.interval.ms", 0, 86_400_000, 5000) / 1000 if auto_commit else None,
+        auto_store=_flag(client, "enable.auto.offset.store", default=True),
+        emits_eof=_flag(client, "enable.partition.eof", default=False),
+        is_eager=_is_eager(client),
+        poll_records=poll_records,
+        client=client,
+    )
+    if not settings.has_broker and mode is not Mode.REMOTE_ONLY:
+        raise ConfigError(f"bootstrap.servers is not set, which {PREFIX}mode {mode.value} needs")
+    return settings
+
+
+def _mode(given: object) -> Mode:
+    if isinstance(given, Mode):
+        return given
+    if given in _PINTEREST:
+        return _PINTEREST[str(given)]
+    try:
+        return Mode(given)
+    except ValueError:
+        names = ", ".join(mode.value for mode in Mode)
+        raise ConfigError(f"{PREFIX}mode is {quoted(given)}; it must be one of {names}") from None
+
+
+def _store(own: Mapping[str, Any], mode: Mode) -> Settings | None:
+    settings, url = own.get(f"{PREFIX}settings"), own.get(f"{PREFIX}store")
+    if mode is Mode.KAFKA_ONLY:
+        return None
+    if settings is None and url is None:
+        raise ConfigError(
+            f"no store is named, which {PREFIX}mode {mode.value} needs: set {PREFIX}settings (a file, a mapping) or "
+            f"{PREFIX}store (a URL)"
+        )
+    if url is not None:
+        if settings is not None and not isinstance(settings, str | Path):
+            raise ConfigError(f"beside {PREFIX}store, {PREFIX}settings must be the path of a file")
+        return settings_at(str(url), settings)
+    if isinstance(settings, Settings):
+        return settings
+    if isinstance(settings, str | Path):
+        return load_settings(settings)
+    if isinstance(settings, Mapping):
+        return settings_from(cast("Mapping[str, str]", settings))
+    raise ConfigError(f"{PREFIX}settings is {quoted(settings)}: it must be a path, a mapping or Settings")
+
+
+def _number(given: Mapping[str, Any], name: str, least: int, most: int, default: int = 0) -> int:
+    value = given.get(name, default)
+    try:
+        number = int(str(value)) if not isinstance(value, bool) else None
+    except ValueError:
+        number = None
+    if number is None or not least <= number <= most:
+        raise ConfigError(f"{name} is {quoted(value)}: it must be a whole number from {least} to {most}")
+    return number
+
+
+def _choice(given: Mapping[str, Any], name: str, choices: tuple[str, ...], default: str) -> str:
+    value = given.get(name, default)
+    if value not in choices:
+        raise ConfigError(f"{name} is {quoted(value)}; it must be {' or '.join(choices)}")
+    return str(value)
+
+
+def _flag(given: Mapping[str, Any], *names: str, default: bool) -> bool:
+    for name in names:
+        if name in given:
+            text = str(given[name]).lower()
+            if text not in {"true", "false", "1", "0"}:
+                raise ConfigError(f"{name} is {quoted(given[name])}; it must be true or false")
+            return text in {"true", "1"}
+    return default
+
+
+def _is_eager(client: Mapping[str, Any]) -> bool:
+    if str(client.get("group.protocol", "classic")).lower() == "consumer":
+        return False
+    return "cooperative" not in str(client.get("partition.assignment.strategy", ""))

@@ -1,0 +1,188 @@
+"""The bucket's logs of some partitions, kept and brought up to date: a refresh lists only behind the last known key."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.catalog.completion import described
+from tieredstore.catalog.lineage import Lineage
+from tieredstore.catalog.listing import SegmentObjects, list_segments
+from tieredstore.catalog.planning import load_catalog
+from tieredstore.catalog.problems import Problem, ProblemKind
+from tieredstore.catalog.stored import load_segment
+from tieredstore.catalog.tracing import KnownProofs, trace_partitions
+from tieredstore.catalog.view import Catalog
+from tieredstore.errors import (
+    ConfigError,
+    CorruptData,
+    DataLoss,
+    ResourceNotFound,
+    SegmentNotFound,
+    UnknownKey,
+    WrongKey,
+)
+from tieredstore.format.keys import Suffix
+from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicPartition, Uuid
+from tieredstore.process.parallel import READERS
+from tieredstore.process.thread_pool import ThreadPool
+
+if TYPE_CHECKING:
+    from tieredstore.remote.source import SegmentSource
+
+_logger: Final = logging.getLogger(__name__)
+
+_TOLD: Final = 10_000
+"""How many problems are known as told, at most."""
+
+
+class StoredLogs:
+    """What the bucket holds of partitions that somebody reads for long. For one thread, but :meth:`refresh` of several.
+
+    A topic is listed once, with all of its partitions; after that :meth:`refresh` lists a partition behind its last
+    known segment, and :meth:`reload` the whole topic, for where something does not fit.
+    """
+
+    def __init__(self, source: SegmentSource) -> None:
+        self._source = source
+        self._lives: dict[str, Uuid | None] = {}
+        """Which life of each topic that was listed is read; None where the bucket has none of it."""
+        self._logs: dict[TopicPartition, Lineage] = {}
+        self._told: dict[str, None] = {}
+        self.listings = 0
+        """How often the store was asked for a listing."""
+
+    def load(self, topics: Collection[str], ids: dict[str, Uuid]) -> None:
+        """List those of the topics that were not; ``ids`` are those that the broker has them under.
+
+        ConfigError for a topic that was created again where no id tells which one is meant.
+        """
+        new = {topic for topic in topics if topic not in self._lives}
+        new |= {topic for topic in topics if topic in ids and self._lives.get(topic) not in (None, ids[topic])}
+        if not new:
+            return
+        self.listings += 1
+        catalog = load_catalog(self._source, topics=new)
+        self._tell(catalog.problems)
+        for topic in new:
+            self._take(catalog, topic, ids.get(topic))
+
+    def reload(self, topic: str, topic_id: Uuid | None) -> None:
+        """List all of a topic again."""
+        self.listings += 1
+        catalog = load_catalog(self._source, topic=topic)
+        self._tell(catalog.problems)
+        self._take(catalog, topic, topic_id)
+
+    def refresh(self, where: TopicPartition) -> None:
+        """List what lies behind the last known segment of a partition that has one. One request, if nothing is new."""
+        lineage = self._logs[where]
+        self.listings += 1
+        known = _segments(lineage)
+        last = max(segment.start_offset for segment in known.values())
+        place = lineage.partition
+        listed = list_segments(
+            self._source.store, self._source.layout.prefix, topic=place.topic, topic_id=place.topic_id,
+            partition=place.partition, first_offset=last,
+        )  # fmt: skip
+        new: list[RemoteLogSegmentMetadata] = []
+        problems: list[Problem] = []
+        for objects in listed:
+            if objects.segment_id not in known:
+                self._read(objects, new, problems)
+        self._tell(problems)
+        if new:
+            self._trace(where, [*known.values(), *new], problems)
+        elif problems != [problem for problem in lineage.problems if problem.start_offset >= last]:
+            earlier = [problem for problem in lineage.problems if problem.start_offset < last]
+            self._logs[where] = replace(lineage, problems=(*earlier, *problems))
+
+    def lineage(self, where: TopicPartition) -> Lineage | None:
+        """The log as it was last seen; None if the bucket has none of it."""
+        return self._logs.get(where)
+
+    def topic_id(self, topic: str) -> Uuid | None:
+        """Which life of a topic is read; None if the bucket has none."""
+        return self._lives.get(topic)
+
+    def forget(self, wheres: Iterable[TopicPartition]) -> None:
+        """Those that nobody reads any more."""
+        for where in wheres:
+            self._logs.pop(where, None)
+        kept = {topic for topic, _ in self._logs}
+        self._lives = {topic: life for topic, life in self._lives.items() if topic in kept}
+
+    def _take(self, catalog: Catalog, topic: str, topic_id: Uuid | None) -> None:
+        for where in [where for where in self._logs if where[0] == topic]:
+            del self._logs[where]
+        self._lives[topic] = None
+        lives = {life.topic_id for life in catalog.incarnations(topic)} if topic in catalog.topics() else set[Uuid]()
+        if topic_id is not None and lives and topic_id not in lives:
+            known = ", ".join(map(str, sorted(lives)))
+            self._say(f"topic {topic} is {topic_id} on the broker; what the bucket has of {known} is not read")
+            return
+        if not lives:
+            # DataLoss where there are segments of which none can be read: that is no absence.
+            try:
+                catalog.incarnations(topic)
+            except DataLoss:
+                raise
+            except ResourceNotFound:
+                return
+        try:
+            life = catalog.incarnation(topic, topic_id)
+        except ConfigError as error:
+            raise ConfigError(f"{error}; the broker tells which one, if bootstrap.servers names it") from None
+        self._lives[topic] = life.topic_id
+        for number in life.partitions:
+            self._logs[topic, number] = catalog.lineage(topic, number, life.topic_id)
+
+    def _read(self, objects: SegmentObjects, new: list[RemoteLogSegmentMetadata], problems: list[Problem]) -> None:
+        if objects.find(Suffix.MANIFEST) is None:
+            return  # a copy that is under way
+        if objects.missing:
+            lost = ", no ".join(f".{suffix.value}" for suffix in objects.missing)
+            kind, detail = ProblemKind.INCOMPLETE, f"it has no .{lost.removeprefix('.')}"
+            problems.append(Problem(kind, objects.segment_id, objects.start_offset, detail, has_manifest=True))
+            return
+        try:
+            loaded = load_segment(self._source.store, objects, self._source.manifest_rules)
+            new.append(described(self._source, loaded))
+        except SegmentNotFound:
+            return  # retention takes segments all the time
+        except (CorruptData, UnknownKey, WrongKey) as error:
+            kind = ProblemKind.DAMAGED if isinstance(error, CorruptData) else ProblemKind.UNREADABLE
+            problems.append(Problem(kind, objects.segment_id, objects.start_offset, str(error)))
+
+    def _trace(self, where: TopicPartition, segments: list[RemoteLogSegmentMetadata], problems: list[Problem]) -> None:
+        with ThreadPool(READERS, "tieredstore-catalog") as pool:
+            traced = trace_partitions(self._source, segments, KnownProofs(), pool, at_once=READERS)
+        earlier = self._logs[where].problems
+        for partition in traced.partitions:
+            lineage = partition.segments.lineage
+            if not isinstance(lineage, Lineage):
+                raise lineage.with_traceback(None)
+            self._logs[where] = replace(lineage, problems=tuple(dict.fromkeys((*earlier, *problems, *traced.problems))))
+        self._tell(traced.problems)
+
+    def _tell(self, problems: Iterable[Problem]) -> None:
+        for problem in problems:
+            self._say(str(problem))
+
+    def _say(self, sentence: str) -> None:
+        """Each once: a copy that is under way would be told of at every look."""
+        if sentence not in self._told:
+            _logger.warning("%s", sentence)
+            self._told[sentence] = None
+            if len(self._told) > _TOLD:
+                del self._told[next(iter(self._told))]
+
+
+def _segments(lineage: Lineage) -> dict[RemoteLogSegmentId, RemoteLogSegmentMetadata]:
+    """All that the lineage was traced from."""
+    segments = [
+        *(span.segment for span in lineage.spans), *(cut.segment for cut in lineage.cuts), *lineage.covered
+    ]  # fmt: skip
+    return {segment.remote_log_segment_id: segment for segment in segments}
