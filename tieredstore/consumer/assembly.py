@@ -18,7 +18,7 @@ from tieredstore.consumer.offset_queries import OffsetQueries
 from tieredstore.consumer.partition import Partition
 from tieredstore.consumer.stored_streams import StoredStreams
 from tieredstore.live import LiveCluster
-from tieredstore.records import ReadSettings
+from tieredstore.records.settings import ReadSettings
 from tieredstore.remote import RemoteStorageManager
 
 if TYPE_CHECKING:

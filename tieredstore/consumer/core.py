@@ -14,17 +14,17 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from tieredstore.consumer.looks import Answer, Look, Start
-from tieredstore.consumer.lookups import Lookups
 from tieredstore.consumer.partition import Partition, Phase
 from tieredstore.consumer.placement import CutOff, InBucket, Lost, OnBroker, Unreadable, lags
 from tieredstore.consumer.settings import Mode
-from tieredstore.consumer.stored_streams import UNREADABLE, StoredStream
+from tieredstore.consumer.stored_stream import UNREADABLE, StoredStream
 from tieredstore.consumer.troubles import Troubles
 from tieredstore.errors import CorruptData, SegmentNotFound
 from tieredstore.model import TopicPartition
 
 if TYPE_CHECKING:
     from tieredstore.consumer.live_side import LiveSide
+    from tieredstore.consumer.lookups import Lookups
     from tieredstore.consumer.measures import Measures
     from tieredstore.consumer.settings import ConsumerSettings
     from tieredstore.consumer.stored_streams import StoredStreams

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Generic, Literal, TypeAlias, TypeVar, cast
 
 from tieredstore.consumer.placement import Placement, Waits
 from tieredstore.consumer.settings import Reset
@@ -12,6 +14,8 @@ from tieredstore.model import TopicPartition, Uuid
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Lineage
     from tieredstore.consumer.placement import LiveExtent
+
+Result = TypeVar("Result")
 
 Start: TypeAlias = int | Literal["committed"] | Reset
 """An offset; or what the group has committed, else the reset."""
@@ -94,3 +98,28 @@ def cut_below(one: KnownLook, lineage: Lineage | None) -> int | None:
         return None
     later = [start for epoch, start in lineage.epochs if epoch > one.look.last_epoch]
     return min(later, default=last)
+
+
+class Asked(Generic[Result]):
+    """What somebody waits for that is found out on another thread; it is always answered, at the end by an error."""
+
+    def __init__(self) -> None:
+        self._is_answered = threading.Event()
+        self._result: Result | None = None
+        self._error: BaseException | None = None
+
+    def answer(self, work: Callable[[], Result]) -> None:
+        """With what ``work`` gives, or with its error."""
+        try:
+            self._result = work()
+        except BaseException as error:  # noqa: BLE001  whoever waits has to hear of any
+            self._error = error
+        self._is_answered.set()
+
+    def wait(self, timeout_s: float | None) -> Result:
+        """The answer, or its error; TimeoutError if there is none in time."""
+        if not self._is_answered.wait(timeout_s):
+            raise TimeoutError
+        if self._error is not None:
+            raise self._error
+        return cast("Result", self._result)

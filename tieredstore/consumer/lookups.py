@@ -10,11 +10,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from tieredstore.consumer.looks import Answer, KnownLook, Look, blank_answer, cut_below
+from tieredstore.consumer.looks import Answer, Asked, KnownLook, Look, blank_answer, cut_below
 from tieredstore.consumer.placement import Lost, OnBroker, OutOfRange, Placement, Unreadable, Waits, place, run_stop
 from tieredstore.consumer.settings import Mode, Reset
 from tieredstore.errors import AlreadyClosed
@@ -22,7 +21,7 @@ from tieredstore.model import Isolation, TopicPartition, Uuid
 from tieredstore.partitions.stored_logs import StoredLogs
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
-from tieredstore.records import decided_end
+from tieredstore.records.split_planning import decided_end
 
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Lineage
@@ -67,7 +66,7 @@ class Lookups:
         self._changed = threading.Condition()
         self._of_broker: list[Look] = []
         self._of_bucket: list[KnownLook] = []
-        self._calls: deque[Callable[[], None]] = deque()
+        self._calls: deque[tuple[Asked[Any], Callable[[], Any]]] = deque()
         self._threads: list[threading.Thread] = []
         self._is_closed = False
         self._reloading = threading.Lock()
@@ -85,13 +84,13 @@ class Lookups:
             self._of_broker += looks
             self._start()
 
-    def call(self, work: Callable[[StoredLogs], Result]) -> Future[Result]:
+    def call(self, work: Callable[[StoredLogs], Result]) -> Asked[Result]:
         """Have something found out of the bucket's logs, on its thread."""
-        future: Future[Result] = Future()
+        asked: Asked[Result] = Asked()
         with self._changed:
-            self._calls.append(lambda: _do(future, work, self._logs))
+            self._calls.append((asked, lambda: work(self._logs)))
             self._start()
-        return future
+        return asked
 
     def _start(self) -> None:
         """Have the threads run. The lock is held."""
@@ -118,6 +117,8 @@ class Lookups:
         """Ask the threads to end; they do once broker and store have answered."""
         with self._changed:
             self._is_closed = True
+            while self._calls:
+                self._calls.popleft()[0].answer(_closed)
             self._changed.notify_all()
 
     def join(self, end: float) -> None:
@@ -132,7 +133,8 @@ class Lookups:
     def _bucket_work(self) -> None:
         while (known := self._taken(self._of_bucket)) is not None:
             while self._calls:
-                self._calls.popleft()()
+                asked, work = self._calls.popleft()
+                asked.answer(work)
             if known:
                 self._ask_bucket(known)
 
@@ -346,8 +348,5 @@ class Lookups:
             self._listed_at[where] = time.monotonic()
 
 
-def _do(future: Future[Result], work: Callable[[StoredLogs], Result], logs: StoredLogs) -> None:
-    try:
-        future.set_result(work(logs))
-    except BaseException as error:  # noqa: BLE001  a future carries any error
-        future.set_exception(error)
+def _closed() -> None:
+    raise AlreadyClosed("the consumer was closed")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,13 +11,15 @@ import confluent_kafka
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from tieredstore.consumer.settings import Mode
-from tieredstore.records import ReadSettings, decided_end
+from tieredstore.records.settings import ReadSettings
+from tieredstore.records.split_planning import decided_end
 from tieredstore.records.times import offset_at
 
 if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Lineage
     from tieredstore.consumer.client import MemberClient
     from tieredstore.consumer.core import Core
+    from tieredstore.consumer.looks import Asked
     from tieredstore.consumer.lookups import Lookups
     from tieredstore.consumer.settings import ConsumerSettings
     from tieredstore.live import LiveCluster
@@ -61,7 +62,7 @@ class OffsetQueries:
         if live is None and not self._is_remote:
             return None
         try:
-            stored = asked.result(_left(end))
+            stored = asked.wait(_left(end))
         except TimeoutError:
             return None
         if live is None:
@@ -71,7 +72,7 @@ class OffsetQueries:
     def for_times(self, places: Sequence[KafkaPartition], timeout_s: float) -> list[KafkaPartition]:
         """Where each time is; KafkaException on time-out, as the library has it."""
         end = _end(timeout_s)
-        asked: list[Future[int | None]] = []
+        asked: list[Asked[int | None]] = []
         for place in places:
             where = place.topic, place.partition
             asked.append(self._lookups.call(partial(self._stored_time, where=where, moment=place.offset)))
@@ -80,9 +81,9 @@ class OffsetQueries:
             left = _left(end)
             live = self._client.offsets_for_times(places, -1.0 if left is None else max(0.0, left))
         given: list[KafkaPartition] = []
-        for place, future in zip(places, asked, strict=True):
+        for place, of_bucket in zip(places, asked, strict=True):
             try:
-                stored = future.result(_left(end))
+                stored = of_bucket.wait(_left(end))
             except TimeoutError:
                 reason = "Failed to get offsets: Local: Timed out"
                 raise confluent_kafka.KafkaException(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tieredstore.catalog.lineage import Lineage
     from tieredstore.consumer.looks import Start
     from tieredstore.consumer.placement import LiveExtent
-    from tieredstore.consumer.stored_streams import StoredStream
+    from tieredstore.consumer.stored_stream import StoredStream
 
 
 class Phase(enum.Enum):

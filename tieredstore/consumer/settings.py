@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast, get_args
 
 from tieredstore.backends.registry import settings_at
 from tieredstore.config import Settings, load_settings, settings_from
@@ -14,11 +14,15 @@ from tieredstore.config.nearest import nearest_name
 from tieredstore.errors import ConfigError, quoted
 from tieredstore.live.properties import member_configuration, shared_properties
 from tieredstore.model import Isolation
-from tieredstore.records import LostOffsets, OnDataLoss
+
+if TYPE_CHECKING:
+    from tieredstore.records import LostOffsets, OnDataLoss
 
 PREFIX: Final = "tiered.storage."
 
-LossCallback: TypeAlias = Callable[[LostOffsets], object]
+_POLICIES: Final = ("fail", "report")
+
+LossCallback: TypeAlias = "Callable[[LostOffsets], object]"
 """Is told of offsets that were lost, where the policy is to report them."""
 
 Reset: TypeAlias = Literal["earliest", "latest", "error"]
@@ -122,7 +126,7 @@ def parse_settings(properties: Mapping[str, Any]) -> ConsumerSettings:
     settings = ConsumerSettings(
         mode=mode,
         store=_store(own, mode),
-        on_data_loss=cast("OnDataLoss", _choice(own, f"{PREFIX}on.data.loss", get_args(OnDataLoss), "fail")),
+        on_data_loss=cast("OnDataLoss", _choice(own, f"{PREFIX}on.data.loss", _POLICIES, "fail")),
         loss_cb=loss_cb,
         refresh_s=_number(own, f"{PREFIX}refresh.ms", 10, 86_400_000, 30_000) / 1000,
         queued_bytes=_number(own, f"{PREFIX}queued.max.kbytes", 1, 2**31 - 1, 65_536) * 1024,

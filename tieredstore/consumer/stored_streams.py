@@ -6,68 +6,23 @@ import threading
 import time
 from collections import deque
 from collections.abc import Generator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-import pyarrow as pa
-
-from tieredstore.errors import CorruptData, TieredStoreError, UnknownKey, WrongKey
-from tieredstore.model import TopicPartition
-from tieredstore.records import LostOffsets, PartitionRead, ReadSettings
+from tieredstore.catalog.lineage import Gap
+from tieredstore.consumer.stored_stream import Piece, StoredStream
+from tieredstore.errors import CorruptData, TieredStoreError
 from tieredstore.records.numbers import int64_values
+from tieredstore.records.partition import PartitionRead
 
 if TYPE_CHECKING:
-    from tieredstore.catalog.lineage import Lineage
-    from tieredstore.records import SkippedInSegment
+    from tieredstore.records import ReadSettings, SkippedInSegment
     from tieredstore.remote.source import SegmentSource
 
 _MIB: Final = 1024 * 1024
 _BATCH_BYTES: Final = 4 * _MIB
 _TURN_BYTES: Final = 16 * _MIB
 """What a partition reads before another one has its turn, if others wait."""
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Records of one partition, all of which before ``next_offset`` are given with them."""
-
-    records: pa.RecordBatch
-    next_offset: int
-    size: int
-
-
-@dataclass(eq=False, slots=True)
-class StoredStream:
-    """A read of the offsets ``position`` up to ``stop`` (half-open) of one partition's log in the bucket.
-
-    What was read waits in ``pieces``. Then either ``is_ended``, or ``error`` says what went wrong at ``position``.
-    """
-
-    where: TopicPartition
-    lineage: Lineage
-    position: int
-    stop: int
-    pieces: deque[Piece] = field(default_factory=deque[Piece])
-    lost: list[LostOffsets] = field(default_factory=list[LostOffsets])
-    """What no segment holds though it is said to, in front of the end."""
-    skipped: list[LostOffsets] = field(default_factory=list[LostOffsets])
-    """Damaged batches that were left out, each by its first offset; they were logged."""
-    error: TieredStoreError | None = None
-    is_ended: bool = False
-    is_dropped: bool = False
-    waiting_bytes: int = 0
-    is_queued: bool = False
-    reading: Generator[Piece, None, None] | None = None
-
-    @property
-    def is_done(self) -> bool:
-        """Whether nothing more will come."""
-        return self.is_ended or self.error is not None
-
-    @property
-    def has_news(self) -> bool:
-        """Whether whoever waits for it has something to do."""
-        return bool(self.pieces) or self.is_done
 
 
 class StoredStreams:
@@ -251,11 +206,11 @@ class StoredStreams:
             stream.position = stream.stop
 
 
-def _skipped(skipped: SkippedInSegment) -> LostOffsets:
+def _skipped(skipped: SkippedInSegment) -> Gap:
     """A damaged batch that was left out, as far as it can be believed: the offset that it gives itself."""
     segment = skipped.segment
     first = min(max(segment.start_offset, skipped.batch.base_offset), segment.end_offset)
-    return LostOffsets(skipped.segment.topic_id_partition, first, first + 1)
+    return Gap(skipped.segment.topic_id_partition, first, first + 1)
 
 
 def _size_of(records: Any) -> int:
@@ -265,7 +220,3 @@ def _size_of(records: Any) -> int:
 def _target_bytes(queued_bytes: int, threads: int) -> int:
     """A record batch's size: several fit into what may wait."""
     return max(64 * 1024, min(_BATCH_BYTES, queued_bytes // (2 * threads)))
-
-
-UNREADABLE: Final = (CorruptData, UnknownKey, WrongKey)
-"""What no trying again reads."""

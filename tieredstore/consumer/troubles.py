@@ -6,11 +6,11 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from tieredstore.catalog.lineage import Gap
 from tieredstore.consumer.partition import Partition, Phase
 from tieredstore.consumer.settings import PREFIX
 from tieredstore.errors import DataLoss, StoreUnavailable, TieredStoreError
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.records import LostOffsets
 
 if TYPE_CHECKING:
     from tieredstore.consumer.measures import Measures
@@ -59,7 +59,7 @@ class Troubles:
 
     def loses(self, partition: Partition, start: int, stop: int) -> bool:
         """Nobody has these offsets (half-open); whether to go on behind them."""
-        extent = LostOffsets(TopicIdPartition(partition.topic_id or _NO_ID, *partition.where), start, stop)
+        extent = Gap(TopicIdPartition(partition.topic_id or _NO_ID, *partition.where), start, stop)
         topic, number = partition.where
         sentence = f"offsets {start} to {stop - 1} of {topic}-{number} are in no segment, nor on the broker"
         if not self.accepts(partition, sentence):
@@ -67,7 +67,7 @@ class Troubles:
         self.tell(extent)
         return True
 
-    def tell(self, extent: LostOffsets) -> None:
+    def tell(self, extent: Gap) -> None:
         """Count what is lost, and call who wants to know."""
         self._measures.lost_offsets += extent.stop - extent.start
         if self._settings.loss_cb is not None:
