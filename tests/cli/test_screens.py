@@ -12,7 +12,7 @@ from tieredstore.cli.tables import cell_count
 
 SESSIONS = all_sessions()
 TABLES = [path.stem for path in sorted(FOLDER.glob("*.txt")) if RULE in path.read_text()]
-WIDTHS = (60, 80, 100, 140, 200)
+WIDTHS = (60, 80, 100, 120, 140, 200)
 
 
 @pytest.fixture(scope="module")

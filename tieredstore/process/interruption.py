@@ -12,9 +12,10 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType, TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from tieredstore.process.forks import begin_again_after_fork
+from tieredstore.process.signal_handlers import SignalHandlers
 
 ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Ctrl-C, what a service manager sends, and the terminal that is closed."""
@@ -96,8 +97,7 @@ class Interruption:
         self._end_process = end_process
         self._is_over = False
         self._has_raised = False
-        self._before: dict[signal.Signals, Any] = {}
-        self._wakeup_before = -1
+        self._handlers = SignalHandlers()
         self._last_resort, self._excepthook = logging.lastResort, threading.excepthook
         self._heard, self._rung = socket.socketpair()
         self._rung.setblocking(False)
@@ -105,27 +105,22 @@ class Interruption:
 
     def __enter__(self) -> Self:
         self._watch.start()
-        self._wakeup_before = signal.set_wakeup_fd(self._rung.fileno(), warn_on_full_buffer=False)
         begin_again_after_fork(self)
-        for signum in ENDING_SIGNALS:
-            before = signal.getsignal(signum)
-            # A shell has SIGINT ignored by what it starts in the background, and nohup SIGHUP: that is to stay so.
-            if before is not signal.SIG_IGN:
-                self._before[signum] = before
-                signal.signal(signum, self._take)
+        self._handlers.install(ENDING_SIGNALS, self._take, self._rung.fileno())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._restore(self._wakeup_before)
+        self._handlers.restore()
+        self._speak_again()
         self._rung.close()  # which ends the thread
         self._watch.join()
         self._heard.close()
 
     def begin_again(self) -> None:
-        """In a forked child: nobody watches there, so its signals are what they were."""
-        self._restore(-1)
+        """In a forked child: nobody watches there, and its signals are what they were."""
+        self._speak_again()
 
     @property
     def exit_code(self) -> int:
@@ -177,13 +172,8 @@ class Interruption:
                 return rung[0]
         return 0
 
-    def _restore(self, wakeup_fd: int) -> None:
+    def _speak_again(self) -> None:
         logging.lastResort, threading.excepthook = self._last_resort, self._excepthook
-        signal.set_wakeup_fd(wakeup_fd)
-        while self._before:
-            signum, before = self._before.popitem()
-            # None is a handler that was not set by Python, and cannot be set by it.
-            signal.signal(signum, signal.SIG_DFL if before is None else before)
 
 
 def _say_nothing(_: threading.ExceptHookArgs) -> None:

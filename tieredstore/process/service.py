@@ -13,13 +13,14 @@ import threading
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import FrameType, TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from tieredstore.errors import StoreUnavailable, TieredStoreError
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.endpoint import Endpoint
 from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.process.health import Health
+from tieredstore.process.signal_handlers import SignalHandlers
 from tieredstore.process.stopping import Stop
 
 _logger: Final = logging.getLogger(__name__)
@@ -293,13 +294,12 @@ class _Bell:
 
 
 class _Signals:
-    """The signals of a process while a service runs in it. What was there before comes back, in a forked child too."""
+    """The signals of a process while a service runs in it."""
 
     def __init__(self, bell: _Bell, *, reloads: bool) -> None:
         self._bell = bell
         self._signals = (signal.SIGTERM, signal.SIGINT, *((signal.SIGHUP,) if reloads else ()))
-        self._before: dict[signal.Signals, Any] = {}
-        self._wakeup_before = -1
+        self._handlers = SignalHandlers()
         self._endings: list[signal.Signals] = []
         self._reloads: list[int] = []
         self._has_told = False
@@ -307,24 +307,14 @@ class _Signals:
     def __enter__(self) -> Self:
         if threading.current_thread() is not threading.main_thread():
             raise RuntimeError("signals reach the main thread only: run a service there, or use it in a with block")
-        self._wakeup_before = signal.set_wakeup_fd(self._bell.fileno(), warn_on_full_buffer=False)
-        begin_again_after_fork(self)
-        for signum in self._signals:
-            before = signal.getsignal(signum)
-            # A shell has SIGINT ignored by what it starts in the background, and that is to stay so.
-            if before is not signal.SIG_IGN or signum is signal.SIGHUP:
-                self._before[signum] = before
-                signal.signal(signum, self._take)
+        even_ignored = frozenset({signal.SIGHUP})  # a service under nohup reloads all the same
+        self._handlers.install(self._signals, self._take, self._bell.fileno(), even_ignored=even_ignored)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._restore(self._wakeup_before)
-
-    def begin_again(self) -> None:
-        """In a forked child: its signals are not the service's, and must not wake the parent's main thread."""
-        self._restore(-1)
+        self._handlers.restore()
 
     def take_ending(self) -> signal.Signals | None:
         """The signal that asks for the end, once."""
@@ -349,13 +339,6 @@ class _Signals:
         # Here, and not where the first one is handled: the main thread may be held up by a log that nobody reads.
         if len(self._endings) > 1:
             os._exit(128 + signum)
-
-    def _restore(self, wakeup_fd: int) -> None:
-        signal.set_wakeup_fd(wakeup_fd)
-        while self._before:
-            signum, before = self._before.popitem()
-            # None is a handler that was not set by Python, and cannot be set by it.
-            signal.signal(signum, signal.SIG_DFL if before is None else before)
 
 
 def _say(words: Callable[[], None]) -> None:
