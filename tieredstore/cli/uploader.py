@@ -29,10 +29,9 @@ _logger: Final = logging.getLogger(__name__)
 _PLAN: Final = (
     text("TOPIC"),
     number("PART"),
+    word("OFFSETS", rank=1),
     number("SEGMENTS"),
     number("SIZE"),
-    word("FROM", rank=1),
-    word("TO", rank=1),
 )
 _RELOADED: Final = frozenset({"kafka", "server_properties"})
 """What is not compared: secrets that may be new, and a file that is not read again."""
@@ -124,7 +123,7 @@ def _show_plan(shipping: Uploader, *, as_json: bool, wide: bool) -> None:
         return
     if rows:
         cells = [
-            [str(row["topic"]), str(row["partition"]), str(row["segments"]), _size(row["size"]), *_ends(row)]
+            [str(row["topic"]), str(row["partition"]), _offsets(row), str(row["segments"]), _size(row["size"])]
             for row in rows
         ]
         print_table(_PLAN, cells, wide=wide)
@@ -139,8 +138,9 @@ def _size(size: JsonValue) -> str:
     return human_bytes(size) if isinstance(size, int) else "-"
 
 
-def _ends(row: dict[str, JsonValue]) -> list[str]:
-    return [str(row["first_offset"]), "-" if row["last_offset"] is None else str(row["last_offset"])]
+def _offsets(row: dict[str, JsonValue]) -> str:
+    """As ``ls`` shows them."""
+    return f"{row['first_offset']} … {'?' if row['last_offset'] is None else row['last_offset']}"
 
 
 def _ship_once(shipping: Uploader, *, as_json: bool) -> None:
