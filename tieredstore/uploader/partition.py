@@ -78,6 +78,7 @@ class Partition:
     ``segments`` are in the order of offsets; ``first_active`` is the base of the active one when the partition was
     first seen. ``not_before_s`` is when it is looked at again, after a failure or while it waits for an answer;
     ``waits_for`` says for which. ``must_reload``: others may have moved the watermark.
+    ``is_behind``: the object of the watermark stands before it, since ``moved_s`` is only a moment ago.
     """
 
     where: TopicIdPartition
@@ -90,6 +91,8 @@ class Partition:
     is_busy: bool = False
     is_dropped: bool = False
     must_reload: bool = False
+    moved_s: float | None = None
+    is_behind: bool = False
     not_before_s: float = 0.0
     failures: int = 0
     waits_for: str | None = None

@@ -30,6 +30,7 @@ _logger: Final = logging.getLogger(__name__)
 
 _DELETED: Final = "its files were deleted before they could be read"
 _DISK_TRIES: Final = 5
+_MOVES_S: Final = 1.0
 _LOST: Final = (InvalidSegment, SegmentTooLarge, CorruptData)
 """What no further try can mend: it is of the segment, and not of the store."""
 
@@ -78,10 +79,11 @@ class Shipper:
         counts: Counts,
         relist: Callable[[Partition], None],
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings, self._tries, self._counts = settings, tries, counts
         self._relist = relist
-        self._now_ms = now_ms
+        self._now_ms, self._monotonic = now_ms, monotonic
 
     def step(self, target: Target, partition: Partition, standing: Standing) -> Step:
         """Ship the next segment, if there is one that may be. The caller has marked the partition busy.
@@ -90,13 +92,15 @@ class Shipper:
         """
         partition.forget_cut()
         if partition.must_reload:
-            partition.must_reload, partition.watermark = False, None
+            partition.must_reload, partition.watermark, partition.is_behind = False, None, False
         if partition.first is None and not self.must_begin(partition):
+            self._catch_up(target, partition)
             return Step.IDLE
         watermark = self._watermark(target, partition)
         partition.shipped_to(watermark.next_offset)
         segment = partition.first
         if segment is None:
+            self._catch_up(target, partition)
             return Step.IDLE
         if segment.place.base_offset > watermark.next_offset:
             return self._close_gap(target, partition, watermark)
@@ -104,6 +108,7 @@ class Shipper:
             return self._hole(target, partition, segment, segment.lost or _DELETED)
         if (obstacle := self._obstacle(segment, partition, standing)) is not None:
             partition.waits_for = obstacle
+            self._catch_up(target, partition)
             return Step.WAITS
         partition.waits_for = None
         if segment.lost is not None and segment.held is None:
@@ -173,12 +178,19 @@ class Shipper:
     def _move(self, target: Target, partition: Partition, value: Watermark) -> None:
         stored = partition.watermark
         assert stored is not None
+        partition.is_behind = False
         try:
             partition.watermark = target.watermarks.move(stored, value)
         except TieredStoreError:
             # Whoever moved it, or whether the move was made: the object says.
             partition.watermark = None
             raise
+        partition.moved_s = self._monotonic()
+
+    def _catch_up(self, target: Target, partition: Partition) -> None:
+        """Move the object to where the watermark is."""
+        if partition.is_behind and partition.watermark is not None and partition.watermark.value is not None:
+            self._move(target, partition, partition.watermark.value)
 
     # What is shipped
 
@@ -266,8 +278,15 @@ class Shipper:
         assert stored.value is not None
         epoch = partition.epochs[-1][0] if partition.epochs else described.segment_leader_epochs[-1][0]
         value = stored.value.behind(shipped, described.end_offset + 1, epoch, self._settings.broker_id, self._now_ms())
-        self._move(target, partition, value)
+        partition.watermark = StoredWatermark(value, stored.etag)
         partition.shipped_to(value.next_offset)
+        # Of segments that are shipped one after the other one a second moves the object: it may stand before what is
+        # shipped, since the store is looked at before anything is sent, but never behind it.
+        moved_s = partition.moved_s
+        if partition.first is None or moved_s is None or self._monotonic() - moved_s > _MOVES_S:
+            self._move(target, partition, value)
+        else:
+            partition.is_behind = True
 
     # What cannot be shipped
 
