@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.support.early_connection import worker_python
 from tests.support.paths import REPOSITORY
 
 CONF: Mapping[str, str] = {
@@ -33,9 +34,13 @@ JVM: Mapping[str, str] = {
 """For one that lives for minutes at most: the fast compiler alone."""
 
 
-def environment() -> dict[str, str]:
-    """What the environment of a driver must have: this interpreter for the workers, and the loopback interface."""
-    return {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(REPOSITORY)}
+def environment(folder: Path | None = None) -> dict[str, str]:
+    """What the environment of a driver must have: this interpreter for the workers, and the loopback interface.
+
+    With a folder for the program that starts it, the interpreter is one that a busy machine does not keep from Spark.
+    """
+    python = sys.executable if folder is None else str(worker_python(folder))
+    return {"PYSPARK_PYTHON": python, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": str(REPOSITORY)}
 
 
 def jvm_of_seconds(folder: Path) -> dict[str, str]:
@@ -47,7 +52,7 @@ def jvm_of_seconds(folder: Path) -> dict[str, str]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The source is not registered: Spark has to find it by itself."""
-    os.environ.update(environment())
+    os.environ.update(environment(tmp_path_factory.mktemp("spark")))
     builder: Any = SparkSession.builder
     for name, value in {**CONF, **JVM}.items():
         builder = builder.config(name, value)

@@ -30,7 +30,7 @@ def run_killed(job: Path, *, after: float) -> bool:
 def started(job: Path) -> Generator[subprocess.Popen[bytes], None, None]:
     """The job with all of its processes in a group of its own, which is gone afterwards; what it logs is beside it."""
     command = [sys.executable, "-m", "tests.support.spark_stream_job", str(job)]
-    env = {**os.environ, **environment()}
+    env = {**os.environ, **environment(job.parent)}
     with (
         job.with_suffix(".err").open("ab") as log,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, env=env, start_new_session=True) as process,
