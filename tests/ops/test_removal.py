@@ -137,6 +137,18 @@ def test_what_is_held_stays(store: MemoryObjectStore, hold: LegalHold, held: set
     assert {start for partition, start in left(store) if partition == 0} == held
 
 
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_behind_what_is_held_nothing_goes_that_would_leave_a_hole(store: MemoryObjectStore, *, dry_run: bool) -> None:
+    """As Kafka's retention: the oldest up to the first that stays. Other partitions are no concern of it."""
+    place_hold(store, "", LegalHold("case", "events", 0, 10, 19))
+    steps = run(store, before=Before(time_ms=1000), dry_run=dry_run)
+    assert rows_of(steps) == [
+        (0, 0, "removed"), (0, 10, "held"), (1, 0, "removed"), (1, 10, "removed"),
+    ]  # fmt: skip
+    if not dry_run:
+        assert left(store) == [(0, 10), (0, 20), (0, 30)]
+
+
 def test_a_hold_that_comes_meanwhile_counts_after_ten_seconds(store: MemoryObjectStore) -> None:
     now_s = 0.0
     holds = Holds(store, "", lambda: now_s)

@@ -98,10 +98,9 @@ def remove_segments(
         if planned.outcome is not RemovalOutcome.REMOVED:
             return planned
         segment = planned.segment
-        end = segment.loaded.metadata.end_offset if isinstance(segment.loaded, StoredSegment) else -1
-        hold = holds.on(segment.partition, segment.objects.start_offset, None if end < 0 else end)
-        if hold is not None:
-            return RemovalStep(segment, RemovalOutcome.HELD, f"legal hold {hold.name!r}")
+        # Once more: since it was planned a hold may have come.
+        if (held := _held(segment, holds)) is not None:
+            return held
         try:
             if not dry_run:
                 delete_objects(store, segment.objects)
@@ -111,7 +110,9 @@ def remove_segments(
             return RemovalStep(segment, RemovalOutcome.REFUSED, str(error))
         return planned
 
-    planned = plan_removal(load_stream(store, listed, rules=rules, parallel=parallel), before, brokers, force=force)
+    planned = plan_removal(
+        load_stream(store, listed, rules=rules, parallel=parallel), before, holds, brokers, force=force
+    )
     with ThreadPool(parallel, "tieredstore-rm") as pool:
         yield from in_parallel(pool, remove, planned, at_once=4 * parallel)
 
@@ -135,9 +136,14 @@ def topic_ids(store: ObjectStore, prefix: str, topic: str) -> list[Uuid]:
 
 
 def plan_removal(
-    listed: Iterable[ListedSegment], before: Before, brokers: BrokersView | None = None, *, force: bool = False
+    listed: Iterable[ListedSegment],
+    before: Before,
+    holds: Holds,
+    brokers: BrokersView | None = None,
+    *,
+    force: bool = False,
 ) -> Iterator[RemovalStep]:
-    """What is to become of the segments, which come in the order of a listing, before holds are looked at."""
+    """What is to become of the segments, which come in the order of a listing."""
     ended: TopicIdPartition | None = None
     for segment in listed:
         if segment.partition == ended:
@@ -153,11 +159,18 @@ def plan_removal(
             ended = segment.partition
             yield RemovalStep(segment, RemovalOutcome.UNKNOWN, "its manifest does not tell where it ends")
         elif lies_before:
-            yield (step := _of_brokers(segment, brokers, force=force))
-            if step.outcome is RemovalOutcome.LISTED:
+            yield (step := _held(segment, holds) or _of_brokers(segment, brokers, force=force))
+            # What went from behind one that stays would leave a hole.
+            if step.outcome is not RemovalOutcome.REMOVED:
                 ended = segment.partition
         else:
             ended = segment.partition
+
+
+def _held(segment: ListedSegment, holds: Holds) -> RemovalStep | None:
+    end = segment.loaded.metadata.end_offset if isinstance(segment.loaded, StoredSegment) else -1
+    hold = holds.on(segment.partition, segment.objects.start_offset, None if end < 0 else end)
+    return None if hold is None else RemovalStep(segment, RemovalOutcome.HELD, f"legal hold {hold.name!r}")
 
 
 def _of_brokers(segment: ListedSegment, brokers: BrokersView | None, *, force: bool) -> RemovalStep:
