@@ -31,13 +31,13 @@ class GcsLifecycle(BucketLifecycle):
         """One request."""
         properties: Mapping[str, Any] = self._run(lambda client: client.bucket_properties("lifecycle,metageneration"))
         lifecycle: object = properties.get("lifecycle", {})
-        rules = cast("dict[str, object]", lifecycle).get("rule", []) if isinstance(lifecycle, dict) else None
-        every: list[Any] = rules if isinstance(rules, list) else [None]
+        rules: object = _object(lifecycle).get("rule", [])
+        every = cast("list[object]", rules) if isinstance(rules, list) and isinstance(lifecycle, dict) else [None]
         if not all(isinstance(rule, dict) for rule in every):
             there = excerpt(properties.get("lifecycle"), 300)
             raise StoreError(f"the lifecycle rules of {self._identity} are not understood: {there}")
         text = json.dumps(lifecycle) if lifecycle else ""
-        shown = tuple(_rule_of(number, rule) for number, rule in enumerate(every, 1))
+        shown = tuple(_rule_of(number, _object(rule)) for number, rule in enumerate(every, 1))
         return LifecycleState(shown, text, str(properties["metageneration"]))
 
     def add_abort_rule(self, name: str, prefix: str, days: int, state: LifecycleState) -> None:  # noqa: ARG002  see below

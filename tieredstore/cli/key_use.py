@@ -189,11 +189,11 @@ def check(
         print_json_line({"summary": {**counts, "key_id": retire, "active": is_active, "needed": needed}})
     if retire not in _ring_ids(encryption):
         complain(f"the settings list no key pair {retire!r}: is it spelled as it should be?")
-    if is_active:
-        complain(f"key pair {retire!r} is the active one of these settings: what is copied next is encrypted by it")
-        raise typer.Exit(PreconditionFailed.exit_code)
     if reasons:
         complain(f"key pair {retire!r} is needed, or may be: {_sum_of(reasons)}; keys rotate wraps them anew")
+    if is_active:
+        complain(f"key pair {retire!r} is the active one of these settings: what is copied next is encrypted by it")
+    if reasons or is_active:
         raise typer.Exit(PreconditionFailed.exit_code)
     complain(f"nothing needs key pair {retire!r} any more")
 
