@@ -149,8 +149,6 @@ def ratios(rate: dict[str, float]) -> dict[str, dict[str, float]]:
         "copy zstd+enc / (1/(1/zstd + 1/write and fsync))": (rate["copy zstd+enc"] / composed, 0.9),
         "copy enc / write and fsync": (rate["copy enc"] / rate["write and fsync, original"], 0.5),
         "fetch zstd+enc / zstd decompress": (rate["fetch zstd+enc"] / rate["zstd decompress"], 0.65),
-        "copy zstd+enc / the JVM plugin's 228 MB/s": (rate["copy zstd+enc"] / 228, 1.0),
-        "fetch zstd+enc / the JVM plugin's 979 MB/s": (rate["fetch zstd+enc"] / 979, 1.0),
     }
     return {name: {"ratio": round(ratio, 3), "target": target} for name, (ratio, target) in figures.items()}
 

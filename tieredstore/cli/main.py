@@ -21,6 +21,7 @@ from tieredstore.cli import (
     doctor,
     du,
     dump,
+    export,
     fetch,
     gc,
     hold,
@@ -29,6 +30,7 @@ from tieredstore.cli import (
     lifecycle,
     ls,
     pubsub,
+    query,
     records,
     rm,
     uploader,
@@ -54,6 +56,7 @@ A first session:
   tieredstore copy -c store.properties /var/lib/kafka       closed segments up
   tieredstore ls -c store.properties                        what is stored
   tieredstore cat -c store.properties TOPIC                 its records
+  tieredstore query -c store.properties "SELECT count(*) FROM TOPIC"
   tieredstore fetch -c store.properties TOPIC 0 0 -o 0.log  a segment back
 
 store.properties has the plugin's own settings (storage.backend.class, storage.root, chunk.size …), and so has a
@@ -118,6 +121,8 @@ app.command()(inspect.inspect)
 app.command()(fetch.fetch)
 app.command()(fetch.index)
 app.command()(cat.cat)
+app.command()(query.query)
+app.command()(export.export)
 app.command()(records.offsets)
 app.command()(dump.dump)
 app.command()(delete.delete)

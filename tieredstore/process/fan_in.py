@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
-from typing import Final, Generic, NoReturn, Self, TypeVar
+from typing import Any, Final, Generic, NoReturn, Self, TypeVar
 
 from tieredstore.errors import AlreadyClosed
 from tieredstore.process.interruption import Interrupted, woken_by_interruption
@@ -58,6 +60,7 @@ class FanIn(Iterator[_Item], Generic[_Item]):
         self._pool: ThreadPool | None = None
         self._process = os.getpid()
         self._at_end = ExitStack()
+        _OPEN.add(self)
 
     def __next__(self) -> _Item:
         if os.getpid() != self._process:
@@ -201,6 +204,19 @@ class FanIn(Iterator[_Item], Generic[_Item]):
         if self._ordered:
             return number == self._head and not self._queues[number]
         return not any(self._queues.values())
+
+
+_OPEN: Final[weakref.WeakSet[FanIn[Any]]] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    """When the process ends: a thread that waits for room would still be there when Python is taken down."""
+    for open_one in list(_OPEN):
+        open_one.close()
+
+
+# After the pools' own, which is therefore called later.
+atexit.register(_close_all)
 
 
 def _raise(error: BaseException) -> NoReturn:

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import pyarrow as pa
 
 from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.process.fan_in import FanIn
-from tieredstore.query.conditions import Condition
-from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes, TopicColumns, topic_schema
-from tieredstore.query.topic_log import TopicLog, default_parallelism
-from tieredstore.query.topic_scan import TopicScan
+from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes
 from tieredstore.records.arrow_stream import stream_reader
-from tieredstore.records.settings import OnDataLoss, ReadSettings
-from tieredstore.values import Binary, ValueType
 
 if TYPE_CHECKING:
-    from tieredstore.model import Isolation, Uuid
-    from tieredstore.query.topic_log import Places
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.query.topic_log import Places, TopicLog
+    from tieredstore.records.settings import ReadSettings
 
 _MIB: Final = 1024 * 1024
-_BINARY: Final = Binary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +43,24 @@ class ReadPlan:
             raise ConfigError(f"max_bytes is {self.max_bytes}; it must be at least 1")
 
 
+class StreamedScan(Protocol):
+    """What a read is made of: streams that follow each other, so many of them read at once."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """That of all batches."""
+        ...
+
+    @property
+    def readers(self) -> int:
+        """How many streams are read at once."""
+        ...
+
+    def streams(self) -> Iterator[Callable[[], Iterator[pa.RecordBatch]]]:
+        """The streams, each begun by calling it."""
+        ...
+
+
 class TopicRead(Iterator[pa.RecordBatch]):
     """The records of a topic, in record batches without empty ones; for one reader. Exhaust it, or close it.
 
@@ -58,16 +69,16 @@ class TopicRead(Iterator[pa.RecordBatch]):
     their place, and ``error`` has it.
     """
 
-    def __init__(self, log: TopicLog, plan: ReadPlan) -> None:
-        scan = _scan(log, plan)
-        windows = scan.windows(log.windows(plan.start, plan.stop))
-        log.judge(windows, plan.start, plan.stop)
+    def __init__(self, log: TopicLog, plan: ReadPlan, scan: StreamedScan, *, owns_log: bool = True) -> None:
+        """``owns_log``: the log is closed with the read."""
         self.topic = log.topic
         self.schema = scan.schema
         self.error: TieredStoreError | None = None
+        self.is_closed = False
         self._log = log
+        self._owns_log = owns_log
         self._batches = FanIn(
-            scan.streams(windows),
+            scan.streams(),
             at_once=scan.readers, ordered=plan.ordered, weigh=_weight, max_weight=plan.max_bytes,
         )  # fmt: skip
 
@@ -93,8 +104,10 @@ class TopicRead(Iterator[pa.RecordBatch]):
 
     def close(self) -> None:
         """End the read; what is under way ends by itself."""
+        self.is_closed = True
         self._batches.close()
-        self._log.close()
+        if self._owns_log:
+            self._log.close()
 
     def __enter__(self) -> Self:
         return self
@@ -105,69 +118,6 @@ class TopicRead(Iterator[pa.RecordBatch]):
         self.close()
         if self.error is not None and isinstance(error, Exception) and not isinstance(error, TieredStoreError):
             raise self.error from None
-
-
-def read_topic(
-    source: SegmentSource,
-    topic: str,
-    *,
-    partitions: Sequence[int] | None = None,
-    start: Places = None,
-    stop: Places = None,
-    columns: Sequence[str] = TOPIC_COLUMNS,
-    filter: Any = None,
-    key: ValueType = _BINARY,
-    value: ValueType = _BINARY,
-    isolation: Isolation = "read_committed",
-    on_data_loss: OnDataLoss = "fail",
-    ordered: bool = True,
-    parallelism: int | None = None,
-    max_bytes: int = 64 * _MIB,
-    client: Mapping[str, str] | None = None,
-    topic_id: Uuid | None = None,
-    settings: ReadSettings | None = None,
-) -> TopicRead:
-    """The records of a topic, of bucket and broker as one log, as they are now.
-
-    ``partitions`` are some of them, or all. ``start`` and ``stop``, which is out, are an offset, an ``AtTime``, or None
-    for the first record there is and for the end: for each partition, or by its number. ``filter`` is an expression of
-    pyarrow over any columns; what it says of ``partition``, ``offset`` and ``timestamp`` keeps what it excludes from
-    being fetched. ``key`` and ``value`` say what they are read as.
-
-    Splits are read ``parallelism`` at a time (as many as there are cores): by partition and offset, or with
-    ``ordered=False`` as they come, and then there is no order between batches. What is decoded and not yet taken has
-    ``max_bytes`` at most, and one record batch more.
-
-    ``client`` are the properties of the Kafka client that reads on where the bucket ends. Offsets that were asked for,
-    that the filter does not exclude and that nobody holds are DataLoss, before the first record; with
-    ``on_data_loss="report"`` a warning is logged for each extent. ResourceNotFound for a topic or partition that is not
-    there; ConfigError for what cannot be. Errors of reading are raised where the records would come.
-    """
-    plan = ReadPlan(
-        partitions, start, stop, columns, filter, ColumnTypes(key, value), ordered,
-        parallelism or default_parallelism(), max_bytes, settings,
-    )  # fmt: skip
-    log = TopicLog.take(
-        source, topic, partitions=partitions, isolation=isolation, on_data_loss=on_data_loss, client=client,
-        topic_id=topic_id,
-    )  # fmt: skip
-    try:
-        return TopicRead(log, plan)
-    except BaseException:
-        log.close()
-        raise
-
-
-def _scan(log: TopicLog, plan: ReadPlan) -> TopicScan:
-    schema = topic_schema(plan.columns, plan.types)
-    condition = None if plan.filter is None else Condition(plan.filter, topic_schema(types=plan.types))
-    # What a filter looks at is decoded for it too, and not given.
-    columns = tuple(dict.fromkeys((*plan.columns, *(() if condition is None else condition.columns))))
-    numbers = sorted(number for _, number in log.snapshot.logs)
-    return TopicScan(
-        log.source, log.snapshot, log.query, TopicColumns(columns, plan.types, log.topic, numbers), schema,
-        condition, plan.settings or ReadSettings(), plan.parallelism or default_parallelism(), log.live,
-    )  # fmt: skip
 
 
 def _weight(batch: pa.RecordBatch) -> int:

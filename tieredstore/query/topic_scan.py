@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 import pyarrow as pa
 
@@ -14,7 +14,9 @@ from tieredstore.partitions.live_window import read_live_split
 from tieredstore.partitions.split_plan import SplitLimits, WindowSplit, plan_windows
 from tieredstore.partitions.stored_window import read_record_split
 from tieredstore.query.conditions import Condition, Extent
-from tieredstore.query.topic_columns import TopicColumns
+from tieredstore.query.topic_columns import TopicColumns, topic_schema
+from tieredstore.query.topic_log import TopicLog, default_parallelism
+from tieredstore.query.topic_read import ReadPlan, TopicRead
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.splits import RecordSplit
 
@@ -53,13 +55,16 @@ class TopicScan:
     settings: ReadSettings
     readers: int
     live: LiveReader | None = None
+    windows: Mapping[TopicPartition, list[OffsetWindow]] = field(default_factory=dict[Any, Any])
 
-    def windows(self, windows: Mapping[TopicPartition, OffsetWindow]) -> dict[TopicPartition, list[OffsetWindow]]:
-        """What the condition leaves of the windows: one window, several, or none."""
-        return {where: self._left(self.snapshot.logs[where], *window) for where, window in sorted(windows.items())}
+    def narrowed(self, windows: Mapping[TopicPartition, OffsetWindow]) -> Self:
+        """The same of what the condition leaves of these windows: of each one window, several, or none."""
+        left = {where: self._left(self.snapshot.logs[where], *window) for where, window in sorted(windows.items())}
+        return replace(self, windows=left)
 
-    def streams(self, windows: Mapping[TopicPartition, list[OffsetWindow]]) -> Iterator[Callable[[], _Batches]]:
+    def streams(self) -> Iterator[Callable[[], _Batches]]:
         """What reads the windows piece by piece, by partition and offset; planned as it is asked for."""
+        windows = self.windows
         total = sum(
             self.snapshot.bytes_between(where, *window) for where, of_log in windows.items() for window in of_log
         )
@@ -112,6 +117,25 @@ class TopicScan:
             runs[-1].append(extent)
         hulls = [self.condition.hull(run) for run in runs]
         return [(first, last) for first, last in hulls if first < last]
+
+
+def begin_read(log: TopicLog, plan: ReadPlan, *, owns_log: bool = True) -> TopicRead:
+    """Read what the plan says of the log; ``owns_log``: the log is closed with the read.
+
+    DataLoss for offsets that were asked for, that the plan's filter does not exclude, and that nobody holds.
+    """
+    schema = topic_schema(plan.columns, plan.types)
+    condition = None if plan.filter is None else Condition(plan.filter, topic_schema(types=plan.types))
+    # What a filter looks at is decoded for it too, and not given.
+    columns = tuple(dict.fromkeys((*plan.columns, *(() if condition is None else condition.columns))))
+    numbers = sorted(number for _, number in log.snapshot.logs)
+    scan = TopicScan(
+        log.source, log.snapshot, log.query, TopicColumns(columns, plan.types, log.topic, numbers), schema,
+        condition, plan.settings or ReadSettings(), plan.parallelism or default_parallelism(), log.live,
+    )  # fmt: skip
+    scan = scan.narrowed(log.windows(plan.start, plan.stop))
+    log.judge(scan.windows, plan.start, plan.stop)
+    return TopicRead(log, plan, scan, owns_log=owns_log)
 
 
 def _extents(log: PartitionLog, start: int, stop: int) -> Iterator[Extent]:

@@ -8,7 +8,7 @@ raised here so that there is no traceback to print.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from copy import copy
 from itertools import chain
 from typing import Any, Final, cast
@@ -22,7 +22,10 @@ _arrow: Final[Any] = pa
 
 
 def stream_reader(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatchReader:
-    """A reader of ``batches``, which all have this schema. An error of ours ends it without a traceback."""
+    """A reader of ``batches``, which all have this schema; they are closed when it ends or is forgotten.
+
+    An error of ours ends it without a traceback.
+    """
     reader: pa.RecordBatchReader = _arrow.RecordBatchReader.from_batches(schema, chain.from_iterable(_each(batches)))
     return reader
 
@@ -34,6 +37,10 @@ def _each(batches: Iterator[pa.RecordBatch]) -> Iterator[Iterator[pa.RecordBatch
             yield iter((batch,))
     except TieredStoreError as error:
         yield _raising(error)
+    finally:
+        close: Callable[[], object] | None = getattr(batches, "close", None)
+        if close is not None:
+            close()
 
 
 def _raising(error: TieredStoreError) -> Iterator[pa.RecordBatch]:

@@ -9,10 +9,11 @@ from tieredstore.spark.source.data_source import TieredStoreDataSource
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tieredstore.spark.source.map_records import map_records
     from tieredstore.spark.source.udf import decode_batches, decode_segments
     from tieredstore.spark.verification import verify
 
-__all__ = ["TieredStoreDataSource", "decode_batches", "decode_segments", "register", "verify"]
+__all__ = ["TieredStoreDataSource", "decode_batches", "decode_segments", "map_records", "register", "verify"]
 
 
 def register(spark: SparkSession) -> None:
@@ -34,6 +35,10 @@ def __getattr__(name: str) -> Any:
         from tieredstore.spark.source import udf  # noqa: PLC0415
 
         return getattr(udf, name)
+    if name == "map_records":
+        from tieredstore.spark.source import map_records as mapping  # noqa: PLC0415
+
+        return mapping.map_records
     if name == "verify":
         from tieredstore.spark import verification  # noqa: PLC0415
 

@@ -15,6 +15,7 @@ from tieredstore.model import Isolation
 from tieredstore.records.settings import ReadSettings
 from tieredstore.spark.source.batch_arrays import BatchArrays, OnCorrupt
 from tieredstore.spark.source.managers import manager_of
+from tieredstore.spark.source.mapped_rows import MappedRows, RecordFunction, rows_given, schema_of
 from tieredstore.spark.source.raw_logs import CONTENT, rows_of_logs
 from tieredstore.spark.source.rows import COLUMNS, RowShape
 from tieredstore.spark.source.sentences import each_in_one_sentence
@@ -37,8 +38,13 @@ def decode_segments(
     settings: StoreSource | Mapping[str, str] | str | None = None,
     columns: Sequence[str] = COLUMNS,
     isolation: Isolation | None = None,
+    function: RecordFunction | None = None,
+    schema: StructType | pa.Schema | str | None = None,
 ) -> DataFrame:
     """A row for each record of the segments in ``df``, with ``columns`` (``headers`` may be one of them).
+
+    With a ``function`` it is what that makes of the records, as a DataFrame of ``schema``, as in ``map_records``: it
+    runs in the task that decodes, and the JVM meets its rows alone.
 
     ``df`` has either the bytes of logs in a binary column ``content``, as ``spark.read.format("binaryFile")`` gives
     them; topic and partition are told by a column ``path`` that ends as a broker's does
@@ -53,13 +59,15 @@ def decode_segments(
     which they name. Rows are in the order of ``df``, those of a segment by offset.
     """
     shape = RowShape(columns)
+    mapped = _mapped(function, schema)
+    result = shape.schema if mapped is None else mapped.schema
     if _has(df.schema, CONTENT, BinaryType()):
         if isolation not in (None, "read_uncommitted"):
             raise ConfigError(
                 "the bytes of a log do not tell which of its transactions were aborted: read them with "
                 "isolation='read_uncommitted', or name segments of a store instead"
             )
-        return df.mapInArrow(_log_task(shape.columns), shape.schema)
+        return df.mapInArrow(_log_task(shape.columns, mapped), result)
     by_path = _has(df.schema, PATH, StringType())
     if not by_path and not set(PARTS) <= set(df.columns):
         raise ConfigError(
@@ -69,7 +77,7 @@ def decode_segments(
     source = store_source(settings)
     source.load()  # what is wrong with it is better said here than by a task
     reading = ReadSettings(columns=shape.decoder_columns, isolation=isolation or "read_committed")
-    return df.mapInArrow(_segment_task(source, shape.columns, reading, by_path), shape.schema)
+    return df.mapInArrow(_segment_task(source, shape.columns, reading, by_path, mapped), result)
 
 
 def decode_batches(
@@ -92,15 +100,21 @@ def decode_batches(
     return decoded
 
 
-def _log_task(columns: tuple[str, ...]) -> Callable[[_Batches], _Batches]:
+def _mapped(function: RecordFunction | None, schema: StructType | pa.Schema | str | None) -> MappedRows | None:
+    if (function is None) != (schema is None):
+        raise ConfigError("function and schema belong together: give both, or none")
+    return None if function is None or schema is None else MappedRows(function, schema_of(schema))
+
+
+def _log_task(columns: tuple[str, ...], mapped: MappedRows | None) -> Callable[[_Batches], _Batches]:
     def decode_segments(batches: _Batches) -> _Batches:
-        return each_in_one_sentence(rows_of_logs(batches, RowShape(columns)))
+        return rows_given(rows_of_logs(batches, RowShape(columns)), mapped)
 
     return decode_segments
 
 
 def _segment_task(
-    source: StoreSource, columns: tuple[str, ...], reading: ReadSettings, by_path: bool
+    source: StoreSource, columns: tuple[str, ...], reading: ReadSettings, by_path: bool, mapped: MappedRows | None
 ) -> Callable[[_Batches], _Batches]:
     def rows(batches: _Batches) -> _Batches:
         manager = manager_of(source)
@@ -108,7 +122,7 @@ def _segment_task(
         yield from StoredSegments(manager, reading).rows(keys, RowShape(columns))
 
     def decode_segments(batches: _Batches) -> _Batches:
-        return each_in_one_sentence(rows(batches))
+        return rows_given(rows(batches), mapped)
 
     return decode_segments
 

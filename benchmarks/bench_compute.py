@@ -1,0 +1,225 @@
+"""The same sum over a topic by everything that computes here, beside what it stands on; JSON on stdout.
+
+    python -m benchmarks.bench_compute [--records 5000000] [--runs 3] [--folder DIR] [--without-broker]
+        [--kafka-source JARS]
+
+JSON records of about 490 bytes in one partition, stored zstd and encrypted, chunks of 4 MiB, in a folder. Counted are
+the records and the bytes of their values by partition; every job runs once in each round, and a figure is million
+records a second at the median of the counted rounds, from the call to the sum.
+
+read_topic: the columns partition and value, two splits at once, nothing computed.
+DuckDB: count(*), sum(octet_length(value)) GROUP BY partition, through ``tieredstore.duckdb.attach``.
+Polars: the same by ``tieredstore.polars.scan``.
+processes: two processes without Spark that read the tasks of the source and add up, planned before.
+map_records, mapInArrow: the same function in Spark (local[2], a warm session), in the task that decodes, and behind the
+source. With --kafka-source (the folder of its jars, see bench_spark) also behind Spark's own Kafka source.
+confluent-kafka: consume(10000) in a loop over the same records, plain, from a local broker; value lengths added up.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import statistics
+import tempfile
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import InputPartition
+
+from benchmarks.bench_spark import spark_session
+from benchmarks.kafka_topic import KafkaTopic, topic_on_broker
+from benchmarks.measuring import Job, interleaved_seconds, machine
+from benchmarks.spark_tasks import PlannedTasks
+from benchmarks.spark_topic import SparkTopic, topic_in
+from tieredstore.config import load_settings
+from tieredstore.duckdb import attach
+from tieredstore.polars import scan
+from tieredstore.query import read_topic
+from tieredstore.remote import RemoteStorageManager
+from tieredstore.spark import map_records
+from tieredstore.spark.source.options import SourceOptions
+from tieredstore.spark.source.tasks import read_task
+from tieredstore.values import Binary
+
+CORES: Final = 2
+SCHEMA: Final = "records long, bytes long"
+CLIENT: Final = "confluent-kafka"
+KAFKA_SOURCE: Final = "Spark's own Kafka source, mapInArrow"
+
+# What type stubs say of compute, connections and frames is partial.
+compute: Final[Any] = pc
+arrow: Final[Any] = pa
+polars: Final[Any] = pl
+
+
+def add_up(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """One row: how many records, and how many bytes their values have."""
+    records = size = 0
+    for batch in batches:
+        untyped: Any = batch
+        records += batch.num_rows
+        size += compute.sum(compute.binary_length(untyped.column("value"))).as_py() or 0
+    yield arrow.RecordBatch.from_pydict({"records": [records], "bytes": [size]})
+
+
+class Computing:
+    """The jobs without Spark."""
+
+    def __init__(self, topic: SparkTopic, manager: RemoteStorageManager) -> None:
+        self._topic = topic
+        self._manager = manager
+
+    def read_topic(self) -> int:
+        """Read alone."""
+        columns = ("partition", "value")
+        with read_topic(self._manager, self._topic.name, columns=columns, parallelism=CORES) as read:
+            return sum(batch.num_rows for batch in read)
+
+    def duckdb(self) -> int:
+        """By SQL."""
+        connection: Any = duckdb.connect()
+        with attach(connection, self._manager, key=Binary(), value=Binary(), parallelism=CORES):
+            sql = f'SELECT count(*), sum(octet_length(value)) FROM "{self._topic.name}" GROUP BY partition'
+            rows = connection.execute(sql).fetchall()
+        connection.close()
+        return int(rows[0][0])
+
+    def polars(self) -> int:
+        """By a lazy frame."""
+        frame: Any = scan(self._manager, self._topic.name, parallelism=CORES)
+        sums = [polars.len().alias("records"), polars.col("value").bin.size().sum()]
+        return int(frame.group_by("partition").agg(sums).collect(engine="streaming")["records"].sum())
+
+
+class AddingProcesses:
+    """Two processes that stay, and take the next task as soon as one is added up."""
+
+    def __init__(self, planned: PlannedTasks) -> None:
+        self._planned = planned
+        self._pool = ProcessPoolExecutor(CORES, mp_context=multiprocessing.get_context("spawn"))
+
+    def add(self) -> int:
+        """All tasks."""
+        return sum(self._pool.map(partial(_added, options=self._planned.options), self._planned.tasks))
+
+    def close(self) -> None:
+        """End them."""
+        self._pool.shutdown()
+
+
+def _added(task: InputPartition, options: SourceOptions) -> int:
+    (row,) = next(add_up(read_task(task, options))).to_pylist()
+    return int(row["records"])
+
+
+class Sparking:
+    """The jobs in Spark."""
+
+    def __init__(self, spark: SparkSession, topic: SparkTopic) -> None:
+        self._spark = spark
+        self._options = {**topic.options, "columns": "value"}
+
+    def map_records(self) -> int:
+        """In the task that decodes."""
+        return _summed(map_records(self._spark, add_up, SCHEMA, **self._options))
+
+    def map_in_arrow(self) -> int:
+        """Behind the source."""
+        source = self._spark.read.format("tieredstore").options(**self._options).load()
+        return _summed(source.mapInArrow(add_up, SCHEMA))
+
+    def kafka_source(self, kafka: KafkaTopic) -> int:
+        """Behind Spark's own."""
+        options = {
+            "kafka.bootstrap.servers": kafka.server.bootstrap_servers, "subscribe": kafka.name,
+            "startingOffsets": "earliest", "kafka.max.poll.records": "5000",
+            "kafka.max.partition.fetch.bytes": str(8 << 20),
+        }  # fmt: skip
+        source = self._spark.read.format("kafka").options(**options).load().select("value")
+        return _summed(source.mapInArrow(add_up, SCHEMA))
+
+
+def _summed(rows: DataFrame) -> int:
+    return int(rows.groupBy().sum("records").collect()[0][0])
+
+
+def ratios(rate: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """What was asked for, each as measured / limit with its target."""
+    asked = {
+        ("DuckDB", "read_topic"): 0.8,
+        ("DuckDB", CLIENT): 5.0,
+        ("map_records", "processes"): 0.85,
+        ("map_records", "mapInArrow"): 2.0,
+        ("map_records", KAFKA_SOURCE): 4.0,
+    }
+    return {
+        f"{ours} / {other}": {"ratio": round(rate[ours] / rate[other], 3), "target": target}
+        for (ours, other), target in asked.items()
+        if other in rate
+    }
+
+
+def run(folder: Path, arguments: argparse.Namespace) -> dict[str, object]:
+    """All figures."""
+    topic = topic_in(folder, arguments.records)
+    planned = PlannedTasks({**topic.options, "columns": "value"})
+    with contextlib.ExitStack() as stack:
+        work = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder)))
+        kafka = None if arguments.without_broker else stack.enter_context(topic_on_broker(topic))
+        sparking = Sparking(stack.enter_context(spark_session(work, arguments.kafka_source)), topic)
+        processes = stack.enter_context(contextlib.closing(AddingProcesses(planned)))
+        manager = stack.enter_context(RemoteStorageManager(load_settings(topic.folder / "store.properties")))
+        computing = Computing(topic, manager)
+        jobs: dict[str, Job] = {
+            "read_topic": computing.read_topic,
+            "DuckDB": computing.duckdb,
+            "Polars": computing.polars,
+            "processes": processes.add,
+            "map_records": sparking.map_records,
+            "mapInArrow": sparking.map_in_arrow,
+        }
+        for name, job in jobs.items():
+            if (records := job()) != topic.records:
+                raise RuntimeError(f"{name} counts {records} records, and there are {topic.records}")
+        if kafka is not None:
+            jobs[CLIENT] = kafka.consume
+            if arguments.kafka_source is not None:
+                jobs[KAFKA_SOURCE] = partial(sparking.kafka_source, kafka)
+        taken = interleaved_seconds(jobs, arguments.runs)
+    rate = {name: topic.records / statistics.median(seconds) / 1e6 for name, seconds in taken.items()}
+    return {
+        "machine": machine(),
+        "topic": {"records": topic.records, "log_bytes": topic.log_bytes, "stored_bytes": topic.stored_bytes},
+        "runs": arguments.runs,
+        "million_records_per_second": {name: round(value, 3) for name, value in rate.items()},
+        "ratios": ratios(rate),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=5_000_000, help="how many records the topic has, about")
+    parser.add_argument("--runs", type=int, default=3, help="counted rounds")
+    parser.add_argument("--folder", type=Path, help="where the topic is made and kept (default: a temporary folder)")
+    parser.add_argument("--without-broker", action="store_true", help="leave out what reads from Kafka")
+    parser.add_argument("--kafka-source", type=Path, help="the folder with the jars of Spark's own Kafka source")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        home = arguments.folder or Path(folder)
+        home.mkdir(parents=True, exist_ok=True)
+        print(json.dumps(run(home.absolute(), arguments), indent=2))
+
+
+if __name__ == "__main__":
+    main()

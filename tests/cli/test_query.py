@@ -1,0 +1,149 @@
+"""``tieredstore query``: SQL over topics, as a table, JSON, CSV, a file or a picture."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tests.support.cli_process import Result, tieredstore
+from tests.support.golden.records import expected_rows, partitions_of
+from tests.support.golden.segments import case_path, segments
+from tests.support.spark_readings import fill
+from tests.support.spark_stream_topics import FIRST_ID, Bucket
+from tieredstore.model import TopicIdPartition
+from tieredstore.testing.segments import Record, build_batch
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
+    topics = Bucket(tmp_path_factory.mktemp("bucket"))
+    fill(topics)
+    messages = [b'{"n": 1, "name": "a,\\"b\\""}', b'{"n": 2, "name": "c\\nd"}', b"\xff"]
+    batch = build_batch([Record(value) for value in messages], 0)
+    topics.copy(TopicIdPartition(FIRST_ID, "messages", 0), [batch], range(3))
+    yield topics
+    topics.close()
+
+
+def query(bucket: Bucket, *arguments: object) -> Result:
+    return tieredstore("query", "--store", bucket.root.as_uri(), *arguments)
+
+
+def lines(done: Result) -> list[dict[str, Any]]:
+    assert done.code == 0, done.stderr
+    return [json.loads(line) for line in done.text.splitlines()]
+
+
+def failing(done: Result, code: int, *words: str) -> None:
+    assert done.code == code
+    assert done.stdout == b""
+    assert done.stderr.count("\n") == 1
+    assert all(word in done.stderr for word in words), done.stderr
+
+
+def test_one_line_from_a_bucket_to_an_answer() -> None:
+    topic = segments("01-none")[0].topic
+    sql = f'SELECT partition, count(*) AS n FROM "{topic}" GROUP BY ALL ORDER BY ALL'
+    done = tieredstore("query", "-c", case_path("01-none") / "rsm.properties", sql)
+    shown = [tuple(map(int, line.split())) for line in done.text.splitlines()[2:]]
+    assert shown == [(p, len(expected_rows("01-none", p))) for p in partitions_of("01-none")]
+    assert done.stderr == ""
+
+
+def test_rows_are_a_table_lines_of_json_or_csv(bucket: Bucket) -> None:
+    sql = 'SELECT "offset", timestamp, value, headers, NULL AS nothing FROM orders WHERE partition = 1 LIMIT 1'
+    table = query(bucket, sql).text
+    assert table.splitlines()[0].split() == ["offset", "timestamp", "value", "headers", "nothing"]
+    assert table.splitlines()[2].split() == [
+        "0", "1970-01-01T00:00:00.000Z", "v0", '[{"key":', '"h",', '"value":', '"0"}]', "null",
+    ]  # fmt: skip
+    assert lines(query(bucket, sql, "--json")) == [
+        {
+            "offset": 0,
+            "timestamp": "1970-01-01T00:00:00.000Z",
+            "value": "v0",
+            "headers": [{"key": "h", "value": "0"}],
+            "nothing": None,
+        }
+    ]
+    rows = list(csv.reader(io.StringIO(query(bucket, sql, "--csv").text)))
+    assert rows[1] == ["0", "1970-01-01T00:00:00.000Z", "v0", '[{"key": "h", "value": "0"}]', ""]
+    assert query(bucket, sql, "--csv", "--json").code == 2
+
+
+def test_rows_go_into_files_that_are_whole_or_not_there(bucket: Bucket, tmp_path: Path) -> None:
+    sql = 'SELECT partition, "offset", value FROM orders ORDER BY ALL'
+    done = query(bucket, sql, "-o", tmp_path / "o.parquet")
+    assert (done.code, done.stdout) == (0, b"")
+    assert "150 rows" in done.stderr
+    table: Any = pq.read_table(tmp_path / "o.parquet")
+    assert table.to_pylist()[100] == {"partition": 1, "offset": 0, "value": "v0"}
+    assert query(bucket, sql, "-o", tmp_path / "o.csv").code == 0
+    assert (tmp_path / "o.csv").read_text().startswith("partition,offset,value\n0,0,v0\n")
+    assert query(bucket, sql, "-o", tmp_path / "o.jsonl").code == 0
+    assert len((tmp_path / "o.jsonl").read_text().splitlines()) == 150
+    failing(query(bucket, sql, "-o", tmp_path / "o.txt"), 2, ".parquet, .arrow, .csv or .jsonl")
+    failing(query(bucket, "SELECT value FROM messages", "-o", tmp_path / "bad.csv"), 4, "offset 2 of messages-0")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["o.csv", "o.jsonl", "o.parquet"]
+
+
+def test_values_are_text_bytes_or_json_of_a_schema(bucket: Bucket, tmp_path: Path) -> None:
+    failing(query(bucket, "SELECT value FROM messages"), 4, "the value at offset 2 of messages-0 is not UTF-8")
+    values = [
+        row["value"] for row in lines(query(bucket, "SELECT value FROM messages", "--value-type", "binary", "--json"))
+    ]
+    assert values[2] == "0xff"
+    schema = tmp_path / "schema.json"
+    schema.write_text('{"n": "int64", "name": "string", "tags": ["string"], "price": "decimal(9, 2)"}')
+    sql = "SELECT value.n AS n, value.name AS name FROM messages"
+    for option in (schema, f"messages={schema}"):
+        done = query(bucket, sql, "--json", "--schema-json", option, "--invalid-as-null")
+        assert lines(done) == [{"n": 1, "name": 'a,"b"'}, {"n": 2, "name": "c\nd"}, {"n": None, "name": None}]
+    schema.write_text('{"n": "number"}')
+    failing(query(bucket, sql, "--schema-json", schema), 2, "'n' is of the type 'number'")
+    failing(query(bucket, sql, "--schema-json", tmp_path / "none.json"), 2, "none.json cannot be read")
+
+
+def test_a_picture_of_two_columns(bucket: Bucket, tmp_path: Path) -> None:
+    sql = 'SELECT timestamp, "offset" AS place, value FROM orders WHERE partition = 0'
+    assert query(bucket, sql, "--plot", tmp_path / "o.png", "timestamp", "place").code == 0
+    assert (tmp_path / "o.png").read_bytes().startswith(b"\x89PNG")
+    names = "SELECT value, count(*) AS n FROM orders GROUP BY 1 ORDER BY 1 LIMIT 5"
+    assert query(bucket, names, "--plot", tmp_path / "names.svg", "value", "n").code == 0
+    failing(query(bucket, sql, "--plot", tmp_path / "x.png", "price", "place"), 2, "no column price")
+    failing(query(bucket, sql, "--plot", tmp_path / "x.png", "place", "value"), 2, "not of numbers")
+    failing(query(bucket, sql, "--plot", tmp_path / "x.txt", "place", "value"), 2, ".png")
+
+
+def test_what_is_not_there_or_wrong_is_one_sentence(bucket: Bucket) -> None:
+    failing(query(bucket, "SELECT * FROM ordrs"), 3, "no topic ordrs", "orders")
+    failing(query(bucket, "SELECT offset FROM orders"), 2, 'write "offset"')
+    failing(query(bucket, "SELECT 1 FROM orders WHERE"), 2, "syntax error")
+
+
+def test_lost_offsets_are_an_error_or_a_warning(tmp_path: Path) -> None:
+    bucket = Bucket(tmp_path)
+    bucket.write(10)
+    bucket.write(10, skip=5)
+    failing(query(bucket, "SELECT count(*) FROM orders"), 3, "offsets 10 to 14 of orders-0", "--data-loss report")
+    done = query(bucket, "SELECT count(*) AS n FROM orders", "--data-loss", "report", "--json")
+    assert lines(done) == [{"n": 20}]
+    assert "10 to 14" in done.stderr
+    bucket.close()
+
+
+def test_nothing_is_left_behind_in_the_working_folder(bucket: Bucket, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert query(bucket, "SELECT * FROM payments ORDER BY value DESC").code == 0
+    shutil.rmtree(tmp_path / ".tmp", ignore_errors=True)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,205 @@
+"""Topics as tables of DuckDB: its conditions prune, its errors have our sentences, and one query sees one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from tests.support.golden.catalogs import managers_are_closed, opened
+from tests.support.golden.records import expected_rows
+from tests.support.golden.segments import segments
+from tests.support.spark_readings import fill
+from tests.support.spark_stream_topics import Bucket
+from tests.support.stored_records import StoredTopic
+from tieredstore.duckdb import QueryTables, attach
+from tieredstore.errors import ConfigError, DataLoss, InvalidValue, ResourceNotFound
+from tieredstore.query import ColumnTypes
+from tieredstore.query.topic_table import TableOptions, TopicDataset, TopicTable
+from tieredstore.values import Binary, Json, Text
+
+__all__ = ["managers_are_closed"]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def connection() -> Iterator[duckdb.DuckDBPyConnection]:
+    connection = duckdb.connect(":memory:")
+    yield connection
+    connection.close()
+
+
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
+    topics = Bucket(tmp_path_factory.mktemp("bucket"))
+    fill(topics)
+    yield topics
+    topics.close()
+
+
+def rows(tables: QueryTables, sql: str) -> list[tuple[Any, ...]]:
+    table: Any = tables.run(sql).read_all()
+    return [tuple(row.values()) for row in table.to_pylist()]
+
+
+def test_a_golden_topic_is_what_the_java_consumer_read(connection: duckdb.DuckDBPyConnection) -> None:
+    manager, _ = opened("07-zstd-enc-txn")
+    topic = segments("07-zstd-enc-txn")[0].topic
+    with attach(connection, manager, key=Binary(), value=Binary()) as attached:
+        assert attached.topics == (topic,)
+        sql = f'SELECT "offset", epoch_ms(timestamp), key, value, leaderEpoch FROM "{topic}" WHERE partition = 0'
+        read = connection.execute(sql).fetchall()
+    assert read == [
+        (row["offset"], row["timestamp"], row["key"], row["value"], row["leaderEpoch"])
+        for row in expected_rows("07-zstd-enc-txn", 0, "read_committed")
+    ]
+
+
+def test_topics_are_tables_until_they_are_detached(connection: duckdb.DuckDBPyConnection, bucket: Bucket) -> None:
+    with attach(connection, bucket.options | {"chunk.size": "16384"}) as attached:
+        assert attached.topics == ("marked", "orders", "payments")
+        counted = connection.execute("SELECT partition, count(*), max(value) FROM orders GROUP BY ALL ORDER BY ALL")
+        assert counted.fetchall() == [(0, 100, "v99"), (1, 50, "v9")]
+        assert connection.execute("SELECT count(*) FROM marked").fetchone() == (20,)
+    with pytest.raises(duckdb.CatalogException):
+        connection.execute("SELECT count(*) FROM orders")
+
+
+def test_conditions_keep_what_they_exclude_from_being_fetched(
+    tmp_path: Path, connection: duckdb.DuckDBPyConnection
+) -> None:
+    topic = StoredTopic(tmp_path)
+    for base in range(0, 10_000, 1000):
+        topic.copy_plain(base, 1000, size=1000)
+    topic.catalog()
+    with attach(connection, topic.manager):
+
+        def asked(condition: str) -> tuple[Any, int]:
+            topic.store.reset()
+            counted = connection.execute(f"SELECT count(*) FROM events WHERE {condition}").fetchone()
+            logs = {op.keys[0] for op in topic.store.operations if op.name.startswith("get")}
+            return counted, len({key for key in logs if key.endswith(".log")})
+
+        assert asked('"offset" BETWEEN 4990 AND 5009') == ((20,), 2)
+        assert asked('"offset" IN (5, 9999)') == ((2,), 2)
+        assert asked('"offset" < 10 OR "offset" >= 9990') == ((20,), 2)
+        assert asked("timestamp >= make_timestamptz(9995000)") == ((5,), 1)
+        assert asked("partition = 7") == ((0,), 0)
+        # Columns that nobody asked for are not decoded, and rows that a condition on them wants are all there.
+        assert asked("value LIKE '77%' AND \"offset\" < 1000") == ((11,), 1)
+    topic.close()
+
+
+def test_a_lost_segment_is_our_sentence_in_duckdbs_error_and_our_error_from_the_block(
+    tmp_path: Path, connection: duckdb.DuckDBPyConnection
+) -> None:
+    topic = StoredTopic(tmp_path)
+    for base in (0, 200):
+        topic.copy_plain(base, 100)
+    with pytest.raises(DataLoss, match="100 to 199"), attach(connection, topic.manager):
+        connection.execute("SELECT count(*) FROM events").fetchall()
+    with attach(connection, topic.manager) as attached:
+        with pytest.raises(duckdb.Error, match="offsets 100 to 199 of events-0"):
+            connection.execute("SELECT count(*) FROM events").fetchall()
+        assert isinstance(attached.error, DataLoss)
+    with QueryTables(topic.manager, TableOptions()) as tables, pytest.raises(DataLoss):
+        tables.run("SELECT count(*) FROM events")
+    topic.close()
+
+
+def test_names_that_sql_takes_for_one_are_refused(tmp_path: Path, connection: duckdb.DuckDBPyConnection) -> None:
+    bucket = Bucket(tmp_path)
+    bucket.write(5, "Orders")
+    bucket.write(3, "orders")
+    bucket.write(2, "pay.ments-1")
+    with pytest.raises(ConfigError, match="Orders and orders"):
+        attach(connection, bucket.manager)
+    with attach(connection, bucket.manager, topics=["Orders"]):
+        assert connection.execute("SELECT count(*) FROM orders").fetchone() == (5,)
+    for sql, expected in (
+        ("SELECT count(*) FROM Orders", 5),
+        ("SELECT count(*) FROM orders", 3),
+        ('SELECT count(*) FROM "pay.ments-1"', 2),
+        ('SELECT count(*) FROM "PAY.ments-1"', 2),
+    ):
+        with QueryTables(bucket.manager, TableOptions()) as tables:
+            assert rows(tables, sql) == [(expected,)]
+    with QueryTables(bucket.manager, TableOptions()) as tables, pytest.raises(ConfigError, match="Orders or orders"):
+        tables.run("SELECT count(*) FROM ORDERS")
+    bucket.close()
+
+
+def test_the_catalog_has_tables_too(bucket: Bucket) -> None:
+    with QueryTables(bucket.manager, TableOptions()) as tables:
+        assert rows(tables, 'SELECT partition, base_offset, last_offset FROM "payments$segments" ORDER BY ALL') == [
+            (0, 0, 999),
+            (0, 1000, 1999),
+        ]
+    with QueryTables(bucket.manager, TableOptions()) as tables:
+        sql = (
+            'SELECT partition, earliest_offset, end_offset, broker_earliest_offset FROM "orders$partitions" ORDER BY 1'
+        )
+        assert rows(tables, sql) == [(0, 0, 100, None), (1, 0, 50, None)]
+
+
+def test_one_query_sees_one_moment_of_a_topic(tmp_path: Path) -> None:
+    bucket = Bucket(tmp_path)
+    bucket.write(10)
+    options = TableOptions()
+    kept, anew = (TopicTable(bucket.manager, "orders", options, keeps_snapshot=kept) for kept in (True, False))
+    assert [TopicDataset(table).count_rows() for table in (kept, anew)] == [10, 10]
+    bucket.write(5)
+    assert [TopicDataset(table).count_rows() for table in (kept, anew)] == [10, 15]
+    bucket.close()
+
+
+def test_values_of_a_topic_may_have_a_schema(bucket: Bucket, tmp_path: Path) -> None:
+    topic = StoredTopic(tmp_path)
+    topic.copy_plain(0, 5, size=0)
+    number = ColumnTypes(Binary(), Json(pa.schema([("a", pa.int64())]), on_invalid="null"))
+    with QueryTables(topic.manager, TableOptions(), {"events": number}) as tables:
+        assert rows(tables, "SELECT count(value.a), count(*) FROM events") == [(0, 5)]
+    json = TableOptions(ColumnTypes(Text(), Json(pa.schema([("a", pa.int64())]))))
+    with QueryTables(topic.manager, json) as tables, pytest.raises(InvalidValue, match="offset 0 of events-0"):
+        tables.run("SELECT value.a FROM events").read_all()
+    topic.close()
+
+
+@pytest.mark.parametrize(
+    ("sql", "error", "sentence"),
+    [
+        ("SELECT", ConfigError, "the query: Parser Error"),
+        ("SELECT offset FROM orders", ConfigError, 'write "offset"'),
+        ("SELECT price FROM orders", ConfigError, 'column "price" not found'),
+        ("SELECT * FROM order_s", ResourceNotFound, "no topic order_s; there are marked, orders, payments"),
+        ("", ConfigError, "a single statement"),
+    ],
+)
+def test_what_is_wrong_with_a_query_is_one_sentence(
+    bucket: Bucket, sql: str, error: type[Exception], sentence: str
+) -> None:
+    with QueryTables(bucket.manager, TableOptions()) as tables, pytest.raises(error, match=sentence) as caught:
+        tables.run(sql)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_variable_of_python_is_a_table(bucket: Bucket) -> None:
+    orders_of_mine = pa.table({"x": [1]})
+    assert orders_of_mine.num_rows
+    with QueryTables(bucket.manager, TableOptions()) as tables, pytest.raises(ResourceNotFound):
+        tables.run("SELECT * FROM orders_of_mine")
+
+
+def test_a_table_is_no_dataset_of_files(bucket: Bucket) -> None:
+    dataset: Any = TopicDataset(TopicTable(bucket.manager, "orders", TableOptions()))
+    assert dataset.head(3).num_rows == 3
+    assert dataset.scanner(columns=["offset"]).to_table().num_rows == 150
+    assert sum(batch.num_rows for batch in dataset.to_batches()) == 150
+    for refused in (dataset.get_fragments, dataset.join, dataset.filter, lambda: dataset.partition_expression):
+        with pytest.raises(ConfigError, match="no fragments"):
+            refused()

@@ -1,0 +1,118 @@
+"""``tieredstore export``: every record once, in files that are whole, and later exports go on."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.dataset as ds
+import pyarrow.feather as feather
+import pytest
+
+from tests.support.cli_process import Result, tieredstore
+from tests.support.golden.records import expected_rows, partitions_of
+from tests.support.golden.segments import case_path, segments
+from tests.support.spark_readings import fill
+from tests.support.spark_stream_topics import Bucket
+from tieredstore.query import TopicLog
+from tieredstore.query.export import export_files, plan_export
+from tieredstore.query.topic_read import ReadPlan
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[Bucket]:
+    topics = Bucket(tmp_path / "made")
+    fill(topics)
+    yield topics
+    topics.close()
+
+
+def export(bucket: Bucket, *arguments: object) -> Result:
+    return tieredstore("export", "--store", bucket.root.as_uri(), *arguments)
+
+
+def places(folder: Path, ending: str = "parquet") -> list[tuple[int, int]]:
+    files = sorted(str(path) for path in folder.glob(f"*.{ending}"))
+    table: Any = ds.dataset(files, format="parquet" if ending == "parquet" else "ipc").to_table()
+    rows = table.select(["partition", "offset"]).to_pylist()
+    return [(row["partition"], row["offset"]) for row in rows]
+
+
+def test_a_golden_topic_is_what_the_java_consumer_read(tmp_path: Path) -> None:
+    topic = segments("01-none")[0].topic
+    done = tieredstore("export", "-c", case_path("01-none") / "rsm.properties", topic, "-o", tmp_path / "out")
+    assert done.code == 0, done.stderr
+    table: Any = ds.dataset(str(tmp_path / "out"), format="parquet").to_table()
+    rows = [(row["partition"], row["offset"], row["key"], row["value"]) for row in table.to_pylist()]
+    expected = [
+        (partition, row["offset"], row["key"], row["value"])
+        for partition in partitions_of("01-none")
+        for row in expected_rows("01-none", partition)
+    ]
+    assert sorted(rows) == sorted(expected)
+
+
+def test_a_later_export_goes_on_and_a_missing_file_is_made_again(bucket: Bucket, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert export(bucket, "orders", "-o", out).code == 0
+    assert sorted(path.name for path in out.iterdir()) == [
+        "orders-0-00000000000000000000-00000000000000000099.parquet",
+        "orders-1-00000000000000000000-00000000000000000049.parquet",
+    ]
+    assert "has all records" in export(bucket, "orders", "-o", out).stderr
+    (out / "orders-1-00000000000000000000-00000000000000000049.parquet").unlink()
+    (out / ".orders-1-00000000000000000000-00000000000000000049.parquet.part").write_bytes(b"of a killed one")
+    done = export(bucket, "orders", "-o", out)
+    assert "50 records in 1 new files" in done.stderr
+    assert places(out) == [(0, at) for at in range(100)] + [(1, at) for at in range(50)]
+    assert not list(out.glob(".*"))
+
+
+def test_files_end_where_segments_do_and_grow_with_the_log(tmp_path: Path) -> None:
+    bucket = Bucket(tmp_path / "made")
+    for _ in range(4):
+        bucket.write(10)
+    log = TopicLog.take(bucket.manager, "orders")
+    files = plan_export(log, tmp_path, "arrow", file_bytes=1)
+    assert [(file.start, file.stop) for file in files] == [(0, 10), (10, 20), (20, 30), (30, 40)]
+    assert sorted(one.records for one in export_files(log, files[1:3], ReadPlan(), at_once=2)) == [10, 10]
+    bucket.write(5)
+    log = TopicLog.take(bucket.manager, "orders")
+    files = plan_export(log, tmp_path, "arrow")
+    assert [(file.start, file.stop) for file in files] == [(0, 10), (30, 45)]
+    list(export_files(log, files, ReadPlan(), at_once=1))
+    assert sorted(places(tmp_path, "arrow")) == [(0, at) for at in range(45)]
+    assert plan_export(log, tmp_path, "arrow") == []
+    bucket.close()
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "arrow"])
+def test_one_file_of_each_format(bucket: Bucket, tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"orders.{ending}"
+    done = export(bucket, "orders", "-o", path, "--partition", "1", "--value-type", "text")
+    assert (done.code, "50 rows" in done.stderr) == (0, True)
+    match ending:
+        case "csv":
+            rows = list(csv.DictReader(path.read_text().splitlines()))
+        case "jsonl":
+            rows = [json.loads(line) for line in path.read_text().splitlines()]
+        case _:
+            table: Any = feather.read_table(path)
+            rows = table.to_pylist()
+    assert [(int(row["partition"]), int(row["offset"]), row["value"]) for row in rows] == [
+        (1, at, f"v{at}") for at in range(50)
+    ]
+
+
+def test_what_cannot_be_exported_is_one_sentence_and_no_file(bucket: Bucket, tmp_path: Path) -> None:
+    done = export(bucket, "ordrs", "-o", tmp_path / "out")
+    assert (done.code, "orders" in done.stderr) == (3, True)
+    (tmp_path / "file").write_text("")
+    done = export(bucket, "orders", "-o", tmp_path / "file" / "folder")
+    assert (done.code, done.stderr.count("\n")) == (2, 1)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,123 @@
+"""Topics as lazy frames of Polars: its predicates prune as far as they are understood, and never change a result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.examples import examples
+from tests.support.spark_readings import fill
+from tests.support.spark_stream_topics import Bucket
+from tests.support.stored_records import StoredTopic
+from tieredstore.polars import arrow_condition, scan
+from tieredstore.values import Text
+
+pytestmark = pytest.mark.slow
+
+col: Any = pl.col
+
+
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
+    topics = Bucket(tmp_path_factory.mktemp("bucket"))
+    fill(topics)
+    yield topics
+    topics.close()
+
+
+def time_of(offset: int) -> datetime:
+    """Of records in the bucket."""
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=100 * offset)
+
+
+def test_a_topic_is_a_frame(bucket: Bucket) -> None:
+    frame: Any = scan(bucket.options | {"chunk.size": "16384"}, "orders", value=Text())
+    counted = frame.group_by("partition").agg(pl.len(), col("value").max()).sort("partition").collect()
+    assert counted.rows() == [(0, 100, "v99"), (1, 50, "v9")]
+    assert frame.select(pl.len()).collect().item() == 150
+    assert frame.head(3).collect().height == 3
+    assert frame.collect_schema() == frame.collect().schema
+
+
+_leaves = st.one_of(
+    st.tuples(st.sampled_from(["offset", "partition"]), st.integers(-1, 101)).flatmap(
+        lambda pair: st.sampled_from(
+            [
+                col(pair[0]) >= pair[1], col(pair[0]) < pair[1], col(pair[0]) == pair[1], col(pair[0]) != pair[1],
+                pl.lit(pair[1]) > col(pair[0]), col(pair[0]).is_in([pair[1], 7]), col(pair[0]).is_between(3, pair[1]),
+            ]
+        )
+    ),
+    st.integers(-1, 101).map(lambda offset: col("timestamp") >= time_of(offset)),
+    st.just(col("value") == b"v7"),
+    st.just(col("topic").cast(pl.String) == "orders"),
+)  # fmt: skip
+_predicates = st.recursive(
+    _leaves,
+    lambda parts: st.one_of(
+        st.lists(parts, min_size=2, max_size=3).map(lambda some: reduce(lambda a, b: a & b, some)),
+        st.lists(parts, min_size=2, max_size=3).map(lambda some: reduce(lambda a, b: a | b, some)),
+        parts.map(lambda part: ~part),
+    ),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=examples(50), deadline=None)
+@given(predicate=_predicates)
+def test_any_predicate_gives_the_rows_that_it_gives_of_all(everything: Any, predicate: Any) -> None:
+    lazy, eager = everything
+    wanted = eager.filter(predicate).select("partition", "offset")
+    assert lazy.filter(predicate).select("partition", "offset").collect().rows() == wanted.rows()
+
+
+@pytest.fixture(scope="module")
+def everything(bucket: Bucket) -> tuple[Any, Any]:
+    frame: Any = scan(bucket.manager, "orders")
+    return frame, frame.collect()
+
+
+def test_predicates_keep_what_they_exclude_from_being_fetched(tmp_path: Path) -> None:
+    topic = StoredTopic(tmp_path)
+    for base in range(0, 10_000, 1000):
+        topic.copy_plain(base, 1000, size=1000)
+    topic.catalog()
+    frame: Any = scan(topic.manager, "events")
+
+    def asked(predicate: Any) -> tuple[int, int]:
+        topic.store.reset()
+        rows = frame.filter(predicate).select("offset").collect().height
+        logs = {op.keys[0] for op in topic.store.operations if op.name.startswith("get")}
+        return rows, len({key for key in logs if key.endswith(".log")})
+
+    assert asked((col("offset") >= 4990) & (col("offset") < 5010)) == (20, 2)
+    assert asked(col("offset").is_in([5, 9999])) == (2, 2)
+    assert asked(~col("offset").is_between(10, 9989)) == (20, 2)
+    assert asked(col("timestamp") >= datetime(1970, 1, 1, 0, 0, 9, 995_000, tzinfo=UTC)) == (5, 1)
+    assert asked(col("partition") == 7) == (0, 0)
+    topic.close()
+
+
+def test_what_is_not_understood_narrows_nothing() -> None:
+    assert arrow_condition(col("value") == b"x") is None
+    assert arrow_condition((col("offset") > 3) | (col("value") == b"x")) is None
+    assert str(arrow_condition((col("offset") > 3) & (col("value") == b"x"))) == "(offset > 3)"
+    assert arrow_condition(~((col("offset") > 3) & (col("value") == b"x"))) is None
+    assert arrow_condition(col("offset") + 1 > 3) is None
+
+
+def test_a_lost_segment_is_our_sentence_in_polars_error(tmp_path: Path) -> None:
+    topic = StoredTopic(tmp_path)
+    for base in (0, 200):
+        topic.copy_plain(base, 100)
+    with pytest.raises(Exception, match="offsets 100 to 199 of events-0"):
+        scan(topic.manager, "events").collect()
+    topic.close()

@@ -1,0 +1,142 @@
+"""map_records in a real Spark: the source's records, given to a function in the task that decodes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.support.golden.segments import case_path, segments
+from tests.support.spark_readings import fill
+from tests.support.spark_stream_topics import Bucket
+from tieredstore.errors import ConfigError
+from tieredstore.spark import decode_segments, map_records
+
+Batches = Iterator[pa.RecordBatch]
+
+
+@pytest.fixture(scope="module")
+def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
+    topics = Bucket(tmp_path_factory.mktemp("bucket"))
+    fill(topics)
+    yield topics
+    topics.close()
+
+
+def identity(batches: Batches) -> Batches:
+    yield from batches
+
+
+def counts(batches: Batches) -> Batches:
+    """One row a task: the first offset, and how many records."""
+    rows = [(batch.num_rows, batch.column("offset")[0].as_py()) for batch in batches]
+    if rows:
+        yield pa.RecordBatch.from_pydict({"first": [rows[0][1]], "n": [sum(count for count, _ in rows)]})
+
+
+def read(spark: SparkSession, bucket: Bucket, **options: Any) -> DataFrame:
+    return spark.read.format("tieredstore").options(**bucket.options, **options).load()
+
+
+def mapped(spark: SparkSession, bucket: Bucket, function: Any, schema: Any, **options: Any) -> DataFrame:
+    return map_records(spark, function, schema, **bucket.options, **options)
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_the_records_are_those_of_the_source(spark: SparkSession, bucket: Bucket, isolation: str) -> None:
+    options = {"subscribePattern": ".*", "isolationLevel": isolation, "maxSplitBytes": "2000"}
+    source = read(spark, bucket, **options)
+    rows = mapped(spark, bucket, identity, source.schema, **options)
+    assert rows.schema == source.schema
+    key = ("topic", "partition", "offset")
+    assert rows.sort(*key).collect() == source.sort(*key).collect()
+
+
+def test_only_results_reach_the_jvm_one_call_a_task(spark: SparkSession, bucket: Bucket) -> None:
+    options = {"subscribe": "orders", "columns": "offset", "maxSplitBytes": 1000, "failOnDataLoss": False}
+    rows = mapped(spark, bucket, counts, pa.schema([("n", pa.int64()), ("first", pa.int64())]), **options)
+    tasks = rows.collect()
+    assert sum(row["n"] for row in tasks) == 150
+    assert rows.rdd.getNumPartitions() == len(tasks) > 2
+    # Types are made those of the schema, in its order.
+    narrow = mapped(spark, bucket, counts, "first int, n short", subscribe="orders", columns="offset").collect()
+    assert sorted(tuple(row) for row in narrow) == [(0, 50), (0, 100)]
+
+
+def test_nothing_is_planned_before_an_action(spark: SparkSession, tmp_path: Path) -> None:
+    bucket = Bucket(tmp_path)
+    bucket.write(10)
+    rows = mapped(spark, bucket, counts, "n long, first long", subscribe="orders", columns="offset")
+    bucket.write(5)
+    assert sum(row["n"] for row in rows.collect()) == 15
+    bucket.close()
+
+
+def test_a_function_that_raises_shows_its_own_traceback_and_ours_shows_none(
+    spark: SparkSession, bucket: Bucket, tmp_path: Path
+) -> None:
+    def raising(batches: Batches) -> Batches:
+        for _ in batches:
+            raise ValueError("of mine")
+        yield from ()
+
+    with pytest.raises(PySparkException) as caught:
+        mapped(spark, bucket, raising, "n long", subscribe="orders").collect()
+    shown = str(caught.value)
+    assert shown.count("ValueError: of mine") == 1
+    assert "in raising" in shown
+    assert "/tieredstore/" not in shown.replace(str(Path(__file__)), "")
+
+    holes = Bucket(tmp_path)
+    holes.write(10)
+    holes.write(10, skip=5)
+    with pytest.raises(PySparkException) as caught:
+        mapped(spark, holes, identity, "n long", subscribe="orders").collect()
+    assert "DataLoss: offsets 10 to 14" in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+    holes.close()
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        (identity, "the function yields the columns .* and the schema has n"),
+        (lambda _: iter([5]), "the function yields int"),
+        (lambda _: iter([pa.RecordBatch.from_pydict({"n": ["x"]})]), "yields string in the column n"),
+    ],
+    ids=["columns", "no batches", "types"],
+)
+def test_what_a_function_must_not_yield_is_one_sentence(
+    spark: SparkSession, bucket: Bucket, function: Any, sentence: str
+) -> None:
+    with pytest.raises(PySparkException, match=sentence) as caught:
+        mapped(spark, bucket, function, "n long", subscribe="orders").collect()
+    assert "Traceback" not in str(caught.value)
+
+
+def test_options_are_checked_at_once(spark: SparkSession, bucket: Bucket) -> None:
+    for options, sentence in (
+        ({"subscribe": "orders", "maxSplitBytes": "many"}, "maxSplitBytes"),
+        ({"subscribe": "orders", "filterPushdown": True}, "no meaning for map_records"),
+        ({}, "subscribe"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            mapped(spark, bucket, identity, "n long", **options)
+    with pytest.raises(ConfigError, match="no schema in Spark's words"):
+        mapped(spark, bucket, identity, "n long long", subscribe="orders")
+
+
+def test_decoded_segments_go_through_a_function_as_well(spark: SparkSession) -> None:
+    (topic,) = {segment.topic for segment in segments("07-txn")}
+    folder = case_path("07-txn") / "original" / f"{topic}-0"
+    files = spark.read.format("binaryFile").option("pathGlobFilter", "*.log").load(str(folder))
+    plain = decode_segments(files, columns=("offset",)).count()
+    rows = decode_segments(files, columns=("offset",), function=counts, schema="n long, first long").collect()
+    assert sum(row["n"] for row in rows) == plain
+    with pytest.raises(ConfigError, match="belong together"):
+        decode_segments(files, function=counts)

@@ -1,0 +1,116 @@
+"""``tieredstore export``: a topic into files."""
+
+from __future__ import annotations
+
+import enum
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from tieredstore.cli.arguments import SettingsPath, SomePartitions, StoreUrl, Topic, TopicId
+from tieredstore.cli.cat import DataLossPolicy, IsolationLevel
+from tieredstore.cli.live_client import BootstrapServer, KafkaConfig, KafkaProperties, client_properties
+from tieredstore.cli.message_types import InvalidAsNull, KeyType, MessageType, SchemaJson, ValueType, table_options
+from tieredstore.cli.opened import opened
+from tieredstore.cli.output import complain, human_count, print_lines
+from tieredstore.cli.query_output import extra_module, write_rows
+from tieredstore.cli.record_places import chosen_partitions
+from tieredstore.errors import ConfigError
+from tieredstore.model import Uuid, human_bytes
+
+_NEEDS: Final = "arrow"
+
+
+class Format(enum.Enum):
+    """What files are written."""
+
+    PARQUET = "parquet"
+    ARROW = "arrow"
+    CSV = "csv"
+    JSONL = "jsonl"
+
+
+def export(
+    topic: Topic,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", metavar="DIR|FILE", help="A folder of files by partition, or one file.")
+    ],
+    settings: SettingsPath = None,
+    store: StoreUrl = None,
+    file_format: Annotated[
+        Format | None, typer.Option("--format", help="The files' format; parquet, or what FILE ends with.")
+    ] = None,
+    partitions: SomePartitions = None,
+    parallel: Annotated[
+        int | None, typer.Option("--parallel", metavar="N", min=1, help="Files at once; as many as there are cores.")
+    ] = None,
+    schema_json: SchemaJson = None,
+    key_type: KeyType = MessageType.BINARY,
+    value_type: ValueType = MessageType.BINARY,
+    invalid: InvalidAsNull = False,
+    isolation: Annotated[
+        IsolationLevel, typer.Option("--isolation", help="read_uncommitted has aborted and open transactions too.")
+    ] = IsolationLevel.READ_COMMITTED,
+    data_loss: Annotated[
+        DataLossPolicy, typer.Option("--data-loss", help="What to do where offsets are in no segment.")
+    ] = DataLossPolicy.FAIL,
+    topic_id: TopicId = None,
+    bootstrap_server: BootstrapServer = None,
+    kafka_config: KafkaConfig = None,
+    kafka_properties: KafkaProperties = None,
+) -> None:
+    """Write the records of a topic into files: Parquet, Arrow, CSV or JSON lines.
+
+    A folder gets files by partition, each named after the offsets that it covers. Each is whole or not there, and the
+    next export goes on behind those that are there.
+
+    Example: tieredstore export -c store.properties orders -o orders-files
+
+    Example: tieredstore export -c store.properties orders -o orders.csv --value-type text
+    """
+    client = client_properties(bootstrap_server, kafka_config, kafka_properties)
+    logs: Any = extra_module("tieredstore.query.topic_log", _NEEDS)
+    options, types = table_options(
+        key_type, value_type, schema_json, isolation, data_loss, client, is_null=invalid, needs=_NEEDS
+    )
+    ending = _ending(output, file_format)
+    with opened(settings, store) as place, place.manager() as manager:
+        log = logs.TopicLog.take(
+            manager, topic, partitions=chosen_partitions(None, partitions), isolation=options.isolation,
+            on_data_loss=options.on_data_loss, client=client, words=options.words,
+            topic_id=None if topic_id is None else Uuid.parse(topic_id),
+        )  # fmt: skip
+        with closing(log):
+            plan = extra_module("tieredstore.query.topic_read", _NEEDS).ReadPlan(
+                types=types.get(topic, options.types), parallelism=parallel
+            )
+            if output.suffix.removeprefix(".") == ending and not output.is_dir():
+                with extra_module("tieredstore.query.topic_scan", _NEEDS).begin_read(log, plan, owns_log=False) as read:
+                    write_rows(read.reader(), ending, output)
+            else:
+                _export_folder(log, output, ending, plan, parallel)
+
+
+def _export_folder(log: Any, folder: Path, ending: str, plan: Any, parallel: int | None) -> None:
+    exports: Any = extra_module("tieredstore.query.export", _NEEDS)
+    at_once = parallel or extra_module("tieredstore.query.topic_log", _NEEDS).default_parallelism()
+    files = exports.plan_export(log, folder, ending)
+    records = 0
+    try:
+        with closing(exports.export_files(log, files, plan, at_once=at_once)) as done:
+            for number, exported in enumerate(done, 1):
+                records += exported.records
+                shown = f"{human_count(exported.records)} records  {human_bytes(exported.size)}"
+                print_lines([f"{exported.file.path.name}  {shown}  ({number} of {len(files)})"])
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be written: {error.strerror}") from None
+    complain(f"{human_count(records)} records in {len(files)} new files" if files else f"{folder} has all records")
+
+
+def _ending(output: Path, file_format: Format | None) -> str:
+    if file_format is not None:
+        return file_format.value
+    suffix = output.suffix.removeprefix(".").lower()
+    return suffix if suffix in {one.value for one in Format} and not output.is_dir() else Format.PARQUET.value

@@ -1,0 +1,107 @@
+"""``tieredstore query``: SQL over topics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from tieredstore.cli.arguments import SettingsPath, StoreUrl
+from tieredstore.cli.cat import DataLossPolicy, IsolationLevel
+from tieredstore.cli.live_client import BootstrapServer, KafkaConfig, KafkaProperties, client_properties
+from tieredstore.cli.message_types import InvalidAsNull, KeyType, MessageType, SchemaJson, ValueType, table_options
+from tieredstore.cli.opened import opened
+from tieredstore.cli.query_output import extra_module, write_rows, write_table
+from tieredstore.cli.query_plot import QueryPlot
+from tieredstore.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+_NEEDS: Final = "query"
+_ENDINGS: Final[Mapping[str, str]] = {
+    ".parquet": "parquet", ".arrow": "arrow", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl",
+}  # fmt: skip
+
+
+def query(
+    sql: Annotated[str, typer.Argument(metavar="SQL", help="The query; topics are its tables.")],
+    settings: SettingsPath = None,
+    store: StoreUrl = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a row.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="CSV with a line of names.")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="Write FILE.parquet, .arrow, .csv or .jsonl, whole or not at all."
+        ),
+    ] = None,
+    plot: Annotated[
+        tuple[Path, str, str] | None,
+        typer.Option("--plot", metavar="FILE X Y", help="Draw column Y over column X: FILE.png, FILE.svg or FILE.pdf."),
+    ] = None,
+    schema_json: SchemaJson = None,
+    key_type: KeyType = MessageType.TEXT,
+    value_type: ValueType = MessageType.TEXT,
+    invalid: InvalidAsNull = False,
+    isolation: Annotated[
+        IsolationLevel, typer.Option("--isolation", help="read_uncommitted has aborted and open transactions too.")
+    ] = IsolationLevel.READ_COMMITTED,
+    data_loss: Annotated[
+        DataLossPolicy, typer.Option("--data-loss", help="What to do where offsets are in no segment.")
+    ] = DataLossPolicy.FAIL,
+    bootstrap_server: BootstrapServer = None,
+    kafka_config: KafkaConfig = None,
+    kafka_properties: KafkaProperties = None,
+) -> None:
+    """Ask topics in SQL (DuckDB's): each is a table.
+
+    Columns are topic, partition, "offset", timestamp, timestampType, key, value, headers and leaderEpoch. Conditions on
+    partition, "offset" and timestamp keep what they exclude from being fetched. "TOPIC$segments" and
+    "TOPIC$partitions" are tables of what there is.
+
+    Example: tieredstore query -c store.properties "SELECT count(*) FROM orders"
+
+    Example: tieredstore query -c store.properties "SELECT * FROM orders WHERE timestamp > now() - INTERVAL 1 DAY"
+    """
+    write = _writer(output, as_json=as_json, as_csv=as_csv)
+    picture = None if plot is None else QueryPlot(*plot)
+    client = client_properties(bootstrap_server, kafka_config, kafka_properties)
+    tables: Any = extra_module("tieredstore.duckdb", _NEEDS)
+    options, types = table_options(
+        key_type, value_type, schema_json, isolation, data_loss, client, is_null=invalid, needs=_NEEDS
+    )
+    with (
+        opened(settings, store) as place,
+        place.manager() as manager,
+        tables.QueryTables(manager, options, types) as asked,
+    ):
+        reader: pa.RecordBatchReader = asked.run(sql)
+        try:
+            if picture is None:
+                write(reader)
+            else:
+                picture.save(reader)
+        except extra_module("pyarrow", _NEEDS).ArrowException as error:
+            raise asked.cause_of(error) from None
+
+
+def _writer(output: Path | None, *, as_json: bool, as_csv: bool) -> Callable[[pa.RecordBatchReader], None]:
+    if as_json and as_csv:
+        raise ConfigError("--json and --csv exclude each other: give one of them")
+    if output is None and not (as_json or as_csv):
+        return write_table
+    ending = "jsonl" if as_json else "csv" if as_csv else _ending(output)
+    return lambda reader: write_rows(reader, ending, output)
+
+
+def _ending(output: Path | None) -> str:
+    suffix = "" if output is None else output.suffix.lower()
+    if suffix not in _ENDINGS:
+        raise ConfigError(
+            f"{str(output)!r} says no format: name it .parquet, .arrow, .csv or .jsonl, or give --json or --csv"
+        )
+    return _ENDINGS[suffix]

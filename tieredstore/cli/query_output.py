@@ -1,0 +1,48 @@
+"""Where the rows of a query go: a table for a person, lines of JSON, CSV, or a file of Parquet or Arrow."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from tieredstore.cli.output import complain, human_count, print_growing_table
+from tieredstore.cli.output_file import output_to
+from tieredstore.cli.tables import number, text
+from tieredstore.errors import ConfigError
+from tieredstore.installation import install_command
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def extra_module(name: str, extra: str) -> Any:
+    """A module that needs an extra, imported when a command asks for it; ConfigError names the extra."""
+    try:
+        module: ModuleType = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"this needs {error.name}: {install_command(extra)}") from error
+    return module
+
+
+def write_table(reader: pa.RecordBatchReader) -> None:
+    """A table on stdout, of rows that may be millions."""
+    types, writers = importlib.import_module("pyarrow.types"), importlib.import_module("tieredstore.query.writers")
+    untyped: Any = reader
+    columns = [
+        number(field.name) if types.is_integer(field.type) or types.is_floating(field.type) else text(field.name)
+        for field in untyped.schema
+    ]
+    print_growing_table(
+        columns, ([writers.cell_text(value, null="null") for value in cells] for cells in writers.cells_of(reader))
+    )
+
+
+def write_rows(reader: pa.RecordBatchReader, ending: str, path: Path | None) -> None:
+    """The rows in a format, to a file, which is told of on stderr, or to stdout."""
+    writers: Any = importlib.import_module("tieredstore.query.writers")
+    with output_to(path) as file:
+        rows = writers.WRITERS[ending](reader, file)
+    if path is not None and str(path) != "-":
+        complain(f"{human_count(rows)} rows in {path}")

@@ -1,0 +1,235 @@
+"""Topics as tables of DuckDB: ``attach(connection, settings)``. Needs ``tieredstore[query]``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import duckdb
+
+from tieredstore.catalog.names import topic_names
+from tieredstore.errors import ConfigError, ResourceNotFound, TieredStoreError, excerpt
+from tieredstore.query.stores import StoreLike, manager_of
+from tieredstore.query.topic_columns import ColumnTypes
+from tieredstore.query.topic_table import TableOptions, TopicDataset, TopicTable, parse_table_name
+from tieredstore.values import Text, ValueType
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tieredstore.model import Isolation
+    from tieredstore.records.settings import OnDataLoss
+    from tieredstore.remote import RemoteStorageManager
+    from tieredstore.remote.source import SegmentSource
+
+__all__ = ["AttachedTopics", "QueryTables", "attach"]
+
+_TEXT: Final = Text()
+_DUCK: Final[Any] = duckdb
+_RESERVED: Final = '; offset is a word of SQL: write "offset"'
+
+
+class AttachedTopics:
+    """Topics that are tables of a connection. Close it when the connection is not asked for them any more."""
+
+    def __init__(self, connection: Any, tables: Mapping[str, TopicTable], manager: RemoteStorageManager | None) -> None:
+        self.topics = tuple(tables)
+        self._connection = connection
+        self._tables = tables
+        self._manager = manager
+
+    @property
+    def error(self) -> TieredStoreError | None:
+        """The error of ours that a scan ended with; DuckDB's own has it as text."""
+        return next((table.error for table in self._tables.values() if table.error is not None), None)
+
+    def close(self) -> None:
+        """Take the tables out of the connection, and end what is read: a result that is not fetched yet has no more."""
+        self._connection.abort()
+        for name in self.topics:
+            self._connection.unregister(name)
+        for table in self._tables.values():
+            table.close()
+        if self._manager is not None:
+            self._manager.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        cause = self.error
+        self.close()
+        if cause is not None and isinstance(error, _DUCK.Error):
+            raise cause from None
+
+
+def attach(
+    connection: duckdb.DuckDBPyConnection,
+    settings: StoreLike,
+    *,
+    topics: Sequence[str] | None = None,
+    key: ValueType = _TEXT,
+    value: ValueType = _TEXT,
+    types: Mapping[str, ColumnTypes] | None = None,
+    isolation: Isolation = "read_committed",
+    on_data_loss: OnDataLoss = "fail",
+    client: Mapping[str, str] | None = None,
+    parallelism: int | None = None,
+) -> AttachedTopics:
+    """Make the topics of a bucket, or some of them, tables of ``connection``: ``SELECT … FROM orders``.
+
+    ``settings`` are those of the store, their file, properties, or a manager that is open, and stays open. A topic is
+    read anew by each scan, as it is then: columns that a query does not use are not decoded, and what its conditions
+    exclude by partition, offset and time is not fetched. Keys and values are text by default; ``types`` are those of
+    some topics. The others are as in ``read_topic``. Lists the names of the topics, unless they are given. ConfigError
+    for topics whose names differ in case only, which DuckDB takes for one.
+    """
+    manager, is_own = manager_of(settings)
+    own = manager if is_own else None
+    try:
+        names = tuple(topic_names(manager.store, manager.layout.prefix) if topics is None else topics)
+        _check_names(names)
+        tables = {
+            name: TopicTable(
+                manager,
+                name,
+                TableOptions(
+                    (types or {}).get(name, ColumnTypes(key, value)), isolation, on_data_loss, client,
+                    parallelism=parallelism,
+                ),
+            )
+            for name in names
+        }  # fmt: skip
+    except BaseException:
+        if own is not None:
+            own.close()
+        raise
+    for name, table in tables.items():
+        connection.register(name, TopicDataset(table))
+    return AttachedTopics(connection, tables, own)
+
+
+class QueryTables:
+    """One query's connection, with the topics that the query names as tables. For one thread; close it.
+
+    All tables of a topic are of one moment. Nothing is read from variables of Python, nor installed from the network.
+    """
+
+    def __init__(
+        self, source: SegmentSource, options: TableOptions, types: Mapping[str, ColumnTypes] | None = None
+    ) -> None:
+        self._source = source
+        self._options = options
+        self._types = types or {}
+        self._tables: dict[str, TopicTable] = {}
+        self._unknown: list[str] = []
+        self._connection = _DUCK.connect(":memory:")
+        for setting in (
+            "python_enable_replacements = false",
+            "autoinstall_known_extensions = false",
+            "TimeZone = 'UTC'",
+        ):
+            self._connection.execute(f"SET {setting}")
+
+    def run(self, sql: str, *, batch_rows: int = 10_000) -> pa.RecordBatchReader:
+        """The rows of a query. ConfigError for what is wrong with it; errors of reading as they are met."""
+        try:
+            self._attach(sql)
+            relation = self._connection.sql(sql)
+            if relation is None:
+                raise ConfigError("the query gives no rows: begin it with SELECT, FROM or WITH")
+            reader: pa.RecordBatchReader = relation.to_arrow_reader(batch_rows)
+        except _DUCK.Error as error:
+            raise self.cause_of(error) from None
+        return reader
+
+    def cause_of(self, error: Exception) -> TieredStoreError:
+        """What an error of DuckDB, or of its stream, comes from: one of ours, or what is wrong with the query."""
+        for table in self._tables.values():
+            if table.error is not None:
+                return table.error
+        if isinstance(error, TieredStoreError):
+            return error
+        if self._unknown and "does not exist" in str(error):
+            return ResourceNotFound(
+                f"there is no topic {self._unknown[0]}; there are {excerpt(', '.join(self._topics()) or 'none', 300)}"
+            )
+        text = str(error).partition("\n")[0].strip()
+        hint = _RESERVED if "syntax error" in text and "offset" in str(error).lower() else ""
+        return ConfigError(f"the query: {excerpt(text, 500)}{hint}")
+
+    def close(self) -> None:
+        """Close the connection, and end what is read."""
+        self._connection.close()
+        for table in self._tables.values():
+            table.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _attach(self, sql: str) -> None:
+        names = sorted(self._connection.get_table_names(sql))
+        topics = self._topics() if names else []
+        for name in names:
+            parsed = parse_table_name(name)
+            topic = (
+                None if parsed is None else _topic_of(parsed[0], topics, asks_broker=self._options.client is not None)
+            )
+            if parsed is None or topic is None:
+                self._unknown.append(name)
+                continue
+            table = self._table(topic)
+            content: Any
+            match parsed[1]:
+                case "segments":
+                    content = table.segments()
+                case "partitions":
+                    content = table.partitions()
+                case _:
+                    content = TopicDataset(table)
+            self._connection.register(name, content)
+
+    def _table(self, topic: str) -> TopicTable:
+        if topic not in self._tables:
+            options = self._options
+            types = self._types.get(topic, options.types)
+            chosen = TableOptions(
+                types, options.isolation, options.on_data_loss, options.client, options.topic_id,
+                options.parallelism, options.max_bytes, options.words,
+            )  # fmt: skip
+            self._tables[topic] = TopicTable(self._source, topic, chosen, keeps_snapshot=True)
+        return self._tables[topic]
+
+    def _topics(self) -> list[str]:
+        return topic_names(self._source.store, self._source.layout.prefix)
+
+
+def _topic_of(name: str, topics: Sequence[str], *, asks_broker: bool) -> str | None:
+    """The topic that a table's name means; SQL does not tell capitals apart where that is not needed."""
+    if name in topics:
+        return name
+    alike = [topic for topic in topics if topic.lower() == name.lower()]
+    if len(alike) > 1:
+        raise ConfigError(f"{name} may be {' or '.join(alike)}: write the one that is meant, in double quotes")
+    if alike:
+        return alike[0]
+    return name if asks_broker else None
+
+
+def _check_names(names: Sequence[str]) -> None:
+    lower: dict[str, str] = {}
+    for name in names:
+        other = lower.setdefault(name.lower(), name)
+        if other != name:
+            raise ConfigError(
+                f"the topics {other} and {name} have one name in SQL: attach one of them (topics), each to "
+                "a connection of its own"
+            )

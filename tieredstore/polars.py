@@ -1,0 +1,210 @@
+"""Topics as lazy frames of Polars: ``scan(settings, "orders")``. Needs ``tieredstore[polars]``."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.dataset as ds
+from polars.io.plugins import register_io_source
+
+from tieredstore.query.stores import StoreLike, manager_of
+from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes, topic_schema
+from tieredstore.query.topic_table import TableOptions, TopicTable
+from tieredstore.values import Binary, ValueType
+
+if TYPE_CHECKING:
+    from tieredstore.model import Isolation
+    from tieredstore.records.settings import OnDataLoss
+    from tieredstore.remote.source import SegmentSource
+
+__all__ = ["scan"]
+
+_logger: Final = logging.getLogger(__name__)
+
+# What type stubs say of datasets and of expressions is partial.
+_arrow: Final[Any] = pa
+_dataset: Final[Any] = ds
+_pl: Final[Any] = pl
+
+_BINARY: Final = Binary()
+
+
+def scan(
+    settings: StoreLike,
+    topic: str,
+    *,
+    key: ValueType = _BINARY,
+    value: ValueType = _BINARY,
+    isolation: Isolation = "read_committed",
+    on_data_loss: OnDataLoss = "fail",
+    client: Mapping[str, str] | None = None,
+    parallelism: int | None = None,
+) -> pl.LazyFrame:
+    """A topic as a lazy frame, read anew by each ``collect``, as the topic is then.
+
+    Columns that a query does not use are not decoded, and what its predicates exclude by partition, offset and time is
+    not fetched. ``settings`` are those of the store, their file, properties, or a manager that is open, and has to
+    stay so; else one is opened for each ``collect``. The others are as in ``read_topic``. What is wrong with a read is
+    an error of Polars that has ours as text.
+    """
+    types = ColumnTypes(key, value)
+    options = TableOptions(types, isolation, on_data_loss, client, parallelism=parallelism)
+
+    def batches(
+        with_columns: list[str] | None, predicate: pl.Expr | None, n_rows: int | None, batch_size: int | None
+    ) -> Iterator[pl.DataFrame]:
+        del batch_size  # those that there are are of a few MiB
+        manager, is_own = manager_of(settings)
+        with manager if is_own else nullcontext():
+            yield from _frames(manager, topic, options, with_columns, predicate, n_rows)
+
+    empty: Any = topic_schema(types=types)
+    return register_io_source(batches, schema=_pl.DataFrame(empty.empty_table()).schema)
+
+
+def _frames(
+    manager: SegmentSource,
+    topic: str,
+    options: TableOptions,
+    with_columns: Sequence[str] | None,
+    predicate: Any,
+    n_rows: int | None,
+) -> Iterator[pl.DataFrame]:
+    wanted = list(TOPIC_COLUMNS if with_columns is None else with_columns)
+    looked_at: list[str] = [] if predicate is None else predicate.meta.root_names()
+    columns = list(dict.fromkeys((*wanted, *looked_at))) or ["offset"]
+    pruning = None if predicate is None else arrow_condition(predicate)
+    table = TopicTable(manager, topic, options)
+    left = n_rows
+    with table.scan(columns, pruning) as read:
+        for batch in read:
+            frame: Any = _pl.from_arrow(batch)
+            # What was pruned by is at most as narrow as this.
+            frame = frame if predicate is None else frame.filter(predicate)
+            frame = frame.select(wanted)
+            if left is not None:
+                frame = frame.head(left)
+                left -= frame.height
+            yield frame
+            if left == 0:
+                return
+
+
+def arrow_condition(predicate: pl.Expr) -> Any:
+    """An expression of Arrow that holds wherever the predicate does; None where nothing of it is understood.
+
+    Polars tells what is in an expression by its JSON, whose form may change from one version to the next: what is not
+    as it is known here narrows nothing.
+    """
+    untyped: Any = predicate
+    try:
+        return _necessary(json.loads(untyped.meta.serialize(format="json")))
+    except Exception:  # whatever it is, it costs time and no row
+        _logger.debug("the predicate of Polars is not understood", exc_info=True)
+        return None
+
+
+_COMPARED: Final[Mapping[str, Callable[[Any, Any], Any]]] = {
+    "Eq": operator.eq,
+    "Lt": operator.lt,
+    "LtEq": operator.le,
+    "Gt": operator.gt,
+    "GtEq": operator.ge,
+    "NotEq": operator.ne,
+}
+_TURNED: Final = {"Eq": "Eq", "NotEq": "NotEq", "Lt": "Gt", "LtEq": "GtEq", "Gt": "Lt", "GtEq": "LtEq"}
+_UNITS: Final = {"Milliseconds": "ms", "Microseconds": "us", "Nanoseconds": "ns"}
+_BETWEEN: Final = {"Both": ("GtEq", "LtEq"), "Left": ("GtEq", "Lt"), "Right": ("Gt", "LtEq"), "None": ("Gt", "Lt")}
+
+
+def _necessary(node: Any) -> Any:
+    """What has to hold where the node does: of AND the parts that are understood, of OR both or none."""
+    match node:
+        case {"BinaryExpr": {"left": left, "op": "And" | "LogicalAnd", "right": right}}:
+            parts = [part for part in (_necessary(left), _necessary(right)) if part is not None]
+            return reduce(lambda one, other: one & other, parts) if parts else None
+        case {"BinaryExpr": {"left": left, "op": "Or" | "LogicalOr", "right": right}}:
+            one, other = _necessary(left), _necessary(right)
+            return None if one is None or other is None else one | other
+        case _:
+            return _exact(node)
+
+
+def _exact(node: Any) -> Any:
+    """The same in Arrow; None where it is not known to be the same."""
+    match node:
+        case {"BinaryExpr": {"left": {"Column": str(name)}, "op": str(op), "right": {"Literal": literal}}}:
+            return _comparison(name, op, literal)
+        case {"BinaryExpr": {"left": {"Literal": literal}, "op": str(op), "right": {"Column": str(name)}}}:
+            return _comparison(name, _TURNED.get(op, ""), literal)
+        case {"BinaryExpr": {"left": left, "op": str(op), "right": right}}:
+            return _both(_exact(left), op, _exact(right))
+        case {"Function": {"input": [inner], "function": {"Boolean": "Not"}}}:
+            exact = _exact(inner)
+            return None if exact is None else ~exact
+        case {
+            "Function": {"input": [{"Column": str(name)}, {"Literal": literal}], "function": {"Boolean": {"IsIn": _}}}
+        }:
+            return _among(name, literal)
+        case {
+            "Function": {
+                "input": [{"Column": str(name)}, {"Literal": low}, {"Literal": high}],
+                "function": {"Boolean": {"IsBetween": {"closed": str(closed)}}},
+            }
+        }:
+            first, last = _BETWEEN[closed]
+            return _both(_comparison(name, first, low), "And", _comparison(name, last, high))
+        case _:
+            return None
+
+
+def _both(one: Any, op: str, other: Any) -> Any:
+    if one is None or other is None:
+        return None
+    match op:
+        case "And" | "LogicalAnd":
+            return one & other
+        case "Or" | "LogicalOr":
+            return one | other
+        case _:
+            return None
+
+
+def _comparison(name: str, op: str, literal: Any) -> Any:
+    value = _scalar(name, literal)
+    return None if value is None or op not in _COMPARED else _COMPARED[op](_dataset.field(name), value)
+
+
+def _scalar(name: str, literal: Any) -> Any:
+    """The literal as a value of the column's type; None where it is of another one."""
+    match name, literal:
+        case (
+            "offset" | "partition",
+            {"Dyn": {"Int": int(number)}} | {"Scalar": {"Int64": int(number)} | {"Int32": int(number)}},
+        ):
+            return _arrow.scalar(number, _arrow.int64())
+        case "timestamp", {"Scalar": {"Datetime": [int(number), str(unit), {"inner": "UTC"}]}}:
+            return _arrow.scalar(number, _arrow.timestamp(_UNITS[unit], "UTC"))
+        case _:
+            return None
+
+
+def _among(name: str, literal: Any) -> Any:
+    """One of a list of numbers, which stands there as a stream of Arrow's."""
+    match name, literal:
+        case "offset" | "partition", {"Scalar": {"List": octets}}:
+            table = _arrow.ipc.open_stream(io.BytesIO(bytes(octets))).read_all()
+            values = table.column(0).combine_chunks()
+            is_plain = _arrow.types.is_integer(values.type) and not values.null_count
+            return _dataset.field(name).isin(values.cast(_arrow.int64())) if is_plain else None
+        case _:
+            return None

@@ -1,0 +1,127 @@
+"""A topic into files that others read: by partition and offsets, each file whole or absent, and gone on with later."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow.dataset as ds
+
+from tieredstore.errors import ConfigError
+from tieredstore.process.parallel import in_parallel
+from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.query.topic_read import ReadPlan
+from tieredstore.query.topic_scan import begin_read
+from tieredstore.query.writers import WRITERS
+
+if TYPE_CHECKING:
+    from tieredstore.partitions.partition_log import OffsetWindow, PartitionLog
+    from tieredstore.query.topic_log import TopicLog
+
+# What its type stubs say of expressions is partial.
+_dataset: Final[Any] = ds
+
+FILE_BYTES: Final = 256 * 1024 * 1024
+"""How many bytes of a log go into one file, about: borders of segments are kept."""
+
+_DIGITS: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ExportFile:
+    """The records of a partition with offsets ``start`` up to ``stop`` (half-open), and where they go."""
+
+    partition: int
+    start: int
+    stop: int
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A file that was written."""
+
+    file: ExportFile
+    records: int
+    size: int
+
+
+def plan_export(log: TopicLog, folder: Path, ending: str, *, file_bytes: int = FILE_BYTES) -> list[ExportFile]:
+    """The files that are still to be written so that the folder has all records of the log.
+
+    A file is named ``<topic>-<partition>-<first offset>-<last offset>.<ending>``, after the offsets that it covers,
+    records or not. Offsets of files that are there are not exported again. ConfigError for a format that there is not.
+    """
+    if ending not in WRITERS:
+        raise ConfigError(f"{ending!r} is no format of an export: there are {', '.join(WRITERS)}")
+    files: list[ExportFile] = []
+    for _, one in sorted(log.snapshot.logs.items()):
+        there = _covered(folder, one, ending)
+        for window in _missing(one.earliest, one.end_from(one.earliest), there):
+            files += (_file(folder, one, piece, ending) for piece in _pieces(one, window, file_bytes))
+    return files
+
+
+def export_files(log: TopicLog, files: Sequence[ExportFile], plan: ReadPlan, *, at_once: int) -> Iterator[Exported]:
+    """Write the files, so many at once, each of the plan's columns and types; they are told of as they are done.
+
+    A file appears when it is whole; what a killed export left of one is written over. Errors are those of reading, and
+    OSError of the folder; files that are done stay.
+    """
+    with ThreadPool(at_once, "tieredstore-export") as pool:
+        # Closed by hand, or a read under way would be waited for that nobody wants any more.
+        yield from in_parallel(pool, partial(_export, log, plan), files, at_once=at_once, ordered=False)
+
+
+def _export(log: TopicLog, plan: ReadPlan, file: ExportFile) -> Exported:
+    alone = replace(
+        plan, start={file.partition: file.start}, stop={file.partition: file.stop}, parallelism=1,
+        filter=_dataset.field("partition") == file.partition,
+    )  # fmt: skip
+    file.path.parent.mkdir(parents=True, exist_ok=True)
+    draft = file.path.with_name(f".{file.path.name}.part")
+    with begin_read(log, alone, owns_log=False) as read, draft.open("wb") as target:
+        records = WRITERS[file.path.suffix.removeprefix(".")](read.reader(), target)
+        target.flush()
+        os.fsync(target.fileno())
+        size = target.tell()
+    draft.replace(file.path)
+    return Exported(file, records, size)
+
+
+def _file(folder: Path, log: PartitionLog, window: OffsetWindow, ending: str) -> ExportFile:
+    start, stop = window
+    name = f"{log.topic}-{log.partition}-{start:0{_DIGITS}}-{stop - 1:0{_DIGITS}}.{ending}"
+    return ExportFile(log.partition, start, stop, folder / name)
+
+
+def _covered(folder: Path, log: PartitionLog, ending: str) -> list[OffsetWindow]:
+    """The offsets of the files that are there, ascending."""
+    name = re.compile(rf"{re.escape(f'{log.topic}-{log.partition}')}-(\d{{20}})-(\d{{20}})\.{re.escape(ending)}")
+    names = (name.fullmatch(path.name) for path in folder.iterdir()) if folder.is_dir() else ()
+    return sorted((int(match[1]), int(match[2]) + 1) for match in names if match is not None)
+
+
+def _missing(start: int, stop: int, there: Sequence[OffsetWindow]) -> Iterator[OffsetWindow]:
+    for first, last in there:
+        if start < min(first, stop):
+            yield start, min(first, stop)
+        start = max(start, last)
+    if start < stop:
+        yield start, stop
+
+
+def _pieces(log: PartitionLog, window: OffsetWindow, file_bytes: int) -> Iterator[OffsetWindow]:
+    """The window in pieces that end where segments do."""
+    start, stop = window
+    spans = () if log.lineage is None else log.lineage.spans_between(start, min(stop, log.seam))
+    for span in spans:
+        if start < span.stop < stop and log.bytes_between(start, span.stop) >= file_bytes:
+            yield start, span.stop
+            start = span.stop
+    yield start, stop

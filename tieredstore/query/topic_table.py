@@ -1,0 +1,238 @@
+"""A topic as a table: scanned as often as it is asked for, each time as the topic is then."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from tieredstore.errors import ConfigError, TieredStoreError
+from tieredstore.model import Isolation, Uuid
+from tieredstore.partitions.log_query import QueryWords
+from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes, topic_schema
+from tieredstore.query.topic_log import TopicLog
+from tieredstore.query.topic_read import ReadPlan, TopicRead
+from tieredstore.query.topic_scan import begin_read
+from tieredstore.records.settings import OnDataLoss
+
+if TYPE_CHECKING:
+    from tieredstore.remote.source import SegmentSource
+
+# What its type stubs say of datasets and tables is partial.
+_arrow: Final[Any] = pa
+_Dataset: Final[Any] = ds.Dataset
+
+_NAME: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})(?:\$(?P<part>segments|partitions))?")
+
+
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    """How topics are read as tables, by the words of :func:`read_topic`."""
+
+    types: ColumnTypes = field(default_factory=ColumnTypes)
+    isolation: Isolation = "read_committed"
+    on_data_loss: OnDataLoss = "fail"
+    client: Mapping[str, str] | None = None
+    topic_id: Uuid | None = None
+    parallelism: int | None = None
+    max_bytes: int = 64 * 1024 * 1024
+    words: QueryWords = field(default_factory=QueryWords)
+
+
+class TopicTable:
+    """A topic that can be scanned many times. Safe from several threads; ``errors`` are those that scans ended with.
+
+    With ``keeps_snapshot`` all scans are of the topic as it was at the first one.
+    """
+
+    def __init__(
+        self, source: SegmentSource, topic: str, options: TableOptions, *, keeps_snapshot: bool = False
+    ) -> None:
+        self.topic = topic
+        self.schema = topic_schema(types=options.types)
+        self.reads: list[TopicRead] = []
+        self._source = source
+        self._options = options
+        self._keeps_snapshot = keeps_snapshot
+        self._log: TopicLog | None = None
+        self._failure: TieredStoreError | None = None
+
+    @property
+    def error(self) -> TieredStoreError | None:
+        """The first error that a scan ended with."""
+        return self._failure or next((read.error for read in self.reads if read.error is not None), None)
+
+    def scan(self, columns: Sequence[str] | None = None, filter: Any = None, *, ordered: bool = True) -> TopicRead:
+        """The records with these columns for which the filter holds."""
+        plan = ReadPlan(
+            columns=TOPIC_COLUMNS if columns is None else tuple(columns), filter=filter, types=self._options.types,
+            ordered=ordered, parallelism=self._options.parallelism, max_bytes=self._options.max_bytes,
+        )  # fmt: skip
+        try:
+            log = self._take()
+            try:
+                read = begin_read(log, plan, owns_log=not self._keeps_snapshot)
+            except BaseException:
+                if not self._keeps_snapshot:
+                    log.close()
+                raise
+        except TieredStoreError as error:
+            self._failure = error
+            raise
+        self.reads = [one for one in self.reads if not one.is_closed or one.error is not None]
+        self.reads.append(read)
+        return read
+
+    def segments(self) -> pa.Table:
+        """The segments that the topic's records lie in."""
+        rows = [
+            {
+                "topic": log.topic, "topic_id": str(log.topic_id), "partition": log.partition,
+                "base_offset": span.segment.start_offset, "last_offset": span.segment.end_offset,
+                "size": span.segment.segment_size_in_bytes, "max_timestamp": span.segment.max_timestamp_ms,
+                "segment_id": str(span.segment.remote_log_segment_id.id), "broker_id": span.segment.broker_id,
+            }
+            for _, log in sorted(self._logs().items()) if log.lineage is not None
+            for span in log.lineage.spans
+        ]  # fmt: skip
+        table: pa.Table = _arrow.Table.from_pylist(rows, schema=_SEGMENTS)
+        return table
+
+    def partitions(self) -> pa.Table:
+        """The topic's partitions: their first offset, where the bucket ends, and where the log does."""
+        rows = [
+            {
+                "topic": log.topic, "topic_id": str(log.topic_id), "partition": log.partition,
+                "earliest_offset": log.earliest, "bucket_end_offset": log.seam, "end_offset": log.end,
+                "broker_earliest_offset": log.live_start,
+            }
+            for _, log in sorted(self._logs().items())
+        ]  # fmt: skip
+        table: pa.Table = _arrow.Table.from_pylist(rows, schema=_PARTITIONS)
+        return table
+
+    def close(self) -> None:
+        """End all scans."""
+        for read in self.reads:
+            read.close()
+        if self._log is not None:
+            self._log.close()
+
+    def _logs(self) -> Mapping[Any, Any]:
+        log = self._take()
+        try:
+            return log.snapshot.logs
+        finally:
+            if not self._keeps_snapshot:
+                log.close()
+
+    def _take(self) -> TopicLog:
+        if self._log is not None:
+            return self._log
+        options = self._options
+        log = TopicLog.take(
+            self._source, self.topic, isolation=options.isolation, on_data_loss=options.on_data_loss,
+            client=options.client, topic_id=options.topic_id, words=options.words,
+        )  # fmt: skip
+        if self._keeps_snapshot:
+            self._log = log
+        return log
+
+
+_SEGMENTS: Final = _arrow.schema(
+    [
+        ("topic", _arrow.string()), ("topic_id", _arrow.string()), ("partition", _arrow.int32()),
+        ("base_offset", _arrow.int64()), ("last_offset", _arrow.int64()), ("size", _arrow.int64()),
+        ("max_timestamp", _arrow.timestamp("ms", "UTC")), ("segment_id", _arrow.string()),
+        ("broker_id", _arrow.int32()),
+    ]
+)  # fmt: skip
+_PARTITIONS: Final = _arrow.schema(
+    [
+        ("topic", _arrow.string()), ("topic_id", _arrow.string()), ("partition", _arrow.int32()),
+        ("earliest_offset", _arrow.int64()), ("bucket_end_offset", _arrow.int64()), ("end_offset", _arrow.int64()),
+        ("broker_earliest_offset", _arrow.int64()),
+    ]
+)  # fmt: skip
+
+
+class TopicDataset(_Dataset):  # type: ignore[misc]  # pyarrow's class, of which its stubs say nothing here
+    """A topic as query engines take datasets: they ask for a scan of some columns under a filter.
+
+    It has a dataset's name and type, and of what a dataset can do these: ``schema``, ``scanner``, ``to_table``,
+    ``to_batches``, ``head`` and ``count_rows``.
+    """
+
+    def __init__(self, table: TopicTable) -> None:
+        # Pyarrow's own constructor refuses everybody; nothing that it would set is used below.
+        self._table = table
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The topic's columns."""
+        return self._table.schema
+
+    def scanner(self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any) -> TopicScanner:
+        """What gives these columns of the records for which the filter holds."""
+        return TopicScanner(self._table, columns, filter)
+
+    def to_batches(self, *arguments: Any, **named: Any) -> Iterator[pa.RecordBatch]:
+        """The records."""
+        return iter(self.scanner(*arguments, **named).to_reader())
+
+    def count_rows(self, *arguments: Any, **named: Any) -> int:
+        """How many records there are."""
+        return sum(batch.num_rows for batch in self.scanner(["offset"], *arguments, **named).to_reader())
+
+    def head(self, num_rows: int, **named: Any) -> pa.Table:
+        """The first records."""
+        return self.scanner(**named).head(num_rows)
+
+    def __reduce__(self) -> NoReturn:
+        raise ConfigError("a topic's table belongs to one process: attach the topic where it is read")
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise ConfigError("a topic has no fragments, and is no dataset of files: scan it, with columns and a filter")
+
+    get_fragments = replace_schema = filter = join = join_asof = sort_by = take = _refuse
+    partition_expression = property(_refuse)
+
+
+class TopicScanner:
+    """One scan of a topic that is begun when its records are asked for."""
+
+    def __init__(self, table: TopicTable, columns: Sequence[str] | None, filter: Any) -> None:
+        self._table = table
+        self._columns = columns
+        self._filter = filter
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The records as a stream."""
+        # An engine that wants no column at all wants to count.
+        columns = self._columns if self._columns is None or len(self._columns) else ["offset"]
+        return self._table.scan(columns, self._filter).reader()
+
+    def to_table(self) -> pa.Table:
+        """The records, all in memory."""
+        return self.to_reader().read_all()
+
+    def head(self, num_rows: int) -> pa.Table:
+        """The first records."""
+        rows: list[pa.RecordBatch] = []
+        with self.to_reader() as reader:
+            for batch in reader:
+                rows.append(batch.slice(0, num_rows - sum(one.num_rows for one in rows)))
+                if sum(one.num_rows for one in rows) >= num_rows:
+                    break
+            table: pa.Table = _arrow.Table.from_batches(rows, schema=reader.schema)
+        return table
+
+
+def parse_table_name(name: str) -> tuple[str, str | None] | None:
+    """The topic that a table's name is of, and which of its catalog's tables it names; None for no topic's."""
+    match = _NAME.fullmatch(name)
+    return None if match is None else (match["topic"], match["part"])

@@ -1,0 +1,72 @@
+"""The records of a topic, from its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes
+from tieredstore.query.topic_log import TopicLog, default_parallelism
+from tieredstore.query.topic_read import ReadPlan, TopicRead
+from tieredstore.query.topic_scan import begin_read
+from tieredstore.values import Binary, ValueType
+
+if TYPE_CHECKING:
+    from tieredstore.model import Isolation, Uuid
+    from tieredstore.query.topic_log import Places
+    from tieredstore.records.settings import OnDataLoss, ReadSettings
+    from tieredstore.remote.source import SegmentSource
+
+_MIB: Final = 1024 * 1024
+_BINARY: Final = Binary()
+
+
+def read_topic(
+    source: SegmentSource,
+    topic: str,
+    *,
+    partitions: Sequence[int] | None = None,
+    start: Places = None,
+    stop: Places = None,
+    columns: Sequence[str] = TOPIC_COLUMNS,
+    filter: Any = None,
+    key: ValueType = _BINARY,
+    value: ValueType = _BINARY,
+    isolation: Isolation = "read_committed",
+    on_data_loss: OnDataLoss = "fail",
+    ordered: bool = True,
+    parallelism: int | None = None,
+    max_bytes: int = 64 * _MIB,
+    client: Mapping[str, str] | None = None,
+    topic_id: Uuid | None = None,
+    settings: ReadSettings | None = None,
+) -> TopicRead:
+    """The records of a topic, of bucket and broker as one log, as they are now.
+
+    ``partitions`` are some of them, or all. ``start`` and ``stop``, which is out, are an offset, an ``AtTime``, or None
+    for the first record there is and for the end: for each partition, or by its number. ``filter`` is an expression of
+    pyarrow over any columns; what it says of ``partition``, ``offset`` and ``timestamp`` keeps what it excludes from
+    being fetched. ``key`` and ``value`` say what they are read as.
+
+    Splits are read ``parallelism`` at a time (as many as there are cores): by partition and offset, or with
+    ``ordered=False`` as they come, and then there is no order between batches. What is decoded and not yet taken has
+    ``max_bytes`` at most, and one record batch more.
+
+    ``client`` are the properties of the Kafka client that reads on where the bucket ends. Offsets that were asked for,
+    that the filter does not exclude and that nobody holds are DataLoss, before the first record; with
+    ``on_data_loss="report"`` a warning is logged for each extent. ResourceNotFound for a topic or partition that is not
+    there; ConfigError for what cannot be. Errors of reading are raised where the records would come.
+    """
+    plan = ReadPlan(
+        partitions, start, stop, columns, filter, ColumnTypes(key, value), ordered,
+        parallelism or default_parallelism(), max_bytes, settings,
+    )  # fmt: skip
+    log = TopicLog.take(
+        source, topic, partitions=partitions, isolation=isolation, on_data_loss=on_data_loss, client=client,
+        topic_id=topic_id,
+    )  # fmt: skip
+    try:
+        return begin_read(log, plan)
+    except BaseException:
+        log.close()
+        raise

@@ -1,0 +1,132 @@
+"""Rows of Arrow as files and lines: Parquet, Arrow, CSV, JSON lines."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from datetime import date, datetime, time
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Writer: TypeAlias = "Callable[[pa.RecordBatchReader, BinaryIO], int]"
+"""Writes all rows of a reader, and tells how many they were."""
+
+
+def write_parquet(reader: pa.RecordBatchReader, file: BinaryIO) -> int:
+    """Parquet, compressed by zstd."""
+    parquet: Any = importlib.import_module("pyarrow.parquet")
+    rows = 0
+    with parquet.ParquetWriter(file, reader.schema, compression="zstd") as writer:
+        for batch in reader:
+            rows += batch.num_rows
+            writer.write_batch(batch)
+    return rows
+
+
+def write_arrow(reader: pa.RecordBatchReader, file: BinaryIO) -> int:
+    """A file of Arrow (Feather, version 2), compressed by zstd."""
+    ipc: Any = importlib.import_module("pyarrow.ipc")
+    rows = 0
+    with ipc.new_file(file, reader.schema, options=ipc.IpcWriteOptions(compression="zstd")) as writer:
+        for batch in reader:
+            rows += batch.num_rows
+            writer.write_batch(batch)
+    return rows
+
+
+def write_csv(reader: pa.RecordBatchReader, file: BinaryIO) -> int:
+    """A line of names, and one a row; null is nothing, and what has parts is JSON."""
+    untyped: Any = reader
+    writer = csv.writer(_Text(file), lineterminator="\n")
+    writer.writerow(untyped.schema.names)
+    rows = 0
+    for cells in cells_of(reader):
+        writer.writerow([cell_text(value, null="") for value in cells])
+        rows += 1
+    return rows
+
+
+def write_json_lines(reader: pa.RecordBatchReader, file: BinaryIO) -> int:
+    """An object a row: times as ISO 8601, bytes as text, or ``0x…`` where they are none."""
+    untyped: Any = reader
+    names: list[str] = untyped.schema.names
+    rows = 0
+    for cells in cells_of(reader):
+        _write(file, (json.dumps(dict(zip(names, cells, strict=True)), default=_plain) + "\n").encode())
+        rows += 1
+    return rows
+
+
+WRITERS: Final[Mapping[str, Writer]] = {
+    "parquet": write_parquet,
+    "arrow": write_arrow,
+    "csv": write_csv,
+    "jsonl": write_json_lines,
+}
+"""By the ending of a file's name."""
+
+
+def cells_of(reader: pa.RecordBatchReader) -> Iterator[tuple[Any, ...]]:
+    """The values of each row."""
+    for batch in reader:
+        untyped: Any = batch
+        # By column and not by name: two columns of a query may have one name.
+        yield from zip(*(column.to_pylist() for column in untyped.columns), strict=True)
+
+
+def cell_text(value: Any, *, null: str) -> str:
+    """A value as a cell of a table or of CSV."""
+    match value:
+        case None:
+            return null
+        case str():
+            return value
+        case bool():
+            return "true" if value else "false"
+        case dict() | list() | tuple():
+            return json.dumps(value, default=_plain, ensure_ascii=False)
+        case _:
+            return str(_plain(value))
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case datetime():
+            return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        case date() | time():
+            return value.isoformat()
+        case bytes():
+            return _bytes_text(value)
+        case Decimal():
+            return str(value)
+        case _:
+            return value if isinstance(value, int | float) else str(value)
+
+
+def _bytes_text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return f"0x{data.hex()}"
+
+
+def _write(file: BinaryIO, data: bytes) -> None:
+    """All of it: an unbuffered file may take a part at a time."""
+    left = memoryview(data)
+    while left:
+        left = left[file.write(left) :]
+
+
+class _Text:
+    """Text into a binary file, as the writer of CSV wants it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def write(self, text: str) -> None:
+        _write(self._file, text.encode())

@@ -1,0 +1,93 @@
+"""Functions over records that run in the task which fetches and decodes them: the JVM meets their results only."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.errors import ConfigError
+from tieredstore.spark.source.batch import BatchReader
+from tieredstore.spark.source.data_source import TieredStoreDataSource
+from tieredstore.spark.source.mapped_rows import MappedRows, RecordFunction, rows_given, schema_of
+from tieredstore.spark.source.options import SourceOptions, parse_options
+from tieredstore.spark.source.sentences import one_sentence
+from tieredstore.spark.source.tasks import read_task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.datasource import DataSourceReader, InputPartition
+    from pyspark.sql.types import StructType
+
+_numbers: Final = itertools.count(1)
+
+
+def map_records(
+    spark: SparkSession, function: RecordFunction, schema: StructType | pa.Schema | str, **options: object
+) -> DataFrame:
+    """What ``function`` makes of the records of each task, as a DataFrame of ``schema``.
+
+    ``options`` are those of the source, ``subscribe`` and all the others; booleans and numbers may be given as such.
+    The function runs in the Python process that fetches and decodes: it is called once a task, with an iterator of
+    Arrow batches that have the source's columns (the option ``columns`` chooses), and only what it yields reaches the
+    JVM. Tasks, losses, isolation and the seam between bucket and broker are the source's; nothing is planned
+    before an action. A task that is tried again gives the function the same records.
+
+    The function travels to the tasks as Spark's user functions do (cloudpickle); a ``schema`` is Spark's, Arrow's or in
+    Spark's words (``"n long, total double"``). ConfigError for options that cannot be; a function that yields other
+    columns than the schema's fails its task with a sentence that names them.
+    """
+    mapped = MappedRows(function, schema_of(schema))
+    texts = {name: _option_text(value) for name, value in options.items()}
+    with one_sentence():
+        _checked(parse_options(texts, streaming=False))
+    # A name of its own, since Spark makes plans again by the name of their source.
+    source = source_class(mapped, f"{TieredStoreDataSource.name()}_map_{next(_numbers)}")
+    spark.dataSource.register(source)
+    return spark.read.format(source.name()).options(**texts).load()
+
+
+def source_class(mapped: MappedRows, name: str) -> type[TieredStoreDataSource]:
+    """A data source whose rows are the function's; Spark pickles it, and the function in it, by value."""
+
+    class MappedRecords(TieredStoreDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return name
+
+        def schema(self) -> StructType:
+            return mapped.schema
+
+        def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  Spark's signature
+            with one_sentence():
+                return MappedReader(_checked(parse_options(self.options, streaming=False)), mapped)
+
+    # By value: a class of this module would be looked up by its name, which nobody finds inside of a function.
+    MappedRecords.__module__ = "__main__"
+    return MappedRecords
+
+
+class MappedReader(BatchReader):
+    """Plans as the source does, and gives what a function makes of each task's records."""
+
+    def __init__(self, options: SourceOptions, mapped: MappedRows) -> None:
+        super().__init__(options)
+        self._mapped = mapped
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The function's rows for one task."""
+        return rows_given(read_task(partition, self._options), self._mapped)
+
+
+def _checked(options: SourceOptions) -> SourceOptions:
+    if options.filter_pushdown:
+        # Spark's filters are of the function's columns, which are not the records'.
+        raise ConfigError(
+            "the option filterPushdown has no meaning for map_records: filter in the function, or by offsets"
+        )
+    return options
+
+
+def _option_text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,73 @@
+"""A schema of JSON messages, written in JSON: ``{"customer": "string", "amount": "double", "tags": ["string"]}``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+import pyarrow as pa
+
+from tieredstore.errors import ConfigError, quoted
+
+# What its type stubs say of types is partial.
+_arrow: Final[Any] = pa
+
+_TYPES: Final[Mapping[str, Any]] = {
+    "string": _arrow.string(),
+    "bool": _arrow.bool_(),
+    "boolean": _arrow.bool_(),
+    "int": _arrow.int32(),
+    "int32": _arrow.int32(),
+    "long": _arrow.int64(),
+    "int64": _arrow.int64(),
+    "float": _arrow.float32(),
+    "float32": _arrow.float32(),
+    "double": _arrow.float64(),
+    "float64": _arrow.float64(),
+    "date": _arrow.date32(),
+    "timestamp": _arrow.timestamp("us", "UTC"),
+}
+_DECIMAL: Final = re.compile(r"decimal\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)")
+_MAX_DEPTH: Final = 32
+
+
+def parse_json_schema(text: str) -> pa.Schema:
+    """The schema of this text: an object of names and types.
+
+    A type is the name of one (``string``, ``bool``, ``int32``, ``int64``, ``float32``, ``float64``, ``date``,
+    ``timestamp``, ``decimal(precision, scale)``), a list of one type, or an object of the same form. ConfigError for
+    what is none.
+    """
+    try:
+        schema = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"the schema is not JSON: {error}") from None
+    if not isinstance(schema, dict):
+        raise ConfigError('the schema is not an object of names and types, as {"customer": "string"}')
+    fields: pa.Schema = _arrow.schema(_fields(cast("dict[str, Any]", schema), 0))
+    return fields
+
+
+def _fields(schema: Mapping[str, Any], depth: int) -> list[Any]:
+    return [_arrow.field(name, _type(kind, name, depth)) for name, kind in schema.items()]
+
+
+def _type(kind: Any, name: str, depth: int) -> Any:
+    if depth > _MAX_DEPTH:
+        raise ConfigError(f"the schema is nested more than {_MAX_DEPTH} levels deep")
+    match kind:
+        case str() if kind in _TYPES:
+            return _TYPES[kind]
+        case str() if (decimal := _DECIMAL.fullmatch(kind)) and 0 < int(decimal[1]) <= 38 and int(decimal[2]) <= 38:
+            return _arrow.decimal128(int(decimal[1]), int(decimal[2]))
+        case [element]:
+            return _arrow.list_(_type(element, name, depth + 1))
+        case dict() if kind:
+            return _arrow.struct(_fields(cast("dict[str, Any]", kind), depth + 1))
+        case _:
+            raise ConfigError(
+                f"the schema's field {quoted(name)} is of the type {quoted(kind)}; it must be one of "
+                f"{', '.join(_TYPES)}, decimal(precision, scale), a list of one, or an object"
+            )
