@@ -147,8 +147,12 @@ class QueryTables:
         return reader
 
     def cause_of(self, error: Exception) -> TieredStoreError:
-        """What an error of DuckDB, or of its stream, comes from: one of ours, or what is wrong with the query."""
+        """What an error of DuckDB, or of its stream, comes from: one of ours, or what is wrong with the query.
+
+        Raises the interruption where that is what it comes from.
+        """
         for table in self._tables.values():
+            table.check_interruption()
             if table.error is not None:
                 return table.error
         if isinstance(error, TieredStoreError):

@@ -18,6 +18,7 @@ from tests.support.spark_stream_topics import Bucket
 from tests.support.stored_records import StoredTopic
 from tieredstore.duckdb import QueryTables, attach
 from tieredstore.errors import ConfigError, DataLoss, InvalidValue, ResourceNotFound
+from tieredstore.process.interruption import Interrupted
 from tieredstore.query import ColumnTypes
 from tieredstore.query.topic_table import TableOptions, TopicDataset, TopicTable
 from tieredstore.values import Binary, Json, Text
@@ -203,3 +204,12 @@ def test_a_table_is_no_dataset_of_files(bucket: Bucket) -> None:
     for refused in (dataset.get_fragments, dataset.join, dataset.filter, lambda: dataset.partition_expression):
         with pytest.raises(ConfigError, match="no fragments"):
             refused()
+
+
+def test_an_interruption_stays_one(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: Any) -> Any:
+        raise Interrupted
+
+    monkeypatch.setattr("tieredstore.process.fan_in.FanIn.__next__", interrupted)
+    with QueryTables(bucket.manager, TableOptions()) as tables, pytest.raises(Interrupted):
+        tables.run("SELECT count(*) FROM orders").read_all()

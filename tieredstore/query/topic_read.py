@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.process.fan_in import FanIn
+from tieredstore.process.interruption import Interrupted
 from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes
 from tieredstore.records.arrow_stream import stream_reader
 
@@ -74,6 +75,7 @@ class TopicRead(Iterator[pa.RecordBatch]):
         self.topic = log.topic
         self.schema = scan.schema
         self.error: TieredStoreError | None = None
+        self.interruption: BaseException | None = None
         self.is_closed = False
         self._log = log
         self._owns_log = owns_log
@@ -91,6 +93,10 @@ class TopicRead(Iterator[pa.RecordBatch]):
         except TieredStoreError as error:
             self.error = error
             self.close()
+            raise
+        except (Interrupted, KeyboardInterrupt) as interruption:
+            # Whoever reads through C is only told that something went wrong.
+            self.interruption = interruption
             raise
 
     def reader(self) -> pa.RecordBatchReader:

@@ -66,6 +66,12 @@ class TopicTable:
         """The first error that a scan ended with."""
         return self._failure or next((read.error for read in self.reads if read.error is not None), None)
 
+    def check_interruption(self) -> None:
+        """Raise what interrupted a scan, if somebody did: engines make an error of their own of it."""
+        for read in self.reads:
+            if read.interruption is not None:
+                raise read.interruption
+
     def scan(self, columns: Sequence[str] | None = None, filter: Any = None, *, ordered: bool = True) -> TopicRead:
         """The records with these columns for which the filter holds."""
         plan = ReadPlan(
