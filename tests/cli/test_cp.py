@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 
+from tests.support import hostile_folders, hostile_manifests, hostile_objects
 from tests.support.catalog_stores import OTHER_ID, MadeSegment, partition_of, run_of
 from tests.support.cli_process import Result, tieredstore
 from tests.support.clouds import make_container
 from tests.support.golden.segments import settings_text
+from tests.support.hostile_buckets import Case, make_bucket
 from tests.support.paths import GOLDEN
 from tests.support.servers.azurite_server import AzureServer
 from tests.support.servers.fake_gcs import GcsServer
@@ -209,3 +211,31 @@ def test_a_rate_holds_up_and_down(source: Path, target: Path, monkeypatch: pytes
     assert min(taken.values()) == summary["sent"]
     assert max(taken.values()) >= 2 * summary["sent"]  # the source's bytes, and the target's that were read back
     assert len(taken) == 2
+
+
+HOSTILE = [*hostile_manifests.CASES, *hostile_objects.CASES, *hostile_folders.CASES]
+"""Every tenth here, all in `make soak`."""
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, id=case.name, marks=[pytest.mark.soak] if at % 10 else []) for at, case in enumerate(HOSTILE)],
+)
+def test_of_a_hostile_bucket_what_is_honest_is_copied(case: Case, tmp_path: Path) -> None:
+    bucket = make_bucket(tmp_path, case.mode)
+    case.change(bucket)
+    lines = bucket.settings.read_text().replace("storage.root=store", "storage.root=target")
+    assert "storage.root=target" in lines
+    for name, more in {"verbatim": "", "transcoded": "chunk.size=5000\n"}.items():
+        shutil.rmtree(tmp_path / "target", ignore_errors=True)
+        (tmp_path / "target").mkdir()
+        (tmp_path / "to.properties").write_text(lines + more)
+        done = tieredstore("cp", "-c", bucket.settings, "--to", tmp_path / "to.properties", "--json")
+        *rows, _ = map(json.loads, done.stdout.splitlines())
+        assert done.code in {0, 2, 4, 6}, (name, done.stderr)
+        assert "Traceback" not in done.stderr
+        assert all(row["topic"].startswith("victim") for row in rows if row["outcome"] == "failed"), name
+        assert "copied" in {row["outcome"] for row in rows if row["topic"] == "honest"}, name
+        verified = tieredstore("verify", "-c", tmp_path / "to.properties", "--topic", "honest", "--level", "data")
+        assert verified.code == 0, (name, verified.text)
+        assert max(len(row["error"] or "") for row in rows) < 2_000

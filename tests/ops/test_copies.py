@@ -475,6 +475,39 @@ def test_two_copies_at_once_end_with_each_segment_once() -> None:
     assert_complete(target, {})
 
 
+def test_who_is_always_one_object_behind_another_copy_ends_with_what_that_wrote() -> None:
+    source, target = made(), MemoryObjectStore()
+
+    class Ahead(DelegatingObjectStore):
+        """Another copy writes each object a moment before."""
+
+        def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+            target.put(key, source.get(key), if_absent=True)
+            super().put(key, body, if_absent=if_absent)
+
+    assert outcomes(run(bucket(source), bucket(Ahead(target)), parallel=1)) == {CopyOutcome.THERE: len(MADE)}
+    assert_complete(target, {})
+
+
+@pytest.mark.parametrize("stands", [True, False])
+def test_a_manifest_that_was_written_too_late_stays_only_over_what_stands(stands: bool) -> None:
+    """Others may count on it; but a clean-up may have found no manifest while its write took so long."""
+    source, target = made(MADE[:1]), MemoryObjectStore()
+    hours = [0.0]
+
+    class Slow(DelegatingObjectStore):
+        def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+            super().put(key, body, if_absent=if_absent)
+            if key.endswith(Suffix.MANIFEST.value):
+                hours[0] = 25.0
+                if not stands:
+                    target.delete([MADE[0].key(Suffix.LOG)])
+
+    steps = run(bucket(source), bucket(Slow(target)), parallel=1, clock=lambda: hours[0] * 3600)
+    assert outcomes(steps) == {CopyOutcome.COPIED if stands else CopyOutcome.FAILED: 1}
+    assert (MADE[0].key() in content(target)) is stands
+
+
 def test_a_segment_that_is_deleted_meanwhile_is_gone() -> None:
     source, target = made(), MemoryObjectStore()
 

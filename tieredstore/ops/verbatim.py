@@ -38,8 +38,9 @@ from tieredstore.remote.manifest_object import read_manifest_text
 if TYPE_CHECKING:
     from tieredstore.ops.bucket import Bucket
 
-_LOOKS: Final = 3
-"""How often the target is looked at where somebody else copies the same segment at the same time."""
+_LOOKS: Final = 1 + len(Suffix)
+"""How often the target is looked at where somebody else copies the same segment at the same time: before, and each time
+that an object came to stand meanwhile."""
 
 _DATA: Final = (Suffix.LOG, Suffix.INDEXES)
 
@@ -98,7 +99,7 @@ class VerbatimCopies:
                 return self._write(segment, standing)
             except PreconditionFailed:
                 standing = self._looked_at(segment)
-        raise SegmentAlreadyExists(f"{segment.stored.objects.main_path} is being written by somebody else")
+        raise LeftAlone(f"{segment.stored.objects.main_path} is being written and deleted by others; copy it again")
 
     def _write(self, segment: VerbatimSegment, standing: dict[Suffix, ObjectInfo]) -> int:
         is_committed = Suffix.MANIFEST in standing
@@ -127,10 +128,18 @@ class VerbatimCopies:
         key = self._target_key(segment, Suffix.MANIFEST)
         self._store.put(key, manifest, if_absent=True)
         try:
-            # A write that took so long may have met a clean-up that found no manifest yet.
             _check(age)
         except LeftAlone:
-            self._store.delete([key])
+            # A write that took so long may have met a clean-up that found no manifest yet. What is whole stays:
+            # somebody else may have been told already that it stands.
+            self._require_or_take_back(segment, key)
+
+    def _require_or_take_back(self, segment: VerbatimSegment, manifest_key: str) -> None:
+        try:
+            for suffix in _DATA:
+                self._require(segment, suffix)
+        except LeftAlone:
+            self._store.delete([manifest_key])
             raise
 
     def _age_of_what_stands(
