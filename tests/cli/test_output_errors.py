@@ -22,7 +22,8 @@ COMMANDS = [
     "cat txn --partition 0 --from 605 --to 606", "offsets txn", "offsets txn --json", "delete txn 0 605 --dry-run",
     "verify", "verify --json",
     f"copy {TXN}", f"copy {TXN} --json", f"dump {LOG_FILE}", f"dump {LOG_FILE} --json", f"dump {LOG_FILE} --records",
-    "keys generate key1 -d FOLDER", "du", "du --json", "gc", "gc --json", "rm txn", "rm txn 0 --json", "hold list",
+    "keys generate key1 -d FOLDER", "du", "du --json", "gc", "gc --json", "rm txn", "rm txn 0 --json",
+    "hold list --json", "cp --to-store STORE", "cp --to-store STORE --json",
 ]  # fmt: skip
 NEED_NO_STORE = ("-", "dump", "keys")
 
@@ -49,7 +50,9 @@ def run(
     stdout: Path | None = None,
     stderr: Path | None = None,
 ) -> Ended:
-    arguments = words.replace("FOLDER", str(folder)).split()
+    if "STORE" in words:
+        (folder / "target").mkdir(parents=True)
+    arguments = words.replace("FOLDER", str(folder)).replace("STORE", str(folder / "target")).split()
     path = None if arguments[0].startswith(NEED_NO_STORE) else settings
     ended = commands.start(*arguments, stdout=stdout, stderr=stderr, settings=path).wait(60)
     assert ended is not None

@@ -44,6 +44,9 @@ READING = {
     "keys rotate": (LIST, MANIFEST),
     "keys rotate --dry-run": (MANIFEST,),
     "verify --level data": (LIST, MANIFEST, INDEXES, LOG),
+    "cp --to-store TAKEN": (LIST, MANIFEST, INDEXES, LOG),
+    "rm txn --yes": (LIST, MANIFEST),
+    "gc": (LIST,),
 }
 """Where a command waits that only reads; so does a deletion before it deletes."""
 
@@ -73,7 +76,7 @@ def check(case: Case, ended: Ended | None, folder: Path) -> Ended:
     assert "Traceback" not in ended.stderr, (case, ended)
     if case.command.startswith("keys rotate") and case.place is not LIST:
         assert ended.stderr.startswith("tieredstore: stopped; 0 segments "), (case, ended)
-    elif case.command.startswith("verify"):
+    elif case.command.startswith(("verify", "cp", "gc")) or (case.command, case.place) == ("rm txn --yes", MANIFEST):
         assert ended.stderr.startswith("tieredstore: stopped; "), (case, ended)
     elif not case.command.startswith(("copy", "delete", "keys rotate")):
         assert ended.stderr == "", case
@@ -104,6 +107,8 @@ def test_commands_that_read_end_soon_and_leave_nothing(stage: Stage) -> None:
         Case("inspect txn 0 605", LIST, signal.SIGINT),
         Case("keys rotate", MANIFEST, signal.SIGINT),
         Case("verify --level data", LOG, signal.SIGTERM),
+        Case("cp --to-store TAKEN", LOG, signal.SIGINT),
+        Case("gc", LIST, signal.SIGTERM),
     ]
     for case, ended, folder in stage.run(cases):
         check(case, ended, folder)

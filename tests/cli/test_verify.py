@@ -141,7 +141,7 @@ def test_a_hostile_bucket_is_reported_and_hides_nothing_of_an_honest_topic(case:
     done = verified(tmp_path, "--level", "data", "--json")
     *rows, last = map(json.loads, done.stdout.splitlines())
     assert done.code in (0, 3, 4)
-    assert {row["topic"] for row in rows} <= {"victim"}
+    assert all(row["topic"].startswith("victim") for row in rows)
     assert last["summary"]["segments"] >= 1
     assert len(rows) <= 105
     assert "Traceback" not in done.stderr

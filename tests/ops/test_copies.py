@@ -24,6 +24,7 @@ from tieredstore.catalog.listing import Scope, list_segments
 from tieredstore.catalog.stored import load_segment
 from tieredstore.config import settings_from
 from tieredstore.errors import ConfigError, StoreError, StoreUnavailable
+from tieredstore.format.data_key_field import with_data_key
 from tieredstore.format.keys import Suffix
 from tieredstore.ops.bucket import Bucket
 from tieredstore.ops.copies import Pair, copy_segments, pair_up
@@ -506,6 +507,21 @@ def test_a_manifest_that_was_written_too_late_stays_only_over_what_stands(stands
     steps = run(bucket(source), bucket(Slow(target)), parallel=1, clock=lambda: hours[0] * 3600)
     assert outcomes(steps) == {CopyOutcome.COPIED if stands else CopyOutcome.FAILED: 1}
     assert (MADE[0].key() in content(target)) is stands
+
+
+@pytest.mark.parametrize("texts", [{}, {"chunk.size": "70000"}], ids=["verbatim", "transcoded"])
+def test_a_manifest_that_is_rotated_before_it_was_read_back_stays(texts: dict[str, str]) -> None:
+    source, target = bucket(golden(KEYRING), golden_texts(KEYRING)), MemoryObjectStore()
+
+    class Rotating(DelegatingObjectStore):
+        def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+            super().put(key, body, if_absent=if_absent)
+            if key.endswith(Suffix.MANIFEST.value):
+                target.put(key, with_data_key(target.get(key), "key3", b"wrapped anew"))
+
+    steps = run(source, bucket(Rotating(target), {**golden_texts(KEYRING), **texts}))
+    assert outcomes(steps) == {CopyOutcome.COPIED: len(segments(KEYRING))}
+    assert [objects.missing for objects in list_segments(target)] == [()] * len(segments(KEYRING))
 
 
 def test_a_segment_that_is_deleted_meanwhile_is_gone() -> None:

@@ -169,7 +169,9 @@ class Stage:
         folder = self._folder / f"case-{next(self._numbers)}"
         folder.mkdir()
         settings = write_cloud_settings(folder, server, active_key="key2" if "rotate" in case.command else "key1")
-        words = {"FILE": str(folder / "file"), "LOGS": str(self.log_dir), "SMALL": str(self.small)}
-        arguments = [words.get(word, word) for word in case.command.split()]
+        taken = self._folder / f"taken-{folder.name}"
+        taken.mkdir()
+        words = {"FILE": folder / "file", "LOGS": self.log_dir, "SMALL": self.small, "TAKEN": taken}
+        arguments = [str(words.get(word, word)) for word in case.command.split()]
         running = self._commands.start(*arguments, settings=settings, taking_back_s=taking_back_s)
         return case, server, running, folder

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Final
 
 from tieredstore.errors import ManifestCorrupt
 from tieredstore.format.json_object import json_bytes, json_value_at
 from tieredstore.format.manifest import SegmentManifest, WrappedDataKey
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
+
+_ANY: Final = "any"
+"""A key pair's id, to compare what stands around it."""
 
 
 def with_data_key(raw: bytes, key_id: str, wrapped: bytes, rules: ManifestRules = DEFAULT_RULES) -> bytes:
@@ -30,6 +34,15 @@ def with_data_key(raw: bytes, key_id: str, wrapped: bytes, rules: ManifestRules 
     if SegmentManifest.from_bytes(changed, None, rules) != dataclasses.replace(manifest, encryption=rewrapped):
         raise ManifestCorrupt("the manifest cannot be changed in its data key alone; copy the segment anew")
     return changed
+
+
+def same_but_for_data_key(raw: bytes, other: bytes) -> bool:
+    """Whether two manifests are byte for byte the same but for how their data key is wrapped, as a rotation leaves
+    them; texts that are none are not."""
+    try:
+        return raw == other or with_data_key(raw, _ANY, b"any") == with_data_key(other, _ANY, b"any")
+    except ManifestCorrupt:
+        return False
 
 
 def _value_of(text: str, start: int, name: str) -> tuple[int, int]:

@@ -9,6 +9,9 @@ from typing import Final
 
 from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
 from tieredstore.errors import ObjectNotFound, RangeNotSatisfiable, StoreError
+from tieredstore.format.data_key_field import same_but_for_data_key
+from tieredstore.format.keys import Suffix
+from tieredstore.format.manifest import MAX_MANIFEST_SIZE
 
 PART: Final = 8 << 20
 """Bytes of one request of an object that is read whole."""
@@ -16,7 +19,7 @@ PART: Final = 8 << 20
 
 class ProvenStore(ObjectStore):
     """Passes every call on. A ``put`` ends once what is stored was read back and is what was sent; otherwise what it
-    wrote is deleted, and StoreError says so."""
+    wrote is deleted, and StoreError says so. A manifest may have been rotated meanwhile."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner
@@ -34,13 +37,14 @@ class ProvenStore(ObjectStore):
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         """Write, and read back."""
         sent = _Digest()
+        whole = body if isinstance(body, bytes) else None
         try:
             self.inner.put(key, sent.of(body), if_absent=if_absent)
         finally:
             # Also where the store refused before it took anything: then it did not end the body either.
             if isinstance(body, Generator):
                 body.close()
-        if not self._holds(key, sent):
+        if not (self._holds(key, sent) or self._holds_manifest(key, whole)):
             with contextlib.suppress(StoreError):
                 self.inner.delete([key])
             raise StoreError(f"{self.identity} did not give back what was written as {key!r}; it was deleted again")
@@ -53,6 +57,16 @@ class ProvenStore(ObjectStore):
         except (ObjectNotFound, RangeNotSatisfiable):
             return False
         return stored.value == sent.value and ends_at(self.inner, key, sent.size)
+
+    def _holds_manifest(self, key: str, sent: bytes | None) -> bool:
+        """Whether it is a manifest that a rotation has given another wrapping since: others have seen it by then."""
+        if sent is None or not key.endswith(f".{Suffix.MANIFEST.value}"):
+            return False
+        try:
+            stored = self.inner.get_small(key, MAX_MANIFEST_SIZE)
+        except ObjectNotFound:
+            return False
+        return stored is not None and same_but_for_data_key(stored, sent)
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
         """As the store within."""

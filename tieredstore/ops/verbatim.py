@@ -17,7 +17,6 @@ from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.catalog.listing import SegmentObjects
 from tieredstore.catalog.stored import StoredSegment
 from tieredstore.errors import (
-    CorruptData,
     ObjectNotFound,
     PreconditionFailed,
     RangeNotSatisfiable,
@@ -26,7 +25,7 @@ from tieredstore.errors import (
     SegmentNotFound,
     StoreUnavailable,
 )
-from tieredstore.format.data_key_field import with_data_key
+from tieredstore.format.data_key_field import same_but_for_data_key, with_data_key
 from tieredstore.format.keys import Suffix, object_key
 from tieredstore.format.manifest import SegmentManifest
 from tieredstore.ops.copy_steps import CopyWay
@@ -184,13 +183,11 @@ class VerbatimCopies:
             raise LeftAlone(f"{name} was deleted from the target a moment ago; copy again") from error
         if raw == segment.raw and segment.way is CopyWay.VERBATIM:
             return
-        try:
-            wrapped = SegmentManifest.from_bytes(raw).encryption
-            same = wrapped is not None and _without_wrapping(raw) == _without_wrapping(segment.raw)
-        except CorruptData:
-            wrapped, same = None, False
-        if wrapped is None or not same:
+        if not same_but_for_data_key(raw, segment.raw):
             raise SegmentAlreadyExists(f"{name} stands in the target and is another one than the source's")
+        wrapped = SegmentManifest.from_bytes(raw).encryption
+        if wrapped is None:
+            return
         if self._recoding.changes_encryption and not self._recoding.opens(wrapped):
             raise SegmentAlreadyExists(
                 f"{name} stands in the target under a key pair that is not on its ring; `tieredstore keys rotate` "
@@ -268,7 +265,3 @@ def _check(age: AttemptAge) -> None:
         age.check()
     except StoreUnavailable as error:
         raise LeftAlone(str(error)) from error
-
-
-def _without_wrapping(raw: bytes) -> bytes:
-    return with_data_key(raw, "any", b"any")
