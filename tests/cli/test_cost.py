@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import matplotlib.image
 import pytest
 
-from tests.support.catalog_stores import MadeSegment, partition_of, run_of
+from tests.support.catalog_stores import OTHER_ID, TOPIC_ID, MadeSegment, partition_of, run_of
 from tests.support.cli_process import Result, tieredstore
 from tests.support.paths import REPOSITORY
 from tieredstore.backends.filesystem import FilesystemObjectStore
+from tieredstore.cli.cost_plot import CostPlot
+from tieredstore.ops.cost import MonthlyCost
 
 PRICES = REPOSITORY / "examples" / "prices.toml"
 
@@ -95,6 +98,22 @@ def test_a_picture_has_both_sides(root: Path, tmp_path: Path) -> None:
     for color in ("#3f90da", "#ffa90e"):
         parts = [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
         assert (abs(image[:, :, :3] - parts) < 0.02).all(axis=2).sum() > 50, color
+
+
+def test_a_topic_that_was_created_again_has_bars_of_its_own(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    MadeSegment(partition_of(topic_id=OTHER_ID), 0, 9).put(FilesystemObjectStore(root))
+    shown: list[str] = []
+    drawn = CostPlot.save
+
+    def save(plot: CostPlot, costs: Mapping[str, MonthlyCost], total: MonthlyCost) -> None:
+        shown.extend(costs)
+        drawn(plot, costs, total)
+
+    monkeypatch.setattr(CostPlot, "save", save)
+    assert run(root, "--plot", tmp_path / "cost.png").code == 0
+    assert sorted(shown) == sorted(["z", f"events {TOPIC_ID}", f"events {OTHER_ID}"])
 
 
 def test_prices_are_looked_at_before_the_bucket(root: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final
@@ -142,7 +143,7 @@ def cost(
     for sentence in _not_counted(facts, stays):
         complain(sentence)
     if picture is not None:
-        picture.save({_label(key): amounts for key, amounts in rows}, total)
+        picture.save(_by_label(rows), total)
 
 
 def _not_counted(facts: CostSums, stays: Sequence[str]) -> list[str]:
@@ -180,8 +181,15 @@ def _order(key: UsageKey) -> tuple[str, str, int]:
     return (key.topic or "", str(key.topic_id), key.partition or 0)
 
 
-def _label(key: UsageKey) -> str:
-    return f"{key.topic}" if key.partition is None else f"{key.topic} {key.partition}"
+def _by_label(rows: Sequence[tuple[UsageKey, MonthlyCost]]) -> dict[str, MonthlyCost]:
+    """What the picture calls each row; of a topic that was created again the ids tell them apart."""
+    times = Counter((key.topic, key.partition) for key, _ in rows)
+    return {_label(key, with_id=times[key.topic, key.partition] > 1): cost for key, cost in rows}
+
+
+def _label(key: UsageKey, *, with_id: bool) -> str:
+    words = [key.topic or "", "" if key.partition is None else str(key.partition), str(key.topic_id) if with_id else ""]
+    return " ".join(filter(None, words))
 
 
 def _cells(sums: CostSums, cost: MonthlyCost) -> list[str]:
