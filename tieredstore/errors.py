@@ -13,6 +13,7 @@ Errors carry policy as class attributes, so that a caller decides by attribute a
     │   ├── SegmentNotFound               no         3   no committed segment (no manifest)
     │   ├── IndexNotRecorded              no         3   the segment was copied without this index
     │   ├── ObjectNotFound                no         3   one key of the store
+    │   ├── TopicNotFound                 no         3   no topic of batches of this name
     │   └── DataLoss                      no         3   offsets that no segment holds, though later ones are there
     ├── CorruptData                       no         4   bytes are there and wrong
     │   ├── ManifestCorrupt               no         4
@@ -25,6 +26,9 @@ Errors carry policy as class attributes, so that a caller decides by attribute a
     ├── InvalidValue                      no         4   a message's key or value that is not what it is read as
     ├── SegmentAlreadyExists              no         5   a manifest stands already under this segment id
     ├── SegmentTooLarge                   no         2   over the format's 2^31 limits
+    ├── Fenced                            no         5   a group's partition that another member has by now
+    ├── BufferFull                        yes        75  a producer holds all that it may: try again
+    ├── DeliveryFailed                    yes        75  records that were not stored in time
     ├── AlreadyClosed                     no         1   used after it was closed, or closed while it was used
     ├── BrokerError                       no         6   the Kafka broker said no
     │   ├── BrokerDenied                  no         6   credentials or a certificate that the broker or we refuse
@@ -148,6 +152,10 @@ class ObjectNotFound(ResourceNotFound):
     """A key that the store does not hold."""
 
 
+class TopicNotFound(ResourceNotFound):
+    """No topic of batches has this name in the cluster."""
+
+
 class DataLoss(ResourceNotFound):
     """Offsets that were asked for and that no segment holds, though later ones are there."""
 
@@ -198,6 +206,33 @@ class SegmentAlreadyExists(TieredStoreError):
     """A manifest stands already under this segment id; nothing was written."""
 
     exit_code = 5
+
+
+class Fenced(TieredStoreError):
+    """Another member of the group reads the partition by now: nothing was committed."""
+
+    exit_code = 5
+
+
+class BufferFull(TieredStoreError):
+    """A producer holds as many bytes as it may, and none of them was stored in time to make room."""
+
+    retryable = True
+    exit_code = 75
+
+
+class DeliveryFailed(TieredStoreError):
+    """Records that were not stored and notified by their deadline.
+
+    ``maybe_stored``: they may be, or may yet be: who sends them again may have them twice.
+    """
+
+    retryable = True
+    exit_code = 75
+
+    def __init__(self, sentence: str, *, maybe_stored: bool) -> None:
+        super().__init__(sentence)
+        self.maybe_stored = maybe_stored
 
 
 class AlreadyClosed(TieredStoreError):

@@ -17,7 +17,9 @@ from tests.support.paths import REPOSITORY
 from tests.support.screens import demo_bucket
 from tieredstore.cli.help import command_of
 from tieredstore.cli.main import app
+from tieredstore.cli.pubsub_commands import opened_topics
 from tieredstore.cli.version import JSON_VERSION
+from tieredstore.pubsub.producer import Producer
 
 PAGE = (REPOSITORY / "docs" / "json.md").read_text()
 ROW = re.compile(r"^\| `(\w+)` \| .* \| ([^|]+) \|$", re.MULTILINE)
@@ -49,11 +51,14 @@ PRINTING = {
     "lifecycle show": ["lifecycle show"],
     "lifecycle apply": ["lifecycle apply --dry-run"],
     "doctor": ["doctor"],
+    "pubsub topics": ["pubsub topics --store ./batches"],
+    "pubsub consume": ["pubsub consume events --group readers --store ./batches"],
+    "pubsub groups": ["pubsub groups events --store ./batches"],
     "pubsub inspect": [f"pubsub inspect {MEMQ}", f"pubsub inspect {MEMQ} --records"],
     "uploader": ["uploader --check", "uploader --once"],
     "version": ["version"],
 }
-WITHOUT_SETTINGS = {"dump", "version", "pubsub inspect"}
+WITHOUT_SETTINGS = {"dump", "version", "pubsub inspect", "pubsub topics", "pubsub consume", "pubsub groups"}
 SELDOM = {"path", "broker_earliest_offset", "broker_end_offset"}
 """Names of which the lines above print none, by what the demo's bucket holds and as no broker is asked."""
 OF_RULES = {("lifecycle show", name) for name in ("name", "enabled", "prefixes", "limited", "action")}
@@ -65,6 +70,7 @@ def printed() -> Iterator[dict[str, set[str]]]:
     """The names that each command prints."""
     with demo_bucket() as folder:
         _make_it_odd(folder)
+        _publish()
         yield {
             command: {
                 name for line in lines for document in _documents(_run(command, line)) for name in _names(document)
@@ -140,6 +146,14 @@ def _names(document: Any) -> Iterator[str]:
     elif isinstance(document, list):
         for value in document:
             yield from _names(value)
+
+
+def _publish() -> None:
+    Path("batches").mkdir()
+    assert tieredstore("pubsub", "topics", "events", "--create", "--store", "./batches").code == 0
+    with opened_topics(None, "./batches") as topics, Producer(topics, "events") as producer:
+        for _ in range(3):
+            producer.send(b"v")
 
 
 def _make_it_odd(folder: Path) -> None:

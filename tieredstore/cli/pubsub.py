@@ -5,11 +5,13 @@ What the commands do lies in modules of their own, which are imported when one o
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal, TypeAlias
 
 import typer
 
 from tieredstore.cli.arguments import Json, SettingsPath, StoreUrl, Wide
+
+_Topic: TypeAlias = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 
 app: Final = typer.Typer(no_args_is_help=True, help="Batches of records in a store, in the manner of MemQ.")
 
@@ -38,3 +40,92 @@ def inspect(
     from tieredstore.cli.pubsub_inspect import show_batch  # noqa: PLC0415  loads the codec
 
     show_batch(batch, settings, store, records=records, as_json=as_json, wide=wide)
+
+
+@app.command()
+def topics(
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only this topic.")] = None,
+    settings: SettingsPath = None,
+    store: StoreUrl = None,
+    create: Annotated[bool, typer.Option("--create", help="Create it.")] = False,
+    partitions: Annotated[
+        int | None,
+        typer.Option("--partitions", metavar="N", min=1, help="Read partitions: of a new topic (1), or to have more."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the topics of batches; create one, or give it more read partitions.
+
+    START and END are offsets of its queue, whichever partition has the least and the most.
+
+    Example: tieredstore pubsub topics orders --create --partitions 4 -c store.properties
+    """
+    from tieredstore.cli.pubsub_commands import change_topic, opened_topics, show_topics  # noqa: PLC0415  as above
+
+    with opened_topics(settings, store) as all_topics:
+        change_topic(all_topics, topic, create=create, partitions=partitions)
+        show_topics(all_topics, topic, as_json=as_json)
+
+
+@app.command()
+def produce(
+    topic: _Topic,
+    settings: SettingsPath = None,
+    store: StoreUrl = None,
+    key_separator: Annotated[
+        str | None,
+        typer.Option("-K", "--key-separator", metavar="TEXT", help="Each line is a key, this, and a value."),
+    ] = None,
+) -> None:
+    """Publish the lines of stdin as records, and say when all are stored.
+
+    Example: seq 1000 | tieredstore pubsub produce orders -c store.properties
+    """
+    from tieredstore.cli.pubsub_commands import opened_topics, produce_lines  # noqa: PLC0415  as above
+
+    with opened_topics(settings, store) as all_topics:
+        produce_lines(all_topics, topic, key_separator)
+
+
+@app.command()
+def consume(
+    topic: _Topic,
+    settings: SettingsPath = None,
+    store: StoreUrl = None,
+    group: Annotated[
+        str | None,
+        typer.Option("--group", metavar="GROUP", help="Share the topic with this group, go on where it was, commit."),
+    ] = None,
+    start: Annotated[
+        Literal["earliest", "latest"], typer.Option("--from", help="Where to begin without a commit.")
+    ] = "earliest",
+    limit: Annotated[int | None, typer.Option("-n", "--limit", metavar="N", min=1, help="At most N records.")] = None,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as records come.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show a topic's records up to its end: partition/offset/message/record, time, key, value, headers.
+
+    With --json a line a record: id, key, value and the headers' values in base64, timestamp in ms.
+
+    Example: tieredstore pubsub consume orders -c store.properties --group billing --follow
+    """
+    from tieredstore.cli.pubsub_commands import consume_records, opened_topics  # noqa: PLC0415  as above
+
+    with opened_topics(settings, store) as all_topics:
+        consume_records(
+            all_topics, topic, group=group, latest=start == "latest", limit=limit, follow=follow, as_json=as_json
+        )
+
+
+@app.command()
+def groups(topic: _Topic, settings: SettingsPath = None, store: StoreUrl = None, as_json: Json = False) -> None:
+    """Show the groups of a topic: who reads which partition, and how far the group has come.
+
+    POSITION is offset/message/record of the next record; END the end of the partition's queue.
+
+    Example: tieredstore pubsub groups orders -c store.properties
+    """
+    from tieredstore.cli.pubsub_commands import opened_topics, show_groups  # noqa: PLC0415  as above
+
+    with opened_topics(settings, store) as all_topics:
+        show_groups(all_topics, topic, as_json=as_json)

@@ -17,6 +17,7 @@ from tieredstore.config.fields import SettingsGroup
 from tieredstore.config.jvm import JvmProperties
 from tieredstore.config.names import check_names, forgotten_names
 from tieredstore.config.properties import OwnProperties, own_properties, read_properties, shown_name
+from tieredstore.config.pubsub import PubsubSettings
 from tieredstore.config.settings import Settings
 from tieredstore.config.source import SettingsReader
 from tieredstore.config.storage import (
@@ -67,7 +68,12 @@ def settings_from(properties: Properties, *, base_dir: Path | None = None, sourc
     check_names(reader, ("storage.",) if own_class else ())
     # For its problems alone: the values are not used.
     reader.read(JvmProperties)
-    groups = {"encryption": read_encryption(reader), "fetch": read_fetch(reader), **_read_store(reader, backend)}
+    groups = {
+        "encryption": read_encryption(reader),
+        "fetch": read_fetch(reader),
+        "pubsub": reader.read(PubsubSettings),
+        **_read_store(reader, backend),
+    }
     present = {name: group for name, group in groups.items() if group is not None}
     options = _storage_options(reader) if own_class else ()
     settings = reader.result(reader.read(Settings, fields={**present, "storage_options": options}))

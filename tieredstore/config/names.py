@@ -10,6 +10,7 @@ from tieredstore.config.fields import SettingsGroup, property_names
 from tieredstore.config.jvm import FAMILIES, OLD_NAMES, JvmProperties
 from tieredstore.config.nearest import nearest_name
 from tieredstore.config.properties import DEFAULT_PREFIX, shown_name
+from tieredstore.config.pubsub import PubsubSettings
 from tieredstore.config.settings import Settings
 from tieredstore.config.source import MAX_SHOWN, SettingProblem, SettingsReader
 from tieredstore.config.storage import AwsCredentials, AzureSettings, GcsSettings, ProxySettings, S3Settings
@@ -27,6 +28,7 @@ GROUPS: Final[tuple[type[SettingsGroup], ...]] = (
     ManifestCacheSettings,
     IndexCacheSettings,
     ChunkCacheSettings,
+    PubsubSettings,
     JvmProperties,
     UploaderSettings,
 )

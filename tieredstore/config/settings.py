@@ -11,6 +11,7 @@ from pydantic import Field, SecretStr, model_validator
 from tieredstore.config.encryption import EncryptionSettings
 from tieredstore.config.fetch import FetchSettings
 from tieredstore.config.fields import SettingsGroup, broken_rule
+from tieredstore.config.pubsub import PubsubSettings
 from tieredstore.config.storage import BACKEND_CLASS, AzureSettings, GcsSettings, ProxySettings, S3Settings
 from tieredstore.config.values import BOOLEAN, PATH, choices, integer, long, string
 
@@ -87,6 +88,7 @@ class Settings(SettingsGroup):
     )
     encryption: EncryptionSettings | None = None
     fetch: FetchSettings = FetchSettings()
+    pubsub: PubsubSettings = PubsubSettings()
     s3: S3Settings | None = None
     gcs: GcsSettings | None = None
     azure: AzureSettings | None = None

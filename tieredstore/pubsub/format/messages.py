@@ -158,6 +158,11 @@ def _parse_request(message: Buffer, extra: int, place: MessagePlace) -> Producer
     return ProducerRequest(bytes(message[7 : 7 + address_size]), epoch, request_id)
 
 
+def checksum(data: Buffer) -> int:
+    """The CRC-32 of zlib."""
+    return crc32(data)
+
+
 def check_crc(header: MessageHeader, body: Buffer, place: MessagePlace) -> None:
     """MessageCorrupt unless the stored body has the header's checksum."""
     if (computed := crc32(body)) != header.crc:

@@ -1,0 +1,65 @@
+"""``pubsub topics``, ``produce``, ``consume`` and ``groups``: from stdin to a group's position."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli_process import Result, tieredstore
+
+
+class Stdin:
+    """What a command reads."""
+
+    def __init__(self, content: bytes) -> None:
+        self.buffer = io.BytesIO(content)
+
+
+def produce(monkeypatch: pytest.MonkeyPatch, store: Path, content: bytes, *options: str) -> Result:
+    monkeypatch.setattr("sys.stdin", Stdin(content))
+    return tieredstore("pubsub", "produce", "orders", "--store", store, *options)
+
+
+def values(result: Result) -> list[bytes]:
+    return [base64.b64decode(json.loads(line)["value"]) for line in result.text.splitlines()]
+
+
+def test_from_stdin_to_a_groups_position(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tieredstore("pubsub", "topics", "orders", "--create", "--partitions", "2", "--store", tmp_path).code == 0
+    done = produce(monkeypatch, tmp_path, b"k1=one\nk2=two\nk3=three\n", "--key-separator", "=")
+    assert (done.code, done.text) == (0, "3 records, 11 bytes of values, stored in topic orders\n")
+    consume = ("pubsub", "consume", "orders", "--store", tmp_path, "--json")
+    assert values(tieredstore(*consume)) == [b"one", b"two", b"three"]
+    assert values(tieredstore(*consume, "--group", "g", "-n", "2")) == [b"one", b"two"]
+    assert values(tieredstore(*consume, "--group", "g")) == [b"three"]
+    assert values(tieredstore(*consume, "--group", "g")) == []
+    assert values(tieredstore(*consume, "--from", "latest")) == []
+    shown = tieredstore("pubsub", "groups", "orders", "--store", tmp_path, "--json").json
+    assert {row["partition"] for row in shown} == {0, 1}
+    assert max(row["position"] for row in shown) == [1, 0, 0]
+    assert "one" in tieredstore("pubsub", "consume", "orders", "--store", tmp_path).text
+    assert "g " in tieredstore("pubsub", "groups", "orders", "--store", tmp_path).text
+
+
+def test_topics_are_shown_and_grow(tmp_path: Path) -> None:
+    topics = ("pubsub", "topics")
+    assert "no topics in cluster default" in tieredstore(*topics, "--store", tmp_path).text
+    tieredstore(*topics, "orders", "--create", "--store", tmp_path)
+    assert tieredstore(*topics, "orders", "--partitions", "3", "--store", tmp_path, "--json").json[0]["partitions"] == 3
+    assert tieredstore(*topics, "orders", "--create", "--store", tmp_path).code == 5
+    assert tieredstore(*topics, "--create", "--store", tmp_path).code == 2
+
+
+def test_what_is_wrong_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = produce(monkeypatch, tmp_path, b"v\n")
+    assert missing.code == 3
+    assert "pubsub topics orders --create" in missing.stderr
+    tieredstore("pubsub", "topics", "orders", "--create", "--store", tmp_path)
+    no_key = produce(monkeypatch, tmp_path, b"v\n", "--key-separator", "=")
+    assert no_key.code == 2
+    assert "line 1 has no '='" in no_key.stderr
+    assert "no group has read" in tieredstore("pubsub", "groups", "orders", "--store", tmp_path).text

@@ -1,0 +1,203 @@
+"""What ``tieredstore pubsub topics``, ``produce``, ``consume`` and ``groups`` do."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Generator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from tieredstore.cli.opened import opened
+from tieredstore.cli.output import JsonValue, complain, iso_utc, print_json, print_lines, print_table
+from tieredstore.cli.record_rows import arrow_module, shown_text
+from tieredstore.cli.tables import number, plain, text, word
+from tieredstore.errors import ConfigError, InvalidRecord
+from tieredstore.process.futures import outcome
+from tieredstore.pubsub.groups import list_group, list_groups
+from tieredstore.pubsub.producer import Producer, RecordPlace
+from tieredstore.pubsub.topics import Topic, Topics
+
+if TYPE_CHECKING:
+    from tieredstore.pubsub.consumer import Consumer
+    from tieredstore.pubsub.queues import NotificationQueue
+
+_GROUP_WAIT_S: Final = 30.0
+
+
+@contextlib.contextmanager
+def opened_topics(settings: Path | None, store: str | None) -> Generator[Topics]:
+    """The topics of the bucket that a command's options name."""
+    with opened(settings, store) as bucket:
+        yield Topics(bucket.store, bucket.settings)
+
+
+def change_topic(topics: Topics, name: str | None, *, create: bool, partitions: int | None) -> None:
+    """Create the topic, or give it more partitions, if that was asked for."""
+    if name is None:
+        if create or partitions is not None:
+            raise ConfigError("which topic? --create and --partitions need its name")
+    elif create:
+        topics.create(name, partitions or 1)
+    elif partitions is not None:
+        topics.grow(name, partitions)
+
+
+def show_topics(topics: Topics, name: str | None, *, as_json: bool) -> None:
+    """All topics, or one, with how many batches each partition's queue holds."""
+    rows = [_topic_row(topics, topic) for topic in ([topics.get(name)] if name is not None else topics.list())]
+    if as_json:
+        print_json(rows)
+    elif not rows:
+        print_lines([f"no topics in cluster {topics.settings.pubsub.cluster}"])
+    else:
+        columns = [
+            text("TOPIC"),
+            number("PARTITIONS"),
+            number("START", rank=2),
+            number("END", rank=2),
+            text("PATH", rank=1),
+        ]
+        names = ("topic", "partitions", "start_offset", "end_offset", "path")
+        print_table(columns, ([str(row[name]) for name in names] for row in rows))
+
+
+def _topic_row(topics: Topics, topic: Topic) -> dict[str, Any]:
+    queue = topics.queue(topic)
+    partitions = range(topic.partitions)
+    return {
+        "topic": topic.name,
+        "partitions": topic.partitions,
+        "start_offset": min(queue.start(partition) for partition in partitions),
+        "end_offset": max(queue.end(partition) for partition in partitions),
+        "path": topic.path,
+    }
+
+
+def produce_lines(topics: Topics, topic: str, separator: str | None) -> None:
+    """A record of each line of stdin; says at the end how many are stored."""
+    sent: deque[Future[RecordPlace]] = deque()
+    count, size = 0, 0
+    with Producer(topics, topic) as producer:
+        for line in sys.stdin.buffer:
+            value, key = line.removesuffix(b"\n"), None
+            if separator is not None:
+                head, between, rest = value.partition(separator.encode())
+                if not between:
+                    raise InvalidRecord(f"line {count + 1} has no {separator!r:.20} between key and value")
+                key, value = head, rest
+            sent.append(producer.send(value, key))
+            count, size = count + 1, size + len(value)
+            while sent and sent[0].done():
+                outcome(sent.popleft())
+        producer.flush()
+        while sent:
+            outcome(sent.popleft())
+    print_lines([f"{count} records, {size} bytes of values, stored in topic {topic}"])
+
+
+def consume_records(
+    topics: Topics, topic: str, *, group: str | None, latest: bool, limit: int | None, follow: bool, as_json: bool
+) -> None:
+    """Records up to the end that the queue has now, or for ever; a group's position is committed as they are shown."""
+    consumer: Consumer = arrow_module("tieredstore.pubsub.consumer").Consumer(
+        topics, topic, group=group, start="latest" if latest else "earliest"
+    )
+    definition = topics.get(topic)
+    queue = topics.queue(definition)
+    ends = {} if follow else {partition: queue.end(partition) for partition in range(definition.partitions)}
+    left = limit
+    with consumer:
+        _join(consumer, group)
+        while left != 0 and (follow or _is_before(consumer, queue, ends)):
+            for record in consumer.records(0.2):
+                sys.stdout.write((_json_line if as_json else _text_line)(record))
+                left = None if left is None else left - 1
+                if left == 0:
+                    break
+            sys.stdout.flush()
+            if group is not None:
+                consumer.commit()
+
+
+def _join(consumer: Consumer, group: str | None) -> None:
+    """Have partitions of the group: those of a member that was killed are free after a while."""
+    waited_s = 0.0
+    while group is not None and not consumer.assignment() and waited_s < _GROUP_WAIT_S:
+        if not waited_s:
+            complain(f"group {group}: waiting for a partition that another member has")
+        time.sleep(1.0)
+        waited_s += 1.0
+
+
+def _is_before(consumer: Consumer, queue: NotificationQueue, ends: dict[int, int]) -> bool:
+    """Whether something lies between what was shown and the ends; offsets are not dense, so that the queue is asked."""
+    return any(
+        position.offset < ends.get(partition, 0) and bool(queue.read(partition, position.offset))
+        for partition, position in consumer.position().items()
+    )
+
+
+def show_groups(topics: Topics, name: str, *, as_json: bool) -> None:
+    """How far each group of a topic has come, and who reads."""
+    topic = topics.get(name)
+    queue = topics.queue(topic)
+    ends = {partition: queue.end(partition) for partition in range(topic.partitions)}
+    rows: list[dict[str, Any]] = [
+        {
+            "group": group,
+            "topic": name,
+            "partition": state.partition,
+            "owner": state.owner,
+            "generation": state.generation,
+            "position": None if state.position is None else list(state.position),
+            "end_offset": ends[state.partition],
+        }
+        for group in list_groups(topics.folder, name)
+        for state in list_group(topics.folder, group, name, topic.partitions)
+    ]
+    if as_json:
+        print_json(rows)
+    elif not rows:
+        print_lines([f"no group has read topic {name}"])
+    else:
+        columns = [text("GROUP"), number("PARTITION"), number("GENERATION", rank=2), word("OWNER", rank=3),
+                   word("POSITION"), number("END", rank=1)]  # fmt: skip
+        names = ("group", "partition", "generation", "owner", "position", "end_offset")
+        print_table(columns, ([_cell(row[name]) for name in names] for row in rows))
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return "/".join(map(str, cast("list[int]", value))) if isinstance(value, list) else str(value)
+
+
+def _json_line(record: Any) -> str:
+    def coded(data: bytes | None) -> str | None:
+        return None if data is None else base64.b64encode(data).decode()
+
+    document: dict[str, JsonValue] = {
+        "partition": record.partition,
+        "offset": record.offset,
+        "message": record.message,
+        "record": record.record,
+        "id": coded(record.message_id),
+        "key": coded(record.key),
+        "value": coded(record.value),
+        "headers": [[name, coded(value)] for name, value in record.headers] or None,
+        "timestamp": record.timestamp,
+    }
+    return json.dumps(document) + "\n"
+
+
+def _text_line(record: Any) -> str:
+    when = "-" if record.timestamp is None else iso_utc(record.timestamp) or str(record.timestamp)
+    place = f"{record.partition}/{record.offset}/{record.message}/{record.record}"
+    headers = "".join(f"  {name}={shown_text(value)}" for name, value in record.headers)
+    return plain(f"{place:<16}  {when:<24}  {shown_text(record.key):<16}  {shown_text(record.value)}{headers}") + "\n"

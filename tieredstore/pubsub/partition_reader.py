@@ -1,0 +1,218 @@
+"""One read partition as a consumer goes along it: notifications ahead, objects under way, records in order."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from tieredstore.errors import DataLoss, MessageCorrupt, ObjectNotFound
+from tieredstore.process.futures import is_done, outcome
+from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.pubsub.format.batches import BatchIndex
+from tieredstore.pubsub.format.decoder import BatchDecoder
+from tieredstore.pubsub.format.messages import checksum
+from tieredstore.pubsub.format.notifications import Notification, parse_notification
+from tieredstore.pubsub.groups import Position
+from tieredstore.pubsub.queues import NotificationQueue, QueuedNotification
+from tieredstore.pubsub.topics import Topic, Topics
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BUSY_LOOK_S: Final = 0.2
+"""A queue that had something lately is looked at so often …"""
+
+IDLE_LOOK_S: Final = 2.0
+"""… and one that had nothing for ``IDLE_AFTER_S`` so often."""
+
+IDLE_AFTER_S: Final = 10.0
+
+
+class FetchRoom:
+    """How many objects, and bytes of them, all partitions of a consumer may have ahead."""
+
+    def __init__(self, objects: int, most_bytes: int) -> None:
+        self._objects = objects
+        self._bytes = most_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nothing more is to be fetched now."""
+        return self._objects <= 0 or self._bytes <= 0
+
+    def take(self, size: int) -> None:
+        """An object of so many bytes is ahead; one that is larger than all room may be the only one."""
+        self._objects, self._bytes = self._objects - 1, self._bytes - size
+
+    def give_back(self, size: int) -> None:
+        """It is ahead no more."""
+        self._objects, self._bytes = self._objects + 1, self._bytes + size
+
+
+@dataclass(slots=True)
+class _Ahead:
+    """A notification that was read, and its object on the way."""
+
+    offset: int
+    key: str
+    notification: Notification
+    object: Future[bytes]
+
+
+@dataclass(slots=True)
+class PartitionReader:
+    """Reads one partition from ``position`` on. For one thread."""
+
+    topics: Topics
+    topic: Topic
+    queue: NotificationQueue
+    pool: ThreadPool
+    room: FetchRoom
+    partition: int
+    position: Position
+    decoder: Callable[[], BatchDecoder]
+    monotonic: Callable[[], float] = time.monotonic
+    next_look_s: float = 0.0
+    _next_offset: int = 0
+    _last_seen_s: float = 0.0
+    _waiting: deque[QueuedNotification] = field(default_factory=deque[QueuedNotification])
+    _ahead: deque[_Ahead] = field(default_factory=deque[_Ahead])
+    _records: Iterator[pa.RecordBatch] | None = None
+    skipped: list[str] = field(default_factory=list[str])
+    """Damaged Messages that were left out, a sentence each."""
+
+    def __post_init__(self) -> None:
+        self._next_offset = self.position.offset
+        self._last_seen_s = self.monotonic()
+
+    def look(self) -> None:
+        """Read on in the queue, if it is time to, and fetch what fits the room."""
+        self._fetch()
+        now_s = self.monotonic()
+        if self._waiting or now_s < self.next_look_s:
+            return
+        entries = self.queue.read(self.partition, self._next_offset)
+        if entries:
+            self._waiting.extend(entries)
+            self._next_offset = entries[-1].offset + 1
+            self._last_seen_s, self.next_look_s = now_s, 0.0
+            self._fetch()
+        else:
+            is_idle = now_s - self._last_seen_s > IDLE_AFTER_S
+            self.next_look_s = now_s + (IDLE_LOOK_S if is_idle else BUSY_LOOK_S)
+
+    def _fetch(self) -> None:
+        while self._waiting and not self.room.is_full:
+            queued = self._waiting[0]
+            where = f"queue {self.topic.name}/{self.partition}, offset {queued.offset}"
+            notification = parse_notification(queued.raw, where)
+            key = self.topics.check_place(notification, self.topic, where)
+            self._waiting.popleft()
+            self.room.take(notification.total_size)
+            self._ahead.append(_Ahead(queued.offset, key, notification, self.pool.submit(self.topics.store.get, key)))
+
+    @property
+    def has_ahead(self) -> bool:
+        """Whether records may come without another look at the queue."""
+        return bool(self._records is not None or self._ahead or self._waiting)
+
+    def next_records(self, timeout_s: float) -> tuple[int, pa.RecordBatch] | None:
+        """The next records and their offset; None when none came in time. DataLoss for an absent object.
+
+        After an error the reader stands where it did: :meth:`pass_over` leaves out what it was about.
+        """
+        while True:
+            if self._records is not None:
+                rows = self._next_of_object(self._records)
+                if rows is not None:
+                    return self.position.offset, rows
+                self._end_object()
+            if not self._ahead:
+                self._fetch()
+            if not self._ahead or not is_done(self._ahead[0].object, max(0.0, timeout_s)):
+                return None
+            self._begin_object(self._ahead[0])
+
+    def _next_of_object(self, records: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+        try:
+            return next(records, None)
+        except BaseException:
+            # The object stays at hand: who asks again meets the damage again, behind what was handed out.
+            self._records = None
+            raise
+
+    def advance(self, message: int, record: int) -> None:
+        """Up to this record, with it, the object at hand was handed out."""
+        self.position = Position(self.position.offset, message, record + 1)
+
+    def pass_over(self) -> None:
+        """Go on behind what failed: the object at hand, or the notification that is none."""
+        if self._ahead:
+            self._end_object()
+        elif self._waiting:
+            self._next_offset = max(self._next_offset, self._waiting.popleft().offset + 1)
+            self.position = Position(self._waiting[0].offset if self._waiting else self._next_offset)
+        else:
+            start = self.queue.start(self.partition)
+            self.position = Position(start)
+            self._next_offset = start
+
+    def close(self) -> None:
+        """Give the room back."""
+        while self._ahead:
+            self.room.give_back(self._ahead.popleft().notification.total_size)
+        self._records = None
+
+    def _begin_object(self, ahead: _Ahead) -> None:
+        try:
+            body = outcome(ahead.object, 0)
+        except ObjectNotFound as error:
+            raise DataLoss(
+                f"queue {self.topic.name}/{self.partition}, offset {ahead.offset}: the object {ahead.key} is not there"
+            ) from error
+        facts = ahead.notification.facts
+        if facts is not None and checksum(body) != facts.crc32:
+            raise MessageCorrupt(f"{ahead.key}: the object is not the one that was written: it has another CRC-32")
+        if self.position.offset != ahead.offset:
+            self.position = Position(ahead.offset)
+        self._records = _records_from(self.decoder(), body, ahead, self.position, self.skipped)
+
+    def _end_object(self) -> None:
+        ended = self._ahead.popleft()
+        self.room.give_back(ended.notification.total_size)
+        self._records = None
+        self.position = Position(ended.offset + 1)
+
+
+def _records_from(
+    decoder: BatchDecoder, body: bytes, ahead: _Ahead, position: Position, skipped: list[str]
+) -> Iterator[pa.RecordBatch]:
+    """The records of an object from a position on; ``skipped`` gets what was left out."""
+    index = BatchIndex(body, ahead.key, len(body))
+    if len(index) != ahead.notification.message_count:
+        raise MessageCorrupt(f"{ahead.key}: its notification has {ahead.notification.message_count} Messages")
+    if not position.message and not position.record:
+        yield from decoder.decode(body, ahead.key)
+        skipped.extend(left_out.why for left_out in decoder.skipped)
+        return
+    view = memoryview(body)
+    for number in range(min(position.message, len(index)), len(index)):
+        start, stop = index.extent(number)
+        left_out = position.record if number == position.message else 0
+        for rows in decoder.decode_message(view[start:stop], index.place(number)):
+            untyped: Any = rows
+            given = max(0, min(left_out, untyped.num_rows))
+            left_out -= given
+            if given < untyped.num_rows:
+                yield untyped.slice(given)
+        skipped.extend(message.why for message in decoder.skipped)
+
+
+def rotated(readers: list[PartitionReader], turn: int) -> Iterator[PartitionReader]:
+    """All readers, each time another first: no partition waits for a busy one."""
+    return itertools.islice(itertools.cycle(readers), turn % len(readers), turn % len(readers) + len(readers))

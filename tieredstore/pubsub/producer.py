@@ -1,0 +1,294 @@
+"""A producer without a broker: records into Messages, Messages into batches, batches into the store."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, Literal, NamedTuple, Self, TypeAlias
+
+from tieredstore.errors import AlreadyClosed, BufferFull, ConfigError, DeliveryFailed, InvalidRecord, TieredStoreError
+from tieredstore.process.deadline import Deadline
+from tieredstore.process.forks import begin_again_after_fork
+from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.pubsub.format._writing import BodyWriter
+from tieredstore.pubsub.format.messages import Compression, Headers, ProducerRequest, seal_message
+from tieredstore.pubsub.topics import Topics
+from tieredstore.pubsub.writer import BatchWriter, SealedMessage
+
+Acks: TypeAlias = Literal["0", "1", "all"]
+
+_logger: Final = logging.getLogger(__name__)
+_RECORD_OVERHEAD: Final = 100  # what a record takes in the buffer beside its bytes
+_MAX_INT64: Final = (1 << 63) - 1
+
+
+class RecordPlace(NamedTuple):
+    """Where a record stands: read partition, offset of its batch in the queue, Message, record of the Message."""
+
+    partition: int
+    offset: int
+    message: int
+    record: int
+
+
+@dataclass(slots=True)
+class _OpenMessage:
+    """A Message in the making, and who waits for its records."""
+
+    body: BodyWriter
+    request: ProducerRequest
+    first_s: float
+    futures: list[Future[RecordPlace]] = field(default_factory=list[Future[RecordPlace]])
+    held_bytes: int = 0
+    min_timestamp: int = _MAX_INT64
+    max_timestamp: int = -_MAX_INT64 - 1
+
+    def seal(self, compression: Compression) -> SealedMessage:
+        stored = seal_message(self.body, self.body.count, self.request, compression)
+        return SealedMessage(stored, self.request, self.body.count, self.min_timestamp, self.max_timestamp)
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Sealed Messages that go together."""
+
+    messages: list[SealedMessage] = field(default_factory=list[SealedMessage])
+    waiting: list[_OpenMessage] = field(default_factory=list[_OpenMessage])
+    stored_bytes: int = 0
+    first_s: float = 0.0
+
+
+class Producer:
+    """Sends records to a topic. Thread-safe; a forked child has a new, empty producer under another name.
+
+    ``acks="all"``: a record's future is done once its batch is stored and notified. ``"0"``: at once, and what cannot
+    be delivered is logged alone. ``"1"`` needs a broker, and is refused.
+    """
+
+    def __init__(
+        self, topics: Topics, topic: str, *, acks: Acks = "all", monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        if acks == "1":
+            raise ConfigError("acks=1 says that a broker has the record, and there is none: use all, or 0")
+        self._topics = topics
+        self._topic = topics.get(topic)
+        self._settings = topics.settings.pubsub
+        self._compression = Compression.named(self._settings.compression)
+        self._acks = acks
+        self._monotonic = monotonic
+        self._is_closed = False
+        self._begin()
+        begin_again_after_fork(self)
+
+    def _begin(self) -> None:
+        # As an address of IPv6 that is nobody's: no two producers have the same, so request ids always name a Message.
+        self._address = b"\xfd" + os.urandom(15)
+        self._epoch_ms = time.time_ns() // 1_000_000
+        self._changed = threading.Condition()
+        self._open: _OpenMessage | None = None
+        self._closed: deque[_OpenMessage] = deque()
+        self._next_request = 0
+        self._held_bytes = 0
+        self._under_way = 0  # records that were sent and are neither stored nor failed
+        self._is_flushing = False
+        self._batcher: threading.Thread | None = None
+        self._writer: BatchWriter | None = None
+        self._uploads: ThreadPool | None = None
+
+    def begin_again(self) -> None:
+        """In a forked child: nothing was sent; what the parent holds, the parent delivers."""
+        self._begin()
+
+    def send(
+        self,
+        value: bytes,
+        key: bytes | None = None,
+        headers: Headers | None = None,
+        timestamp_ms: int | None = None,
+        message_id: bytes | None = None,
+    ) -> Future[RecordPlace]:
+        """Take a record; its future is done with its place, or fails with DeliveryFailed.
+
+        Waits when the buffer is full, up to ``pubsub.max.block.ms``, then BufferFull. InvalidRecord for what the format
+        does not hold, or a Message (``pubsub.message.bytes``). The timestamp is now unless it is given.
+        """
+        timestamp = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+        if not -_MAX_INT64 - 1 <= timestamp <= _MAX_INT64:
+            raise InvalidRecord(f"a record's timestamp {timestamp} has more than 64 bits")
+        size = len(value or b"") + len(key or b"") + _RECORD_OVERHEAD
+        future: Future[RecordPlace] = Future()
+        with self._changed:
+            self._wait_for_room(size)
+            message = self._append(value, key, headers, message_id, timestamp)
+            message.held_bytes += size
+            message.min_timestamp = min(message.min_timestamp, timestamp)
+            message.max_timestamp = max(message.max_timestamp, timestamp)
+            self._held_bytes += size
+            self._under_way += 1
+            message.futures.append(future)
+        if self._acks == "0":
+            taken: Future[RecordPlace] = Future()
+            taken.set_result(RecordPlace(-1, -1, -1, -1))
+            return taken
+        return future
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Return when all that was sent is stored, or has failed, which the futures tell. DeliveryFailed if that takes
+        longer than ``timeout_s``; without it, than the delivery time-out."""
+        longest_s = timeout_s if timeout_s is not None else 2 * self._settings.delivery_timeout_ms / 1000
+        with self._changed:
+            self._is_flushing = True
+            self._changed.notify_all()
+            if not self._changed.wait_for(lambda: self._under_way == 0, longest_s):
+                raise DeliveryFailed(
+                    f"{self._under_way} records are not stored after {longest_s:g} s", maybe_stored=True
+                )
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Deliver what was sent, and take no more."""
+        with self._changed:
+            self._is_closed = True
+        try:
+            self.flush(timeout_s)
+        finally:
+            with self._changed:
+                self._changed.notify_all()
+            if self._uploads is not None:
+                self._uploads.shutdown(wait=False)
+            if self._writer is not None:
+                self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- into Messages; the lock is held ---
+
+    def _wait_for_room(self, size: int) -> None:
+        if self._is_closed:
+            raise AlreadyClosed("the producer is closed")
+        longest_s = self._settings.max_block_ms / 1000
+
+        def has_room() -> bool:
+            return self._is_closed or not self._held_bytes or self._held_bytes + size <= self._settings.buffer_bytes
+
+        if not self._changed.wait_for(has_room, longest_s):
+            raise BufferFull(f"{self._held_bytes} bytes wait to be stored, for over {longest_s:g} s: the store is slow")
+        if self._is_closed:
+            raise AlreadyClosed("the producer was closed")
+
+    def _append(
+        self, value: bytes, key: bytes | None, headers: Headers | None, message_id: bytes | None, timestamp: int
+    ) -> _OpenMessage:
+        message = self._open or self._new_message()
+        if not message.body.append(value, key, headers, message_id, timestamp):
+            if not message.body.count:
+                raise InvalidRecord(f"a record does not fit a Message of {self._settings.message_bytes} bytes")
+            self._close_message()
+            return self._append(value, key, headers, message_id, timestamp)
+        if self._open is None:
+            # Only now that a record is in it: a refused one begins no Message, and request ids stay dense.
+            self._open = message
+            self._next_request += 1
+            self._start()
+            self._changed.notify_all()
+        return message
+
+    def _new_message(self) -> _OpenMessage:
+        request = ProducerRequest(self._address, self._epoch_ms, self._next_request)
+        return _OpenMessage(BodyWriter(self._settings.message_bytes), request, self._monotonic())
+
+    def _close_message(self) -> None:
+        if self._open is not None:
+            self._closed.append(self._open)
+            self._open = None
+            self._changed.notify_all()
+
+    def _start(self) -> None:
+        if self._batcher is None:
+            self._writer = BatchWriter(self._topics, self._topic, self._topics.queue(self._topic))
+            self._uploads = ThreadPool(self._settings.uploads, "tieredstore-pubsub-upload")
+            self._batcher = threading.Thread(target=self._gather, name="tieredstore-pubsub-batches", daemon=True)
+            self._batcher.start()
+
+    # --- into batches; on a thread of its own ---
+
+    def _gather(self) -> None:
+        batch = _Batch()
+        while (message := self._next_message(batch)) is not None:
+            if isinstance(message, _OpenMessage):
+                sealed = message.seal(self._compression)
+                if batch.messages and batch.stored_bytes + len(sealed.stored) > self._settings.batch_bytes:
+                    batch = self._dispatch(batch)
+                if not batch.messages:
+                    batch.first_s = message.first_s
+                batch.messages.append(sealed)
+                batch.waiting.append(message)
+                batch.stored_bytes += len(sealed.stored)
+                if not self._is_full(batch):
+                    continue
+            batch = self._dispatch(batch)
+
+    def _is_full(self, batch: _Batch) -> bool:
+        settings = self._settings
+        return batch.stored_bytes >= settings.batch_bytes or len(batch.messages) >= settings.batch_messages
+
+    def _next_message(self, batch: _Batch) -> _OpenMessage | Literal["due"] | None:
+        """The next Message for the batch; ``due`` when the batch is to go as it is; None when all is done."""
+        batch_s = self._settings.batch_ms / 1000
+        with self._changed:
+            while True:
+                if self._closed:
+                    return self._closed.popleft()
+                first = batch.first_s if batch.messages else self._open.first_s if self._open else None
+                wait_s = None if first is None else first + batch_s - self._monotonic()
+                if first is not None and (self._is_flushing or self._is_closed or (wait_s or 0) <= 0):
+                    if self._open is None:
+                        return "due"
+                    self._close_message()
+                    continue
+                if first is None:
+                    self._is_flushing = False
+                    if self._is_closed:
+                        return None
+                self._changed.wait(wait_s)
+
+    def _dispatch(self, batch: _Batch) -> _Batch:
+        if batch.messages:
+            assert self._uploads is not None
+            self._uploads.submit(self._deliver, batch, Deadline.after(self._settings.delivery_timeout_ms / 1000))
+        return _Batch()
+
+    # --- into the store; on the threads of uploads ---
+
+    def _deliver(self, batch: _Batch, deadline: Deadline) -> None:
+        assert self._writer is not None
+        try:
+            partition, offset = self._writer.write(batch.messages, deadline)
+        except TieredStoreError as error:
+            failure = error if isinstance(error, DeliveryFailed) else DeliveryFailed(str(error), maybe_stored=True)
+            if self._acks == "0":
+                _logger.warning("%d records were not delivered: %s", len(batch.waiting), failure)
+            for message in batch.waiting:
+                for future in message.futures:
+                    future.set_exception(failure)
+        else:
+            for number, message in enumerate(batch.waiting):
+                for record, future in enumerate(message.futures):
+                    future.set_result(RecordPlace(partition, offset, number, record))
+        finally:
+            with self._changed:
+                self._held_bytes -= sum(message.held_bytes for message in batch.waiting)
+                self._under_way -= sum(len(message.futures) for message in batch.waiting)
+                self._changed.notify_all()

@@ -1,0 +1,153 @@
+"""Topics of batches: what each is, where its objects and its queue lie."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tieredstore.backends.base import ObjectStore
+from tieredstore.config import Settings
+from tieredstore.errors import (
+    ConfigError,
+    CorruptData,
+    NotificationCorrupt,
+    ObjectNotFound,
+    PreconditionFailed,
+    TopicNotFound,
+)
+from tieredstore.pubsub.format.keys import BatchKey, check_path, parse_batch_key
+from tieredstore.pubsub.format.notifications import Notification
+from tieredstore.pubsub.own_objects import OwnFolder, json_body, number_in
+from tieredstore.pubsub.store_queue import StoreQueue
+
+MOST_PARTITIONS: Final = 1000
+"""Read partitions of a topic at most."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic: its name, how many read partitions it has, the path of its keys, whether they have ``hh`` before."""
+
+    name: str
+    partitions: int
+    path: str
+    is_hashed: bool
+
+
+class Topics:
+    """The topics of a cluster in one store; ConfigError for a store whose conditional writes are not atomic."""
+
+    def __init__(self, store: ObjectStore, settings: Settings) -> None:
+        if not store.conditional_writes:
+            raise ConfigError(
+                f"pubsub needs a store of which one of racing writers wins, and {store.identity} cannot promise that; "
+                "use one that can (S3, GCS, Azure Blob Storage or a folder)"
+            )
+        self.store = store
+        self.settings = settings
+        self.folder = OwnFolder(store, settings.key_prefix, settings.pubsub.cluster)
+        self.bucket_name = bucket_name(settings)
+
+    def create(self, name: str, partitions: int = 1) -> Topic:
+        """A new topic; PreconditionFailed if there is one of that name."""
+        _check_name(name)
+        _check_partitions(name, partitions)
+        path = check_path(f"{self.settings.key_prefix}{self.settings.pubsub.cluster}/topics/{name}")
+        topic = Topic(name, partitions, path, self.settings.pubsub.hashing)
+        try:
+            self.store.put(self._key(name), json_body(_document(topic)), if_absent=True)
+        except PreconditionFailed as error:
+            raise PreconditionFailed(f"there is a topic {name} already; `pubsub topics` shows it") from error
+        return topic
+
+    def get(self, name: str) -> Topic:
+        """The topic; TopicNotFound if there is none."""
+        _check_name(name)
+        try:
+            return _parse(self.folder.read(self._key(name)), name, self._key(name))
+        except ObjectNotFound:
+            raise TopicNotFound(
+                f"there is no topic {name} in cluster {self.settings.pubsub.cluster}: create it "
+                f"(`tieredstore pubsub topics {name} --create`), or see pubsub.cluster"
+            ) from None
+
+    def list(self) -> Iterator[Topic]:
+        """All topics, by name."""
+        beginning = self.folder.key("topics", "")
+        for info in self.store.list(beginning):
+            name = info.key.removeprefix(beginning).removesuffix(".json")
+            yield _parse(self.folder.read(info.key), name, info.key)
+
+    def grow(self, name: str, partitions: int) -> Topic:
+        """The topic with more read partitions; ConfigError for fewer, since what they hold would be lost."""
+        _check_partitions(name, partitions)
+        self.get(name)
+        stored = self.folder.read_with_etag(self._key(name))
+        if stored is None:
+            raise TopicNotFound(f"topic {name} is gone")
+        topic = _parse(stored[0], name, self._key(name))
+        if partitions < topic.partitions:
+            raise ConfigError(f"topic {name} has {topic.partitions} read partitions, which never become fewer")
+        grown = Topic(name, partitions, topic.path, topic.is_hashed)
+        self.store.replace(self._key(name), json_body(_document(grown)), stored[1])
+        return grown
+
+    def queue(self, topic: Topic) -> StoreQueue:
+        """The topic's notifications."""
+        return StoreQueue(self.folder, topic.name, lambda: topic.partitions)
+
+    def check_place(self, notification: Notification, topic: Topic, where: str) -> str:
+        """The key that a notification of the topic points to.
+
+        NotificationCorrupt, and nothing is fetched, if that is another topic, another store, or not under its path.
+        """
+        if notification.topic != topic.name or notification.key is None:
+            raise NotificationCorrupt(f"{where}: the notification is of topic {notification.topic!r:.80}")
+        if notification.bucket != self.bucket_name:
+            raise NotificationCorrupt(f"{where}: the notification points to bucket {notification.bucket!r:.80}")
+        parsed: BatchKey | None = parse_batch_key(notification.key, topic.path)
+        if parsed is None or parsed.is_hashed != topic.is_hashed:
+            raise NotificationCorrupt(
+                f"{where}: the notification points to {notification.key!r:.120}, which is no key under {topic.path}"
+            )
+        return notification.key
+
+    def _key(self, name: str) -> str:
+        return self.folder.key("topics", f"{name}.json")
+
+
+def bucket_name(settings: Settings) -> str:
+    """What notifications call the store's bucket; empty for stores that have none."""
+    if settings.s3 is not None:
+        return settings.s3.bucket_name
+    if settings.gcs is not None:
+        return settings.gcs.bucket_name
+    return settings.azure.container_name if settings.azure is not None else ""
+
+
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name) or name in {".", ".."}:
+        raise ConfigError(f"{name!r:.120} cannot name a topic: letters, digits, dots, dashes and underscores can")
+
+
+def _check_partitions(name: str, partitions: int) -> None:
+    if not 1 <= partitions <= MOST_PARTITIONS:
+        raise ConfigError(f"topic {name} cannot have {partitions} read partitions: 1 to {MOST_PARTITIONS} can be")
+
+
+def _document(topic: Topic) -> dict[str, Any]:
+    return {"topic": topic.name, "partitions": topic.partitions, "path": topic.path, "hashed": topic.is_hashed}
+
+
+def _parse(document: dict[str, Any], name: str, key: str) -> Topic:
+    path, is_hashed = document.get("path"), document.get("hashed")
+    partitions = number_in(document, "partitions", key)
+    if document.get("topic") != name or not isinstance(path, str) or not isinstance(is_hashed, bool):
+        raise CorruptData(f"{key} is not what pubsub wrote: it is no topic {name}")
+    if not 1 <= partitions <= MOST_PARTITIONS:
+        raise CorruptData(f"{key} is not what pubsub wrote: it has {partitions} read partitions")
+    return Topic(name, partitions, check_path(path), is_hashed)

@@ -1,0 +1,117 @@
+"""A batch from its Messages to its ack: PUT, then notify, then tell where it stands."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tieredstore.errors import DeliveryFailed, TieredStoreError
+from tieredstore.process.deadline import Deadline
+from tieredstore.pubsub.batch_puts import BatchPuts
+from tieredstore.pubsub.format.batches import build_batch, index_size
+from tieredstore.pubsub.format.keys import BatchKey
+from tieredstore.pubsub.format.messages import ProducerRequest, checksum
+from tieredstore.pubsub.format.notifications import BatchFacts, Notification
+from tieredstore.pubsub.queues import NotificationQueue
+from tieredstore.pubsub.topics import Topic, Topics
+
+
+@dataclass(frozen=True, slots=True)
+class SealedMessage:
+    """A Message as it is stored, and what a notification tells of it."""
+
+    stored: bytes
+    request: ProducerRequest
+    record_count: int
+    min_timestamp: int
+    max_timestamp: int
+
+
+class BatchWriter:
+    """Writes batches of one topic. Thread-safe: ``uploads`` of them at once."""
+
+    def __init__(self, topics: Topics, topic: Topic, queue: NotificationQueue) -> None:
+        self._topics = topics
+        self._topic = topic
+        self._queue = queue
+        self._puts = BatchPuts(topics.store, topics.settings.pubsub.uploads)
+        self._host = socket.gethostname().partition(".")[0].replace("/", "-")[:63] or "host"
+        self._lock = threading.Lock()
+        # Both begin at random: keys of two writers never meet, and partitions fill alike.
+        self._next_id = secrets.randbits(64) - (1 << 63)
+        self._turn = secrets.randbelow(queue.partitions)
+
+    def close(self) -> None:
+        """Begin no more puts."""
+        self._puts.close()
+
+    def write(self, messages: Sequence[SealedMessage], deadline: Deadline) -> tuple[int, int]:
+        """Store the batch and notify of it; returns its read partition and offset. DeliveryFailed otherwise."""
+        body = build_batch([message.stored for message in messages])
+        key, partition = self._place(messages)
+        self._puts.put(key, body, deadline)
+        notification = self._notification(messages, key, body)
+        try:
+            (offset,) = self._queue.append(partition, [notification.to_json()], deadline)
+        except TieredStoreError as error:
+            # The object stands, and nobody was told: an orphan, unless the answer alone was lost.
+            raise DeliveryFailed(f"{key} is stored, and its notification is not: {error}", maybe_stored=True) from error
+        return partition, offset
+
+    def _place(self, messages: Sequence[SealedMessage]) -> tuple[str, int]:
+        """A key for the batch's life, and the partition whose turn it is."""
+        with self._lock:
+            server_id, self._next_id = self._next_id, _wrapped(self._next_id + len(messages))
+            self._turn += 1
+            partition = self._turn % self._queue.partitions
+        client_id, ms = messages[0].request.request_id, time.time_ns() // 1_000_000
+        return str(
+            BatchKey(self._topic.path, client_id, server_id, ms, 0, self._host, self._topic.is_hashed)
+        ), partition
+
+    def _notification(self, messages: Sequence[SealedMessage], key: str, body: bytes) -> Notification:
+        facts = BatchFacts(
+            batch_id=uuid.uuid4().hex,
+            records=sum(message.record_count for message in messages),
+            min_timestamp=min(message.min_timestamp for message in messages),
+            max_timestamp=max(message.max_timestamp for message in messages),
+            total_size=len(body),
+            crc32=checksum(body),
+            producers=_producers(messages),
+        )
+        return Notification(
+            topic=self._topic.name,
+            object_size=len(body) - index_size(len(messages)),
+            message_count=len(messages),
+            key=key,
+            bucket=self._topics.bucket_name,
+            facts=facts,
+        )
+
+
+def _producers(messages: Sequence[SealedMessage]) -> tuple[tuple[str, int, tuple[int, ...]], ...]:
+    """Whose Messages they are, their request ids in runs."""
+    ids: dict[tuple[str, int], list[int]] = {}
+    for message in messages:
+        ids.setdefault((message.request.address.hex(), message.request.epoch_ms), []).append(message.request.request_id)
+    return tuple((address, epoch, tuple(_runs(sorted(numbers)))) for (address, epoch), numbers in ids.items())
+
+
+def _runs(numbers: Sequence[int]) -> list[int]:
+    runs: list[int] = []
+    for number in numbers:
+        if runs and runs[-1] + 1 >= number:
+            runs[-1] = number
+        else:
+            runs += (number, number)
+    return runs
+
+
+def _wrapped(number: int) -> int:
+    """The number as Java's long has it."""
+    return (number + (1 << 63)) % (1 << 64) - (1 << 63)

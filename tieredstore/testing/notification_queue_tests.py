@@ -1,0 +1,114 @@
+"""What every notification queue must pass: ``class TestMine(NotificationQueueTests)`` with a fixture ``queue``."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tieredstore.errors import DataLoss, InvalidRange
+from tieredstore.process.deadline import Deadline
+from tieredstore.pubsub.queues import NotificationQueue, QueuedNotification
+
+_LONG_S = 120.0
+
+
+def read_all(queue: NotificationQueue, partition: int, offset: int | None = None) -> list[QueuedNotification]:
+    """What a reader sees who goes along the partition from ``offset``, or from its start, until nothing comes."""
+    entries: list[QueuedNotification] = []
+    at = queue.start(partition) if offset is None else offset
+    while more := queue.read(partition, at):
+        entries += more
+        at = more[-1].offset + 1
+    return entries
+
+
+class NotificationQueueTests:
+    """The contract of :class:`~tieredstore.pubsub.queues.NotificationQueue`, on a fresh queue of two partitions."""
+
+    @pytest.fixture
+    def queue(self) -> NotificationQueue:
+        """The queue under test."""
+        raise NotImplementedError
+
+    def append(self, queue: NotificationQueue, *raw: bytes, partition: int = 0) -> list[int]:
+        """Append with a deadline that no test meets."""
+        return queue.append(partition, raw, Deadline.after(_LONG_S))
+
+    def test_a_fresh_queue_is_empty(self, queue: NotificationQueue) -> None:
+        """Nothing to read, and the start is the end."""
+        assert queue.partitions == 2
+        assert queue.read(0, queue.start(0)) == []
+        assert queue.start(1) == queue.end(1)
+
+    def test_notifications_come_in_their_order_at_the_offsets_that_were_told(self, queue: NotificationQueue) -> None:
+        """Each partition by itself."""
+        offsets = self.append(queue, b"a") + self.append(queue, b"b", b"c") + self.append(queue, b"d")
+        self.append(queue, b"other", partition=1)
+        entries = read_all(queue, 0)
+        assert [entry.raw for entry in entries] == [b"a", b"b", b"c", b"d"]
+        assert [entry.offset for entry in entries] == offsets == sorted(set(offsets))
+        assert [entry.raw for entry in read_all(queue, 1)] == [b"other"]
+
+    def test_a_reader_goes_on_at_any_offset(self, queue: NotificationQueue) -> None:
+        """Also within what was appended together."""
+        offsets = self.append(queue, b"a", b"b", b"c") + self.append(queue, b"d")
+        assert [entry.raw for entry in read_all(queue, 0, offsets[1])] == [b"b", b"c", b"d"]
+        assert read_all(queue, 0, offsets[-1] + 1) == []
+
+    def test_the_end_is_behind_all_that_there_is(self, queue: NotificationQueue) -> None:
+        """What is appended later lies at the end or behind it."""
+        (before,) = self.append(queue, b"a")
+        end = queue.end(0)
+        (after,) = self.append(queue, b"b")
+        assert before < end <= after
+        assert [entry.raw for entry in read_all(queue, 0, end)] == [b"b"]
+
+    def test_writers_at_once_lose_nothing(self, queue: NotificationQueue) -> None:
+        """Sixteen of them on one partition: each notification is there once, at the offset that its writer was told."""
+        offsets: dict[bytes, int] = {}
+        gate = threading.Barrier(16)
+
+        def write(writer: int) -> None:
+            gate.wait(_LONG_S)
+            for number in range(4):
+                raw = b"%d-%d" % (writer, number)
+                (offsets[raw],) = self.append(queue, raw)
+
+        threads = [threading.Thread(target=write, args=(writer,)) for writer in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(_LONG_S)
+        assert {entry.raw: entry.offset for entry in read_all(queue, 0)} == offsets
+        assert len(read_all(queue, 0)) == 64
+
+    def test_what_is_freed_is_data_loss_and_what_stays_stays(self, queue: NotificationQueue) -> None:
+        """A reader below the start hears of it."""
+        offsets = [self.append(queue, b"%d" % number)[0] for number in range(5)]
+        queue.free(0, offsets[3])
+        assert queue.start(0) == offsets[3]
+        assert [entry.raw for entry in read_all(queue, 0)] == [b"3", b"4"]
+        with pytest.raises(DataLoss):
+            queue.read(0, offsets[1])
+        queue.free(0, offsets[3])
+        (after,) = self.append(queue, b"5")
+        assert after > offsets[4]
+
+    def test_times_are_found(self, queue: NotificationQueue) -> None:
+        """The first that was appended at a time or later; the end for one to come."""
+        for number in range(7):
+            self.append(queue, b"%d" % number)
+        entries = read_all(queue, 0)
+        for entry in entries:
+            first = next(other.offset for other in entries if other.appended_ms >= entry.appended_ms)
+            assert queue.offset_at(0, entry.appended_ms) == first
+        assert queue.offset_at(0, 0) == entries[0].offset
+        assert queue.offset_at(0, entries[-1].appended_ms + 3_600_000) >= entries[-1].offset + 1
+
+    def test_a_partition_that_there_is_not(self, queue: NotificationQueue) -> None:
+        """InvalidRange, for every verb."""
+        with pytest.raises(InvalidRange):
+            self.append(queue, b"a", partition=2)
+        with pytest.raises(InvalidRange):
+            queue.read(2, 0)
