@@ -21,7 +21,8 @@ Errors carry policy as class attributes, so that a caller decides by attribute a
     │   ├── IndexesCorrupt                no         4   the .indexes object: missing, short, or not what was written
     │   ├── BatchCorrupt                  no         4   Kafka's own bytes: record batches, index files, checkpoints
     │   ├── MessageCorrupt                no         4   MemQ's batches: an object's index, a Message, its records
-    │   └── NotificationCorrupt           no         4   what a notification queue holds does not point to a batch
+    │   ├── NotificationCorrupt           no         4   what a notification queue holds does not point to a batch
+    │   └── PacketCorrupt                 no         4   what came over a connection is no packet of MemQ's
     ├── UnknownKey                        no         4   data wrapped by a key that is not on the ring
     ├── InvalidValue                      no         4   a message's key or value that is not what it is read as
     ├── SegmentAlreadyExists              no         5   a manifest stands already under this segment id
@@ -188,6 +189,10 @@ class MessageCorrupt(CorruptData):
 
 class NotificationCorrupt(CorruptData):
     """What a notification queue holds is no notification, or points to where its topic has no objects."""
+
+
+class PacketCorrupt(CorruptData):
+    """What came over a connection is no packet of MemQ's."""
 
 
 class UnknownKey(TieredStoreError):

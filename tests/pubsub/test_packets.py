@@ -1,0 +1,150 @@
+"""Packets as MemQ's classes serialize them, ours there and back in each version, and damaged ones."""
+
+from __future__ import annotations
+
+import random
+from zlib import crc32
+
+import pytest
+
+from tests.support.memq_batches import GOLDEN
+from tieredstore.errors import PacketCorrupt
+from tieredstore.pubsub.format.packets import (
+    MAX_PACKET_BYTES,
+    BrokerAddress,
+    Code,
+    MetadataAnswer,
+    MetadataRequest,
+    PacketType,
+    ReadAnswer,
+    ReadRequest,
+    Request,
+    Response,
+    WriteAnswer,
+    WriteRequest,
+    parse_request,
+    parse_response,
+    request_bytes,
+    response_bytes,
+)
+
+BROKER = BrokerAddress("us-east-1a", "10.0.0.1", 9092)
+DATA = b"a payload of thirty-one bytes.."
+WRITE = WriteRequest(
+    "orders", crc32(DATA), DATA, False, "0b5f2a4e-0000-4000-8000-000000000001", (("10.0.0.1", 3), ("10.0.0.2", 0))
+)
+METADATA = MetadataAnswer("orders", (BROKER,), "s3v2", (("bucket", "logs"),), (BROKER,))
+GOLDEN_REQUESTS = {
+    "write-request-v5": Request(5, 42, WRITE),
+    "metadata-request-v5": Request(5, 1, MetadataRequest(("orders",))),
+}
+GOLDEN_RESPONSES = {
+    "write-response-ok-v5": Response(5, 42, PacketType.WRITE, Code.OK, payload=WriteAnswer()),
+    "metadata-response-v5": Response(5, 1, PacketType.METADATA, Code.OK, payload=METADATA),
+}
+
+
+def golden(name: str) -> bytes:
+    return (GOLDEN / "wire" / f"{name}.bin").read_bytes()
+
+
+@pytest.mark.parametrize("name", GOLDEN_REQUESTS)
+def test_memqs_requests(name: str) -> None:
+    assert parse_request(golden(name)) == GOLDEN_REQUESTS[name]
+    assert request_bytes(GOLDEN_REQUESTS[name]) == golden(name)
+
+
+@pytest.mark.parametrize("name", GOLDEN_RESPONSES)
+def test_memqs_responses(name: str) -> None:
+    assert parse_response(golden(name)) == GOLDEN_RESPONSES[name]
+    assert response_bytes(GOLDEN_RESPONSES[name]) == golden(name)
+
+
+@pytest.mark.parametrize("version", [2, 3, 4, 5])
+def test_each_version_comes_back_without_what_it_does_not_know(version: int) -> None:
+    old_write = WriteRequest("orders", 7, DATA, no_acks=True)
+    for request in (old_write, MetadataRequest(), MetadataRequest(("a", "ü")), ReadRequest("orders", "{}", True, 4, 9)):
+        assert parse_request(request_bytes(Request(version, -1, request))) == Request(version, -1, request)
+    sent = parse_request(request_bytes(Request(version, 1, WRITE))).payload
+    assert isinstance(sent, WriteRequest)
+    assert sent.connections == (WRITE.connections if version >= 4 else ())
+    answered = parse_response(
+        response_bytes(Response(version, 1, PacketType.METADATA, Code.OK, payload=METADATA))
+    ).payload
+    assert isinstance(answered, MetadataAnswer)
+    assert answered.read_brokers == ((BROKER,) if version >= 3 else ())
+    ack = parse_response(
+        response_bytes(Response(version, 1, PacketType.WRITE, Code.OK, payload=WriteAnswer("b", 1, 2, 5)))
+    )
+    assert ack.payload == (WriteAnswer("b", 1, 2, 5) if version >= 4 else None)
+
+
+def test_errors_have_words_and_no_payload_and_bytes_come_back() -> None:
+    error = Response(5, 9, PacketType.WRITE, Code.SERVICE_UNAVAILABLE, "full")
+    assert parse_response(response_bytes(error)) == error
+    read = Response(5, 9, PacketType.READ, Code.OK, payload=ReadAnswer(b"\0" * 99))
+    assert parse_response(response_bytes(read)) == read
+
+
+def test_an_older_brokers_ack_leaves_the_server_version_out() -> None:
+    packet = golden("write-response-ok-v5")[:-2]
+    assert parse_response((len(packet) - 4).to_bytes(4, "big") + packet[4:]).payload == WriteAnswer()
+
+
+@pytest.mark.parametrize(
+    ("packet", "sentence"),
+    [
+        (b"", "where 0 are left"),
+        (b"\0\0\0\1", "says 1 bytes, has 0"),
+        ((MAX_PACKET_BYTES + 1).to_bytes(4, "big") + bytes(MAX_PACKET_BYTES + 1), "4194304 may be"),
+        (b"\0\0\0\x0b\0\6" + bytes(9), "version 6"),
+        (b"\0\0\0\x0b\0\5" + bytes(8) + b"\3", "type 3"),
+        (b"\0\0\0\x0d\0\5" + bytes(8) + b"\1\xff\xff", "says -1 bytes"),
+        (b"\0\0\0\x0e\0\5" + bytes(8) + b"\1\0\1\xff", "no UTF-8"),
+    ],
+    ids=["empty", "size", "large", "version", "type", "length", "text"],
+)
+def test_what_is_no_request_is_refused(packet: bytes, sentence: str) -> None:
+    with pytest.raises(PacketCorrupt, match=sentence):
+        parse_request(packet)
+
+
+def damaged_packets(count: int) -> int:
+    source, survived = random.Random(4), 0
+    originals = [golden(name) for name in (*GOLDEN_REQUESTS, *GOLDEN_RESPONSES)]
+    for _ in range(count):
+        place = source.randrange(len(originals))
+        packet = bytearray(originals[place])
+        for _ in range(source.choice((1, 1, 2, 5))):
+            at = source.randrange(4, len(packet))
+            match source.randrange(4):
+                case 0:
+                    packet[at] ^= 1 << source.randrange(8)
+                case 1:
+                    packet[at] = source.choice((0, 1, 0x7F, 0x80, 0xFF))
+                case 2 if len(packet) > 20:
+                    del packet[at : at + source.randrange(1, 5)]
+                case _:
+                    packet[at:at] = source.randbytes(source.randrange(1, 5))
+        if source.random() < 0.9:
+            packet[:4] = (len(packet) - 4).to_bytes(4, "big")
+        try:
+            if place < len(GOLDEN_REQUESTS):
+                request = parse_request(packet)
+                assert parse_request(request_bytes(request)) == request
+            else:
+                response = parse_response(packet)
+                assert parse_response(response_bytes(response)).code is response.code
+        except PacketCorrupt:
+            continue
+        survived += 1
+    return survived
+
+
+def test_a_damaged_packet_is_refused_or_is_one() -> None:
+    assert 50 < damaged_packets(1000) < 950
+
+
+@pytest.mark.soak
+def test_ten_thousand_damaged_packets() -> None:
+    assert 500 < damaged_packets(10_000) < 9_500

@@ -1,0 +1,345 @@
+"""MemQ's packets, protocol versions 2 to 5: what clients and brokers say to each other over TCP.
+
+::
+
+    request   4 size · 2 version · 8 client request id · 1 type · payload
+    response  4 size · 2 version · 8 client request id · 1 type · 2 code · str error · payload
+
+``size`` counts the bytes behind it; ``str`` is 2 bytes of length and UTF-8. Payloads are beside their classes. Every
+length is held against the bytes that there are before anything is made of it.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from tieredstore.errors import PacketCorrupt
+from tieredstore.kafka.batches import Buffer
+
+MAX_PACKET_BYTES: Final = 4 << 20
+"""Bytes of a packet behind its size that a broker takes."""
+
+VERSIONS: Final = range(2, 6)
+_SLOTS_FROM: Final = 4
+_READ_BROKERS_FROM: Final = 3
+_MOST_PORT: Final = 32767
+
+
+class PacketType(enum.Enum):
+    """What a packet is about."""
+
+    WRITE = 0
+    METADATA = 1
+    READ = 2
+
+
+class Code(enum.Enum):
+    """How a broker answers."""
+
+    OK = 200
+    NO_DATA = 204
+    REDIRECT = 302
+    BAD_REQUEST = 400
+    UNAUTHORIZED = 401
+    NOT_FOUND = 404
+    INTERNAL_ERROR = 500
+    REQUEST_FAILED = 502
+    SERVICE_UNAVAILABLE = 503
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRequest:
+    """``1 no-acks · str topic · 4 CRC-32 of data · [v4: str producer id · 2 n · n × {str ip, 4 slots}] · 4 length ·
+    data``; ``data`` is one Message."""
+
+    topic: str
+    crc: int
+    data: bytes
+    no_acks: bool = False
+    producer_id: str = ""
+    connections: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataRequest:
+    """``str topic``, any number of them; none means all."""
+
+    topics: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """``str topic · str notification · 1 header only · 4 offset · 4 size``; −1 and −1 are the whole object."""
+
+    topic: str
+    notification: str
+    header_only: bool = False
+    offset: int = -1
+    size: int = -1
+
+
+RequestPayload: TypeAlias = WriteRequest | MetadataRequest | ReadRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a client asks."""
+
+    version: int
+    request_id: int
+    payload: RequestPayload
+
+
+@dataclass(frozen=True, slots=True)
+class WriteAnswer:
+    """From v4 on ``str broker to move to · 4 slots to move · 4 slots owned · 2 server version``; before, nothing.
+
+    ``server_version`` 0 is not declared; some older brokers leave the field out.
+    """
+
+    move_to: str = ""
+    slots_to_move: int = 0
+    slots_owned: int = 0
+    server_version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAddress:
+    """``str locality · str ip · 2 port``; the port is signed, so 32,767 at most."""
+
+    locality: str
+    ip: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataAnswer:
+    """``str topic · 2 n · n × broker · str handler · 2 n · n × {str name, str value} · [v3: 2 n · n × broker]``."""
+
+    topic: str
+    write_brokers: tuple[BrokerAddress, ...]
+    handler: str
+    properties: tuple[tuple[str, str], ...]
+    read_brokers: tuple[BrokerAddress, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAnswer:
+    """``4 length · bytes``."""
+
+    data: bytes
+
+
+ResponsePayload: TypeAlias = WriteAnswer | MetadataAnswer | ReadAnswer | None
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What a broker answers; ``payload`` is None where there is none, as in errors."""
+
+    version: int
+    request_id: int
+    kind: PacketType
+    code: Code
+    error: str = ""
+    payload: ResponsePayload = None
+
+
+def parse_request(packet: Buffer) -> Request:
+    """The request that ``packet`` is, from its size on; PacketCorrupt for what is none."""
+    fields = _Fields(packet)
+    version, request_id, kind = fields.start()
+    payload: RequestPayload
+    if kind is PacketType.WRITE:
+        payload = _parse_write(fields, version)
+    elif kind is PacketType.METADATA:
+        topics: list[str] = []
+        while fields.left:
+            topics.append(fields.text())
+        payload = MetadataRequest(tuple(topics))
+    else:
+        payload = ReadRequest(fields.text(), fields.text(), fields.flag(), fields.signed(4), fields.signed(4))
+    fields.end()
+    return Request(version, request_id, payload)
+
+
+def parse_response(packet: Buffer) -> Response:
+    """The response that ``packet`` is, from its size on; PacketCorrupt for what is none."""
+    fields = _Fields(packet)
+    version, request_id, kind = fields.start()
+    code = fields.code()
+    error = fields.text()
+    payload: ResponsePayload = None
+    if fields.left:
+        if kind is PacketType.WRITE:
+            payload = _parse_write_answer(fields)
+        elif kind is PacketType.METADATA:
+            payload = _parse_metadata_answer(fields, version)
+        else:
+            payload = ReadAnswer(fields.data())
+    fields.end()
+    return Response(version, request_id, kind, code, error, payload)
+
+
+def request_bytes(request: Request) -> bytes:
+    """The packet of a request, its size included."""
+    payload, version = request.payload, request.version
+    if isinstance(payload, WriteRequest):
+        kind = PacketType.WRITE
+        body = bytes([payload.no_acks]) + _text(payload.topic) + struct.pack(">I", payload.crc)
+        if version >= _SLOTS_FROM:
+            body += _text(payload.producer_id) + struct.pack(">h", len(payload.connections))
+            body += b"".join(_text(ip) + struct.pack(">i", slots) for ip, slots in payload.connections)
+        body += struct.pack(">i", len(payload.data)) + payload.data
+    elif isinstance(payload, MetadataRequest):
+        kind, body = PacketType.METADATA, b"".join(map(_text, payload.topics))
+    else:
+        kind = PacketType.READ
+        body = _text(payload.topic) + _text(payload.notification)
+        body += struct.pack(">?ii", payload.header_only, payload.offset, payload.size)
+    return _sized(struct.pack(">hqb", version, request.request_id, kind.value) + body)
+
+
+def response_bytes(response: Response) -> bytes:
+    """The packet of a response, its size included."""
+    head = struct.pack(">hqbh", response.version, response.request_id, response.kind.value, response.code.value)
+    return _sized(head + _text(response.error) + _payload_bytes(response))
+
+
+def _payload_bytes(response: Response) -> bytes:
+    payload = response.payload
+    if payload is None:
+        return b""
+    if isinstance(payload, WriteAnswer):
+        if response.version < _SLOTS_FROM:
+            return b""
+        numbers = struct.pack(">iih", payload.slots_to_move, payload.slots_owned, payload.server_version)
+        return _text(payload.move_to) + numbers
+    if isinstance(payload, ReadAnswer):
+        return struct.pack(">i", len(payload.data)) + payload.data
+    parts = [_text(payload.topic), _brokers(payload.write_brokers), _text(payload.handler)]
+    parts.append(struct.pack(">h", len(payload.properties)))
+    parts += [_text(name) + _text(value) for name, value in payload.properties]
+    if response.version >= _READ_BROKERS_FROM:
+        parts.append(_brokers(payload.read_brokers))
+    return b"".join(parts)
+
+
+def _parse_write(fields: _Fields, version: int) -> WriteRequest:
+    no_acks, topic, crc = fields.flag(), fields.text(), fields.unsigned(4)
+    producer_id, connections = "", []
+    if version >= _SLOTS_FROM:
+        producer_id = fields.text()
+        connections = [(fields.text(), fields.signed(4)) for _ in range(fields.count(6))]
+    return WriteRequest(topic, crc, fields.data(), no_acks, producer_id, tuple(connections))
+
+
+def _parse_write_answer(fields: _Fields) -> WriteAnswer:
+    move_to, to_move, owned = fields.text(), fields.signed(4), fields.signed(4)
+    return WriteAnswer(move_to, to_move, owned, fields.signed(2) if fields.left else 0)
+
+
+def _parse_metadata_answer(fields: _Fields, version: int) -> MetadataAnswer:
+    topic, write_brokers, handler = fields.text(), fields.brokers(), fields.text()
+    properties = tuple((fields.text(), fields.text()) for _ in range(fields.count(4)))
+    read_brokers = fields.brokers() if version >= _READ_BROKERS_FROM else ()
+    return MetadataAnswer(topic, write_brokers, handler, properties, read_brokers)
+
+
+def _brokers(brokers: tuple[BrokerAddress, ...]) -> bytes:
+    parts = [_text(broker.locality) + _text(broker.ip) + struct.pack(">h", broker.port) for broker in brokers]
+    return struct.pack(">h", len(brokers)) + b"".join(parts)
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return struct.pack(">h", len(encoded)) + encoded
+
+
+def _sized(packet: bytes) -> bytes:
+    return struct.pack(">i", len(packet)) + packet
+
+
+class _Fields:
+    """The bytes of one packet, taken from the front."""
+
+    def __init__(self, packet: Buffer) -> None:
+        self._view = memoryview(packet)
+        self._at = 0
+
+    @property
+    def left(self) -> int:
+        """Bytes that were not taken."""
+        return len(self._view) - self._at
+
+    def start(self) -> tuple[int, int, PacketType]:
+        """Size, version, id and type."""
+        size = self.signed(4)
+        if size != self.left or size > MAX_PACKET_BYTES:
+            raise PacketCorrupt(f"a packet says {size} bytes, has {self.left}, and {MAX_PACKET_BYTES} may be")
+        version, request_id, kind = self.signed(2), self.signed(8), self.signed(1)
+        if version not in VERSIONS or not 0 <= kind < len(PacketType):
+            raise PacketCorrupt(f"a packet has version {version} and type {kind}, which are not known")
+        return version, request_id, PacketType(kind)
+
+    def signed(self, size: int) -> int:
+        """A number of so many bytes."""
+        return int.from_bytes(self._take(size), "big", signed=True)
+
+    def unsigned(self, size: int) -> int:
+        """A number of so many bytes that is never negative."""
+        return int.from_bytes(self._take(size), "big")
+
+    def flag(self) -> bool:
+        """A byte that is 0 or not."""
+        return self.unsigned(1) != 0
+
+    def code(self) -> Code:
+        """How the broker answers."""
+        number = self.signed(2)
+        try:
+            return Code(number)
+        except ValueError:
+            raise PacketCorrupt(f"a response has code {number}, which is not known") from None
+
+    def text(self) -> str:
+        """Text behind its length."""
+        try:
+            return str(self._take(self.signed(2)), "utf-8")
+        except UnicodeDecodeError:
+            raise PacketCorrupt(f"a packet has text that is no UTF-8 before byte {self._at}") from None
+
+    def data(self) -> bytes:
+        """Bytes behind their length."""
+        return bytes(self._take(self.signed(4)))
+
+    def count(self, least: int) -> int:
+        """How many things follow, each of ``least`` bytes or more."""
+        count = self.signed(2)
+        if not 0 <= count * least <= self.left:
+            raise PacketCorrupt(f"a packet says {count} entries at byte {self._at}, where {self.left} bytes are left")
+        return count
+
+    def brokers(self) -> tuple[BrokerAddress, ...]:
+        """Some brokers behind their number."""
+        return tuple(BrokerAddress(self.text(), self.text(), self._port()) for _ in range(self.count(6)))
+
+    def _port(self) -> int:
+        port = self.signed(2)
+        if not 0 <= port <= _MOST_PORT:
+            raise PacketCorrupt(f"a packet has port {port}")
+        return port
+
+    def end(self) -> None:
+        """Nothing may be left."""
+        if self.left:
+            raise PacketCorrupt(f"a packet has {self.left} bytes behind its last field")
+
+    def _take(self, size: int) -> memoryview:
+        if not 0 <= size <= self.left:
+            raise PacketCorrupt(f"a packet says {size} bytes at byte {self._at}, where {self.left} are left")
+        self._at += size
+        return self._view[self._at - size : self._at]
