@@ -30,8 +30,8 @@ def worker_python(folder: Path) -> Path:
 def connected(port: int, secret: str) -> socket.socket:
     """A connection to the JVM that has said the secret, as ``pyspark.util.local_connect_and_auth`` makes it."""
     connection = socket.create_connection(("127.0.0.1", port), _PATIENCE_S)
-    told = secret.encode()
-    connection.sendall(len(told).to_bytes(4, "big") + told)
+    secret_bytes = secret.encode()
+    connection.sendall(len(secret_bytes).to_bytes(4, "big") + secret_bytes)
     answer = b""
     while len(answer) < 6:
         piece = connection.recv(6 - len(answer))
