@@ -66,7 +66,7 @@ asan: $(VENV)/installed ## damaged batches against a kernel built with AddressSa
 	tests/asan/run $(BIN)/python 10000
 
 bench: toolchain $(VENV)/servers/installed ## benchmarks of the hot paths, JSON out, one after the other
-	for name in transform fetch backends decode catalog spark compute; do PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks.bench_$$name || exit 1; done
+	for name in transform fetch backends decode catalog consumer spark compute; do PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks.bench_$$name || exit 1; done
 
 docs: $(VENV)/installed ## regenerate docs/settings.md
 	$(BIN)/python -m tieredstore.config.reference > docs/settings.md

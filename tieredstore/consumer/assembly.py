@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,6 +48,8 @@ class Parts:
     commits: Commits
     offsets: OffsetQueries
     measures: Measures
+    news: threading.Event
+    """Set whenever a look or a read has something to give."""
     stop_measuring: Callable[[], None]
 
     def begin_closing(self) -> None:
@@ -96,7 +99,7 @@ def assemble(settings: ConsumerSettings, client: MemberClient) -> Parts:
                 settings.admin_properties(), isolation=settings.isolation, timeout_s=settings.timeout_s
             )
             opened.callback(cluster.close)
-        measures = Measures(dict)
+        measures, news = Measures(dict), threading.Event()
         live = LiveSide(client)
 
         group = str(settings.client.get("group.id", ""))
@@ -108,11 +111,14 @@ def assemble(settings: ConsumerSettings, client: MemberClient) -> Parts:
         lookups = Lookups(
             mode=settings.mode, reset=settings.reset, isolation=settings.isolation, refresh_s=settings.refresh_s,
             source=manager, cluster=cluster, committed=committed,
+            news=news,
         )  # fmt: skip
         read = ReadSettings(
             isolation=settings.isolation, on_corrupt="fail" if settings.on_data_loss == "fail" else "skip"
         )
-        streams = StoredStreams(manager, read, threads=settings.partitions_at_once, queued_bytes=settings.queued_bytes)
+        streams = StoredStreams(
+            manager, read, threads=settings.partitions_at_once, queued_bytes=settings.queued_bytes, news=news
+        )
         core = Core(settings, live, lookups, streams, measures)
         parts = Parts(
             settings=settings,
@@ -126,6 +132,7 @@ def assemble(settings: ConsumerSettings, client: MemberClient) -> Parts:
             commits=Commits(client, core, settings),
             offsets=OffsetQueries(settings, client, core, lookups, manager, cluster),
             measures=measures,
+            news=news,
             stop_measuring=CONSUMERS.add(measures.snapshot),
         )
         measures.levels = parts.levels

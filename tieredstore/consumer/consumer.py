@@ -25,7 +25,7 @@ RebalanceCallback: TypeAlias = Callable[[Any, list[KafkaPartition]], None]
 _base: Final[Any] = confluent_kafka.Consumer
 
 _SLICE_S: Final = 0.01
-"""How long the client is waited for while the bucket may have something any moment."""
+"""How long the client is not looked at while the bucket may have something any moment."""
 
 _LONGEST_SLICE_S: Final = 0.5
 """And while it may not: a signal is seen between two waits."""
@@ -141,12 +141,15 @@ class Consumer(confluent_kafka.Consumer):
 
     def _take_live(self, parts: Parts, wait: float, count: int) -> None:
         messages = self._client.consume(count if not wait else 1, wait)
+        events: list[Any] = []
         for message in parts.handing_out.judge(messages):
-            error = message.error()
-            if error is None:
+            if message.error() is None:
                 parts.handing_out.hold([message])
-            elif error.code() != confluent_kafka.KafkaError._PARTITION_EOF:
-                raise confluent_kafka.KafkaException(error)
+            elif message.error().code() != confluent_kafka.KafkaError._PARTITION_EOF:
+                events.append(message)
+        # Only now: what came beside an error is given by later calls.
+        if events:
+            raise confluent_kafka.KafkaException(events[0].error())
 
     def _tick(self, parts: Parts, *, raises: bool = True) -> None:
         parts.core.tick()
@@ -157,12 +160,18 @@ class Consumer(confluent_kafka.Consumer):
                 raise error
 
     def _wait(self, parts: Parts, end: float | None) -> float | None:
-        """How long to wait for the client now; None if the time is over."""
+        """How long to wait for the client now; None if the time is over.
+
+        While the bucket may have something any moment that is waited for here, and the client is only looked at.
+        """
         left = _LONGEST_SLICE_S if end is None else end - time.monotonic()
         if left <= 0:
             return None
         if parts.core.is_busy:
-            return min(left, _SLICE_S)
+            parts.news.wait(min(left, _SLICE_S))
+            # Before it is looked what there is, so that nothing is overlooked.
+            parts.news.clear()
+            return 0.0
         return min(left, _LONGEST_SLICE_S, max(0.001, parts.core.due_in))
 
     # ---- the group, and what is assigned
@@ -260,14 +269,9 @@ class Consumer(confluent_kafka.Consumer):
         if self._parts is None:
             places: list[KafkaPartition] = _base.position(self, partitions)
             return places
-        parts = self._opened()
-        parts.core.live.locate()
-        located: list[KafkaPartition] = []
-        for place in partitions:
-            partition = parts.core.partitions.get((place.topic, place.partition))
-            offset = None if partition is None else partition.position
-            located.append(KafkaPartition(place.topic, place.partition, NO_OFFSET if offset is None else offset))
-        return located
+        positions = self._opened().core.positions()
+        wheres = [(place.topic, place.partition) for place in partitions]
+        return [KafkaPartition(*where, positions.get(where, NO_OFFSET)) for where in wheres]
 
     # ---- offsets
 

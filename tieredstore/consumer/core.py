@@ -114,10 +114,18 @@ class Core:
         if self.live.due_in is not None:
             self.live.flush()
 
+    def positions(self) -> dict[TopicPartition, int]:
+        """What is handed out next of each whose start is known."""
+        self.live.locate()
+        known = self.partitions.items()
+        return {where: partition.position for where, partition in known if partition.position is not None}
+
     @property
     def is_busy(self) -> bool:
         """Whether something is under way that may soon give records, and that the client does not tell of."""
-        return bool(self.readable) or any(partition.phase is Phase.LOOKING for partition in self.partitions.values())
+        return bool(self.readable) or any(
+            partition.phase is Phase.LOOKING and not partition.paused for partition in self.partitions.values()
+        )
 
     @property
     def due_in(self) -> float:

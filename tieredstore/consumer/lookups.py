@@ -51,6 +51,7 @@ class Lookups:
         source: SegmentSource,
         cluster: LiveCluster | None,
         committed: CommittedOffsets,
+        news: threading.Event,
     ) -> None:
         """``cluster`` is None where there is no broker; both it and ``source`` stay their owner's to close."""
         self._mode = mode
@@ -60,6 +61,7 @@ class Lookups:
         self._source = source
         self._cluster = cluster
         self._committed = committed
+        self._news = news
         self._logs = StoredLogs(source)
         self._listed_at: dict[TopicPartition, float] = {}
         self._answers: deque[Answer] = deque()
@@ -151,6 +153,7 @@ class Lookups:
 
     def _answered(self, answers: Iterable[Answer]) -> None:
         self._answers.extend(answers)
+        self._news.set()
 
     def _failed(self, looks: Iterable[Look], error: Exception) -> None:
         if not isinstance(error, AlreadyClosed) or not self._is_closed:

@@ -39,11 +39,13 @@ class StoredStreams:
         *,
         threads: int,
         queued_bytes: int,
+        news: threading.Event,
     ) -> None:
         self._source = source
         self._settings = replace(settings, on_data_loss="report", target_bytes=_target_bytes(queued_bytes, threads))
         self._threads_wanted = threads
         self._limit = queued_bytes
+        self._news = news
         self._changed = threading.Condition()
         self._turns: deque[StoredStream] = deque()
         self._streams: dict[StoredStream, None] = {}
@@ -161,6 +163,7 @@ class StoredStreams:
                 stream.pieces.append(piece)
                 stream.waiting_bytes += piece.size
                 self.queued_bytes += piece.size
+            self._news.set()
             has_room = stream.waiting_bytes < self._share() and self.queued_bytes < self._limit
             return piece is not None and has_room and (read_bytes < _TURN_BYTES or not self._turns)
 
@@ -188,6 +191,7 @@ class StoredStreams:
             self._streams.pop(stream, None)
             if not stream.is_dropped:
                 stream.error = error
+            self._news.set()
 
     def _read(self, stream: StoredStream) -> Generator[Piece, None, None]:
         """What is left of a stream, in pieces."""
