@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 import urllib.request
 from collections.abc import Callable
@@ -18,7 +19,8 @@ from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
 from tieredstore.errors import ConfigError, StoreUnavailable
-from tieredstore.uploader import running
+from tieredstore.model import TopicPartition
+from tieredstore.uploader import Leadership, running
 from tieredstore.uploader.running import uploader_service
 from tieredstore.uploader.uploader import Uploader
 
@@ -73,8 +75,8 @@ class NoWatch:
     def __init__(self, _: object) -> None:
         pass
 
-    def watch(self, folders: object) -> None:
-        pass
+    def watch(self, folders: object) -> bool:
+        return False
 
     def close(self) -> None:
         pass
@@ -224,3 +226,33 @@ def test_a_line_of_the_log_is_an_object(disk: BrokerDisk, tmp_path: Path) -> Non
         logger.handlers, logger.level = list(before[0]), before[1]
     line = json.loads(done.stderr.splitlines()[0])
     assert (line["level"], "offsets 10 to 19 are not shipped" in line["message"]) == ("error", True)
+
+
+class Later(Leadership):
+    """Led once the test says so."""
+
+    leads = threading.Event()
+
+    def led(self) -> set[TopicPartition]:
+        return {("events", 0)} if self.leads.is_set() else set()
+
+
+def test_a_partition_that_is_led_since_now_is_held_and_shipped_without_waiting_for_a_sweep(disk: BrokerDisk) -> None:
+    store, settling = MemoryObjectStore(), SaidSettling()
+    settling.high = 0
+    own = {"scan_interval_ms": "600000", "leadership": f"{__name__}.Later"}
+    with uploader_of(disk.log_dir, store, settling, **own) as uploader, uploader_service(uploader):
+        until(lambda: not uploader.health.reasons())
+        assert (uploader.held.files, uploader.gauges()["led_partitions"]) == (0, 0)
+        Later.leads.set()
+        until(lambda: uploader.held.files == 4)
+        settling.high = 10
+        until(lambda: extents(store) == [(0, 9)])
+        # Another broker leads: nothing of the partition is held or shipped any more.
+        settling.high = 0
+        disk.grow()
+        until(lambda: uploader.held.files == 4)
+        Later.leads.clear()
+        until(lambda: uploader.gauges()["led_partitions"] == 0)
+        assert uploader.sweep().files == 0
+        assert extents(store) == [(0, 9)]

@@ -32,7 +32,7 @@ def uploader_service(uploader: Uploader, *, reload: Callable[[], None] | None = 
         "uploader",
         {
             "notice": threads.notice,
-            "leadership": lambda stop: threads.again("leadership", stop, uploader.ask_leadership, _LEADERSHIP_S),
+            "leadership": lambda stop: threads.again("leadership", stop, threads.lead, _LEADERSHIP_S),
             "settled": lambda stop: threads.again("settled", stop, uploader.ask_settled, _SETTLED_S),
             "topics": threads.advise,
             "time": threads.watch_time,
@@ -62,6 +62,11 @@ class _Threads:
                 health.rest(name)
                 return
 
+    def lead(self) -> None:
+        """Ask who leads; files of a partition that is led since now are held at once."""
+        if self._uploader.ask_leadership():
+            self._changed.set()
+
     def notice(self, stop: Stop) -> None:
         """Look at the folders where the system tells of a change, and at all of them each interval."""
         uploader = self._uploader
@@ -72,7 +77,9 @@ class _Threads:
                 self._changed.clear()
                 held = uploader.sweep()
                 uploader.health.beat("notice", within_s=_BEAT_S)
-                watch.watch(partition.folder for partition in uploader.folders.partitions if uploader.leads(partition))
+                led = [partition.folder for partition in uploader.folders.partitions if uploader.leads(partition)]
+                if watch.watch(led):
+                    continue
                 self._pause(stop, _INCOMPLETE_S if held.incomplete else uploader.own.scan_interval_ms / 1000)
         finally:
             uploader.health.rest("notice")

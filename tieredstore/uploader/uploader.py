@@ -130,16 +130,19 @@ class Uploader:
         self.schedule.ring()
         return self.held
 
-    def ask_leadership(self) -> None:
-        """Ask which partitions are led. An error is told by ``health`` once the last answer does not hold any more."""
+    def ask_leadership(self) -> bool:
+        """Ask which partitions are led; whether there is one more, whose files are to be held.
+
+        An error is told by ``health`` once the last answer does not hold any more.
+        """
         try:
             self.leadership.refresh()
         except TieredStoreError as error:
             if not self.leadership.is_known:
                 self.health.fails("leadership", f"nobody says who leads: {error}")
-            return
+            return False
         self.health.holds("leadership")
-        self._relist_new()
+        return self._relist_new()
 
     def ask_settled(self) -> None:
         """Ask how far the partitions are settled of which something waits to be shipped."""
@@ -308,13 +311,15 @@ class Uploader:
         high = (high_watermarks(partition.folder.parent) or {}).get(partition.name, 0)
         return Standing(Settled(high, high, None), only_deleted=True)
 
-    def _relist_new(self) -> None:
+    def _relist_new(self) -> bool:
         """List the folders of partitions that are led since now: who led them has moved their watermarks."""
         led = frozenset(partition for partition in self.folders.partitions if self.leads(partition))
-        for partition in led - self._was_led:
+        new = led - self._was_led
+        for partition in new:
             partition.must_reload = True
             self.folders.relist(partition)
         self._was_led = led
+        return bool(new)
 
     def _open_broker(self, opened: contextlib.ExitStack) -> BrokerState | None:
         if not self.environment.client:

@@ -55,15 +55,16 @@ class Watch:
         except OSError as error:
             self._give_up(str(error))
 
-    def watch(self, folders: Iterable[Path]) -> None:
-        """Watch these, and no others."""
+    def watch(self, folders: Iterable[Path]) -> bool:
+        """Watch these, and no others; whether one is new, in which something may have happened before."""
         if self._is_broken:
-            return
+            return False
         wanted = set(folders)
         for folder in self._watches.keys() - wanted:
             with contextlib.suppress(Exception):  # a folder that is gone has taken its watch along
                 self._observer.unschedule(self._watches[folder])
             del self._watches[folder]
+        before = len(self._watches)
         for folder in wanted - self._watches.keys():
             try:
                 self._watches[folder] = self._add(folder)
@@ -71,7 +72,8 @@ class Watch:
                 continue
             except OSError as error:
                 self._give_up(f"{folder} cannot be watched: {error.strerror}")
-                return
+                return False
+        return len(self._watches) > before
 
     def close(self) -> None:
         """Watch no more."""
