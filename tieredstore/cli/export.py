@@ -14,7 +14,7 @@ from tieredstore.cli.cat import DataLossPolicy, IsolationLevel
 from tieredstore.cli.live_client import BootstrapServer, KafkaConfig, KafkaProperties, client_properties
 from tieredstore.cli.message_types import InvalidAsNull, KeyType, MessageType, SchemaJson, ValueType, table_options
 from tieredstore.cli.opened import opened
-from tieredstore.cli.output import complain, human_count, print_lines
+from tieredstore.cli.output import complain, counted, print_lines
 from tieredstore.cli.query_output import extra_module, write_rows
 from tieredstore.cli.record_places import chosen_partitions
 from tieredstore.errors import ConfigError
@@ -102,11 +102,13 @@ def _export_folder(log: Any, folder: Path, ending: str, plan: Any, parallel: int
         with closing(exports.export_files(log, files, plan, at_once=at_once)) as done:
             for number, exported in enumerate(done, 1):
                 records += exported.records
-                shown = f"{human_count(exported.records)} records  {human_bytes(exported.size)}"
+                shown = f"{counted(exported.records, 'record')}  {human_bytes(exported.size)}"
                 print_lines([f"{exported.file.path.name}  {shown}  ({number} of {len(files)})"])
     except OSError as error:
         raise ConfigError(f"{folder} cannot be written: {error.strerror}") from None
-    complain(f"{human_count(records)} records in {len(files)} new files" if files else f"{folder} has all records")
+    complain(
+        f"{counted(records, 'record')} in {counted(len(files), 'new file')}" if files else f"{folder} has all records"
+    )
 
 
 def _ending(output: Path, file_format: Format | None) -> str:
