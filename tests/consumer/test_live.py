@@ -142,7 +142,7 @@ def test_automatic_commits_have_nothing_that_no_call_has_given(tiered: TieredTop
             messages = gathered([consumer], bool) if expected == 0 else consumer.consume(1, 10)
             given = messages[-1].offset() + 1
             consumer.poll_arrow(0, max_rows=1)
-            (known,) = _library.Consumer.committed(consumer, [place], timeout=10)
+            (known,) = _library.Consumer.committed(consumer, [place], timeout=DEADLINE_S)
             assert known.offset <= consumer.position([place])[0].offset
             assert known.offset in {given, -1001} or known.offset < given
     with Consumer(properties(tiered) | own) as consumer:

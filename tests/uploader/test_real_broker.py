@@ -170,7 +170,7 @@ def ship_under_fire(folder: Path, *, rounds: int, kills: int) -> None:
         with uploader_process(settings, folder / "log") as process:
             until(300, lambda: all_shipped(server, store, topics))
             process.send_signal(signal.SIGTERM)
-            assert process.wait(60) == 0
+            assert process.wait(240) == 0
         check(server, store, topics, written)
 
 
@@ -228,7 +228,7 @@ def test_it_starts_nothing_with_wrong_settings(tmp_path: Path) -> None:
     settings = tmp_path / "uploader.properties"
     settings.write_text("storage.backend.class=memory\nchunk.size=4096\nuploader.strat=latest\n")
     done = subprocess.run(
-        command("uploader", "-c", settings), env=environment(), capture_output=True, text=True, timeout=60, check=False
+        command("uploader", "-c", settings), env=environment(), capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
