@@ -68,7 +68,7 @@ def test_a_later_export_goes_on_and_a_missing_file_is_made_again(bucket: Bucket,
     (out / "orders-1-00000000000000000000-00000000000000000049.parquet").unlink()
     (out / ".orders-1-00000000000000000000-00000000000000000049.parquet.part").write_bytes(b"of a killed one")
     done = export(bucket, "orders", "-o", out)
-    assert "50 records in 1 new files" in done.stderr
+    assert "50 records in 1 new file" in done.stderr
     assert places(out) == [(0, at) for at in range(100)] + [(1, at) for at in range(50)]
     assert not list(out.glob(".*"))
 
