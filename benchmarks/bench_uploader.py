@@ -95,10 +95,12 @@ def copied(disk: Disk, closed: list[LogSegment]) -> None:
     """What the plugin's interface asks for, in ten threads."""
     settings, _ = disk.store()
     with RemoteStorageManager(settings) as manager, ThreadPoolExecutor(THREADS) as pool:
-        for _ in pool.map(
-            lambda each: manager.copy_log_segment_data(each.to_metadata(Uuid.random()), each.files), closed
-        ):
-            pass
+        copies = [
+            pool.submit(manager.copy_log_segment_data, segment.to_metadata(Uuid.random()), segment.files)
+            for segment in closed
+        ]
+        for copy in copies:
+            copy.result()
 
 
 def shipped(disk: Disk, count: int, check_crcs: str) -> None:

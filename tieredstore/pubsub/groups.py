@@ -256,8 +256,9 @@ def parse_group_partition(document: dict[str, Any], partition: int, key: str) ->
         raise CorruptData(f"{key} is not what pubsub wrote: its owner is {owner!r:.60}")
     position = None
     if raw is not None:
-        parts = [part for part in cast("list[object]", raw) if isinstance(part, int)] if isinstance(raw, list) else []
-        if len(parts) != len(Position._fields) or len(parts) != len(raw) or min(parts) < 0:
+        listed = cast("list[object]", raw) if isinstance(raw, list) else []
+        parts = [part for part in listed if isinstance(part, int)]
+        if len(parts) != len(Position._fields) or len(parts) != len(listed) or min(parts) < 0:
             raise CorruptData(f"{key} is not what pubsub wrote: its position is {raw!r:.60}")
         position = Position(*parts)
     return GroupPartition(partition, owner, number_in(document, "generation", key), position)
