@@ -55,7 +55,7 @@ def test_the_examples_of_spark_run(spark: SparkSession, orders: TieredTopic, tmp
     }
     codes = [code for name in ("README.md", "docs/spark.md") for code in blocks(REPOSITORY / name, "python")]
     of_spark = [code for code in codes if "spark" in code]
-    assert len(of_spark) == 7
+    assert len(of_spark) == 8
     shown = io.StringIO()
     with contextlib.redirect_stdout(shown):
         for code in of_spark:

@@ -5,6 +5,7 @@ A module of its own: that process imports it, and must not measure.
 
 from __future__ import annotations
 
+import copyreg
 import importlib
 from collections import defaultdict
 from typing import Any, Final
@@ -26,7 +27,8 @@ _nobody: Final = _Nobody()
 
 
 def unread_probe() -> object:
-    """A probe in place of one of another process."""
+    """A probe in place of one of another process, which may be sent on to a third."""
+    copyreg.pickle(Probe, without_its_place)
     return _probe.new(_nobody, "", 0, 50)
 
 
@@ -35,4 +37,4 @@ def without_its_place(_of_other_process: object) -> tuple[Any, ...]:
     return unread_probe, ()
 
 
-Probe: Final[Any] = type(unread_probe())
+Probe: Final[Any] = type(_probe.new(_nobody, "", 0, 50))
