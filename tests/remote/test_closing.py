@@ -234,6 +234,17 @@ def test_a_read_that_ended_early_logs_nothing_when_the_manager_is_closed(tmp_pat
     scene.manager.close()
 
 
+@pytest.fixture(params=["ends a wait", "lets a wait go on"])
+def interrupts(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What the system does with a wait that a signal comes into; a library may have it go on (Polars does)."""
+    handler = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, handler)
+    signal.siginterrupt(signal.SIGINT, request.param == "ends a wait")
+    yield
+    signal.signal(signal.SIGINT, handler)
+
+
+@pytest.mark.usefixtures("interrupts")
 def test_an_interrupted_copy_ends_at_once_and_leaves_nothing(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     before = [info.key for info in scene.store.inner.list()]

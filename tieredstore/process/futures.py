@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from concurrent.futures import CancelledError, Future
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from tieredstore.errors import AlreadyClosed
 
 _Result = TypeVar("_Result")
+
+# Of a wait without a time-out the system goes on after a signal where some library (Polars is one) has put a handler of
+# its own before Python's that asks for it, and Ctrl-C is then heard when the work is done. One with a time-out ends.
+_FOR_EVER_S: Final = threading.TIMEOUT_MAX
 
 
 class Overdue(Exception):
@@ -34,5 +39,5 @@ def is_done(future: Future[Any], timeout_s: float | None = None) -> bool:
     Unlike ``concurrent.futures.wait``, which goes on waiting for a dropped future until a thread comes by it.
     """
     with contextlib.suppress(CancelledError, TimeoutError):
-        future.exception(timeout_s)
+        future.exception(_FOR_EVER_S if timeout_s is None else timeout_s)
     return future.done()
