@@ -229,13 +229,14 @@ class BufferFull(TieredStoreError):
 class DeliveryFailed(TieredStoreError):
     """Records that were not stored and notified by their deadline.
 
-    ``maybe_stored``: they may be, or may yet be: who sends them again may have them twice.
+    ``maybe_stored``: they may be, or may yet be: who sends them again may have them twice. It has to be supposed where
+    nothing is said.
     """
 
     retryable = True
     exit_code = 75
 
-    def __init__(self, sentence: str, *, maybe_stored: bool) -> None:
+    def __init__(self, sentence: str, *, maybe_stored: bool = True) -> None:
         super().__init__(sentence)
         self.maybe_stored = maybe_stored
 
