@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession, functions
 
-from tests.support.kafka_topics import Produced, Row, make_topic, produce
+from tests.support.kafka_topics import Produced, Row, make_topic, producer_of, send
 from tests.support.servers.kafka import KafkaServer
 from tests.support.spark_session import read
 from tieredstore.config import settings_from
@@ -41,8 +41,10 @@ class TieredTopic:
 
     def produce(self, records: Sequence[Produced], *, codec: str = "none", partition: int = 0) -> None:
         """Write records without a transaction, in batches that fit a segment."""
+        # One producer: each asks for an id of its own, and waits half a second for it.
+        producer = producer_of(self.server, **{"compression.type": codec})
         for at in range(0, len(records), 50):
-            produce(self.server, self.topic, records[at : at + 50], codec=codec, partition=partition)
+            send(producer, self.topic, records[at : at + 50], partition=partition)
 
     def tier(self, *, but_last: int = 0) -> int:
         """Copy the closed segments that were not, but for some of the last; one more than the last offset copied."""
