@@ -188,9 +188,8 @@ def test_members_come_and_go_and_nothing_is_lost(tiered: TieredTopic, protocol: 
         with Consumer(properties(tiered) | own) as second:
             second.subscribe([tiered.topic])
             seen += gathered([first, second], lambda _: len(second.assignment()) == 1 and len(first.assignment()) == 1)
-        complete = 1200
-        while len({(m.partition(), m.offset()) for m in seen}) < complete:
-            seen += gathered([first], lambda _: True) or first.consume(100, 0.2)
+        before = tuple(seen)
+        seen += gathered([first], lambda given: len({(m.partition(), m.offset()) for m in (*before, *given)}) == 1200)
     assert revoked
     offsets = by_partition(seen)
     assert {partition: sorted(set(given)) for partition, given in offsets.items()} == WHOLE
@@ -235,6 +234,54 @@ def _row(message: Any) -> dict[str, Any]:
         "key": message.key(), "value": message.value(), "headers": headers or None, "offset": message.offset(),
         "timestamp": moment, "timestampType": kind - 1,
     }  # fmt: skip
+
+
+def test_paused_in_the_bucket_and_mixed_calls(tiered: TieredTopic) -> None:
+    """What waits when a partition is paused is let go and comes again; columns and messages take turns."""
+    with Consumer(properties(tiered, enable_partition_eof=True)) as consumer:
+        consumer.assign([TopicPartition(tiered.topic, 0, 100)])
+        offsets = [message.offset() for message in gathered([consumer], bool)]
+        consumer.pause(consumer.assignment())
+        consumer.pause(consumer.assignment())
+        assert consumer.consume(10, 0.2) == []
+        consumer.resume(consumer.assignment())
+        consumer.resume(consumer.assignment())
+        end = time.monotonic() + DEADLINE_S
+        while offsets[-1] < 599:
+            assert time.monotonic() < end
+            batch = consumer.poll_arrow(0.2, max_rows=7)
+            if batch is not None:
+                assert batch.start_offset == offsets[-1] + 1
+                assert batch.records.num_rows <= 7
+                offsets += range(batch.start_offset, batch.next_offset)
+            messages = consumer.consume(5, 0.2)
+            errors = [message.error() for message in messages if message.error() is not None]
+            assert {error.code() for error in errors} <= {confluent_kafka.KafkaError._PARTITION_EOF}
+            offsets += [message.offset() for message in messages if message.error() is None]
+    assert offsets == list(range(100, 600))
+
+
+def test_without_a_place_to_start_that_is_told(tiered: TieredTopic) -> None:
+    own = {"auto.offset.reset": "error", "tiered.storage.mode": "remote_preferred"}
+    with Consumer(properties(tiered) | own) as consumer:
+        consumer.assign([TopicPartition(tiered.topic, 0)])
+        end, codes = time.monotonic() + DEADLINE_S, list[int]()
+        while not codes:
+            assert time.monotonic() < end
+            codes = [message.error().code() for message in consumer.consume(1, 0.5)]
+    assert codes == [confluent_kafka.KafkaError._AUTO_OFFSET_RESET]
+
+
+def test_batches_go_on_until_the_consumer_is_closed(tiered: TieredTopic) -> None:
+    consumer = Consumer(properties(tiered))
+    consumer.assign([TopicPartition(tiered.topic, 0, 0)])
+    rows = 0
+    for batch in consumer.batches():
+        assert batch.start_offset == rows
+        rows = batch.next_offset
+        if rows == 600:
+            consumer.close()
+    assert rows == 600
 
 
 def test_retention_overtakes_a_live_partition_that_goes_back(tiered: TieredTopic) -> None:

@@ -1,0 +1,57 @@
+"""What a broker says of leaders, ends and settings, asked of a real one."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.support.kafka_topics import Produced, Transaction, make_topic, produce
+from tests.support.servers.kafka import KafkaServer
+from tests.support.servers.process import unanswered_port
+from tieredstore.errors import BrokerUnavailable, ConfigError
+from tieredstore.live.broker_state import BrokerState, PartitionEnd
+
+
+def test_leaders_ends_and_settings_of_a_topic(kafka: KafkaServer) -> None:
+    topic = make_topic(kafka, {"retention.ms": "123456"}, partitions=2)
+    produce(kafka, topic, [Produced(None, b"1"), Produced(None, b"2")])
+    transaction = Transaction(kafka)
+    transaction.send(topic, [Produced(None, b"3")])
+    with BrokerState({"bootstrap.servers": kafka.bootstrap_servers}) as state:
+        leaders = state.leaders()
+        assert leaders[topic, 0] == leaders[topic, 1] >= 0
+        places = [(topic, 0), (topic, 1)]
+        assert state.ends(places, stable=False)[places[0]] == PartitionEnd(3, 0)
+        assert state.ends(places, stable=False)[places[1]].offset == 0
+        end = time.monotonic() + 60
+        while state.ends(places, stable=True)[places[0]].offset != 2:
+            assert time.monotonic() < end
+        transaction.end("abort")
+        assert state.ends(places[:1], stable=True)[places[0]].offset == 4
+        settings = state.topic_settings([topic])
+        assert settings[topic]["retention.ms"] == "123456"
+        assert settings[topic]["cleanup.policy"] == "delete"
+        # Of what is not there nothing is told, and the others are.
+        assert set(state.topic_settings([topic, "not-there"])) == {topic}
+        assert set(state.ends([places[0], ("not-there", 0)], stable=False)) == {places[0]}
+        assert state.ends([], stable=True) == {}
+        assert state.topic_settings([]) == {}
+
+
+def test_a_broker_that_does_not_answer_is_named() -> None:
+    with unanswered_port() as port:
+        server = f"127.0.0.1:{port}"
+        with BrokerState({"bootstrap.servers": server}, timeout_s=0.5) as state:
+            for ask in (
+                state.leaders,
+                lambda: state.ends([("orders", 0)], stable=False),
+                lambda: state.topic_settings(["orders"]),
+            ):
+                with pytest.raises(BrokerUnavailable, match=server):
+                    ask()
+
+
+def test_properties_that_cannot_be_used_are_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"bootstrap\.servers"):
+        BrokerState({})

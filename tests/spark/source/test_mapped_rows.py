@@ -1,0 +1,56 @@
+"""What a function's rows become before Spark has them, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import LongType, StructField, StructType
+
+from tieredstore.errors import CorruptData
+from tieredstore.spark.source.mapped_rows import MappedRows, rows_given, schema_of
+
+SCHEMA = StructType([StructField("n", LongType())])
+ROWS = pa.RecordBatch.from_pydict({"n": [1, 2]})
+
+
+def given(function: Any, schema: StructType = SCHEMA) -> list[pa.RecordBatch]:
+    return list(rows_given(iter([ROWS]), MappedRows(function, schema)))
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, pa.schema([("n", pa.int64())])])
+def test_a_schema_of_spark_or_arrow(schema: Any) -> None:
+    assert schema_of(schema) == SCHEMA
+
+
+def test_rows_pass_as_they_are_or_in_the_types_of_the_schema() -> None:
+    assert list(rows_given(iter([ROWS]), None)) == [ROWS]
+    assert given(lambda batches: batches) == [ROWS]
+    narrow = pa.RecordBatch.from_arrays([pa.array([1, 2], pa.int32())], names=["n"])
+    assert given(lambda _: iter([narrow])) == [ROWS]
+
+
+@pytest.mark.parametrize(
+    ("batch", "sentence"),
+    [
+        (7, "yields int"),
+        (pa.RecordBatch.from_pydict({"m": [1]}), "yields the columns m, and the schema has n"),
+        (pa.RecordBatch.from_pydict({"n": ["x"]}), "yields string in the column n"),
+    ],
+)
+def test_what_is_not_of_the_schema_is_one_sentence(batch: Any, sentence: str) -> None:
+    with pytest.raises(Exception, match=sentence):
+        given(lambda _: iter([batch]))
+
+
+def test_an_error_of_the_records_passes_through_the_function() -> None:
+    def damaged() -> Iterator[pa.RecordBatch]:
+        yield ROWS
+        raise CorruptData("a chunk is damaged")
+
+    rows = rows_given(damaged(), MappedRows(lambda batches: batches, SCHEMA))
+    assert next(rows) == ROWS
+    with pytest.raises(Exception, match="a chunk is damaged"):
+        next(rows)
