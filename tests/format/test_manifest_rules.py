@@ -85,10 +85,16 @@ def test_a_list_of_ten_million_chunks_is_refused_before_it_is_unpacked() -> None
     assert len(raw) < 1500
     tracemalloc.start()
     try:
-        for log_size in (None, 1000):
-            with pytest.raises(ManifestCorrupt, match="10000000 chunks"):
-                SegmentManifest.from_bytes(raw, known(log_size))
-        assert tracemalloc.get_traced_memory()[1] < 100_000
+        peaks: list[int] = []
+        # Threads that other tests have left may allocate meanwhile, but not each time.
+        for _ in range(10):
+            before = tracemalloc.get_traced_memory()[0]
+            tracemalloc.reset_peak()
+            for log_size in (None, 1000):
+                with pytest.raises(ManifestCorrupt, match="10000000 chunks"):
+                    SegmentManifest.from_bytes(raw, known(log_size))
+            peaks.append(tracemalloc.get_traced_memory()[1] - before)
+        assert min(peaks) < 100_000
         # Who sets the floor lower has the list as it is stored, once.
         tracemalloc.reset_peak()
         read = SegmentManifest.from_bytes(raw, known(10_000_000), ManifestRules(min_chunk_size=1))

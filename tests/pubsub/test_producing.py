@@ -274,8 +274,9 @@ class RefusingStore(DelegatingObjectStore):
         super().put(key, body, if_absent=if_absent)
 
 
-@pytest.mark.parametrize(("word", "orphans"), [("/topics/orders/", 0), ("/queues/", 1)])
-def test_what_is_not_stored_or_not_notified_in_time_has_failed(word: str, orphans: int) -> None:
+# A write that is on its way when its time is over may still come to its end.
+@pytest.mark.parametrize(("word", "orphans"), [("/topics/orders/", {0, 1}), ("/queues/", {1})])
+def test_what_is_not_stored_or_not_notified_in_time_has_failed(word: str, orphans: set[int]) -> None:
     store = RefusingStore(word)
     topics = topics_on(store, delivery_timeout_ms="1000")
     topics.create("orders")
@@ -287,7 +288,7 @@ def test_what_is_not_stored_or_not_notified_in_time_has_failed(word: str, orphan
     assert error.maybe_stored
     store.is_refusing = False
     assert values_of(Consumer(topics, "orders")) == []
-    assert len(batch_keys(topics)) == orphans
+    assert len(batch_keys(topics)) in orphans
     assert producer.send(b"later") is not future
     producer.close()
     assert values_of(Consumer(topics, "orders"), at_least=1) == [b"later"]
