@@ -10,6 +10,7 @@ import duckdb
 
 from tieredstore.catalog.names import topic_names
 from tieredstore.errors import ConfigError, ResourceNotFound, TieredStoreError, excerpt
+from tieredstore.process.closing import Closing
 from tieredstore.query.stores import StoreLike, manager_of
 from tieredstore.query.topic_columns import ColumnTypes
 from tieredstore.query.topic_table import TableOptions, TopicDataset, TopicTable, parse_table_name
@@ -112,7 +113,7 @@ def attach(
     return AttachedTopics(connection, tables, own)
 
 
-class QueryTables:
+class QueryTables(Closing):
     """One query's connection, with the topics that the query names as tables. For one thread; close it.
 
     All tables of a topic are of one moment. Nothing is read from variables of Python, nor installed from the network.
@@ -170,14 +171,6 @@ class QueryTables:
         self._connection.close()
         for table in self._tables.values():
             table.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _attach(self, sql: str) -> None:
         names = sorted(self._connection.get_table_names(sql))

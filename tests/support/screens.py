@@ -146,7 +146,7 @@ def _screen_of(command: str, folder: Path, columns: int) -> Screen:
         contextlib.redirect_stderr(io.StringIO()) as stderr,
     ):
         code = main(shlex.split(command))
-    text = (stdout.getvalue() + stderr.getvalue()).replace(str(folder), "/work")
+    text = (stdout.getvalue() + stderr.getvalue()).replace(str(folder), "/demo")
     for changing, instead in _CHANGING.items():
         text = re.sub(changing, instead, text)
     return Screen(command, text, code)

@@ -44,6 +44,11 @@ class DataLossPolicy(enum.Enum):
     REPORT = "report"
 
 
+DataLoss: TypeAlias = Annotated[
+    DataLossPolicy, typer.Option("--data-loss", help="What to do where offsets are in no segment.")
+]
+
+
 def cat(
     topic: Topic,
     partition: SomePartition = None,
@@ -89,9 +94,7 @@ def cat(
     isolation: Annotated[
         IsolationLevel, typer.Option("--isolation", help="read_uncommitted shows aborted and open transactions too.")
     ] = IsolationLevel.READ_COMMITTED,
-    data_loss: Annotated[
-        DataLossPolicy, typer.Option("--data-loss", help="What to do where offsets are in no segment.")
-    ] = DataLossPolicy.FAIL,
+    data_loss: DataLoss = DataLossPolicy.FAIL,
     topic_id: TopicId = None,
     bootstrap_server: BootstrapServer = None,
     kafka_config: KafkaConfig = None,

@@ -10,9 +10,17 @@ from typing import Annotated, Any, Final
 import typer
 
 from tieredstore.cli.arguments import SettingsPath, SomePartitions, StoreUrl, Topic, TopicId
-from tieredstore.cli.cat import DataLossPolicy, IsolationLevel
+from tieredstore.cli.cat import DataLoss, DataLossPolicy, IsolationLevel
 from tieredstore.cli.live_client import BootstrapServer, KafkaConfig, KafkaProperties, client_properties
-from tieredstore.cli.message_types import InvalidAsNull, KeyType, MessageType, SchemaJson, ValueType, table_options
+from tieredstore.cli.message_types import (
+    InvalidAsNull,
+    Isolation,
+    KeyType,
+    MessageType,
+    SchemaJson,
+    ValueType,
+    table_options,
+)
 from tieredstore.cli.opened import opened
 from tieredstore.cli.output import complain, counted, print_lines
 from tieredstore.cli.query_output import extra_module, write_rows
@@ -50,12 +58,8 @@ def export(
     key_type: KeyType = MessageType.BINARY,
     value_type: ValueType = MessageType.BINARY,
     invalid: InvalidAsNull = False,
-    isolation: Annotated[
-        IsolationLevel, typer.Option("--isolation", help="read_uncommitted has aborted and open transactions too.")
-    ] = IsolationLevel.READ_COMMITTED,
-    data_loss: Annotated[
-        DataLossPolicy, typer.Option("--data-loss", help="What to do where offsets are in no segment.")
-    ] = DataLossPolicy.FAIL,
+    isolation: Isolation = IsolationLevel.READ_COMMITTED,
+    data_loss: DataLoss = DataLossPolicy.FAIL,
     topic_id: TopicId = None,
     bootstrap_server: BootstrapServer = None,
     kafka_config: KafkaConfig = None,

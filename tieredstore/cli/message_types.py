@@ -1,4 +1,4 @@
-"""What keys and values are read as, as several commands are told it."""
+"""How records become tables, as several commands are told it."""
 
 from __future__ import annotations
 
@@ -30,6 +30,9 @@ KeyType: TypeAlias = Annotated[MessageType, typer.Option("--key-type", help="Wha
 ValueType: TypeAlias = Annotated[MessageType, typer.Option("--value-type", help="What values are read as.")]
 InvalidAsNull: TypeAlias = Annotated[
     bool, typer.Option("--invalid-as-null", help="Keys and values that are not of their type are null.")
+]
+Isolation: TypeAlias = Annotated[
+    IsolationLevel, typer.Option("--isolation", help="read_uncommitted has aborted and open transactions too.")
 ]
 
 

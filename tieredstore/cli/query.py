@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from tieredstore.cli.arguments import SettingsPath, StoreUrl
-from tieredstore.cli.cat import DataLossPolicy, IsolationLevel
+from tieredstore.cli.cat import DataLoss, DataLossPolicy, IsolationLevel
 from tieredstore.cli.live_client import BootstrapServer, KafkaConfig, KafkaProperties, client_properties
-from tieredstore.cli.message_types import InvalidAsNull, KeyType, MessageType, SchemaJson, ValueType, table_options
+from tieredstore.cli.message_types import (
+    InvalidAsNull,
+    Isolation,
+    KeyType,
+    MessageType,
+    SchemaJson,
+    ValueType,
+    table_options,
+)
 from tieredstore.cli.opened import opened
 from tieredstore.cli.query_output import extra_module, write_rows, write_table
 from tieredstore.cli.query_plot import QueryPlot
@@ -47,12 +55,8 @@ def query(
     key_type: KeyType = MessageType.TEXT,
     value_type: ValueType = MessageType.TEXT,
     invalid: InvalidAsNull = False,
-    isolation: Annotated[
-        IsolationLevel, typer.Option("--isolation", help="read_uncommitted has aborted and open transactions too.")
-    ] = IsolationLevel.READ_COMMITTED,
-    data_loss: Annotated[
-        DataLossPolicy, typer.Option("--data-loss", help="What to do where offsets are in no segment.")
-    ] = DataLossPolicy.FAIL,
+    isolation: Isolation = IsolationLevel.READ_COMMITTED,
+    data_loss: DataLoss = DataLossPolicy.FAIL,
     bootstrap_server: BootstrapServer = None,
     kafka_config: KafkaConfig = None,
     kafka_properties: KafkaProperties = None,

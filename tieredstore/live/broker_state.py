@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from confluent_kafka import IsolationLevel, KafkaException, admin
 from confluent_kafka import TopicPartition as KafkaPartition
@@ -18,6 +17,7 @@ from tieredstore.live.clients import LiveAdmin, check_configuration
 from tieredstore.live.faults import fault
 from tieredstore.live.properties import check_timeout, client_configuration
 from tieredstore.model import TopicPartition
+from tieredstore.process.closing import Closing
 from tieredstore.process.per_process import PerProcess
 
 # The library leaves the types of these open.
@@ -33,7 +33,7 @@ class PartitionEnd:
     leader_epoch: int
 
 
-class BrokerState:
+class BrokerState(Closing):
     """Leaders, ends and settings of topics, each asked for anew, by a call that takes ``timeout_s`` at most.
 
     Unlike a :class:`~tieredstore.live.cluster.LiveCluster` nothing is asked twice: what fails is asked for again by a
@@ -120,14 +120,6 @@ class BrokerState:
     def close(self) -> None:
         """Let this process's client go; it is made again when it is needed."""
         self._clients.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _forget(client: LiveAdmin) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Any, Final, Literal, NamedTuple, Self, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from tieredstore.errors import ConfigError, DataLoss, InvalidRange
 from tieredstore.kafka.arrow_values import repeated
+from tieredstore.process.closing import Closing
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.format.batches import BatchIndex
 from tieredstore.pubsub.format.decoder import BatchDecoder, OnCorrupt
@@ -42,7 +42,7 @@ class ConsumedRecord(NamedTuple):
     timestamp: int | None
 
 
-class Consumer:
+class Consumer(Closing):
     """Reads a topic, at least once: after a crash what was not committed comes again. For one thread.
 
     Without ``group`` it reads all partitions from ``start`` on (and sees no partitions that are added). With one, it
@@ -172,14 +172,6 @@ class Consumer:
         self._pool.shutdown(wait=False, cancel_futures=True)
         if self._group is not None:
             self._group.leave()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # ---
 

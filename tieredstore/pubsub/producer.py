@@ -10,10 +10,10 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Final, Literal, NamedTuple, Self, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from tieredstore.errors import AlreadyClosed, BufferFull, ConfigError, DeliveryFailed, InvalidRecord, TieredStoreError
+from tieredstore.process.closing import Closing
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.process.thread_pool import ThreadPool
@@ -65,7 +65,7 @@ class _Batch:
     first_s: float = 0.0
 
 
-class Producer:
+class Producer(Closing):
     """Sends records to a topic. Thread-safe; a forked child has a new, empty producer under another name.
 
     ``acks="all"``: a record's future is done once its batch is stored and notified. ``"0"``: at once, and what cannot
@@ -164,14 +164,6 @@ class Producer:
                 self._uploads.shutdown(wait=False)
             if self._writer is not None:
                 self._writer.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # --- into Messages; the lock is held ---
 

@@ -13,7 +13,7 @@ from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.process.fan_in import FanIn
 from tieredstore.process.interruption import Interrupted
 from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes
-from tieredstore.records.arrow_stream import stream_reader
+from tieredstore.records.arrow_stream import ArrowStream
 
 if TYPE_CHECKING:
     from tieredstore.query.topic_log import Places, TopicLog
@@ -62,7 +62,7 @@ class StreamedScan(Protocol):
         ...
 
 
-class TopicRead(Iterator[pa.RecordBatch]):
+class TopicRead(ArrowStream):
     """The records of a topic, in record batches without empty ones; for one reader. Exhaust it, or close it.
 
     It is an Arrow stream as well (``__arrow_c_stream__``): pyarrow, Polars, DuckDB and pandas take it as it is, once.
@@ -98,15 +98,6 @@ class TopicRead(Iterator[pa.RecordBatch]):
             # Whoever reads through C is only told that something went wrong.
             self.interruption = interruption
             raise
-
-    def reader(self) -> pa.RecordBatchReader:
-        """The same records as a stream of pyarrow's, which is this read: what one of them gives, the other does not."""
-        return stream_reader(self.schema, self)
-
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """For whoever takes Arrow streams."""
-        reader: Any = self.reader()
-        return reader.__arrow_c_stream__(requested_schema)
 
     def close(self) -> None:
         """End the read; what is under way ends by itself."""

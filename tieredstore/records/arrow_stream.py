@@ -30,6 +30,21 @@ def stream_reader(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> pa.Re
     return reader
 
 
+class ArrowStream(Iterator[pa.RecordBatch]):
+    """Batches of one ``schema`` that whoever takes Arrow streams takes as they are: pyarrow, Polars, DuckDB, pandas."""
+
+    schema: pa.Schema
+
+    def reader(self) -> pa.RecordBatchReader:
+        """The same records as a stream of pyarrow's, which is this read: what one of them gives, the other does not."""
+        return stream_reader(self.schema, self)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """For whoever takes Arrow streams."""
+        reader: Any = self.reader()
+        return reader.__arrow_c_stream__(requested_schema)
+
+
 def _each(batches: Iterator[pa.RecordBatch]) -> Iterator[Iterator[pa.RecordBatch]]:
     """The batches one by one, each as an iterator, and an error of ours as one that raises it when it is read."""
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -12,7 +12,7 @@ from tieredstore.catalog.lineage import Lineage, Span
 from tieredstore.catalog.problems import Problem
 from tieredstore.errors import DataLoss
 from tieredstore.process.closing import Closing
-from tieredstore.records.arrow_stream import stream_reader
+from tieredstore.records.arrow_stream import ArrowStream
 from tieredstore.records.report import LostOffsets, ReadReport
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.stretch import Stretch
@@ -24,7 +24,7 @@ _logger: Final = logging.getLogger(__name__)
 _SHOWN: Final = 5
 
 
-class PartitionRead(Iterator[pa.RecordBatch], Closing):
+class PartitionRead(ArrowStream, Closing):
     """The records of one partition with offsets in ``[start, stop)``, in record batches without empty ones.
 
     The log's end ends it too. For one thread; exhaust it, or close it, which ends what is under way.
@@ -51,15 +51,6 @@ class PartitionRead(Iterator[pa.RecordBatch], Closing):
 
     def __next__(self) -> pa.RecordBatch:
         return next(self._batches)
-
-    def reader(self) -> pa.RecordBatchReader:
-        """The same records as a stream of pyarrow's, which is this read: what one of them gives, the other does not."""
-        return stream_reader(self.schema, self)
-
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        """For whoever takes Arrow streams: pyarrow, Polars, DuckDB, pandas."""
-        reader: Any = self.reader()
-        return reader.__arrow_c_stream__(requested_schema)
 
     def close(self) -> None:
         """End the read."""

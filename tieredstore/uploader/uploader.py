@@ -10,14 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.config import Settings
 from tieredstore.config.uploader import UploaderSettings
 from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.model import TopicIdPartition
+from tieredstore.process.closing import Closing
 from tieredstore.process.health import Health
 from tieredstore.process.parallel import in_parallel
 from tieredstore.process.thread_pool import ThreadPool
@@ -53,7 +53,7 @@ class Left:
     has_failed: bool
 
 
-class Uploader:
+class Uploader(Closing):
     """What ships the closed segments of a broker, in parts that are called one after the other or by many threads.
 
     Takes a lock on each log directory: of two uploaders for one the second is refused (ConfigError). Close it.
@@ -280,14 +280,6 @@ class Uploader:
             partition.let_go()
         self.target.close()
         self._opened.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # What is known
 
