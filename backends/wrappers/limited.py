@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from tieredstore.backends.base import Body, Buffer, ObjectStore
+from tieredstore.backends.base import Body, Buffer, DelegatingStore, ObjectStore
 from tieredstore.backends.contract.bodies import open_body
-from tieredstore.backends.wrappers.delegating import DelegatingStore
 from tieredstore.backends.wrappers.rate_limit import TokenBucket, limited
 from tieredstore.errors import TieredStoreError
 

@@ -8,9 +8,8 @@ from time import perf_counter
 from typing import TypeVar
 
 from tieredstore import metrics
-from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore
+from tieredstore.backends.base import AbandonedWrite, Body, Buffer, DelegatingStore, ObjectInfo, ObjectStore
 from tieredstore.backends.contract.bodies import open_body
-from tieredstore.backends.wrappers.delegating import DelegatingStore
 from tieredstore.errors import TieredStoreError
 
 Listed = TypeVar("Listed")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable
 from typing import Final
 
-from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
+from tieredstore.backends.base import Body, Buffer, DelegatingStore, ObjectStore
 from tieredstore.errors import ObjectNotFound, RangeNotSatisfiable, StoreError
 from tieredstore.format.data_key_field import same_but_for_data_key
 from tieredstore.format.keys import Suffix
@@ -17,22 +17,9 @@ PART: Final = 8 << 20
 """Bytes of one request of an object that is read whole."""
 
 
-class ProvenStore(ObjectStore):
+class ProvenStore(DelegatingStore):
     """Passes every call on. A ``put`` ends once what is stored was read back and is what was sent; otherwise what it
     wrote is deleted, and StoreError says so. A manifest may have been rotated meanwhile."""
-
-    def __init__(self, inner: ObjectStore) -> None:
-        self.inner = inner
-
-    @property
-    def identity(self) -> str:
-        """That of the store within."""
-        return self.inner.identity
-
-    @property
-    def conditional_writes(self) -> bool:
-        """That of the store within."""
-        return self.inner.conditional_writes
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         """Write, and read back."""
@@ -67,38 +54,6 @@ class ProvenStore(ObjectStore):
         except ObjectNotFound:
             return False
         return stored is not None and same_but_for_data_key(stored, sent)
-
-    def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
-        """As the store within."""
-        return self.inner.get(key, start, stop)
-
-    def get_small(self, key: str, most: int) -> bytes | None:
-        """As the store within."""
-        return self.inner.get_small(key, most)
-
-    def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
-        """As the store within."""
-        self.inner.get_into(key, start, buffer)
-
-    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        """As the store within."""
-        return self.inner.list(prefix, start_after)
-
-    def delete(self, keys: Iterable[str]) -> None:
-        """As the store within."""
-        self.inner.delete(keys)
-
-    def head(self, key: str) -> ObjectInfo:
-        """As the store within."""
-        return self.inner.head(key)
-
-    def replace(self, key: str, body: Buffer, etag: str) -> str:
-        """As the store within."""
-        return self.inner.replace(key, body, etag)
-
-    def now_ms(self) -> int | None:
-        """As the store within."""
-        return self.inner.now_ms()
 
 
 def parts_of(store: ObjectStore, key: str, size: int) -> Generator[bytes]:

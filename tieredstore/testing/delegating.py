@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from tieredstore.backends.base import ObjectStore
-from tieredstore.backends.wrappers.delegating import DelegatingStore
+from tieredstore.backends.base import DelegatingStore, ObjectStore
 from tieredstore.errors import TieredStoreError
 
 OperationName: TypeAlias = Literal[
