@@ -41,7 +41,7 @@ from benchmarks.bench_spark import spark_session
 from benchmarks.kafka_topic import KafkaTopic, topic_on_broker
 from benchmarks.measuring import Job, interleaved_seconds, machine
 from benchmarks.spark_tasks import PlannedTasks
-from benchmarks.spark_topic import SparkTopic, topic_in
+from benchmarks.spark_topic import SparkTopic, topic_arguments, topic_in
 from tieredstore.config import load_settings
 from tieredstore.duckdb import attach
 from tieredstore.polars import scan
@@ -208,13 +208,7 @@ def run(folder: Path, arguments: argparse.Namespace) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=5_000_000, help="how many records the topic has, about")
-    parser.add_argument("--runs", type=int, default=3, help="counted rounds")
-    parser.add_argument("--folder", type=Path, help="where the topic is made and kept (default: a temporary folder)")
-    parser.add_argument("--without-broker", action="store_true", help="leave out what reads from Kafka")
-    parser.add_argument("--kafka-source", type=Path, help="the folder with the jars of Spark's own Kafka source")
-    arguments = parser.parse_args()
+    arguments = topic_arguments(__doc__, records=5_000_000, runs=3)
     with tempfile.TemporaryDirectory() as folder:
         home = arguments.folder or Path(folder)
         home.mkdir(parents=True, exist_ok=True)

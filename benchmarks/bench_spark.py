@@ -41,7 +41,7 @@ from benchmarks.measuring import Job, interleaved_seconds, machine
 from benchmarks.process_tree import ProcessTree
 from benchmarks.spark_synthetic import read_synthetic, write_batch
 from benchmarks.spark_tasks import PlannedTasks, ReadingProcesses, stage_seconds
-from benchmarks.spark_topic import SparkTopic, topic_in
+from benchmarks.spark_topic import SparkTopic, topic_arguments, topic_in
 from tests.support.spark_session import CONF, environment
 
 CORES: Final = 2
@@ -189,13 +189,7 @@ def run(folder: Path, arguments: argparse.Namespace) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=10_000_000, help="how many records the topic has, about")
-    parser.add_argument("--runs", type=int, default=5, help="counted rounds")
-    parser.add_argument("--folder", type=Path, help="where the topic is made and kept (default: a temporary folder)")
-    parser.add_argument("--without-broker", action="store_true", help="leave out what reads from Kafka")
-    parser.add_argument("--kafka-source", type=Path, help="the folder with the jars of Spark's own Kafka source")
-    arguments = parser.parse_args()
+    arguments = topic_arguments(__doc__, records=10_000_000, runs=5)
     with tempfile.TemporaryDirectory() as folder:
         home = arguments.folder or Path(folder)
         home.mkdir(parents=True, exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import shutil
 import sys
@@ -25,6 +26,17 @@ _RECORD_BYTES: Final = 495
 _FIRST_TIMESTAMP_MS: Final = 1_767_225_600_000
 
 _DONE: Final = "topic.json"
+
+
+def topic_arguments(description: str | None, *, records: int, runs: int) -> argparse.Namespace:
+    """The command line of a benchmark over such a topic, with its usual number of records and of counted rounds."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=int, default=records, help="how many records the topic has, about")
+    parser.add_argument("--runs", type=int, default=runs, help="counted rounds")
+    parser.add_argument("--folder", type=Path, help="where the topic is made and kept (default: a temporary folder)")
+    parser.add_argument("--without-broker", action="store_true", help="leave out what reads from Kafka")
+    parser.add_argument("--kafka-source", type=Path, help="the folder with the jars of Spark's own Kafka source")
+    return parser.parse_args()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from tieredstore.errors import BatchCorrupt, ConfigError
+from tieredstore.kafka.records.slab_arrays import Array, Buffer, array_over, arrow, buffer_of
 
 if TYPE_CHECKING:
     from tieredstore.kafka.records._kernel import Taken
-    from tieredstore.kafka.records._slabs import Slab
 
-# What its type stubs say of arrays is partial.
-arrow: Any = pa
-Array: TypeAlias = Any
-Buffer: TypeAlias = Any
-
+_BINARY: Final = arrow.binary()
 _HEADER: Final = arrow.struct([arrow.field("key", arrow.string()), arrow.field("value", arrow.binary())])
 
 # In the order of the kernel's bits. The names are those of Spark's Kafka source.
@@ -30,8 +26,6 @@ _FIELDS: Final = (
     arrow.field("timestampType", arrow.int8()),
     arrow.field("leaderEpoch", arrow.int32()),
 )
-
-_EMPTY: Final = arrow.py_buffer(bytes(64))
 
 COLUMNS: Final[tuple[str, ...]] = tuple(field.name for field in _FIELDS)
 """The names of all columns of a record."""
@@ -51,32 +45,23 @@ class RecordColumns:
     def build(self, taken: Taken) -> pa.RecordBatch:
         """A record batch over the kernel's slabs, without copying; it keeps them from being used again."""
         rows, header_rows, (key_nulls, value_nulls, headers_nulls, header_value_nulls), ascii_keys, slabs = taken
-        buffers = [_buffer(slab) for slab in slabs]
+        buffers = [buffer_of(slab) for slab in slabs]
         arrays: list[Array] = []
         for name in self.schema.names:
             match name:
                 case "key":
-                    arrays.append(_binary(rows, key_nulls, buffers[:3]))
+                    arrays.append(array_over(_BINARY, rows, buffers[:3], key_nulls))
                 case "value":
-                    arrays.append(_binary(rows, value_nulls, buffers[3:6]))
+                    arrays.append(array_over(_BINARY, rows, buffers[3:6], value_nulls))
                 case "headers":
                     keys = _header_keys(header_rows, buffers[9:11], ascii_keys=ascii_keys)
-                    values = _binary(header_rows, header_value_nulls, buffers[11:14])
+                    values = array_over(_BINARY, header_rows, buffers[11:14], header_value_nulls)
                     arrays.append(_lists(rows, headers_nulls, buffers[6:8], keys, values))
                 case _:
                     column = COLUMNS.index(name)
                     arrays.append(arrow.Array.from_buffers(_FIELDS[column].type, rows, [None, buffers[11 + column]], 0))
         built: pa.RecordBatch = arrow.RecordBatch.from_arrays(arrays, schema=self.schema)
         return built
-
-
-def _buffer(slab: tuple[Slab, int] | None) -> Buffer:
-    # Without headers not even the offset that offsets begin with was written, and Arrow reads it all the same.
-    return _EMPTY if slab is None or not slab[1] else arrow.foreign_buffer(slab[0].address, slab[1], slab[0])
-
-
-def _binary(count: int, nulls: int, buffers: list[Buffer]) -> Array:
-    return arrow.Array.from_buffers(arrow.binary(), count, [buffers[0] if nulls else None, *buffers[1:]], nulls)
 
 
 def _header_keys(count: int, buffers: list[Buffer], *, ascii_keys: bool) -> Array:

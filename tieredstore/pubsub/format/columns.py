@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from tieredstore.errors import ConfigError, MessageCorrupt
 from tieredstore.kafka.arrow_values import array_of
+from tieredstore.kafka.records.slab_arrays import Array, Buffer, array_over, arrow, buffer_of
 
 if TYPE_CHECKING:
-    from tieredstore.kafka.records._slabs import Slab
     from tieredstore.pubsub.format._reading import Taken
-
-# What its type stubs say of arrays is partial.
-arrow: Any = pa
-Array: TypeAlias = Any
-Buffer: TypeAlias = Any
 
 _HEADER: Final = arrow.struct([arrow.field("key", arrow.string()), arrow.field("value", arrow.binary())])
 _FIELDS: Final = (  # in the order of the kernel's bits
@@ -29,7 +24,6 @@ _FIELDS: Final = (  # in the order of the kernel's bits
     arrow.field("message", arrow.int32()),
     arrow.field("record", arrow.int32()),
 )
-_EMPTY: Final = arrow.py_buffer(bytes(64))
 
 COLUMNS: Final[tuple[str, ...]] = tuple(field.name for field in _FIELDS)
 """The names of all columns of a record. ``message`` and ``record`` are its place in the batch; ``key``, ``headers`` and
@@ -49,39 +43,31 @@ class RecordColumns:
     def build(self, taken: Taken) -> pa.RecordBatch:
         """A record batch over the kernel's slabs, without copying; it keeps them from being used again."""
         rows, (key_nulls, id_nulls, timestamp_nulls, headers_nulls), headers, names_ascii, slabs = taken
-        buffers = [_buffer(slab) for slab in slabs]
+        buffers = [buffer_of(slab) for slab in slabs]
         arrays: list[Array] = []
         for name in self.schema.names:
             kind = _FIELDS[COLUMNS.index(name)].type
             match name:
                 case "key":
-                    arrays.append(_array(kind, rows, buffers[0:3], key_nulls))
+                    arrays.append(array_over(kind, rows, buffers[0:3], key_nulls))
                 case "value":
-                    arrays.append(_array(kind, rows, [None, *buffers[3:5]], 0))
+                    arrays.append(array_over(kind, rows, [None, *buffers[3:5]], 0))
                 case "message_id":
-                    arrays.append(_array(kind, rows, buffers[5:8], id_nulls))
+                    arrays.append(array_over(kind, rows, buffers[5:8], id_nulls))
                 case "timestamp":
-                    arrays.append(_array(kind, rows, buffers[8:10], timestamp_nulls))
+                    arrays.append(array_over(kind, rows, buffers[8:10], timestamp_nulls))
                 case "headers":
                     names = _names(headers, buffers[12:14], are_ascii=names_ascii)
-                    values = _array(arrow.binary(), headers, [None, *buffers[14:16]], 0)
+                    values = array_over(arrow.binary(), headers, [None, *buffers[14:16]], 0)
                     items = arrow.Array.from_buffers(_HEADER, headers, [None], 0, children=[names, values])
                     valid = buffers[10] if headers_nulls else None
                     arrays.append(
                         arrow.Array.from_buffers(kind, rows, [valid, buffers[11]], headers_nulls, children=[items])
                     )
                 case _:
-                    arrays.append(_array(kind, rows, [None, buffers[16 if name == "message" else 17]], 0))
+                    arrays.append(array_over(kind, rows, [None, buffers[16 if name == "message" else 17]], 0))
         built: pa.RecordBatch = arrow.RecordBatch.from_arrays(arrays, schema=self.schema)
         return built
-
-
-def _buffer(slab: tuple[Slab, int] | None) -> Buffer:
-    return _EMPTY if slab is None or not slab[1] else arrow.foreign_buffer(slab[0].address, slab[1], slab[0])
-
-
-def _array(kind: Any, rows: int, buffers: list[Buffer], nulls: int) -> Array:
-    return arrow.Array.from_buffers(kind, rows, [buffers[0] if nulls else None, *buffers[1:]], nulls)
 
 
 def _names(count: int, buffers: list[Buffer], *, are_ascii: bool) -> Array:
