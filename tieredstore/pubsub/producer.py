@@ -6,12 +6,14 @@ import logging
 import os
 import threading
 import time
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple, TypeAlias
 
+from tieredstore.config.pubsub import PubsubSettings
 from tieredstore.errors import AlreadyClosed, BufferFull, ConfigError, DeliveryFailed, InvalidRecord, TieredStoreError
 from tieredstore.process.closing import Closing
 from tieredstore.process.deadline import Deadline
@@ -39,7 +41,7 @@ class RecordPlace(NamedTuple):
 
 
 @dataclass(slots=True)
-class _OpenMessage:
+class OpenMessage:
     """A Message in the making, and who waits for its records."""
 
     body: BodyWriter
@@ -51,6 +53,7 @@ class _OpenMessage:
     max_timestamp: int = -_MAX_INT64 - 1
 
     def seal(self, compression: Compression) -> SealedMessage:
+        """The Message as it goes out."""
         stored = seal_message(self.body, self.body.count, self.request, compression)
         return SealedMessage(stored, self.request, self.body.count, self.min_timestamp, self.max_timestamp)
 
@@ -60,29 +63,28 @@ class _Batch:
     """Sealed Messages that go together."""
 
     messages: list[SealedMessage] = field(default_factory=list[SealedMessage])
-    waiting: list[_OpenMessage] = field(default_factory=list[_OpenMessage])
+    waiting: list[OpenMessage] = field(default_factory=list[OpenMessage])
     stored_bytes: int = 0
     first_s: float = 0.0
 
 
-class Producer(Closing):
-    """Sends records to a topic. Thread-safe; a forked child has a new, empty producer under another name.
-
-    ``acks="all"``: a record's future is done once its batch is stored and notified. ``"0"``: at once, and what cannot
-    be delivered is logged alone. ``"1"`` needs a broker, and is refused.
-    """
+class RecordProducer(Closing):
+    """Takes records into Messages, within a buffer; where they go is said by who derives. Thread-safe; a forked child
+    has a new, empty producer under another name."""
 
     def __init__(
-        self, topics: Topics, topic: str, *, acks: Acks = "all", monotonic: Callable[[], float] = time.monotonic
+        self,
+        settings: PubsubSettings,
+        *,
+        acks: Acks,
+        monotonic: Callable[[], float] = time.monotonic,
+        message_bytes: int | None = None,
     ) -> None:
-        if acks == "1":
-            raise ConfigError("acks=1 says that a broker has the record, and there is none: use all, or 0")
-        self._topics = topics
-        self._topic = topics.get(topic)
-        self._settings = topics.settings.pubsub
-        self._compression = Compression.named(self._settings.compression)
+        self._settings = settings
+        self._compression = Compression.named(settings.compression)
         self._acks = acks
         self._monotonic = monotonic
+        self._message_bytes = settings.message_bytes if message_bytes is None else message_bytes
         self._is_closed = False
         self._begin()
         begin_again_after_fork(self)
@@ -92,15 +94,12 @@ class Producer(Closing):
         self._address = b"\xfd" + os.urandom(15)
         self._epoch_ms = time.time_ns() // 1_000_000
         self._changed = threading.Condition()
-        self._open: _OpenMessage | None = None
-        self._closed: deque[_OpenMessage] = deque()
+        self._open: OpenMessage | None = None
+        self._closed: deque[OpenMessage] = deque()
         self._next_request = 0
         self._held_bytes = 0
         self._under_way = 0  # records that were sent and are neither stored nor failed
         self._is_flushing = False
-        self._batcher: threading.Thread | None = None
-        self._writer: BatchWriter | None = None
-        self._uploads: ThreadPool | None = None
 
     def begin_again(self) -> None:
         """In a forked child: nothing was sent; what the parent holds, the parent delivers."""
@@ -160,10 +159,15 @@ class Producer(Closing):
         finally:
             with self._changed:
                 self._changed.notify_all()
-            if self._uploads is not None:
-                self._uploads.shutdown(wait=False)
-            if self._writer is not None:
-                self._writer.close()
+            self._end()
+
+    @abstractmethod
+    def _start(self) -> None:
+        """The first record of a new Message is there: have the threads that deliver run. The lock is held."""
+
+    @abstractmethod
+    def _end(self) -> None:
+        """Give back what ``_start`` took."""
 
     # --- into Messages; the lock is held ---
 
@@ -182,11 +186,11 @@ class Producer(Closing):
 
     def _append(
         self, value: bytes, key: bytes | None, headers: Headers | None, message_id: bytes | None, timestamp: int
-    ) -> _OpenMessage:
+    ) -> OpenMessage:
         message = self._open or self._new_message()
         if not message.body.append(value, key, headers, message_id, timestamp):
             if not message.body.count:
-                raise InvalidRecord(f"a record does not fit a Message of {self._settings.message_bytes} bytes")
+                raise InvalidRecord(f"a record does not fit a Message of {self._message_bytes} bytes")
             self._close_message()
             return self._append(value, key, headers, message_id, timestamp)
         if self._open is None:
@@ -197,15 +201,85 @@ class Producer(Closing):
             self._changed.notify_all()
         return message
 
-    def _new_message(self) -> _OpenMessage:
+    def _new_message(self) -> OpenMessage:
         request = ProducerRequest(self._address, self._epoch_ms, self._next_request)
-        return _OpenMessage(BodyWriter(self._settings.message_bytes), request, self._monotonic())
+        return OpenMessage(BodyWriter(self._message_bytes), request, self._monotonic())
 
     def _close_message(self) -> None:
         if self._open is not None:
             self._closed.append(self._open)
             self._open = None
             self._changed.notify_all()
+
+    def _next_closed(self, first_s: float | None, linger_s: float) -> OpenMessage | Literal["due"] | None:
+        """The next Message that is closed; ``due`` when ``linger_s`` have passed since ``first_s`` and there is none
+        that could come with it; None when all is done. For the thread that delivers."""
+        with self._changed:
+            while True:
+                if self._closed:
+                    return self._closed.popleft()
+                first = first_s if first_s is not None else self._open.first_s if self._open else None
+                wait_s = None if first is None else first + linger_s - self._monotonic()
+                if first is not None and (self._is_flushing or self._is_closed or (wait_s or 0) <= 0):
+                    if self._open is None:
+                        return "due"
+                    self._close_message()
+                    continue
+                if first is None:
+                    self._is_flushing = False
+                    if self._is_closed:
+                        return None
+                self._changed.wait(wait_s)
+
+    def _settle(self, messages: Sequence[OpenMessage], partition: int, offset: int) -> None:
+        """The Messages of a batch are delivered, to this place."""
+        for number, message in enumerate(messages):
+            for record, future in enumerate(message.futures):
+                future.set_result(RecordPlace(partition, offset, number, record))
+        self._release(messages)
+
+    def _fail(self, messages: Sequence[OpenMessage], failure: DeliveryFailed) -> None:
+        if self._acks == "0":
+            _logger.warning("%d records were not delivered: %s", sum(len(each.futures) for each in messages), failure)
+        for message in messages:
+            for future in message.futures:
+                future.set_exception(failure)
+        self._release(messages)
+
+    def _release(self, messages: Sequence[OpenMessage]) -> None:
+        with self._changed:
+            self._held_bytes -= sum(message.held_bytes for message in messages)
+            self._under_way -= sum(len(message.futures) for message in messages)
+            self._changed.notify_all()
+
+
+class Producer(RecordProducer):
+    """Sends records to a topic without a broker: it writes the batches itself.
+
+    ``acks="all"``: a record's future is done once its batch is stored and notified. ``"0"``: at once, and what cannot
+    be delivered is logged alone. ``"1"`` needs a broker, and is refused.
+    """
+
+    def __init__(
+        self, topics: Topics, topic: str, *, acks: Acks = "all", monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        if acks == "1":
+            raise ConfigError("acks=1 says that a broker has the record, and there is none: use all, or 0")
+        self._topics = topics
+        self._topic = topics.get(topic)
+        super().__init__(topics.settings.pubsub, acks=acks, monotonic=monotonic)
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._batcher: threading.Thread | None = None
+        self._writer: BatchWriter | None = None
+        self._uploads: ThreadPool | None = None
+
+    def _end(self) -> None:
+        if self._uploads is not None:
+            self._uploads.shutdown(wait=False)
+        if self._writer is not None:
+            self._writer.close()
 
     def _start(self) -> None:
         if self._batcher is None:
@@ -218,8 +292,9 @@ class Producer(Closing):
 
     def _gather(self) -> None:
         batch = _Batch()
-        while (message := self._next_message(batch)) is not None:
-            if isinstance(message, _OpenMessage):
+        linger_s = self._settings.batch_ms / 1000
+        while (message := self._next_closed(batch.first_s if batch.messages else None, linger_s)) is not None:
+            if isinstance(message, OpenMessage):
                 sealed = message.seal(self._compression)
                 if batch.messages and batch.stored_bytes + len(sealed.stored) > self._settings.batch_bytes:
                     batch = self._dispatch(batch)
@@ -236,26 +311,6 @@ class Producer(Closing):
         settings = self._settings
         return batch.stored_bytes >= settings.batch_bytes or len(batch.messages) >= settings.batch_messages
 
-    def _next_message(self, batch: _Batch) -> _OpenMessage | Literal["due"] | None:
-        """The next Message for the batch; ``due`` when the batch is to go as it is; None when all is done."""
-        batch_s = self._settings.batch_ms / 1000
-        with self._changed:
-            while True:
-                if self._closed:
-                    return self._closed.popleft()
-                first = batch.first_s if batch.messages else self._open.first_s if self._open else None
-                wait_s = None if first is None else first + batch_s - self._monotonic()
-                if first is not None and (self._is_flushing or self._is_closed or (wait_s or 0) <= 0):
-                    if self._open is None:
-                        return "due"
-                    self._close_message()
-                    continue
-                if first is None:
-                    self._is_flushing = False
-                    if self._is_closed:
-                        return None
-                self._changed.wait(wait_s)
-
     def _dispatch(self, batch: _Batch) -> _Batch:
         if batch.messages:
             assert self._uploads is not None
@@ -270,17 +325,6 @@ class Producer(Closing):
             partition, offset = self._writer.write(batch.messages, deadline)
         except TieredStoreError as error:
             failure = error if isinstance(error, DeliveryFailed) else DeliveryFailed(str(error), maybe_stored=True)
-            if self._acks == "0":
-                _logger.warning("%d records were not delivered: %s", len(batch.waiting), failure)
-            for message in batch.waiting:
-                for future in message.futures:
-                    future.set_exception(failure)
+            self._fail(batch.waiting, failure)
         else:
-            for number, message in enumerate(batch.waiting):
-                for record, future in enumerate(message.futures):
-                    future.set_result(RecordPlace(partition, offset, number, record))
-        finally:
-            with self._changed:
-                self._held_bytes -= sum(message.held_bytes for message in batch.waiting)
-                self._under_way -= sum(len(message.futures) for message in batch.waiting)
-                self._changed.notify_all()
+            self._settle(batch.waiting, partition, offset)
