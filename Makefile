@@ -50,7 +50,7 @@ layers: $(VENV)/installed ## imports go down only
 toolchain: $(VENV)/installed
 	@$(BIN)/python -m scripts.toolchain test
 
-$(VENV)/servers/installed: $(VENV)/installed scripts/servers.py scripts/jars.py tests/support/servers/kafka_jars/jars.lock tests/support/servers/azurite/package-lock.json
+$(VENV)/servers/installed: $(VENV)/installed scripts/servers.py scripts/jars.py tests/support/servers/kafka_jars/jars.lock tests/support/servers/zookeeper_jars/jars.lock tests/support/servers/azurite/package-lock.json
 	@$(BIN)/python -m scripts.servers
 	@touch $@
 
@@ -74,7 +74,7 @@ docs: $(VENV)/installed ## regenerate docs/settings.md
 pictures: $(VENV)/installed ## make docs/pictures again, out of real commands
 	$(BIN)/python -m scripts.pictures
 
-lock: ## pin the versions that CI tests (needs uv, and Maven for the broker's jars)
+lock: ## pin the versions that CI tests (needs uv, and Maven for the jars of servers)
 	$(PIN) pyproject.toml --extra dev --output-file requirements.lock
 	for tool in go java node; do $(PIN) --group $$tool --output-file scripts/wheels/$$tool.lock || exit 1; done
 	$(BIN)/python -m scripts.jars

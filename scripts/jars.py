@@ -1,6 +1,6 @@
-"""The jars of the tests' Kafka broker, by a lock of coordinates and SHA-256: no Maven is needed to install them.
+"""The jars of the tests' servers, by locks of coordinates and SHA-256: no Maven is needed to install them.
 
-    python -m scripts.jars        writes the lock anew out of the pom (this needs Maven)
+    python -m scripts.jars        writes the locks anew out of the poms (this needs Maven)
 
 A jar comes out of the cache, else out of Maven's own local repository, else from the network: from the repository that
 the package maven-artifact asks, or from the one that the variable TIEREDSTORE_MAVEN_REPOSITORY names. Wherever it comes
@@ -26,8 +26,10 @@ from scripts.caches import cache_folder, place
 from scripts.environment import ROOT
 from scripts.steps import SetupError, run_main
 
-POM: Final = ROOT / "tests" / "support" / "servers" / "kafka_jars" / "pom.xml"
-LOCK: Final = POM.with_name("jars.lock")
+_SERVERS: Final = ROOT / "tests" / "support" / "servers"
+LOCKS: Final = {name: _SERVERS / f"{name}_jars" / "jars.lock" for name in ("kafka", "zookeeper")}
+"""The lock of each server; its pom lies beside it."""
+
 _HEADER: Final = "# Written by `make lock` out of the pom beside it: group:artifact:version[:classifier] and SHA-256.\n"
 _TIMEOUT_S: Final = 60.0
 _TRIES: Final = 4
@@ -76,7 +78,7 @@ def check(jar: Jar, sha256: str, origin: str) -> None:
     """SetupError if the bytes that came from ``origin`` are not the lock's."""
     if sha256 != jar.sha256:
         raise SetupError(
-            f"{jar.coordinates} from {origin} is refused: its SHA-256 is {sha256} where {LOCK.name} has {jar.sha256}; "
+            f"{jar.coordinates} from {origin} is refused: its SHA-256 is {sha256} where jars.lock has {jar.sha256}; "
             "try another repository (TIEREDSTORE_MAVEN_REPOSITORY), and trust none of the two before you know why"
         )
 
@@ -138,18 +140,23 @@ def _sha256(path: Path) -> str:
 
 
 def main() -> None:
-    """Write the lock: what Maven resolves the pom to."""
+    """Write the locks: what Maven resolves each pom to."""
+    for lock in LOCKS.values():
+        _write(lock)
+
+
+def _write(lock: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         listing = Path(folder, "jars.txt")
         subprocess.run(
             [
-                *("mvn", "-B", "-q", "-f", str(POM), "dependency:list", "-DincludeScope=runtime"),
+                *("mvn", "-B", "-q", "-f", str(lock.with_name("pom.xml")), "dependency:list", "-DincludeScope=runtime"),
                 *("-DoutputAbsoluteArtifactFilename=true", f"-DoutputFile={listing}"),
             ],
             check=True,
         )
         lines = sorted(_locked(line) for line in listing.read_text().splitlines() if ":jar:" in line)
-    LOCK.write_text(_HEADER + "".join(lines))
+    lock.write_text(_HEADER + "".join(lines))
 
 
 def _locked(line: str) -> str:

@@ -1,8 +1,8 @@
 """The servers that the tests start and that PyPI does not hold: `python -m scripts.servers [FOLDER]`.
 
-MinIO (built from its Go module), Azurite (npm) and a Kafka broker (jars from a Maven repository), all pinned. FOLDER is
-.venv/servers unless told. What is slow is kept in the user's cache folder for other clones; a second run does nothing
-until a pin changes. SeaweedFS and fake-gcs-server come as wheels with the `servers` extra.
+MinIO (built from its Go module), Azurite (npm), a Kafka broker and ZooKeeper (jars from a Maven repository), all
+pinned. FOLDER is .venv/servers unless told. What is slow is kept in the user's cache folder for other clones; a second
+run does nothing until a pin changes. SeaweedFS and fake-gcs-server come as wheels with the `servers` extra.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -31,11 +32,12 @@ def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else VENV / "servers"
     azurite = "azurite-" + recipe_key(*((_AZURITE / name).read_bytes() for name in _NPM_LOCK))
     minio = "minio-" + recipe_key(_MINIO, *_MINIO_FLAGS)
-    kafka = "kafka-" + recipe_key(jars.LOCK.read_bytes())
-    steps = numbered(("Azurite", "Kafka broker", f"MinIO{'' if _kept(minio) else _first_build()}"))
+    steps = numbered(("Azurite", "Kafka broker", "ZooKeeper", f"MinIO{'' if _kept(minio) else _first_build()}"))
     _unless_installed(folder / "azurite", azurite, steps[0], _install_azurite)
-    _unless_installed(folder / "kafka", kafka, steps[1], _install_kafka)
-    _unless_installed(folder / "minio", minio, steps[2], _install_minio)
+    for step, (name, lock) in zip(steps[1:], jars.LOCKS.items(), strict=False):
+        key = f"{name}-{recipe_key(lock.read_bytes())}"
+        _unless_installed(folder / name, key, step, partial(_install_jars, lock))
+    _unless_installed(folder / "minio", minio, steps[-1], _install_minio)
 
 
 def _unless_installed(target: Path, key: str, step: Step, install: Callable[[Step, Path, str], None]) -> None:
@@ -73,13 +75,13 @@ def _install_azurite(step: Step, target: Path, key: str) -> None:
     step.status = ""
 
 
-def _install_kafka(step: Step, target: Path, _key: str) -> None:
+def _install_jars(lock: Path, step: Step, target: Path, _key: str) -> None:
     def tell(status: str) -> None:
         step.status = status
 
     # Jars of another version beside these would be loaded as well.
     shutil.rmtree(target, ignore_errors=True)
-    jars.install(jars.read_lock(jars.LOCK.read_text()), target / "libs", tell)
+    jars.install(jars.read_lock(lock.read_text()), target / "libs", tell)
 
 
 def _install_minio(step: Step, target: Path, key: str) -> None:

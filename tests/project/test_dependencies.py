@@ -18,6 +18,7 @@ WORDS_OF_PACKAGES = {
     "azure-storage-blob": "MIT License",
     "confluent-kafka": "Apache Software License",
     "diskcache": "Apache 2.0",
+    "kazoo": "Apache Software License",
     "lz4": "BSD License",
     "matplotlib": "Python Software Foundation License",
     "pandas": "BSD 3-Clause",

@@ -16,6 +16,7 @@ from tests.support.servers import process
 from tests.support.servers.minio import start_minio
 from tests.support.servers.probe import answers
 from tests.support.servers.process import Launch, ServerFailedError, installed_server, running
+from tests.support.servers.zookeeper import ZooKeeperServer, zookeeper_client
 
 pytestmark = pytest.mark.server
 
@@ -85,3 +86,11 @@ def test_a_part_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("TIEREDSTORE_SERVERS", str(tmp_path))
     with pytest.raises(ServerFailedError, match="make servers"):
         installed_server("minio")
+
+
+@pytest.mark.broker
+def test_each_who_asks_zookeeper_has_a_tree_of_its_own(zookeeper: ZooKeeperServer) -> None:
+    with zookeeper_client(zookeeper.chroot()) as one, zookeeper_client(zookeeper.chroot()) as other:
+        one.create("/told", b"to one")
+        assert one.get("/told")[0] == b"to one"
+        assert other.exists("/told") is None

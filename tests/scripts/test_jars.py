@@ -104,12 +104,17 @@ def test_a_line_that_is_none_of_a_lock_is_refused(line: str) -> None:
         read_lock(f"# a comment\n{line}\n")
 
 
-def test_the_lock_has_what_the_pom_asks_for() -> None:
+@pytest.mark.parametrize(("server", "count"), [("kafka", 2), ("zookeeper", 4)])
+def test_the_lock_has_what_the_pom_asks_for(server: str, count: int) -> None:
     space = {"": "http://maven.apache.org/POM/4.0.0"}
-    locked = {jar.coordinates for jar in read_lock(jars.LOCK.read_text())}
-    dependencies = ET.parse(jars.POM).iterfind("dependencies/dependency", space)
-    asked = [":".join(child.text or "" for child in dependency) for dependency in dependencies]
-    assert len(asked) == 2
+    lock = jars.LOCKS[server]
+    locked = {jar.coordinates for jar in read_lock(lock.read_text())}
+    dependencies = ET.parse(lock.with_name("pom.xml")).iterfind("dependencies/dependency", space)
+    asked = [
+        ":".join(dependency.findtext(name, "", space) for name in ("groupId", "artifactId", "version"))
+        for dependency in dependencies
+    ]
+    assert len(asked) == count
     assert set(asked) <= locked
 
 

@@ -21,6 +21,7 @@ MARK_OF_FIXTURE: Final = {
     "fake_gcs": "server",
     "azurite": "server",
     "kafka": "broker",
+    "zookeeper": "broker",
     "spark": "spark",
 }
 

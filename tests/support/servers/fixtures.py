@@ -1,4 +1,4 @@
-"""Fixtures for the servers of object stores and Kafka: each starts when a test first asks for it, once a run.
+"""Fixtures for the servers of object stores, Kafka and ZooKeeper: each starts when a test first asks, once a run.
 
 The process that starts the run holds them, and tells its workers where they are (``shared``). A test that kills a
 server takes one of its own: ``with start_minio() as server: ... server.kill()``.
@@ -19,6 +19,7 @@ from tests.support.servers.fake_gcs import GcsServer
 from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.s3_server import S3Server
 from tests.support.servers.shared import Server, ServersDoor, SharedServers, ask, server_of
+from tests.support.servers.zookeeper import ZooKeeperServer
 
 _DOOR = "tieredstore_servers"
 _servers = pytest.StashKey[SharedServers]()
@@ -81,3 +82,8 @@ def azurite(pytestconfig: pytest.Config) -> AzureServer:
 @pytest.fixture(scope="session")
 def kafka(pytestconfig: pytest.Config) -> KafkaServer:
     return cast("KafkaServer", _server(pytestconfig, "kafka"))
+
+
+@pytest.fixture(scope="session")
+def zookeeper(pytestconfig: pytest.Config) -> ZooKeeperServer:
+    return cast("ZooKeeperServer", _server(pytestconfig, "zookeeper"))

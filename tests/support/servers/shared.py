@@ -26,8 +26,9 @@ from tests.support.servers.minio import start_minio
 from tests.support.servers.process import ServerFailedError
 from tests.support.servers.s3_server import S3Server
 from tests.support.servers.seaweedfs import start_seaweedfs
+from tests.support.servers.zookeeper import ZooKeeperServer, start_zookeeper
 
-Server = S3Server | GcsServer | AzureServer | KafkaServer
+Server = S3Server | GcsServer | AzureServer | KafkaServer | ZooKeeperServer
 Texts = dict[str, str]
 
 STARTS: Final[Mapping[str, Callable[[], AbstractContextManager[Server]]]] = {
@@ -36,6 +37,7 @@ STARTS: Final[Mapping[str, Callable[[], AbstractContextManager[Server]]]] = {
     "fake_gcs": start_fake_gcs,
     "azurite": start_azurite,
     "kafka": start_kafka,
+    "zookeeper": start_zookeeper,
 }
 _ANSWER_TIMEOUT_S: Final = 300.0  # a server is started up to three times, with 90 s each
 
@@ -121,7 +123,11 @@ def server_of(name: str, texts: Texts) -> Server:
     if name == "kafka":
         identity = Identity.of_pem(texts["authority"])
         return KafkaServer(**values | {"log_dir": Path(texts["log_dir"]), "authority": identity})
-    kinds: dict[str, Callable[..., Server]] = {"fake_gcs": GcsServer, "azurite": AzureServer}
+    kinds: dict[str, Callable[..., Server]] = {
+        "fake_gcs": GcsServer,
+        "azurite": AzureServer,
+        "zookeeper": ZooKeeperServer,
+    }
     return kinds.get(name, S3Server)(**values)
 
 

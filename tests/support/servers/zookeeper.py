@@ -1,0 +1,94 @@
+"""ZooKeeper, whose jars scripts/servers.py installs: one server, on the loopback interface."""
+
+from __future__ import annotations
+
+import importlib
+import socket
+import uuid
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from scripts.toolchain import JAVA, located, missing
+from tests.support.servers.process import Launch, ServerFailedError, free_port, installed_server, running
+
+_JVM: Final = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+# What tests write is never to be kept; and a port for administrators is one more that may be taken.
+_PROPERTIES: Final = (
+    "-Dzookeeper.forceSync=no",
+    "-Dzookeeper.admin.enableServer=false",
+    "-Dzookeeper.4lw.commands.whitelist=ruok,srvr",
+)
+
+
+@dataclass(frozen=True)
+class ZooKeeperServer:
+    """A running server. ``hosts`` is what clients connect to; ``kill`` is kill -9."""
+
+    hosts: str
+    kill: Callable[[], None] = field(repr=False)
+
+    def chroot(self) -> str:
+        """What a test connects to: a new node, below which all is its own."""
+        node = f"/{uuid.uuid4().hex}"
+        with zookeeper_client(self.hosts) as client:
+            client.create(node)
+        return f"{self.hosts}{node}"
+
+
+@contextmanager
+def zookeeper_client(hosts: str) -> Generator[Any, None, None]:
+    """A connected client of the package kazoo, which has no types."""
+    client = importlib.import_module("kazoo.client").KazooClient(hosts, timeout=30)
+    client.start(60)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+@contextmanager
+def start_zookeeper(folder: Path | None = None, port: int | None = None) -> Generator[ZooKeeperServer, None, None]:
+    """A server (about 1 s to be ready), killed at the end of the block.
+
+    With a ``folder`` and ``port`` of an earlier one it goes on with what that one left there, for the same clients.
+    """
+    chosen: list[int] = []
+
+    def prepare(own_folder: Path) -> Launch:
+        chosen.append(free_port() if port is None else port)
+        data = folder or own_folder / "data"
+        data.mkdir(exist_ok=True)
+        settings = {
+            "tickTime": "500",
+            "dataDir": str(data),
+            "clientPort": str(chosen[-1]),
+            "clientPortAddress": "127.0.0.1",
+            "maxClientCnxns": "0",
+            # A session on a busy machine may be silent for seconds.
+            "maxSessionTimeout": "60000",
+        }
+        file = own_folder / "zoo.cfg"
+        file.write_text("".join(f"{name}={text}\n" for name, text in settings.items()))
+        java = located(JAVA)
+        if java is None:
+            raise ServerFailedError(missing(JAVA))
+        classes = f"{installed_server('zookeeper/libs')}/*"
+        command = (java, *_JVM, *_PROPERTIES, "-cp", classes, "org.apache.zookeeper.server.quorum.QuorumPeerMain", file)
+        return Launch(command, lambda: _is_ok(chosen[-1]), {})
+
+    with running("zookeeper", prepare) as process:
+        yield ZooKeeperServer(f"127.0.0.1:{chosen[-1]}", kill=process.kill)
+
+
+def _is_ok(port: int) -> bool:
+    """What the server says of itself, in its words of four letters."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+            connection.sendall(b"ruok")
+            return connection.recv(4) == b"imok"
+    except OSError:
+        return False
