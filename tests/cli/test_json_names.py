@@ -33,6 +33,7 @@ PRINTING = {
     "inspect": ["inspect txn 0 605 --chunks"],
     "index": [f"index txn 0 605 {kind}" for kind in ("index", "timeindex", "snapshot", "leader-epoch", "txnindex")],
     "cat": ["cat none --partition 1 -n 3"],
+    "consume": ["consume none --exit-eof -n 3"],
     "query": [],  # its names are the query's own
     "offsets": ["offsets txn", "offsets none"],
     "dump": [f"dump {LOG}.log", f"dump {LOG}.log --records"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Final, TypeAlias
 
@@ -15,17 +15,12 @@ from tieredstore.cli.live_client import BootstrapServer, KafkaConfig, KafkaPrope
 from tieredstore.cli.logs import LogReading, LogRequest, check_followed, opened_logs
 from tieredstore.cli.opened import opened
 from tieredstore.cli.record_filter import Pattern, first_of
-from tieredstore.cli.record_format import parse_format
-from tieredstore.cli.record_output import write_formatted, write_json, write_table, write_text
 from tieredstore.cli.record_places import check_window, chosen_partitions, parse_place
-from tieredstore.cli.record_rows import SHOWN, JsonBytes
-from tieredstore.errors import ConfigError
+from tieredstore.cli.record_writer import AsJson, AsText, CodedBytes, Format, RecordWriter, record_writer
 from tieredstore.process.interruption import Interrupted
 
 if TYPE_CHECKING:
     from tieredstore.cli.record_filter import PartitionRecords
-
-_Writer: TypeAlias = "Callable[[Iterable[PartitionRecords], LogReading], None]"
 
 _MATCHED: Final = ("key", "value")
 
@@ -35,6 +30,11 @@ class IsolationLevel(enum.Enum):
 
     READ_UNCOMMITTED = "read_uncommitted"
     READ_COMMITTED = "read_committed"
+
+
+Isolation: TypeAlias = Annotated[
+    IsolationLevel, typer.Option("--isolation", help="read_uncommitted shows aborted and open transactions too.")
+]
 
 
 class DataLossPolicy(enum.Enum):
@@ -81,19 +81,11 @@ def cat(
         typer.Option("--grep", metavar="PATTERN", help="Only records whose key or value has a match of this pattern."),
     ] = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with what comes, until interrupted.")] = False,
-    as_text: Annotated[bool, typer.Option("--text", help="Only the values, as they are, a line each.")] = False,
-    format_text: Annotated[
-        str | None,
-        typer.Option("--format", metavar="FORMAT", help="As kcat has it: '%t [%p] %o %T %k: %s\\n', %h %S %K %R."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a record.")] = False,
-    json_bytes: Annotated[
-        JsonBytes | None,
-        typer.Option("--json-bytes", help="Bytes in JSON: base64, text where they are UTF-8, or both (the default)."),
-    ] = None,
-    isolation: Annotated[
-        IsolationLevel, typer.Option("--isolation", help="read_uncommitted shows aborted and open transactions too.")
-    ] = IsolationLevel.READ_COMMITTED,
+    as_text: AsText = False,
+    format_text: Format = None,
+    as_json: AsJson = False,
+    json_bytes: CodedBytes = None,
+    isolation: Isolation = IsolationLevel.READ_COMMITTED,
     data_loss: DataLoss = DataLossPolicy.FAIL,
     topic_id: TopicId = None,
     bootstrap_server: BootstrapServer = None,
@@ -111,7 +103,9 @@ def cat(
 
     Example: tieredstore cat -c store.properties orders --from 2026-01-31 --to 2026-02-01 --grep error -n 10
     """
-    write, columns = _writer(topic, as_text=as_text, format_text=format_text, as_json=as_json, json_bytes=json_bytes)
+    write, columns = record_writer(
+        topic, as_text=as_text, format_text=format_text, as_json=as_json, json_bytes=json_bytes
+    )
     first, last = (None if text is None else parse_place(text) for text in (start, stop))
     check_window(first, last)
     request = LogRequest(
@@ -131,7 +125,9 @@ def cat(
         reading.left_out.tell()
 
 
-def _show(reading: LogReading, write: _Writer, pattern: Pattern | None, count: int | None, *, follow: bool) -> None:
+def _show(
+    reading: LogReading, write: RecordWriter, pattern: Pattern | None, count: int | None, *, follow: bool
+) -> None:
     records = reading.records_as_they_come() if follow else reading.records_till_end()
     with closing(records):
         shown: Iterable[PartitionRecords] = records
@@ -139,28 +135,4 @@ def _show(reading: LogReading, write: _Writer, pattern: Pattern | None, count: i
             shown = pattern.filtered(shown)
         if count is not None:
             shown = first_of(shown, count)
-        write(reading.left_out.noting(shown), reading)
-
-
-def _writer(
-    topic: str, *, as_text: bool, format_text: str | None, as_json: bool, json_bytes: JsonBytes | None
-) -> tuple[_Writer, tuple[str, ...]]:
-    """What writes records, and which columns of them it looks at; ConfigError for options that exclude each other."""
-    asked = [
-        name
-        for name, is_given in (("--json", as_json), ("--text", as_text), ("--format", format_text is not None))
-        if is_given
-    ]
-    if len(asked) > 1:
-        raise ConfigError(f"{' and '.join(asked)} exclude each other: give one of them")
-    if json_bytes is not None and not as_json:
-        raise ConfigError("--json-bytes says how --json writes bytes: give --json too")
-    if as_json:
-        coding = json_bytes or JsonBytes.BOTH
-        return lambda batches, _: write_json(batches, topic=topic, coding=coding), SHOWN
-    if as_text:
-        return lambda batches, _: write_text(batches), ("value",)
-    if format_text is not None:
-        record_format = parse_format(format_text)
-        return lambda batches, _: write_formatted(batches, record_format, topic=topic), record_format.columns
-    return lambda batches, reading: write_table(batches, offset_width=reading.offset_width), SHOWN
+        write(reading.left_out.noting(shown), reading.offset_width)

@@ -14,6 +14,7 @@ import typer
 
 from tieredstore.cli import (
     cat,
+    consume,
     copy,
     cost,
     cp,
@@ -121,6 +122,7 @@ app.command()(inspect.inspect)
 app.command()(fetch.fetch)
 app.command()(fetch.index)
 app.command()(cat.cat)
+app.command()(consume.consume)
 app.command()(query.query)
 app.command()(export.export)
 app.command()(records.offsets)

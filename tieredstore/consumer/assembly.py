@@ -148,6 +148,7 @@ def _statistics(partition: Partition) -> dict[str, Any]:
         "position": partition.position,
         "paused": partition.paused,
         "lag": _lag(partition),
+        "at_end": partition.is_at_end,
         "live_start": None if live is None else live[0],
         "live_end": None if live is None else live[1],
         "stored_start": None if lineage is None else lineage.earliest_offset,

@@ -145,7 +145,7 @@ class Group:
             return False
         partition.held.clear()
         partition.position = partition.start = partition.assigned_at = start
-        partition.last_epoch, partition.has_spoken = -1, False
+        partition.last_epoch, partition.eof_at, partition.has_spoken = -1, -1, False
         self._parts.live.silent.add(partition.where)
         return True
 

@@ -251,6 +251,8 @@ class HandingOut:
         if error is None:
             return self._is_wanted_record(message, partition)
         if error.code() not in _OVERTAKEN:
+            if error.code() == KafkaError._PARTITION_EOF:
+                partition.eof_at = message.offset()
             return True
         was_cut = error.code() == KafkaError._LOG_TRUNCATION
         core.lost_by_client(partition, was_cut=was_cut, reason=error.str())

@@ -79,3 +79,8 @@ class Partition:
     def is_live(self) -> bool:
         """Whether the client has it."""
         return self.phase is Phase.LIVE
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether its end was told of, and nothing was given since."""
+        return self.position is not None and not self.held and self.eof_at >= self.position

@@ -1,0 +1,134 @@
+"""``tieredstore consume``: the records of a topic as a consumer of bucket and broker gets them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cli_process import Result, tieredstore, write_settings
+from tests.support.kafka_topics import Produced, delete_records
+from tests.support.live_topics import TieredTopic
+from tests.support.servers.kafka import KafkaServer
+from tests.support.spark_stream_topics import Bucket
+from tieredstore.cli.consumed import ConsumedTopic, ConsumeRequest
+from tieredstore.config import load_settings
+
+COUNT = 300
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Iterator[Path]:
+    """Settings of a bucket with two partitions of 40 records each, whose beginnings retention has taken."""
+    bucket = Bucket(tmp_path)
+    first = [bucket.write(10, partition=partition) for partition in range(2)]
+    for partition in range(2):
+        bucket.write(40, partition=partition)
+    bucket.delete(*first)
+    yield write_settings(tmp_path, {**bucket.options, "chunk.size": "16384"})
+    bucket.close()
+
+
+def places(done: Result) -> list[tuple[int, int]]:
+    """Partitions and offsets of JSON lines."""
+    assert (done.code, done.stderr) == (0, ""), done
+    return sorted((row["partition"], row["offset"]) for row in map(json.loads, done.text.splitlines()))
+
+
+def both(start: int, stop: int) -> list[tuple[int, int]]:
+    return [(partition, offset) for partition in range(2) for offset in range(start, stop)]
+
+
+@pytest.mark.parametrize(
+    ("start", "first"),
+    [((), 10), (("--from", "45"), 45), (("--from", "-3"), 47), (("--from", "latest"), 50), (("--from", "@0"), 10)],
+)
+def test_a_bucket_without_a_broker_to_its_end(stored: Path, start: tuple[str, ...], first: int) -> None:
+    done = tieredstore("consume", "orders", "-c", stored, "--exit-eof", "--json", *start)
+    assert places(done) == both(first, 50)
+
+
+def test_as_many_as_are_wanted_in_any_form(stored: Path) -> None:
+    asked = ("consume", "orders", "-c", stored, "--exit-eof", "-n", "2")
+    assert len(places(tieredstore(*asked, "--json"))) == 2
+    assert tieredstore(*asked, "--format", "%t %o %s;").text in {
+        f"orders 10 orders-{partition}@10;orders 11 orders-{partition}@11;" for partition in range(2)
+    }
+    assert tieredstore(*asked, "--text").text.startswith("orders-")
+    assert tieredstore(*asked).text.split()[:5] == ["PARTITION", "OFFSET", "TIMESTAMP", "KEY", "VALUE"]
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "sentence"),
+    [
+        (("orders", "--group", "g"), 2, "no broker is named"),
+        (("orders", "--mode", "kafka_preferred"), 2, "no broker is named"),
+        (("orders", "--mode", "kafka_only"), 2, "--mode"),
+        (("orders", "--json", "--text"), 2, "exclude each other"),
+        (("orders", "--from", "yesterday"), 2, "so are earliest, latest and -5"),
+        (("absent", "--exit-eof"), 3, "topic 'absent' is not in the bucket"),
+    ],
+)
+def test_what_cannot_be(stored: Path, options: tuple[str, ...], code: int, sentence: str) -> None:
+    done = tieredstore("consume", *options, "-c", stored)
+    assert (done.code, done.text) == (code, "")
+    assert sentence in done.stderr
+
+
+@pytest.mark.slow
+def test_a_group_goes_on_where_it_was_written_to(kafka: KafkaServer, tmp_path: Path) -> None:
+    """Bucket and broker in one go; what could not be written comes again."""
+    tiered = TieredTopic(kafka, tmp_path)
+    tiered.produce([Produced(b"%d" % at, b"v" * 100) for at in range(COUNT)])
+    seam = tiered.tier(but_last=0)
+    delete_records(kafka, tiered.topic, seam // 2)
+    settings = write_settings(tmp_path, {**tiered.store, "chunk.size": "8192"})
+    live = ("-c", settings, "--bootstrap-server", kafka.bootstrap_servers, "--json")
+    asked = ("consume", tiered.topic, *live, "--exit-eof")
+    assert [offset for _, offset in places(tieredstore(*asked))] == list(range(COUNT))
+    group = ("--group", f"readers-of-{tiered.topic}", "--from", "5")
+    assert [offset for _, offset in places(tieredstore(*asked, *group, "-n", "7"))] == list(range(5, 12))
+    assert [offset for _, offset in places(tieredstore(*asked, *group))] == list(range(12, COUNT))
+    assert places(tieredstore(*asked, *group)) == []
+    absent = tieredstore("consume", "no-such-topic", *live, "--exit-eof")
+    assert (absent.code, absent.text) == (3, "")
+    tiered.close()
+
+
+class Group:
+    """A topic that a group consumes, whose coordinator is not there: it notes what would be committed."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.stored: list[int] = []
+
+        def join(topic: Any) -> None:
+            topic._consumer.assign(topic._placed([0]))
+
+        def store(_: Any, *place: Any) -> None:
+            self.stored.append(place[-1])
+
+        monkeypatch.setattr(ConsumedTopic, "_join", join)
+        monkeypatch.setattr(ConsumedTopic, "_store", store)
+
+    def consume(self, stored: Path, write: Callable[[Iterator[Any]], None]) -> None:
+        properties = {"tiered.storage.mode": "remote_only"}
+        request = ConsumeRequest("orders", "readers", "earliest", load_settings(stored), properties, ("value",))
+        with closing(ConsumedTopic(request)) as topic:
+            write(topic.records(count=None, exits_at_end=False))
+
+
+def test_what_was_not_written_is_not_committed(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Offsets are stored when the next records are asked for, which a failed write never does."""
+    group = Group(monkeypatch)
+
+    def fail(batches: Iterator[Any]) -> None:
+        next(batches)
+        raise OSError("nobody reads on")
+
+    with pytest.raises(OSError, match="nobody reads on"):
+        group.consume(stored, fail)
+    assert group.stored == []
