@@ -5,48 +5,30 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, TypeAlias
+from typing import ClassVar, Final
 
+from tieredstore.backends.contract import staging
+from tieredstore.backends.contract.bodies import Digest
+from tieredstore.backends.values import AbandonedWrite, Body, Buffer, ObjectInfo, Prepared
 from tieredstore.errors import TieredStoreError
 
-Buffer: TypeAlias = bytes | bytearray | memoryview
-Body: TypeAlias = Buffer | Iterable[Buffer]
-"""What ``put`` takes. A buffer that an iterable yields is valid only until the next one is asked for: a store that
-keeps bytes longer than that copies them."""
+__all__ = [
+    "DRAFT_PREFIX",
+    "AbandonedWrite",
+    "Body",
+    "BucketLifecycle",
+    "Buffer",
+    "DelegatingStore",
+    "Digest",
+    "LifecycleRule",
+    "LifecycleState",
+    "ObjectInfo",
+    "ObjectStore",
+    "Prepared",
+]
 
 DRAFT_PREFIX: Final = ".~tieredstore-"
 """What the last component of a path begins with that is a hidden file of a write, and never an object's key."""
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectInfo:
-    """One stored object.
-
-    ``size`` in bytes. ``etag`` changes whenever the content does; None where a listing does not tell it.
-    ``modified_ms`` is the store's own time of the last write, in ms since the epoch; None where it does not tell.
-    """
-
-    key: str
-    size: int
-    etag: str | None = None
-    modified_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class AbandonedWrite:
-    """What a write left that began and did not end: bytes that take room, and that no listing shows.
-
-    ``key`` is that of the object that was being written; a store that does not know it tells the place instead.
-    ``size`` in bytes, None where the store does not tell. ``started_ms`` is the store's own time of the write's
-    beginning, or of its last bytes, in ms since the epoch; None where it does not tell. ``id`` is the store's name for
-    it. What is not ``removable`` nobody can take away: the store drops it in its own time.
-    """
-
-    key: str
-    size: int | None
-    started_ms: int | None
-    id: str
-    removable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,17 +186,40 @@ class ObjectStore(ABC):
         ``PreconditionFailed`` if it has another one or is gone; of several racing replacers exactly one wins.
         """
 
+    def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
+        """Bring all bytes of an object into the store, durably, so that nobody sees it under its key.
+
+        :meth:`publish` makes it an object, :meth:`discard` takes it away; either from another process, or never: what
+        nobody publishes is for who removes abandoned writes. Stores that cannot hold a write back, as this one, write
+        an object under ``staging_prefix``; what begins so is the caller's to clean. Errors, and what becomes of
+        ``body``, are as for ``put``.
+        """
+        return staging.prepare(self, key, body, staging_prefix)
+
+    def publish(self, prepared: Prepared) -> None:
+        """Make it the object of its key, all at once, if the key is free.
+
+        To be repeated as often as one likes, by whom one likes: once published it succeeds and changes nothing. If
+        another object has the key, ``PreconditionFailed``; if the key is free and the bytes are gone (discarded, or
+        dropped by the store in the time that has passed), ``PreparedGone``, and they have to be prepared anew.
+        """
+        staging.publish(self, prepared)
+
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:  # noqa: ARG002  most stores have none
         """What killed writers left under keys that start with ``prefix``, in no order.
 
         A store that cannot tell a killed writer from one at work yields both: who discards takes only what is older
-        than any write can last. Here nothing: right for stores where nothing stays, or where it cannot be listed.
+        than any write can last, and what is prepared may be among them. Here nothing: right for stores where nothing
+        stays, or where it cannot be listed.
         """
         return iter(())
 
-    def discard(self, write: AbandonedWrite) -> bool:  # noqa: ARG002  as above
-        """Take away what ``write`` left. False if that is gone, if its writer is at work, or if it is not removable."""
-        return False
+    def discard(self, write: AbandonedWrite | Prepared) -> bool:
+        """Take away what ``write`` left, or what was prepared; never an object that it became.
+
+        False if its writer is at work, if it is not removable, or, where the store can tell, if it is gone.
+        """
+        return isinstance(write, Prepared) and staging.discard(self, write)
 
     def now_ms(self) -> int | None:
         """The store's own time, in ms since the epoch, of the clock that ``modified_ms`` and ``started_ms`` are of.
@@ -306,11 +311,19 @@ class DelegatingStore(ObjectStore):
         """As ``inner``."""
         return self.inner.replace(key, body, etag)
 
+    def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
+        """As ``inner``."""
+        return self.inner.prepare(key, body, staging_prefix=staging_prefix)
+
+    def publish(self, prepared: Prepared) -> None:
+        """As ``inner``."""
+        self.inner.publish(prepared)
+
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
         """As ``inner``."""
         return self.inner.abandoned_writes(prefix)
 
-    def discard(self, write: AbandonedWrite) -> bool:
+    def discard(self, write: AbandonedWrite | Prepared) -> bool:
         """As ``inner``."""
         return self.inner.discard(write)
 

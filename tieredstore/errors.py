@@ -13,6 +13,7 @@ Errors carry policy as class attributes, so that a caller decides by attribute a
     │   ├── SegmentNotFound               no         3   no committed segment (no manifest)
     │   ├── IndexNotRecorded              no         3   the segment was copied without this index
     │   ├── ObjectNotFound                no         3   one key of the store
+    │   ├── PreparedGone                  no         3   bytes that were prepared for an object, and are gone
     │   ├── TopicNotFound                 no         3   no topic of batches of this name
     │   └── DataLoss                      no         3   offsets that no segment holds, though later ones are there
     ├── CorruptData                       no         4   bytes are there and wrong
@@ -20,6 +21,7 @@ Errors carry policy as class attributes, so that a caller decides by attribute a
     │   ├── SegmentCorrupt                no         4   the .log object: missing, short, or not what was written
     │   ├── IndexesCorrupt                no         4   the .indexes object: missing, short, or not what was written
     │   ├── BatchCorrupt                  no         4   Kafka's own bytes: record batches, index files, checkpoints
+    │   ├── CommitLogCorrupt              no         4   what says which files a pipeline has written
     │   ├── MessageCorrupt                no         4   MemQ's batches: an object's index, a Message, its records
     │   ├── NotificationCorrupt           no         4   what a notification queue holds does not point to a batch
     │   └── PacketCorrupt                 no         4   what came over a connection is no packet of MemQ's
@@ -153,6 +155,10 @@ class ObjectNotFound(ResourceNotFound):
     """A key that the store does not hold."""
 
 
+class PreparedGone(ResourceNotFound):
+    """What was prepared to become an object is no more in the store, and nothing has the object's key."""
+
+
 class TopicNotFound(ResourceNotFound):
     """No topic of batches has this name in the cluster."""
 
@@ -181,6 +187,10 @@ class IndexesCorrupt(CorruptData):
 
 class BatchCorrupt(CorruptData):
     """Kafka's own bytes (a record batch, an index file, a checkpoint) do not hold together."""
+
+
+class CommitLogCorrupt(CorruptData):
+    """The commit log of a pipeline has entries that are missing, or are not what was written."""
 
 
 class MessageCorrupt(CorruptData):
@@ -214,7 +224,7 @@ class SegmentAlreadyExists(TieredStoreError):
 
 
 class Fenced(TieredStoreError):
-    """Another member of the group reads the partition by now: nothing was committed."""
+    """Another one has taken over, a member of the group or a process of the pipeline: nothing was committed."""
 
     exit_code = 5
 

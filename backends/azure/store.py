@@ -18,7 +18,7 @@ from tieredstore.backends.azure.options import AzureOptions
 from tieredstore.backends.azure.upload import AzureUpload
 from tieredstore.backends.base import AbandonedWrite, ObjectInfo
 from tieredstore.backends.cloud.client import Answer
-from tieredstore.backends.cloud.store import CloudStore
+from tieredstore.backends.cloud.holding import HoldingStore
 from tieredstore.backends.contract.keys import checked_key
 from tieredstore.errors import InvalidKey, TieredStoreError
 from tieredstore.process.retry import RetryPolicy
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-class AzureObjectStore(CloudStore[AzureClient, AzureOptions]):
+class AzureObjectStore(HoldingStore[AzureClient, AzureOptions]):
     """One container. The etag of an object is the service's own, without quotes; conditions are on it.
 
     The service checks an MD5 of what is written, unless that is switched off; a whole object that is read is checked

@@ -13,15 +13,17 @@ from azure.storage.blob import BlobBlock
 from tieredstore.backends.azure.client import AzureClient
 from tieredstore.backends.azure.options import AzureOptions
 from tieredstore.backends.cloud.answers import stated, stated_size
+from tieredstore.backends.cloud.holding import HeldUpload
 from tieredstore.backends.cloud.parts import Part, PartCutter, send_parts
-from tieredstore.backends.cloud.upload import Condition, Stored, Upload
+from tieredstore.backends.cloud.upload import Condition, Stored
+from tieredstore.backends.values import Prepared
 from tieredstore.errors import PreconditionFailed
 
 WRITE_MARK: Final = "tieredstore_write"
 """As that of the other clouds; here the names of metadata are identifiers."""
 
 
-class AzureUpload(Upload[AzureClient, AzureOptions]):
+class AzureUpload(HeldUpload[AzureClient, AzureOptions]):
     """One write to Azure Blob Storage.
 
     After any failure there is no blob, or the old one; the service drops blocks that no list named after a week.
@@ -44,6 +46,15 @@ class AzureUpload(Upload[AzureClient, AzureOptions]):
         """Block by block, several at a time."""
         staged = send_parts(cutter, self._stage, self.options.upload_parallelism, first=first)
         return self._commit([block for block, _ in staged], sum(size for _, size in staged))
+
+    def prepare(self, cutter: PartCutter) -> tuple[str, tuple[str, ...]]:
+        """Blocks that no list names yet. The service drops them after a week, or when any write to the blob ends."""
+        staged = send_parts(cutter, self._stage_if_any, self.options.upload_parallelism)
+        return "", tuple(name for name in staged if name)
+
+    def publish(self, prepared: Prepared) -> None:
+        """By a list of the blocks."""
+        self._commit([BlobBlock(name) for name in prepared.parts], prepared.size, is_publication=True)
 
     def stored(self, client: AzureClient) -> Stored:
         """By a HEAD."""
@@ -69,6 +80,10 @@ class AzureUpload(Upload[AzureClient, AzureOptions]):
 
         return self.finish(send, len(whole), is_content).etag
 
+    def _stage_if_any(self, part: Part) -> str:
+        # A block has a byte at least.
+        return str(self._stage(part)[0].id) if part.data else ""
+
     def _stage(self, part: Part) -> tuple[BlobBlock, int]:
         """What the list of blocks says of a block, and its size."""
         # As long as all others of the blob, and unlike those of any other write.
@@ -79,7 +94,7 @@ class AzureUpload(Upload[AzureClient, AzureOptions]):
         self.step(lambda client: client.blob(self.key).stage_block(name, data, length=len(part.data), headers=headers))
         return BlobBlock(name), len(part.data)
 
-    def _commit(self, blocks: list[BlobBlock], size: int) -> str:
+    def _commit(self, blocks: list[BlobBlock], size: int, *, is_publication: bool = False) -> str:
         def send(client: AzureClient) -> Stored:
             answer = client.blob(self.key).commit_block_list(
                 blocks, metadata={WRITE_MARK: self.mark}, **_condition(self.condition)
@@ -91,7 +106,7 @@ class AzureUpload(Upload[AzureClient, AzureOptions]):
             committed = client.blob(self.key).get_block_list("committed")[0]
             return [block.id for block in committed] == [block.id for block in blocks]
 
-        return self.finish(send, size, is_content).etag
+        return self.finish(send, size, is_content, is_publication=is_publication).etag
 
 
 def plain_etag(etag: str) -> str:

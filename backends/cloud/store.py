@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from itertools import count, islice
-from typing import TYPE_CHECKING, ClassVar, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Self, TypeVar
 
 from tieredstore.backends.base import Body, Buffer, ObjectInfo
 from tieredstore.backends.cloud.answers import in_order, stated, understood
@@ -51,6 +51,7 @@ _HAIR_S: Final = 0.01
 Options = TypeVar("Options", bound=CloudOptions)
 Item = TypeVar("Item")
 Token = TypeVar("Token")
+UploadKind = TypeVar("UploadKind", bound=Upload[Any, Any])
 
 
 class CloudStore(BucketFacts[Client], Generic[Client, Options]):
@@ -160,12 +161,13 @@ class CloudStore(BucketFacts[Client], Generic[Client, Options]):
                 return self._writing(key, Condition(etag=etag)).write(cutter)
 
     def _writing(self, key: str, condition: Condition) -> Upload[Client, Options]:
+        return self._upload_of(self._upload, key, condition)
+
+    def _upload_of(self, kind: type[UploadKind], key: str, condition: Condition) -> UploadKind:
         self._have_client("write")
         stall = Stall(self.options.stall_timeout_s, self._retries.monotonic)
         exists, deadline = partial(self._exists, key), self._retries.deadline
-        return self._upload(
-            self.options, key, self.named(key), condition, self.call, self._translated, exists, deadline, stall
-        )
+        return kind(self.options, key, self.named(key), condition, self.call, self._translated, exists, deadline, stall)
 
     def _exists(self, key: str) -> bool:
         try:

@@ -13,7 +13,7 @@ from typing import ClassVar, Final, Generic, Protocol, TypeVar
 from tieredstore.backends.cloud.answers import understood
 from tieredstore.backends.cloud.errors import MalformedAnswer, PartsGone
 from tieredstore.backends.cloud.parts import Part, PartCutter
-from tieredstore.errors import ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable
+from tieredstore.errors import ObjectNotFound, PreconditionFailed, PreparedGone, StoreError, StoreUnavailable
 from tieredstore.process.deadline import Deadline, Stall
 
 _logger: Final = logging.getLogger(__name__)
@@ -152,6 +152,8 @@ class Upload(ABC, Generic[Client, Options]):
         size: int,
         is_content: Callable[[Client, Stored], bool],
         deadline: Deadline | None = None,
+        *,
+        is_publication: bool = False,
     ) -> Stored:
         """The object of ``size`` bytes that ``send``, the last request of the write, makes.
 
@@ -159,8 +161,11 @@ class Upload(ABC, Generic[Client, Options]):
         is looked at, and it must be there and be ours. Where the request is refused and was tried before, the earlier
         answer may be what was lost: then it is looked at as well, but the first try's refusal stands. ``is_content``
         tells whether an object holds what the write sends.
+
+        With ``is_publication`` an earlier process may have tried: then each refusal is looked at, and PreparedGone is
+        raised for parts that are gone while there is no object.
         """
-        tries = 0
+        tries = 1 if is_publication else 0
 
         def once(client: Client) -> Stored:
             nonlocal tries
@@ -171,6 +176,8 @@ class Upload(ABC, Generic[Client, Options]):
             except (PreconditionFailed, ObjectNotFound, PartsGone) as refusal:
                 stored = self._stored_if_ours(client, size, is_content) if tries > 1 else None
                 if stored is None:
+                    if is_publication and isinstance(refusal, PartsGone):
+                        raise self._unpublished() from refusal
                     raise
                 _logger.info("%s: was written by a try whose answer was lost (%s)", self.what, refusal)
             except MalformedAnswer as answer:
@@ -181,6 +188,14 @@ class Upload(ABC, Generic[Client, Options]):
             return stored
 
         return self.step(once, deadline=deadline)
+
+    def _unpublished(self) -> PreconditionFailed | PreparedGone:
+        if self.exists():
+            return PreconditionFailed(f"{self.what} exists already, and is another object than the one to be published")
+        return PreparedGone(
+            f"{self.what} cannot be published: what was prepared for it was discarded, or the store has dropped it "
+            "since; prepare it again"
+        )
 
     def _stored_if_ours(self, client: Client, size: int, is_content: Callable[[Client, Stored], bool]) -> Stored | None:
         try:

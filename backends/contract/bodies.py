@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-from tieredstore.backends.base import Body, Buffer
+from tieredstore.backends.values import Body, Buffer
 
 
 def byte_view(buffer: Buffer | memoryview[Any]) -> memoryview:
@@ -24,9 +25,15 @@ def open_body(body: Body) -> Generator[Iterator[memoryview]]:
     A body that is a generator is closed at the end of the block, also if nothing was taken from it, so that what it
     holds (threads, files) is given back at once.
     """
+    with closed_body(body), closing(_views(body)) as views:
+        yield views
+
+
+@contextmanager
+def closed_body(body: Body) -> Generator[None]:
+    """At the end of the block a body that is a generator is closed: for who hands on another one that takes from it."""
     try:
-        with closing(_views(body)) as views:
-            yield views
+        yield
     finally:
         if isinstance(body, Generator):
             body.close()
@@ -37,3 +44,35 @@ def _views(body: Body) -> Generator[memoryview]:
     for buffer in parts:
         with byte_view(buffer) as view:
             yield view
+
+
+class Digest:
+    """Size and SHA-256 of a body, while somebody takes it."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._sha256 = hashlib.sha256()
+
+    @property
+    def sha256(self) -> str:
+        """In hexadecimal, of what was taken so far."""
+        return self._sha256.hexdigest()
+
+    def take(self, buffer: Buffer) -> None:
+        """Add the bytes of ``buffer``."""
+        with byte_view(buffer) as view:
+            self.size += len(view)
+            self._sha256.update(view)
+
+    def of(self, body: Body) -> Body:
+        """The same body: noted now if it is one buffer, else as its buffers go by."""
+        if isinstance(body, bytes | bytearray | memoryview):
+            self.take(memoryview(body))
+            return body
+        return self._noted(body)
+
+    def _noted(self, body: Iterable[Buffer]) -> Generator[memoryview]:
+        with open_body(body) as parts:
+            for part in parts:
+                self.take(part)
+                yield part

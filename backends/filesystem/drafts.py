@@ -58,31 +58,24 @@ class Draft:
         """Make what was written durable."""
         os.fsync(self._descriptor)
 
+    def keep(self) -> str:
+        """Leave the file where it is, durably, to be published by whoever knows its name, which this returns."""
+        draft = self._name or b""
+        self.folder.sync()
+        self._name = None
+        return os.fsdecode(draft)
+
     def publish(self, *, if_absent: bool = False) -> None:
         """Give the file its name, durably; the caller holds the folder's lock. Once only.
 
         FileExistsError with ``if_absent`` if the name is taken. If the last step, syncing the folders, fails, the
         object stands already: as with any store whose answer was lost.
         """
-        folder = self.folder.descriptor
         draft = self._name or b""
-        if not (if_absent and self._linked(draft)):
-            os.rename(draft, self._path.name, src_dir_fd=folder, dst_dir_fd=folder)
-            self._name = None
-        self.folder.sync()
-
-    def _linked(self, draft: bytes) -> bool:
-        """Publish by a hard link, which even a writer that knows no locks cannot race; False if there are no links."""
-        folder = self.folder.descriptor
-        try:
-            os.link(draft, self._path.name, src_dir_fd=folder, dst_dir_fd=folder)
-        except OSError as error:
-            if error.errno not in (EPERM, EOPNOTSUPP, ENOSYS, EMLINK):
-                raise
-            return False
-        os.unlink(draft, dir_fd=folder)
+        if not (if_absent and _linked(self.folder, draft, self._path.name)):
+            os.rename(draft, self._path.name, src_dir_fd=self.folder.descriptor, dst_dir_fd=self.folder.descriptor)
         self._name = None
-        return True
+        self.folder.sync()
 
     def _discard(self) -> None:
         """Remove the file, and the folders made for it if nothing else came into them."""
@@ -92,6 +85,47 @@ class Draft:
         with suppress(OSError):
             os.unlink(self._name, dir_fd=self.folder.descriptor)
             self.folder.prune()
+
+
+def publish_kept(folder: Folder, draft: bytes, name: bytes, size: int) -> bool:
+    """Give a draft that was kept its name, durably, if that is free; the caller holds the folder's lock.
+
+    False if the draft is not there, or has not this size. FileExistsError if the name is taken by another file than
+    this one. OSError as it comes.
+    """
+    status = _status(folder, draft)
+    if status is None or status.st_size != size:
+        return False
+    standing = _status(folder, name)
+    if standing is None:
+        if not _linked(folder, draft, name):
+            os.rename(draft, name, src_dir_fd=folder.descriptor, dst_dir_fd=folder.descriptor)
+    elif (standing.st_dev, standing.st_ino) != (status.st_dev, status.st_ino):
+        raise FileExistsError
+    else:
+        # Linked by a publisher that was killed before its next step.
+        os.unlink(draft, dir_fd=folder.descriptor)
+    folder.sync()
+    return True
+
+
+def _status(folder: Folder, name: bytes) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=folder.descriptor, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def _linked(folder: Folder, draft: bytes, name: bytes) -> bool:
+    """Publish by a hard link, which even a writer that knows no locks cannot race; False if there are no links."""
+    try:
+        os.link(draft, name, src_dir_fd=folder.descriptor, dst_dir_fd=folder.descriptor)
+    except OSError as error:
+        if error.errno not in (EPERM, EOPNOTSUPP, ENOSYS, EMLINK):
+            raise
+        return False
+    os.unlink(draft, dir_fd=folder.descriptor)
+    return True
 
 
 def abandoned_drafts(folder: Folder) -> dict[bytes, os.stat_result]:

@@ -14,14 +14,16 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore
-from tieredstore.backends.contract.bodies import byte_view, open_body
+from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore, Prepared
+from tieredstore.backends.contract import staging
+from tieredstore.backends.contract.bodies import Digest, byte_view, closed_body, open_body
 from tieredstore.backends.contract.deletions import raise_failures
 from tieredstore.backends.contract.ranges import is_empty_request, resolved_range
 from tieredstore.backends.filesystem.drafts import Draft, abandoned_drafts, remove_abandoned
 from tieredstore.backends.filesystem.errors import OsErrors
 from tieredstore.backends.filesystem.folders import DRAFT_MARK, Folder, KeyPath, is_component
 from tieredstore.backends.filesystem.listing import Listing
+from tieredstore.backends.filesystem.prepared import draft_path, was_published
 from tieredstore.errors import (
     ConfigError,
     InvalidKey,
@@ -187,8 +189,33 @@ class FilesystemObjectStore(ObjectStore):
                 draft.publish()
             return hashlib.sha256(view).hexdigest()
 
+    def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:  # noqa: ARG002  it lies beside the key
+        """A hidden file in the object's folder, synced to disk."""
+        digest = Digest()
+        with closed_body(body), open_body(digest.of(body)) as parts, self._new_draft(key) as draft:
+            for part in parts:
+                with self._writing(key):
+                    draft.write(part)
+            with self._writing(key):
+                draft.sync()
+                place = draft.keep()
+        return Prepared(key, digest.size, digest.sha256, place)
+
+    def publish(self, prepared: Prepared) -> None:
+        """By a link, and the hidden name goes; an object that stands already is read, to be known by its digest."""
+        if was_published(self._root, prepared):
+            return
+        try:
+            standing = self.head(prepared.key)
+        except ObjectNotFound as error:
+            raise staging.gone(self, prepared) from error
+        if (standing.size, standing.etag) != (prepared.size, prepared.sha256):
+            raise staging.another(self, prepared)
+        self.discard(prepared)
+
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
-        """The hidden files of killed writers; those of living ones, in whatever process, are locked and passed over.
+        """The hidden files of killed writers, and what is prepared; those of living ones, in whatever process, are
+        locked and passed over.
 
         The key is the hidden file's own path: whose draft it is stands nowhere. The time is that of its last bytes.
         """
@@ -215,12 +242,13 @@ class FilesystemObjectStore(ObjectStore):
             path = below + os.fsdecode(name)
             yield AbandonedWrite(path, status.st_size, status.st_mtime_ns // 1_000_000, path)
 
-    def discard(self, write: AbandonedWrite) -> bool:
+    def discard(self, write: AbandonedWrite | Prepared) -> bool:
         """Remove the hidden file, and folders that stand empty without it; safe at any time."""
-        *folders, name = os.fsencode(write.id).split(b"/")
+        place = draft_path(write) if isinstance(write, Prepared) else write.id
+        *folders, name = os.fsencode(place).split(b"/")
         if not name.startswith(DRAFT_MARK) or not all(map(is_component, folders)):
-            raise InvalidKey(f"{write.id!r} is not the name of an abandoned write of {self.identity}")
-        with OsErrors(self._root, write.id, writing=True), suppress(FileNotFoundError):
+            raise InvalidKey(f"{place!r} is not the name of an abandoned write of {self.identity}")
+        with OsErrors(self._root, place, writing=True), suppress(FileNotFoundError):
             with Folder(self._root, tuple(folders)) as folder:
                 if not remove_abandoned(folder, name):
                     return False

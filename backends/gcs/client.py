@@ -118,6 +118,12 @@ class GcsClient:
         condition = "" if if_generation_match is None else f"&ifGenerationMatch={if_generation_match}"
         return f"{self.endpoint}/upload/storage/v1/{self._path}?uploadType=multipart{condition}"
 
+    def copy_url(self, source: str, target: str, token: str | None) -> str:
+        """Where the server is asked to copy an object to a key that is free; ``token`` is that of the last answer."""
+        onward = "" if token is None else f"&rewriteToken={quote(token, safe='')}"
+        names = f"{quote(source, safe='')}/rewriteTo/{self._path}/{quote(target, safe='')}"
+        return f"{self.endpoint}/storage/v1/{self._path}/{names}?ifGenerationMatch=0{onward}"
+
     @property
     def _path(self) -> str:
         return f"b/{quote(self.bucket_name, safe='')}/o"

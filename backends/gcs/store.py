@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, ClassVar, Self, TypeVar
 import requests
 from crc32c import crc32c
 
-from tieredstore.backends.base import ObjectInfo
+from tieredstore.backends.base import AbandonedWrite, Body, ObjectInfo, Prepared
 from tieredstore.backends.cloud.answers import stated_size
 from tieredstore.backends.cloud.client import Answer
 from tieredstore.backends.cloud.deletion import delete_singly
 from tieredstore.backends.cloud.store import CloudStore
+from tieredstore.backends.contract import staging
+from tieredstore.backends.contract.bodies import closed_body
 from tieredstore.backends.contract.keys import checked_key
 from tieredstore.backends.gcs.bucket_lifecycle import GcsLifecycle
 from tieredstore.backends.gcs.client import GcsClient, info_of, open_client
@@ -23,7 +25,7 @@ from tieredstore.backends.gcs.errors import raise_for, translated
 from tieredstore.backends.gcs.keeping import kept_sentences
 from tieredstore.backends.gcs.lifecycle import rule_sentences
 from tieredstore.backends.gcs.options import GcsOptions
-from tieredstore.backends.gcs.upload import GcsUpload, crc32c_text, deleted
+from tieredstore.backends.gcs.upload import GcsUpload, copied, crc32c_text, deleted
 from tieredstore.backends.http.body import HttpAnswer
 from tieredstore.backends.http.ranges import answered_size, is_whole, range_header
 from tieredstore.errors import InvalidKey, StoreUnavailable, TieredStoreError
@@ -75,6 +77,28 @@ class GcsObjectStore(CloudStore[GcsClient, GcsOptions]):
     @property
     def _upload(self) -> type[GcsUpload]:
         return GcsUpload
+
+    def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
+        """An object under the prefix: an upload session cannot be ended by another process."""
+        with closed_body(body):
+            self._check_key(key)
+            return staging.prepare(self, key, body, staging_prefix)
+
+    def publish(self, prepared: Prepared) -> None:
+        """Copied by the server, on condition that the key is free; then deleted where it was."""
+        self._check_key(prepared.key)
+        staging.publish(self, prepared, self._copy)
+
+    def discard(self, write: AbandonedWrite | Prepared) -> bool:
+        """Delete what was staged."""
+        return isinstance(write, Prepared) and staging.discard(self, write)
+
+    def _copy(self, prepared: Prepared) -> None:
+        # There are servers that pass over the condition of a copy: of what stands already they are not asked.
+        if self._exists(prepared.key):
+            raise staging.another(self, prepared)
+        what = self.named(prepared.key)
+        self.call("write", what, lambda client: copied(client, what, prepared))
 
     def _read(
         self, client: GcsClient, key: str, start: int, stop: int | None, take: Callable[[Answer], Result], what: str

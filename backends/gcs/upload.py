@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 import requests
 from crc32c import crc32c
 
-from tieredstore.backends.cloud.answers import shown_body, stated_size, understood
+from tieredstore.backends.cloud.answers import shown_body, stated, stated_size, understood
 from tieredstore.backends.cloud.errors import MalformedAnswer, PartsGone
 from tieredstore.backends.cloud.parts import Part, PartCutter, send_parts
 from tieredstore.backends.cloud.upload import WRITE_MARK, Stored, Upload
@@ -25,6 +25,7 @@ from tieredstore.backends.gcs.client import CONTENT_TYPE, GcsClient
 from tieredstore.backends.gcs.errors import RefusedError, raise_for, translated
 from tieredstore.backends.gcs.options import GcsOptions
 from tieredstore.backends.http.session import Buffers
+from tieredstore.backends.values import Prepared
 from tieredstore.errors import ObjectNotFound, PreconditionFailed, StoreError, StoreUnavailable, TieredStoreError
 from tieredstore.process.deadline import Deadline
 
@@ -235,6 +236,21 @@ def described(what: str, response: requests.Response) -> Stored:
                 f"{what}: the store answered with {shown_body(response.content)}, which does not describe an object"
             ) from None
         return Stored(str(int(answer["generation"])), int(answer["size"]), str(answer["crc32c"]))
+
+
+def copied(client: GcsClient, what: str, prepared: Prepared) -> None:
+    """Have the server copy what is staged to its key, which must be free; of a large object it does so bit by bit."""
+    token: str | None = None
+    while True:
+        response = client.session.post(client.copy_url(prepared.place, prepared.key, token))
+        raise_for(response)
+        with understood(what):
+            answer: Any = response.json()
+            if answer["done"] is True:
+                if int(answer["resource"]["size"]) != prepared.size:
+                    raise MalformedAnswer(f"{what}: the store says that a copy has another size than what was copied")
+                return
+            token = stated("the token of the rest", answer["rewriteToken"])
 
 
 def deleted(client: GcsClient, what: str, key: str, generation: int | None = None) -> None:

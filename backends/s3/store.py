@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
-from tieredstore.backends.base import AbandonedWrite, ObjectInfo
+from tieredstore.backends.base import AbandonedWrite, ObjectInfo, Prepared
 from tieredstore.backends.cloud.answers import stated
 from tieredstore.backends.cloud.client import Answer
-from tieredstore.backends.cloud.store import CloudStore
+from tieredstore.backends.cloud.holding import HoldingStore
 from tieredstore.backends.http.ranges import answered_size, range_header
 from tieredstore.backends.s3.body import S3Answer
 from tieredstore.backends.s3.bucket_lifecycle import S3Lifecycle
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-class S3ObjectStore(CloudStore["S3Client", S3Options]):
+class S3ObjectStore(HoldingStore["S3Client", S3Options]):
     """One bucket. The etag of an object is S3's own; conditions are on it.
 
     Bodies below ``part_size`` are one PUT, longer ones a multipart upload that is aborted on any failure. A process
@@ -138,7 +138,8 @@ class S3ObjectStore(CloudStore["S3Client", S3Options]):
         uploads = self.pages(self.identity, lambda client, at: abandoned_page(client, self.options.bucket, prefix, at))
         return (write for write in uploads if write.key.startswith(prefix))
 
-    def discard(self, write: AbandonedWrite) -> bool:
+    def discard(self, write: AbandonedWrite | Prepared) -> bool:
         """Abort the upload. A writer that is at work on it fails by that."""
-        target = {"Bucket": self.options.bucket, "Key": write.key, "UploadId": write.id}
+        upload_id = write.place if isinstance(write, Prepared) else write.id
+        target = {"Bucket": self.options.bucket, "Key": write.key, "UploadId": upload_id}
         return self.call("abort", self.named(write.key), lambda client: aborted(client, target))

@@ -14,11 +14,13 @@ import crc32c
 
 from tieredstore.backends.cloud.answers import stated, stated_size
 from tieredstore.backends.cloud.errors import MalformedAnswer, PartsGone
+from tieredstore.backends.cloud.holding import HeldUpload
 from tieredstore.backends.cloud.parts import Part, PartCutter, send_parts
-from tieredstore.backends.cloud.upload import WRITE_MARK, Condition, Stored, Upload
+from tieredstore.backends.cloud.upload import WRITE_MARK, Condition, Stored
 from tieredstore.backends.s3.errors import translated
 from tieredstore.backends.s3.options import Compatibility, S3Options
 from tieredstore.backends.s3.part_body import sendable
+from tieredstore.backends.values import Prepared
 from tieredstore.errors import ObjectNotFound, StoreError
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ class Content:
         return size == self.size and expected is not None and etag.strip('"') == expected
 
 
-class S3Upload(Upload["S3Client", S3Options]):
+class S3Upload(HeldUpload["S3Client", S3Options]):
     """One write to S3. The condition of a multipart upload is looked at when it is completed."""
 
     # The refusal at the end costs what was sent, but a HEAD before each upload would cost every upload.
@@ -97,6 +99,21 @@ class S3Upload(Upload["S3Client", S3Options]):
             self._abort(upload_id)
             raise
 
+    def prepare(self, cutter: PartCutter) -> tuple[str, tuple[str, ...]]:
+        """A multipart upload, also of a small object, that is not completed; after any failure it is aborted."""
+        upload_id = self.step(self._begin)
+        try:
+            sent = send_parts(cutter, lambda part: self._send(upload_id, part), self.options.upload_parallelism)
+        except BaseException:
+            self._abort(upload_id)
+            raise
+        return upload_id, tuple(_described(part) for part, _ in sent)
+
+    def publish(self, prepared: Prepared) -> None:
+        """Complete the upload."""
+        parts = [_listed(number, text) for number, text in enumerate(prepared.parts, start=1)]
+        self._complete(prepared.place, parts, prepared.size, is_publication=True)
+
     def stored(self, client: S3Client) -> Stored:
         """By a HEAD."""
         metadata = client.head_object(**self._target())
@@ -121,7 +138,7 @@ class S3Upload(Upload["S3Client", S3Options]):
 
         return {"PartNumber": number, "ETag": self.step(send, what), **checksum}, len(part.data)
 
-    def _complete(self, upload_id: str, parts: list[dict[str, Any]], size: int) -> str:
+    def _complete(self, upload_id: str, parts: list[dict[str, Any]], size: int, *, is_publication: bool = False) -> str:
         content = Content.of_parts(size, parts)
         listed: Any = {"Parts": parts}
 
@@ -134,7 +151,10 @@ class S3Upload(Upload["S3Client", S3Options]):
                 raise MalformedAnswer(f"{self.what}: the store answered with an etag of {etag!r:.80}")
             return Stored(etag)
 
-        return self.finish(send, size, lambda _, stored: content.is_in(stored.size, stored.etag)).etag
+        def is_content(_: S3Client, stored: Stored) -> bool:
+            return content.is_in(stored.size, stored.etag)
+
+        return self.finish(send, size, is_content, is_publication=is_publication).etag
 
     def _abort(self, upload_id: str) -> None:
         """Take the parts back. What made it necessary is raised on, so a failure here is only logged."""
@@ -175,6 +195,17 @@ def _headers(condition: Condition) -> dict[str, Any]:
     if condition.is_absent:
         return {"IfNoneMatch": "*"}
     return {} if condition.etag is None else {"IfMatch": condition.etag}
+
+
+def _described(part: Mapping[str, Any]) -> str:
+    """A part of an upload as text: its etag, and its checksum where one was sent."""
+    return " ".join(filter(None, (part["ETag"], part.get("ChecksumCRC32C"))))
+
+
+def _listed(number: int, text: str) -> dict[str, Any]:
+    """What the list of parts says of the part that ``_described`` told of."""
+    etag, _, checksum = text.partition(" ")
+    return {"PartNumber": number, "ETag": etag, **({"ChecksumCRC32C": checksum} if checksum else {})}
 
 
 def aborted(client: S3Client, target: Mapping[str, str]) -> bool:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
-from tieredstore.backends.base import Body, Buffer, DelegatingStore, ObjectStore
+from tieredstore.backends.base import Body, Buffer, DelegatingStore, ObjectStore, Prepared
 from tieredstore.backends.contract.bodies import open_body
 from tieredstore.backends.wrappers.rate_limit import TokenBucket, limited
 from tieredstore.errors import TieredStoreError
+
+Result = TypeVar("Result")
 
 _buckets: Final[dict[tuple[str, int], TokenBucket]] = {}
 
@@ -42,17 +44,23 @@ class LimitedStore(DelegatingStore):
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         """The body flows at the limit's rate."""
+        self._sent(body, lambda taken: self.inner.put(key, taken, if_absent=if_absent))
+
+    def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
+        """As ``put``."""
+        return self._sent(body, lambda taken: self.inner.prepare(key, taken, staging_prefix=staging_prefix))
+
+    def _sent(self, body: Body, send: Callable[[Body], Result]) -> Result:
         bucket = self._up
         if bucket is None:
-            self.inner.put(key, body, if_absent=if_absent)
-        elif isinstance(body, bytes | bytearray | memoryview) and memoryview(body).nbytes <= bucket.bytes_per_s:
+            return send(body)
+        if isinstance(body, bytes | bytearray | memoryview) and memoryview(body).nbytes <= bucket.bytes_per_s:
             # As it is: stores send a buffer without a copy.
             bucket.take(memoryview(body).nbytes)
-            self.inner.put(key, body, if_absent=if_absent)
-        else:
-            # Opened here too: a store that refuses before it takes anything does not begin, nor end, the limited body.
-            with open_body(body) as parts:
-                self.inner.put(key, limited(parts, bucket), if_absent=if_absent)
+            return send(body)
+        # Opened here too: a store that refuses before it takes anything does not begin, nor end, the limited body.
+        with open_body(body) as parts:
+            return send(limited(parts, bucket))
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
         """Waits before the request where the range says how much comes, else for what came."""

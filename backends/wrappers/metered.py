@@ -8,11 +8,12 @@ from time import perf_counter
 from typing import TypeVar
 
 from tieredstore import metrics
-from tieredstore.backends.base import AbandonedWrite, Body, Buffer, DelegatingStore, ObjectInfo, ObjectStore
+from tieredstore.backends.base import AbandonedWrite, Body, Buffer, DelegatingStore, ObjectInfo, ObjectStore, Prepared
 from tieredstore.backends.contract.bodies import open_body
 from tieredstore.errors import TieredStoreError
 
 Listed = TypeVar("Listed")
+Result = TypeVar("Result")
 
 
 class MeteredStore(DelegatingStore):
@@ -33,16 +34,29 @@ class MeteredStore(DelegatingStore):
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         """One object up; the time that its body takes to come is not the store's."""
+        self._sent("put", body, lambda taken: self.inner.put(key, taken, if_absent=if_absent))
+
+    def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
+        """As ``put``, for the bytes; ``publish`` moves none."""
+        return self._sent("prepare", body, lambda taken: self.inner.prepare(key, taken, staging_prefix=staging_prefix))
+
+    def publish(self, prepared: Prepared) -> None:
+        """One call."""
+        with metrics.store_call(self._kind, "publish"):
+            self.inner.publish(prepared)
+
+    def _sent(self, operation: str, body: Body, send: Callable[[Body], Result]) -> Result:
         if isinstance(body, bytes | bytearray | memoryview):
             # As it is: stores send a buffer without a copy.
             size = memoryview(body).nbytes
-            with metrics.store_call(self._kind, "put"):
-                self.inner.put(key, body, if_absent=if_absent)
+            with metrics.store_call(self._kind, operation):
+                result = send(body)
         else:
-            size = self._put_stream(key, body, if_absent=if_absent)
+            result, size = self._sent_stream(operation, body, send)
         metrics.count_objects(self._kind, "up", 1, size)
+        return result
 
-    def _put_stream(self, key: str, body: Body, *, if_absent: bool) -> int:
+    def _sent_stream(self, operation: str, body: Body, send: Callable[[Body], Result]) -> tuple[Result, int]:
         size = 0
 
         def counted(parts: Iterator[memoryview]) -> Generator[memoryview, None, None]:
@@ -58,9 +72,9 @@ class MeteredStore(DelegatingStore):
                 size += len(part)
                 yield part
 
-        with metrics.store_call(self._kind, "put") as call, open_body(body) as parts:
-            self.inner.put(key, counted(parts), if_absent=if_absent)
-        return size
+        with metrics.store_call(self._kind, operation) as call, open_body(body) as parts:
+            result = send(counted(parts))
+        return result, size
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
         """One object down; an empty range is no call."""
@@ -145,7 +159,7 @@ class MeteredStore(DelegatingStore):
         """A ``list``, as of objects."""
         return self._listed(partial(self.inner.abandoned_writes, prefix))
 
-    def discard(self, write: AbandonedWrite) -> bool:
+    def discard(self, write: AbandonedWrite | Prepared) -> bool:
         """A ``delete``; no object counts as deleted."""
         with metrics.store_call(self._kind, "delete"):
             return self.inner.discard(write)

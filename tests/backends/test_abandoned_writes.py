@@ -15,7 +15,7 @@ from tests.support.s3_stores import impatient_store, options_for
 from tests.support.servers.azurite_server import AzureServer
 from tests.support.servers.fake_gcs import GcsServer
 from tests.support.servers.s3_server import S3Server
-from tieredstore.backends.base import AbandonedWrite, ObjectStore
+from tieredstore.backends.base import AbandonedWrite, ObjectStore, Prepared
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.backends.wrappers.limited import LimitedStore
@@ -38,7 +38,7 @@ class Leaving(MemoryObjectStore):
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
         return (write for write in list(self.left) if write.key.startswith(prefix))
 
-    def discard(self, write: AbandonedWrite) -> bool:
+    def discard(self, write: AbandonedWrite | Prepared) -> bool:
         there = write in self.left
         self.left = [other for other in self.left if other != write]
         return there

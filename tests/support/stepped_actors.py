@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 
-from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore
+from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore, Prepared
 from tieredstore.backends.contract.bodies import open_body
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import StoreUnavailable
@@ -60,7 +60,7 @@ class AgingStore(DelegatingObjectStore):
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
         return (write for write in list(self.abandoned) if write.key.startswith(prefix))
 
-    def discard(self, write: AbandonedWrite) -> bool:
+    def discard(self, write: AbandonedWrite | Prepared) -> bool:
         there = write in self.abandoned
         self.abandoned = [other for other in self.abandoned if other != write]
         return there
@@ -192,7 +192,7 @@ class _SteppedStore(DelegatingObjectStore):
             page = list(super().abandoned_writes(prefix))
         return iter(page)
 
-    def discard(self, write: AbandonedWrite) -> bool:
+    def discard(self, write: AbandonedWrite | Prepared) -> bool:
         with self._actor.call():
             return super().discard(write)
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from typing import Final
 
-from tieredstore.backends.base import Body, Buffer, DelegatingStore, ObjectStore
+from tieredstore.backends.base import Body, DelegatingStore, Digest, ObjectStore
 from tieredstore.errors import ObjectNotFound, RangeNotSatisfiable, StoreError
 from tieredstore.format.data_key_field import same_but_for_data_key
 from tieredstore.format.keys import Suffix
@@ -23,7 +22,7 @@ class ProvenStore(DelegatingStore):
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         """Write, and read back."""
-        sent = _Digest()
+        sent = Digest()
         whole = body if isinstance(body, bytes) else None
         try:
             self.inner.put(key, sent.of(body), if_absent=if_absent)
@@ -36,14 +35,14 @@ class ProvenStore(DelegatingStore):
                 self.inner.delete([key])
             raise StoreError(f"{self.identity} did not give back what was written as {key!r}; it was deleted again")
 
-    def _holds(self, key: str, sent: _Digest) -> bool:
-        stored = _Digest()
+    def _holds(self, key: str, sent: Digest) -> bool:
+        stored = Digest()
         try:
             for part in parts_of(self.inner, key, sent.size):
                 stored.take(part)
         except (ObjectNotFound, RangeNotSatisfiable):
             return False
-        return stored.value == sent.value and ends_at(self.inner, key, sent.size)
+        return (stored.size, stored.sha256) == (sent.size, sent.sha256) and ends_at(self.inner, key, sent.size)
 
     def _holds_manifest(self, key: str, sent: bytes | None) -> bool:
         """Whether it is a manifest that a rotation has given another wrapping since: others have seen it by then."""
@@ -69,35 +68,3 @@ def ends_at(store: ObjectStore, key: str, size: int) -> bool:
     except RangeNotSatisfiable:
         return True
     return False
-
-
-class _Digest:
-    """Size and digest of what went by."""
-
-    def __init__(self) -> None:
-        self.size = 0
-        self._digest = hashlib.blake2b()
-
-    @property
-    def value(self) -> tuple[int, bytes]:
-        return self.size, self._digest.digest()
-
-    def take(self, buffer: Buffer) -> None:
-        self.size += memoryview(buffer).nbytes
-        self._digest.update(buffer)
-
-    def of(self, body: Body) -> Body:
-        """The same body, which is noted as it goes by."""
-        if isinstance(body, bytes | bytearray):
-            self.take(body)
-            return body
-        if isinstance(body, memoryview):
-            view = memoryview(body).cast("B")
-            self.take(view)
-            return view
-        return self._noted(body)
-
-    def _noted(self, parts: Iterable[Buffer]) -> Generator[Buffer]:
-        for part in parts:
-            self.take(part)
-            yield part

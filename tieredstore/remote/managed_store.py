@@ -10,7 +10,7 @@ from functools import partial
 from itertools import islice
 from typing import Final, TypeVar
 
-from tieredstore.backends.base import AbandonedWrite, Body, BucketLifecycle, Buffer, ObjectInfo, ObjectStore
+from tieredstore.backends.base import AbandonedWrite, Body, BucketLifecycle, Buffer, ObjectInfo, ObjectStore, Prepared
 from tieredstore.errors import AlreadyClosed, TieredStoreError
 from tieredstore.process.futures import is_done, outcome
 from tieredstore.process.lifetime import Lifetime
@@ -27,6 +27,7 @@ _MOST_LISTED: Final = 1024
 
 _Result = TypeVar("_Result")
 _Listed = TypeVar("_Listed")
+_Sent = TypeVar("_Sent")
 
 
 class ManagerCalls:
@@ -101,11 +102,21 @@ class ManagedStore(ObjectStore):
 
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         """A body that comes in pieces is given up when the manager is closed, and with it the write."""
+        self._sent(body, lambda taken: self.inner.put(key, taken, if_absent=if_absent))
+
+    def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
+        """As ``put``."""
+        return self._sent(body, lambda taken: self.inner.prepare(key, taken, staging_prefix=staging_prefix))
+
+    def publish(self, prepared: Prepared) -> None:
+        """As the store within."""
+        self._calls.run(lambda: self.inner.publish(prepared))
+
+    def _sent(self, body: Body, send: Callable[[Body], _Sent]) -> _Sent:
         if isinstance(body, bytes | bytearray | memoryview):
-            self._calls.run(lambda: self.inner.put(key, body, if_absent=if_absent))
-            return
+            return self._calls.run(lambda: send(body))
         try:
-            self._calls.run(lambda: self.inner.put(key, self._while_open(body), if_absent=if_absent))
+            return self._calls.run(lambda: send(self._while_open(body)))
         finally:
             _end(body)
 
@@ -160,7 +171,7 @@ class ManagedStore(ObjectStore):
         """As the store within."""
         return self._listed(self.inner.abandoned_writes(prefix))
 
-    def discard(self, write: AbandonedWrite) -> bool:
+    def discard(self, write: AbandonedWrite | Prepared) -> bool:
         """As the store within."""
         return self._calls.run(lambda: self.inner.discard(write))
 

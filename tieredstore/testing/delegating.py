@@ -10,7 +10,18 @@ from tieredstore.backends.base import DelegatingStore, ObjectStore
 from tieredstore.errors import TieredStoreError
 
 OperationName: TypeAlias = Literal[
-    "put", "get", "get_into", "list", "delete", "head", "replace", "abandoned_writes", "discard", "now_ms"
+    "put",
+    "get",
+    "get_into",
+    "list",
+    "delete",
+    "head",
+    "replace",
+    "prepare",
+    "publish",
+    "abandoned_writes",
+    "discard",
+    "now_ms",
 ]
 
 

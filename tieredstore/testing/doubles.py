@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 
-from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore
+from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore, Prepared
 from tieredstore.backends.contract.bodies import open_body
 from tieredstore.testing.delegating import DelegatingObjectStore, Operation, OperationName
 
@@ -88,12 +88,23 @@ class CountingStore(DelegatingObjectStore):
         self._add(up=memoryview(body).nbytes)
         return super().replace(key, body, etag)
 
+    def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
+        """One request."""
+        self._count("prepare", key)
+        with open_body(body) as parts:
+            return super().prepare(key, self._counted(parts), staging_prefix=staging_prefix)
+
+    def publish(self, prepared: Prepared) -> None:
+        """One request."""
+        self._count("publish", prepared.key)
+        super().publish(prepared)
+
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
         """One request, however many pages."""
         self._count("abandoned_writes", prefix)
         yield from super().abandoned_writes(prefix)
 
-    def discard(self, write: AbandonedWrite) -> bool:
+    def discard(self, write: AbandonedWrite | Prepared) -> bool:
         """One request."""
         self._count("discard", write.key)
         return super().discard(write)
@@ -187,12 +198,23 @@ class LatencyStore(DelegatingObjectStore):
         self._move(memoryview(body).nbytes)
         return super().replace(key, body, etag)
 
+    def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
+        """Waits for the request, then for each buffer."""
+        with open_body(body) as parts:
+            self._wait()
+            return super().prepare(key, self._slowed(parts), staging_prefix=staging_prefix)
+
+    def publish(self, prepared: Prepared) -> None:
+        """Waits for the request."""
+        self._wait()
+        super().publish(prepared)
+
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
         """Waits once, however many pages."""
         self._wait()
         yield from super().abandoned_writes(prefix)
 
-    def discard(self, write: AbandonedWrite) -> bool:
+    def discard(self, write: AbandonedWrite | Prepared) -> bool:
         """Waits for the request."""
         self._wait()
         return super().discard(write)

@@ -6,15 +6,15 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Literal, Self, TypeAlias
 
-from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore
+from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore, Prepared
 from tieredstore.backends.contract.bodies import open_body
 from tieredstore.errors import StoreUnavailable
 from tieredstore.testing.delegating import DelegatingObjectStore, Operation, OperationName
 
 Moment: TypeAlias = Literal["before", "during", "after"]
-"""``before``: the operation has no effect. ``during``: the body of a ``put`` breaks off after its first bytes, half of
-a ``get_into`` has been filled, half the keys of a ``delete`` are gone, a listing ends after one object; the others fail
-as before. ``after``: the operation took effect, and its answer was lost."""
+"""``before``: the operation has no effect. ``during``: the body of a ``put`` or ``prepare`` breaks off after its first
+bytes, half of a ``get_into`` has been filled, half the keys of a ``delete`` are gone, a listing ends after one object;
+the others fail as before. ``after``: the operation took effect, and its answer was lost."""
 
 
 def _unavailable() -> Exception:
@@ -103,6 +103,18 @@ class FaultyStore(DelegatingObjectStore):
             fault.strike("during")
             return super().replace(key, body, etag)
 
+    def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
+        """``during``: as ``put``."""
+        with open_body(body) as parts, self._operation("prepare", key) as fault:
+            taken = _broken(parts, fault.error) if fault.strikes("during") else parts
+            return super().prepare(key, taken, staging_prefix=staging_prefix)
+
+    def publish(self, prepared: Prepared) -> None:
+        """``during``: as before."""
+        with self._operation("publish", prepared.key) as fault:
+            fault.strike("during")
+            super().publish(prepared)
+
     def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
         """``during``: after the first; ``after``: after the last."""
         with self._operation("abandoned_writes", prefix) as fault:
@@ -110,7 +122,7 @@ class FaultyStore(DelegatingObjectStore):
                 yield write
                 fault.strike("during")
 
-    def discard(self, write: AbandonedWrite) -> bool:
+    def discard(self, write: AbandonedWrite | Prepared) -> bool:
         """``during``: as before."""
         with self._operation("discard", write.key) as fault:
             fault.strike("during")

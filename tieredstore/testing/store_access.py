@@ -24,6 +24,10 @@ class StoreAccess:
     race_rounds: ClassVar[int] = 10
     """How often each race between writers is run."""
 
+    racing_publishers: ClassVar[int] = 4
+    """How many publish different objects for one key at once; 1 for a service that knows no condition there, which then
+    is only looked at before."""
+
     @pytest.fixture
     def store(self) -> ObjectStore:
         """An empty store, made anew for each test, and closed after it: every subclass has to define it."""

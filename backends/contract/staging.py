@@ -1,0 +1,131 @@
+"""Objects of stores that cannot hold a write back: written under a staging prefix, then copied to their keys.
+
+The copy is a write of its own: create-only, and whole or nothing. Whether an object that stands under the key already
+is this work's own, its bytes tell: of the same size and SHA-256 it is what the caller wanted, whoever wrote it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Callable, Generator, Iterator
+from typing import Final, Protocol
+
+from tieredstore.backends.contract.bodies import Digest, closed_body
+from tieredstore.backends.contract.keys import checked_key
+from tieredstore.backends.values import Body, ObjectInfo, Prepared
+from tieredstore.errors import ObjectNotFound, PreconditionFailed, PreparedGone, RangeNotSatisfiable, StoreError
+
+PIECE: Final = 8 << 20
+"""Bytes of one request of an object that is copied or compared."""
+
+
+class Verbs(Protocol):
+    """What this needs of a store."""
+
+    @property
+    def identity(self) -> str:
+        """As the contract."""
+        ...
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+        """As the contract."""
+        ...
+
+    def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
+        """As the contract."""
+        ...
+
+    def head(self, key: str) -> ObjectInfo:
+        """As the contract."""
+        ...
+
+    def delete(self, keys: list[str]) -> None:
+        """As the contract."""
+        ...
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """As the contract."""
+        ...
+
+
+def prepare(store: Verbs, key: str, body: Body, prefix: str) -> Prepared:
+    """Write the object under ``prefix``, by a name that no other attempt has."""
+    mark = uuid.uuid4().hex
+    digest = Digest()
+    place = f"{prefix}{mark}"
+    with closed_body(body):
+        checked_key(key)
+        store.put(place, digest.of(body), if_absent=True)
+    return Prepared(key, digest.size, digest.sha256, place, (), mark)
+
+
+def publish(store: Verbs, prepared: Prepared, copy: Callable[[Prepared], None] | None = None) -> None:
+    """Copy it to its key, and delete it where it was; ``copy`` is the store's own way of doing the former."""
+    try:
+        if copy is None:
+            _copied(store, prepared)
+        else:
+            copy(prepared)
+    except PreconditionFailed as refusal:
+        if not holds(store, prepared):
+            raise another(store, prepared) from refusal
+    except (ObjectNotFound, RangeNotSatisfiable) as error:
+        if not holds(store, prepared):
+            raise gone(store, prepared) from error
+    store.delete([prepared.place])
+
+
+def discard(store: Verbs, prepared: Prepared) -> bool:
+    """Delete what was staged; False if it is not there."""
+    is_there = any(info.key == prepared.place for info in store.list(prepared.place))
+    if is_there:
+        store.delete([prepared.place])
+    return is_there
+
+
+def holds(store: Verbs, prepared: Prepared) -> bool:
+    """Whether the object under the key is the one that was prepared, by all of its bytes."""
+    sha256 = hashlib.sha256()
+    try:
+        if store.head(prepared.key).size != prepared.size:
+            return False
+        for piece in _pieces(store, prepared.key, prepared.size):
+            sha256.update(piece)
+    except (ObjectNotFound, RangeNotSatisfiable):
+        return False
+    return sha256.hexdigest() == prepared.sha256
+
+
+def another(store: Verbs, prepared: Prepared) -> PreconditionFailed:
+    """The error for a key that somebody else's object has."""
+    return PreconditionFailed(
+        f"{prepared.key!r} of {store.identity} exists already, and is another object than the one to be published"
+    )
+
+
+def gone(store: Verbs, prepared: Prepared) -> PreparedGone:
+    """The error for bytes that are no more there."""
+    return PreparedGone(
+        f"{prepared.key!r} of {store.identity} cannot be published: what was prepared for it was discarded, or the "
+        "store has dropped it since; prepare it again"
+    )
+
+
+def _copied(store: Verbs, prepared: Prepared) -> None:
+    digest = Digest()
+
+    def body() -> Generator[bytes]:
+        for piece in _pieces(store, prepared.place, prepared.size):
+            digest.take(memoryview(piece))
+            yield piece
+        # Before the last byte counts: a put whose body fails writes nothing.
+        if digest.sha256 != prepared.sha256:
+            raise StoreError(f"what was prepared for {prepared.key!r} of {store.identity} is damaged; prepare it again")
+
+    store.put(prepared.key, body(), if_absent=True)
+
+
+def _pieces(store: Verbs, key: str, size: int) -> Generator[bytes]:
+    for start in range(0, size, PIECE):
+        yield store.get(key, start, min(start + PIECE, size))
