@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 
@@ -10,6 +12,7 @@ KERNELS = {
         ("_slabs", "_columns", "_kernel"),
         ("_bytes.h", "_parse.pxd", "_batch.pxd", "_slabs.pxd", "_columns.pxd"),
     ),
+    "tieredstore/kafka": (("_runs",), ("records/_bytes.h", "records/_parse.pxd", "records/_batch.pxd")),
     "tieredstore/consumer": (("_message",), ()),
     "tieredstore/pubsub/format": (("_reading", "_writing"), ("_parse.h",)),
 }
@@ -21,7 +24,7 @@ setup(
                 f"{folder.replace('/', '.')}.{name}",
                 [f"{folder}/{name}.pyx"],
                 depends=[f"{folder}/{part}" for part in depends],
-                include_dirs=[folder],
+                include_dirs=sorted({str(Path(folder, part).parent) for part in ("_", *depends)}),
                 extra_compile_args=["-O3", "-Wno-unused-function"],
             )
             for folder, (names, depends) in KERNELS.items()

@@ -9,14 +9,15 @@ from pathlib import Path
 
 from tests.support import memq_batches
 from tests.support.record_batches import random_log, rows
-from tests.support.record_mutations import check, mutations
+from tests.support.record_mutations import check, mutations, run_over
+from tieredstore.kafka import _runs
 from tieredstore.kafka.records import _kernel
 from tieredstore.pubsub.format import _reading, _writing
 
 
 def main(folder: Path, count: int) -> int:
     """Returns 0; a bad access ends the process before that, with a report."""
-    for kernel in (_kernel, _reading, _writing):
+    for kernel in (_kernel, _runs, _reading, _writing):
         built = Path(kernel.__file__ or "").resolve()
         if not built.is_relative_to(folder.resolve()):
             sys.exit(f"{built} is not the kernel of {folder}")
@@ -24,6 +25,8 @@ def main(folder: Path, count: int) -> int:
         sys.exit("the sanitizer is not loaded")
     source = random.Random(0)
     survived = sum(check(mutation, source) for mutation in mutations(2, count))
+    walked = sum(run_over(mutation.damaged, source) for mutation in mutations(3, count))
+    print(f"{count} mutations, {walked} bytes of ordinary batches in them: no bad access")
     for seed in range(count // 50):
         log = b"".join(random_log(random.Random(seed), 10))
         if rows(log) != rows([log[at : at + 97] for at in range(0, len(log), 97)], target_bytes=500):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import struct
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
 from tests.support.record_batches import CODECS, Row, compressed_batch, message, message_set, random_records, rows_of
 from tieredstore.errors import BatchCorrupt
+from tieredstore.kafka._runs import BatchRun
 from tieredstore.kafka.batches import FRAME_SIZE
 from tieredstore.kafka.records import RecordDecoder
 from tieredstore.testing.batches import seal_batch
@@ -53,6 +55,18 @@ def check(mutation: Mutation, source: random.Random) -> bool:
         return False
     assert all(0 <= one["offset"] < two["offset"] for one, two in pairwise(decoded))
     return bool(decoded)
+
+
+def run_over(log: bytes, source: random.Random) -> int:
+    """How far a run goes over a log from some byte on, with indexes of nobody's; mostly it goes nowhere."""
+    places = array("i", sorted(source.sample(range(2_000), 5)))
+    run = BatchRun(0, places, places, array("q", [1_000, 1_001]), array("i", [0, 3]))
+    run.epoch, run.epoch_stop = source.choice((-1, 0)), source.choice((0, 1 << 40))
+    run.follows_transactions = source.random() < 0.5
+    run.begin_transaction(source.randrange(-1, 3))
+    piece = memoryview(log)[source.choice((0, 0, 0, 61)) :]
+    # A copy of its own: what lies behind it is nobody's memory.
+    return run.walk(bytes(piece), 0, -1, source.choice((None, (0, 100, 0, 3, 1_000, 0))))
 
 
 def contents(decoded: list[Row]) -> list[tuple[object, ...]]:

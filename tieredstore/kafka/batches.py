@@ -166,21 +166,27 @@ def walk_batch_headers(view: LogView, size: int, start: int = 0) -> Iterator[Bat
     As :func:`read_batch_headers`, for logs that are not in memory. Each view is released before the next is asked for.
     """
     position, last_offset = start, -1
-    while position < size:
-        with view(position) as head:
-            header = _parse_header(head, position, size - position)
-        if header is None:
-            _expect_zeros(view, position, size)
-            return
-        # Batches that overlap count as damage: readers would give records twice.
-        if header.base_offset <= last_offset:
-            raise BatchCorrupt(
-                f"the record batch at byte {position} begins at offset {header.base_offset}, "
-                f"not after offset {last_offset} of the batch before it"
-            )
+    while (header := next_batch_header(view, size, position, last_offset)) is not None:
         yield header
         position += header.size_in_bytes
         last_offset = header.last_offset
+
+
+def next_batch_header(view: LogView, size: int, position: int, last_offset: int) -> BatchHeader | None:
+    """A step of :func:`walk_batch_headers`: the batch behind the one that ends at ``last_offset``; None at the end."""
+    if position >= size:
+        return None
+    with view(position) as head:
+        header = _parse_header(head, position, size - position)
+    if header is None:
+        _expect_zeros(view, position, size)
+    # Batches that overlap count as damage: readers would give records twice.
+    elif header.base_offset <= last_offset:
+        raise BatchCorrupt(
+            f"the record batch at byte {position} begins at offset {header.base_offset}, "
+            f"not after offset {last_offset} of the batch before it"
+        )
+    return header
 
 
 def check_batch_crc(batch: memoryview, header: BatchHeader) -> None:

@@ -14,12 +14,19 @@ the base offset): it counts where it is the whole file or others follow it.
 from __future__ import annotations
 
 import struct
+import sys
+from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, overload
+from itertools import islice
+from operator import le, lt
+from typing import Final, TypeAlias, overload
 
 from tieredstore.errors import BatchCorrupt
+
+Column: TypeAlias = "array[int]"
+"""A field of all entries: of 32 bits, timestamps of 64."""
 
 _OFFSET_ENTRY: Final = struct.Struct(">ii")
 _TIME_ENTRY: Final = struct.Struct(">qi")
@@ -62,7 +69,7 @@ class AbortedTransaction:
 class OffsetIndex(Sequence[OffsetIndexEntry]):
     """The entries of an ``.index`` file, both columns strictly increasing; look-ups by bisection."""
 
-    def __init__(self, base_offset: int, offsets: Sequence[int], positions: Sequence[int]) -> None:
+    def __init__(self, base_offset: int, offsets: Column, positions: Column) -> None:
         self.base_offset = base_offset
         self._offsets = offsets
         self._positions = positions
@@ -79,12 +86,10 @@ class OffsetIndex(Sequence[OffsetIndexEntry]):
             return [self[i] for i in range(*index.indices(len(self)))]
         return OffsetIndexEntry(self.base_offset + self._offsets[index], self._positions[index])
 
-    def pairs(self) -> Iterator[tuple[int, int]]:
-        """Offset and position of each entry, for who goes through all of a large index."""
-        base_offset = self.base_offset
-        return (
-            (base_offset + offset, position) for offset, position in zip(self._offsets, self._positions, strict=True)
-        )
+    @property
+    def columns(self) -> tuple[Column, Column]:
+        """Offsets relative to the base offset, and positions, for who goes through all of a large index."""
+        return self._offsets, self._positions
 
     def position_for_offset(self, offset: int) -> int:
         """Where to begin reading to meet ``offset``: the batch of the last entry at or before it, else byte 0."""
@@ -97,7 +102,7 @@ class OffsetIndex(Sequence[OffsetIndexEntry]):
 class TimeIndex(Sequence[TimeIndexEntry]):
     """The entries of a ``.timeindex`` file, timestamps strictly increasing; look-ups by bisection."""
 
-    def __init__(self, base_offset: int, timestamps: Sequence[int], offsets: Sequence[int]) -> None:
+    def __init__(self, base_offset: int, timestamps: Column, offsets: Column) -> None:
         self.base_offset = base_offset
         self._timestamps = timestamps
         self._offsets = offsets
@@ -114,12 +119,10 @@ class TimeIndex(Sequence[TimeIndexEntry]):
             return [self[i] for i in range(*index.indices(len(self)))]
         return TimeIndexEntry(self._timestamps[index], self.base_offset + self._offsets[index])
 
-    def pairs(self) -> Iterator[tuple[int, int]]:
-        """Timestamp and offset of each entry, likewise."""
-        base_offset = self.base_offset
-        return (
-            (timestamp, base_offset + offset) for timestamp, offset in zip(self._timestamps, self._offsets, strict=True)
-        )
+    @property
+    def columns(self) -> tuple[Column, Column]:
+        """Timestamps, and offsets relative to the base offset, likewise."""
+        return self._timestamps, self._offsets
 
     def offset_for_timestamp(self, timestamp: int) -> int:
         """An offset that no record of ``timestamp`` or later precedes: begin there and read on to the first such."""
@@ -130,30 +133,29 @@ class TimeIndex(Sequence[TimeIndexEntry]):
 
 def read_offset_index(raw: bytes, base_offset: int) -> OffsetIndex:
     """Parse an ``.index`` file; BatchCorrupt for a size or order that Kafka never writes."""
-    offsets: list[int] = []
-    positions: list[int] = []
-    last = (-1, -1)
-    for number, (offset, position) in enumerate(_entries(raw, _OFFSET_ENTRY, "offset index")):
-        if offset <= last[0] or position <= last[1]:
-            raise BatchCorrupt(f"entry {number} of the offset index, {(offset, position)}, does not increase on {last}")
-        last = (offset, position)
-        offsets.append(offset)
-        positions.append(position)
+    words = _words(_used(raw, _OFFSET_ENTRY, "offset index"))
+    offsets, positions = words[::2], words[1::2]
+    if not (_increases(offsets, -1) and _increases(positions, -1)):
+        last = (-1, -1)
+        for number, entry in enumerate(zip(offsets, positions, strict=True)):
+            if entry[0] <= last[0] or entry[1] <= last[1]:
+                raise BatchCorrupt(f"entry {number} of the offset index, {entry}, does not increase on {last}")
+            last = entry
     return OffsetIndex(base_offset, offsets, positions)
 
 
 def read_time_index(raw: bytes, base_offset: int) -> TimeIndex:
     """Parse a ``.timeindex`` file; BatchCorrupt for a size or order that Kafka never writes."""
-    timestamps: list[int] = []
-    offsets: list[int] = []
-    last = (-1, 0)
-    for number, (timestamp, offset) in enumerate(_entries(raw, _TIME_ENTRY, "time index")):
-        # Equal offsets pass: Kafka's writer, too, refuses only an offset below the last one.
-        if timestamp <= last[0] or offset < last[1]:
-            raise BatchCorrupt(f"entry {number} of the time index, {(timestamp, offset)}, does not increase on {last}")
-        last = (timestamp, offset)
-        timestamps.append(timestamp)
-        offsets.append(offset)
+    used = _used(raw, _TIME_ENTRY, "time index")
+    timestamps = array("q", (timestamp for timestamp, _ in _TIME_ENTRY.iter_unpack(used)))
+    offsets = _words(used)[2::3]
+    # Equal offsets pass: Kafka's writer, too, refuses only an offset below the last one.
+    if not (_increases(timestamps, -1) and _increases(offsets, 0, or_stays=True)):
+        last = (-1, 0)
+        for number, entry in enumerate(zip(timestamps, offsets, strict=True)):
+            if entry[0] <= last[0] or entry[1] < last[1]:
+                raise BatchCorrupt(f"entry {number} of the time index, {entry}, does not increase on {last}")
+            last = entry
     return TimeIndex(base_offset, timestamps, offsets)
 
 
@@ -161,7 +163,7 @@ def read_txn_index(raw: bytes, base_offset: int) -> tuple[AbortedTransaction, ..
     """Parse a ``.txnindex`` file, in the order of the abort markers; BatchCorrupt for what Kafka never writes."""
     transactions: list[AbortedTransaction] = []
     last = base_offset - 1
-    for number, (version, *fields) in enumerate(_entries(raw, _TXN_ENTRY, "transaction index")):
+    for number, (version, *fields) in enumerate(_TXN_ENTRY.iter_unpack(_used(raw, _TXN_ENTRY, "transaction index"))):
         entry = AbortedTransaction(*fields)
         if version != 0:
             raise BatchCorrupt(f"entry {number} of the transaction index has the unknown version {version}")
@@ -179,9 +181,24 @@ def is_trimmed(raw: bytes, entry_size: int) -> bool:
     return len(raw) <= entry_size or any(raw[-entry_size:])
 
 
-def _entries(raw: bytes, layout: struct.Struct, name: str) -> Iterator[tuple[int, ...]]:
+def _words(raw: bytes) -> Column:
+    """All of it as numbers of 32 bits."""
+    words = array("i", raw)
+    if sys.byteorder == "little":
+        words.byteswap()
+    return words
+
+
+def _increases(column: Column, before: int, *, or_stays: bool = False) -> bool:
+    """Whether a column begins behind ``before`` and goes on so: there may be millions in it."""
+    ordered = le if or_stays else lt
+    return not column or (ordered(before, column[0]) and all(map(ordered, column, islice(column, 1, None))))
+
+
+def _used(raw: bytes, layout: struct.Struct, name: str) -> bytes:
+    """The entries, without the zeros behind them."""
     if len(raw) % layout.size:
         raise BatchCorrupt(f"the {name} has {len(raw)} bytes, not a multiple of {layout.size}")
     # Rounded up to whole entries, since the last real one may itself end in zero bytes.
     used = -(-len(raw.rstrip(b"\0")) // layout.size) * layout.size
-    return layout.iter_unpack(raw if len(raw) == layout.size else raw[:used])
+    return raw if len(raw) == layout.size else raw[:used]

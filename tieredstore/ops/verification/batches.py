@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog.lineage import NO_EPOCH
 from tieredstore.format.keys import Suffix
+from tieredstore.kafka._runs import BatchRun
 from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader
+from tieredstore.kafka.indexes import OffsetIndexEntry, read_offset_index, read_time_index
 from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import ByteRange
 from tieredstore.ops.verification.findings import Finding, FindingKind
@@ -33,28 +35,32 @@ class BatchChecks:
         self.subject = subject
         self.stored = stored
         self.findings: list[Finding] = []
-        self.last_offset = -1
         self.is_sound = True
         """Whether all batches were taken, and none was damaged or in the wrong place."""
         self._metadata = stored.metadata
         self._chunks = stored.manifest.chunk_index
         self._positions = stored.manifest.chunk_index.positions()
-        self._max_timestamp = -1
         epochs = indexes.epochs or self._metadata.segment_leader_epochs
         self._epochs = [epoch for epoch, _ in epochs]
         self._epoch_starts = [start for _, start in epochs]
-        self._pending: tuple[BatchHeader, int] | None = None
-        """The latest batch, and the greatest timestamp up to it: the next one tells whether its offsets are right."""
+        self._pending: BatchHeader | None = None
+        """The latest batch: the next one tells whether its offsets are right."""
         self._is_damaged = False
-        self._epoch, self._epoch_stop = NO_EPOCH, -1
-        # As pairs of numbers: there are thousands, and each is looked at once.
-        self._offset_entries = iter(()) if indexes.offsets is None else indexes.offsets.pairs()
-        self._next_entry = next(self._offset_entries, None)
-        self._times = iter(()) if indexes.times is None else indexes.times.pairs()
-        self._next_time = next(self._times, None)
+        start = self._metadata.start_offset
+        self._offsets = indexes.offsets or read_offset_index(b"", start)
+        self._times = indexes.times or read_time_index(b"", start)
+        # How far the log and its indexes are seen, here as there: nearly all batches are taken by runs.
+        self._run = BatchRun(start, *self._offsets.columns, *self._times.columns)
         self._aborted = {(entry.producer_id, entry.last_offset) for entry in indexes.aborted or ()}
-        self._knows_aborted = indexes.aborted is not None or stored.manifest.segment_indexes.transaction is None
+        self._run.follows_transactions = (
+            indexes.aborted is not None or stored.manifest.segment_indexes.transaction is None
+        )
         self._in_transaction: set[int] = set()
+
+    @property
+    def last_offset(self) -> int:
+        """That of the last batch that was whole; -1 if there was none, or if some were passed over since."""
+        return self._run.last_offset
 
     def add(self, finding: Finding) -> None:
         """One more; of many only the first are kept."""
@@ -77,6 +83,25 @@ class BatchChecks:
         chunks = self._chunks.chunks_of(log_range)
         return ByteRange(self._positions[chunks.start], self._positions[chunks.stop])
 
+    def take_run(self, log: LogWalk, position: int, last_offset: int) -> tuple[int, int]:
+        """Take the batches from ``position`` on that are loaded, up to the first that needs a closer look.
+
+        ``last_offset`` is that of the batch before; where they end, and the last offset there.
+        """
+        before, run = self._pending, self._run
+        pending = None
+        if before is not None:
+            pending = (
+                before.position, before.size_in_bytes, before.base_offset, before.last_offset,
+                before.max_timestamp, before.partition_leader_epoch,
+            )  # fmt: skip
+        taken = run.walk(log.loaded(position), position, last_offset, pending)
+        if taken:
+            self._pending = latest = BatchHeader(*run.header)
+            self._is_damaged = False
+            last_offset = latest.last_offset
+        return position + taken, last_offset
+
     def take(self, header: BatchHeader, log: LogWalk) -> None:
         """The next batch."""
         self._settle()
@@ -87,41 +112,43 @@ class BatchChecks:
             # Any number of its header may be a wrong one.
             self._distrust()
             return
-        self.last_offset = header.last_offset
+        self._run.last_offset = header.last_offset
         if header.base_offset < self._metadata.start_offset:
             self._misplaced(header, f"before the segment's first offset, {self._metadata.start_offset}")
             return
-        self._max_timestamp = max(self._max_timestamp, header.max_timestamp)
-        self._pending = header, self._max_timestamp
-        if header.is_transactional and self._knows_aborted:
+        self._run.max_timestamp = max(self._run.max_timestamp, header.max_timestamp)
+        self._pending = header
+        if header.is_transactional and self._run.follows_transactions:
             self._take_transactional(header, log)
 
     def out_of_order(self, header: BatchHeader) -> None:
         """The batch that is taken next does not begin behind the one before it."""
         before, end = self._pending, self._metadata.end_offset
-        if before is not None and 0 <= end < before[0].last_offset:
-            self._misplaced(before[0], f"behind the segment's last offset, {end}")
+        if before is not None and 0 <= end < before.last_offset:
+            self._misplaced(before, f"behind the segment's last offset, {end}")
         elif not self._is_damaged:
             self._misplaced(header, f"not behind offset {self.last_offset} of the batch before it")
 
     def lost(self) -> None:
         """Batches were passed over."""
         self._distrust()
-        self.last_offset = -1
+        self._run.last_offset = -1
 
     def finish(self) -> None:
         """The log's end was reached."""
         self._settle()
         if not self.is_sound:
             return
-        if (entry := self._next_entry) is not None:
+        run = self._run
+        if run.next_entry < len(self._offsets):
+            entry = self._offsets[run.next_entry]
             self.index_finding(f"{_shown(entry)} leads to no batch that ends at that offset")
-        if self._next_time is not None:
-            _, offset = self._next_time
+        if run.next_time < len(self._times):
+            offset = self._times[run.next_time].offset
             self._time_finding(f"it has offset {offset}, and the last batch ends at {self.last_offset}")
         said = self._metadata.max_timestamp_ms
-        if said >= 0 and self._max_timestamp != said:
-            detail = f"the greatest timestamp of the records is {self._max_timestamp}, and the manifest says {said}"
+        if said >= 0 and run.max_timestamp != said:
+            detail = f"the greatest timestamp of the records is {run.max_timestamp}, and the manifest says {said}"
             self.add(self.subject.finding(FindingKind.MAX_TIMESTAMP, detail, Suffix.MANIFEST))
         if self._aborted:
             offset, producer = min((offset, producer) for producer, offset in self._aborted)
@@ -129,15 +156,15 @@ class BatchChecks:
 
     def index_finding(self, detail: str) -> None:
         """What is wrong with the offset index; one wrong entry is all that needs to be known."""
-        self._next_entry = None
+        self._run.next_entry = len(self._offsets)
         self._add_of_index(FindingKind.OFFSET_INDEX, "offset", detail)
 
     def _time_finding(self, detail: str) -> None:
-        self._next_time = None
+        self._run.next_time = len(self._times)
         self._add_of_index(FindingKind.TIME_INDEX, "time", detail)
 
     def _txn_finding(self, detail: str) -> None:
-        self._knows_aborted = False
+        self._run.follows_transactions = False
         self._aborted.clear()
         self._add_of_index(FindingKind.TRANSACTION_INDEX, "transaction", detail)
 
@@ -155,51 +182,54 @@ class BatchChecks:
         """From here on only what a batch says of itself is checked."""
         self.is_sound = False
         self._pending = None
-        self._next_entry = self._next_time = None
-        self._knows_aborted = False
+        self._run.drop_indexes()
 
     def _check_epoch(self, header: BatchHeader) -> None:
-        if header.base_offset >= self._epoch_stop:
+        run = self._run
+        if header.base_offset >= run.epoch_stop:
             number = bisect_right(self._epoch_starts, header.base_offset)
-            self._epoch = self._epochs[max(number - 1, 0)] if self._epochs else NO_EPOCH
-            self._epoch_stop = self._epoch_starts[number] if number < len(self._epochs) else MAX_OFFSET
+            run.epoch = self._epochs[max(number - 1, 0)] if self._epochs else NO_EPOCH
+            run.epoch_stop = self._epoch_starts[number] if number < len(self._epochs) else MAX_OFFSET
         epoch = header.partition_leader_epoch
         # Batches of old formats name none; nor do the indexes of some segments.
-        if epoch != self._epoch and NO_EPOCH not in (epoch, self._epoch):
-            detail = f"the batch at byte {header.position} of the log is of leader epoch {epoch}, not {self._epoch}"
+        if epoch != run.epoch and NO_EPOCH not in (epoch, run.epoch):
+            detail = f"the batch at byte {header.position} of the log is of leader epoch {epoch}, not {run.epoch}"
             self.report(FindingKind.BATCH_EPOCH, detail, _extent(header), _offsets(header))
 
     def _settle(self) -> None:
         """The latest batch is where it belongs: hold it against its epoch, and the indexes against it."""
         if self._pending is None:
             return
-        header, max_timestamp = self._pending
+        header, run = self._pending, self._run
         self._pending = None
         self._check_epoch(header)
-        # Cheap questions first: there are thousands of batches, and mostly the answer is no.
-        if (entry := self._next_entry) is not None and header.position + header.size_in_bytes > entry[1]:
-            self._hold_against(header, entry)
-        while (time := self._next_time) is not None and time[1] <= header.last_offset:
-            self._next_time = next(self._times, None)
+        if run.next_entry < len(self._offsets):
+            self._hold_against(header, self._offsets[run.next_entry])
+        while run.next_time < len(self._times) and (time := self._times[run.next_time]).offset <= header.last_offset:
+            run.next_time += 1
             # The batch that has the greatest timestamp so far is the one that holds the entry's offset.
-            if not time[0] == max_timestamp == header.max_timestamp:
-                self._time_finding(f"it has timestamp {time[0]} at offset {time[1]}, not {max_timestamp}")
+            if not time.timestamp == run.max_timestamp == header.max_timestamp:
+                detail = f"it has timestamp {time.timestamp} at offset {time.offset}, not {run.max_timestamp}"
+                self._time_finding(detail)
 
-    def _hold_against(self, header: BatchHeader, entry: tuple[int, int]) -> None:
+    def _hold_against(self, header: BatchHeader, entry: OffsetIndexEntry) -> None:
         """An entry has the last offset of what was appended together, and where that begins."""
-        offset, position = entry
-        if position > header.position:
+        if header.position + header.size_in_bytes <= entry.position:
+            return
+        if entry.position > header.position:
             self.index_finding(f"{_shown(entry)} leads into a batch")
-        elif header.last_offset > offset:
+        elif header.last_offset > entry.offset:
             self.index_finding(f"{_shown(entry)} has an offset at which no batch ends")
-        elif header.last_offset == offset:
-            self._next_entry = next(self._offset_entries, None)
+        elif header.last_offset == entry.offset:
+            self._run.next_entry += 1
 
     def _take_transactional(self, header: BatchHeader, log: LogWalk) -> None:
         producer = header.producer_id
         if not header.is_control:
             self._in_transaction.add(producer)
+            self._run.begin_transaction(producer)
             return
+        self._run.end_transactions()
         is_listed = (producer, header.last_offset) in self._aborted
         self._aborted.discard((producer, header.last_offset))
         has_records = producer in self._in_transaction
@@ -238,8 +268,8 @@ def marker_kind(record: bytes) -> int | None:
     return int.from_bytes(key[2:], "big") if len(key) == 4 and numbers[-1] == 4 else None
 
 
-def _shown(entry: tuple[int, int]) -> str:
-    return f"its entry of offset {entry[0]} at byte {entry[1]}"
+def _shown(entry: OffsetIndexEntry) -> str:
+    return f"its entry of offset {entry.offset} at byte {entry.position}"
 
 
 def _extent(header: BatchHeader) -> ByteRange:

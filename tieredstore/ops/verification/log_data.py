@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tieredstore.errors import BatchCorrupt, SegmentCorrupt
-from tieredstore.kafka.batches import BatchHeader, walk_batch_headers
+from tieredstore.kafka.batches import BatchHeader, next_batch_header, walk_batch_headers
 from tieredstore.model import ByteRange
 from tieredstore.ops.verification.batches import BatchChecks
 from tieredstore.ops.verification.findings import Finding, FindingKind
@@ -129,31 +129,42 @@ class _DataWalk:
         self._checks = checks
         self._size = checks.stored.metadata.segment_size_in_bytes
         self._index = index
+        self._reached = 0
 
     def run(self) -> None:
         position, tried = 0, -1
         while position < self._size:
-            reached = position
             try:
-                for header in walk_batch_headers(self._log.view, self._size, position):
-                    if header.position == tried > 0:
-                        self._checks.out_of_order(header)
-                    self._checks.take(header, self._log)
-                    reached = header.position + header.size_in_bytes
+                self._take_from(position, is_out_of_order=position == tried > 0)
             except SegmentCorrupt as error:
                 position = self._pass_chunk(error)
             except BatchCorrupt as error:
                 # Tried again without the batches before it: what can be read then is only in the wrong place.
-                if reached != tried:
-                    position = tried = reached
+                if self._reached != tried:
+                    position = tried = self._reached
                     self._log.jump(position)
                 else:
-                    position = self._pass_batches(reached, error)
+                    position = self._pass_batches(tried, error)
             else:
-                if reached < self._size:
+                if (reached := self._reached) < self._size:
                     detail = f"the log ends in {self._size - reached} bytes of zeros"
                     self._checks.report(FindingKind.TRAILING_ZEROS, detail, ByteRange(reached, self._size))
                 return
+
+    def _take_from(self, position: int, *, is_out_of_order: bool) -> None:
+        """All batches from there on: in runs, and between them one by one what a run stops at."""
+        self._reached, last_offset = position, -1
+        while True:
+            if not is_out_of_order:
+                self._reached, last_offset = self._checks.take_run(self._log, self._reached, last_offset)
+            header = next_batch_header(self._log.view, self._size, self._reached, last_offset)
+            if header is None:
+                return
+            if is_out_of_order:
+                self._checks.out_of_order(header)
+                is_out_of_order = False
+            self._checks.take(header, self._log)
+            self._reached, last_offset = header.position + header.size_in_bytes, header.last_offset
 
     def _pass_chunk(self, error: SegmentCorrupt) -> int:
         """Where to go on behind a chunk that does not open; those up to there are opened too."""

@@ -55,6 +55,11 @@ class LogWalk:
             return self._chunk[position - self._begin :]
         return memoryview(self._kept_from(position, HEADER_SIZE))
 
+    def loaded(self, position: int) -> memoryview:
+        """The bytes from a position on as far as they lie in one piece without loading more; maybe none."""
+        first = position - self._begin
+        return self._chunk[first:] if first >= 0 else self._chunk[:0]
+
     def pieces(self, start: int, stop: int) -> Iterator[memoryview]:
         """The bytes ``start`` up to ``stop``, each piece valid until the next is asked for."""
         self.skip_to(start + 1 if start < stop else start)

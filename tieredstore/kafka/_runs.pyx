@@ -1,0 +1,178 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""Runs of batches about which nothing is out of the ordinary, walked over without Python in between.
+
+Of millions of batches nearly all are whole, in order, of their epoch, and as the indexes say. A run steps over those
+and stops before the first of which it is not sure. What that one has, if anything, is for its caller to say: a run
+has no sentences, and takes nothing for damage.
+"""
+
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
+
+from tieredstore.kafka.records._batch cimport *
+from tieredstore.kafka.records._parse cimport *
+
+cdef enum:
+    MOST_PRODUCERS = 16
+    NO_EPOCH = -1
+
+# As much of a batch as the one behind it, and the indexes, are held against.
+cdef struct Latest:
+    int64_t position, end
+    int64_t base_offset, last_offset, max_timestamp
+    int32_t leader_epoch
+
+build_checksums()
+
+
+cdef class BatchRun:
+    """What is known of a log up to a batch border, and the walk on from there. For one thread at a time.
+
+    The latest batch is pending until the one behind it is seen to follow it: only then is it held against its epoch
+    and the indexes. ``next_entry`` and ``next_time`` are the entries that come next of both indexes, whose columns are
+    given as in the files, offsets relative to ``first_offset``.
+    """
+
+    cdef const int32_t[::1] entry_offsets, entry_positions, time_offsets
+    cdef const int64_t[::1] timestamps
+    cdef readonly int64_t first_offset
+    cdef public Py_ssize_t next_entry, next_time
+    cdef public int64_t last_offset, max_timestamp
+    cdef public int64_t epoch
+    cdef public int64_t epoch_stop
+    cdef public bint follows_transactions
+    cdef int64_t producers[MOST_PRODUCERS]
+    cdef Py_ssize_t producer_count, producer_slot
+    cdef Batch batch, passed
+    cdef Message message
+    cdef Body body
+    cdef Latest latest
+    cdef bint has_latest
+
+    def __init__(
+        self, int64_t first_offset, const int32_t[::1] entry_offsets, const int32_t[::1] entry_positions,
+        const int64_t[::1] timestamps, const int32_t[::1] time_offsets,
+    ):
+        if entry_offsets.shape[0] != entry_positions.shape[0] or timestamps.shape[0] != time_offsets.shape[0]:
+            raise ValueError("the columns of an index differ in length")
+        self.first_offset = first_offset
+        self.entry_offsets, self.entry_positions = entry_offsets, entry_positions
+        self.timestamps, self.time_offsets = timestamps, time_offsets
+        self.last_offset = self.max_timestamp = -1
+        self.epoch, self.epoch_stop = NO_EPOCH, -1
+
+    def drop_indexes(self):
+        """Hold nothing more against the indexes."""
+        self.next_entry, self.next_time = self.entry_offsets.shape[0], self.timestamps.shape[0]
+        self.follows_transactions = False
+
+    def begin_transaction(self, int64_t producer_id):
+        """A batch of this producer's open transaction was seen; another one of it tells nothing new."""
+        if not self._is_in_transaction(producer_id):
+            self.producers[self.producer_slot] = producer_id
+            self.producer_slot = (self.producer_slot + 1) % MOST_PRODUCERS
+            self.producer_count = min(self.producer_count + 1, MOST_PRODUCERS)
+
+    def end_transactions(self):
+        """Some transaction has ended: what is seen of any may be the first of another one."""
+        self.producer_count = self.producer_slot = 0
+
+    def walk(
+        self, const uint8_t[::1] piece, int64_t position, int64_t last_offset,
+        pending: tuple[int, int, int, int, int, int] | None,
+    ) -> int:
+        """How many bytes of ``piece``, which lies at ``position`` of the log, are ordinary batches.
+
+        ``last_offset`` is that of the batch before it, which is ``pending``, unless that is known to fit: its position
+        and size, base and last offset, greatest timestamp and leader epoch. If there were ordinary batches, the last
+        one of them is ``pending`` now.
+        """
+        cdef Py_ssize_t at = 0
+        cdef const uint8_t* data = &piece[0] if piece.shape[0] else NULL
+        cdef Py_ssize_t size = piece.shape[0]
+        cdef Latest* latest = &self.latest
+        self.has_latest = pending is not None
+        if pending is not None:
+            latest.position, latest.end, latest.base_offset, latest.last_offset, latest.max_timestamp, epoch = pending
+            latest.leader_epoch, latest.end = epoch, latest.position + latest.end
+        with nogil:
+            while self._passes(data + at, size - at, position + at, last_offset):
+                at += self.batch.size
+                last_offset = self.batch.last_offset
+        return at
+
+    @property
+    def header(self):
+        """The fields of BatchHeader of the last ordinary batch."""
+        cdef const Batch* batch = &self.passed
+        return (
+            batch.place, batch.size, batch.base_offset, batch.last_offset, batch.magic, batch.crc,
+            batch.attributes, batch.base_timestamp, batch.max_timestamp, batch.leader_epoch,
+            batch.producer_id, batch.producer_epoch, batch.base_sequence,
+            None if batch.count < 0 else batch.count,
+        )
+
+    cdef bint _passes(self, const uint8_t* head, Py_ssize_t available, int64_t position, int64_t last) noexcept nogil:
+        """Whether an ordinary batch begins there. Nothing of the run has changed if not."""
+        cdef Batch* batch = &self.batch
+        if not self._is_whole(head, available) or batch.base_offset <= last or batch.base_offset < self.first_offset:
+            return False
+        if batch.magic == 2 and batch.attributes & TRANSACTIONAL and self.follows_transactions:
+            if batch.attributes & CONTROL or not self._is_in_transaction(batch.producer_id):
+                return False
+        if not crc_holds(head, batch, &self.body) or (self.has_latest and not self._settle()):
+            return False
+        batch.place = position
+        self.passed = batch[0]
+        self.last_offset = batch.last_offset
+        self.max_timestamp = max(self.max_timestamp, batch.max_timestamp)
+        self.latest = Latest(
+            position, position + batch.size, batch.base_offset, batch.last_offset, batch.max_timestamp,
+            batch.leader_epoch,
+        )
+        self.has_latest = True
+        return True
+
+    cdef bint _is_whole(self, const uint8_t* head, Py_ssize_t available) noexcept nogil:
+        """Whether all of a batch is there, with a header that makes sense."""
+        cdef Batch* batch = &self.batch
+        cdef int32_t length
+        if available < PREFIX_SIZE:
+            return False
+        length = big_32(head + 8)
+        batch.base_offset, batch.size, batch.magic = big_64(head), FRAME + <int64_t>length, <int8_t>head[16]
+        if length < LEAST_MESSAGE or batch.size > available:
+            return False
+        if batch.magic == 2:
+            return read_batch_header(head, batch, &self.body)
+        if batch.magic == 0 or batch.magic == 1:
+            return read_message_header(head, batch, &self.message, &self.body)
+        return False
+
+    cdef bint _settle(self) noexcept nogil:
+        """Whether the pending batch is of its epoch and as the indexes say, which then go on behind it."""
+        cdef const Latest* latest = &self.latest
+        cdef Py_ssize_t entry = self.next_entry, time = self.next_time
+        cdef int64_t relative = latest.last_offset - self.first_offset
+        if latest.base_offset >= self.epoch_stop:
+            return False
+        if latest.leader_epoch != self.epoch and latest.leader_epoch != NO_EPOCH and self.epoch != NO_EPOCH:
+            return False
+        # An entry has the last offset of what was appended together, and where that begins.
+        if entry < self.entry_offsets.shape[0] and latest.end > self.entry_positions[entry]:
+            if self.entry_positions[entry] > latest.position or relative > self.entry_offsets[entry]:
+                return False
+            entry += relative == self.entry_offsets[entry]
+        # The batch that has the greatest timestamp so far is the one that holds the entry's offset.
+        while time < self.timestamps.shape[0] and self.time_offsets[time] <= relative:
+            if self.timestamps[time] != self.max_timestamp or latest.max_timestamp != self.max_timestamp:
+                return False
+            time += 1
+        self.next_entry, self.next_time = entry, time
+        return True
+
+    cdef bint _is_in_transaction(self, int64_t producer_id) noexcept nogil:
+        cdef Py_ssize_t number
+        for number in range(self.producer_count):
+            if self.producers[number] == producer_id:
+                return True
+        return False
