@@ -9,7 +9,8 @@ from tests.support.simulated_time import SimulatedClock
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, CorruptData, Fenced, StoreUnavailable
-from tieredstore.pubsub.groups import Position, StoreGroup, list_group, list_groups
+from tieredstore.pubsub.groups import StoreGroup, list_group, list_groups
+from tieredstore.pubsub.queues import Position
 from tieredstore.testing.doubles import CountingStore
 from tieredstore.testing.faults import FaultyStore
 

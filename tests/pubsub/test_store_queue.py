@@ -11,8 +11,9 @@ import pytest
 
 from tests.support.pubsub_topics import topics_in, topics_on
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import DataLoss, InvalidRange, NotificationCorrupt, StoreUnavailable
+from tieredstore.errors import ConfigError, DataLoss, InvalidRange, NotificationCorrupt, StoreUnavailable
 from tieredstore.process.deadline import Deadline
+from tieredstore.pubsub import queue_kinds
 from tieredstore.pubsub.queues import NotificationQueue
 from tieredstore.pubsub.store_queue import StoreQueue
 from tieredstore.pubsub.topics import Topics
@@ -38,7 +39,9 @@ class TestInAFolder(NotificationQueueTests):
 
 
 def queue_on(topics: Topics) -> StoreQueue:
-    return topics.queue(topics.get("orders"))
+    queue = topics.queue(topics.get("orders"))
+    assert isinstance(queue, StoreQueue)
+    return queue
 
 
 def soon() -> Deadline:
@@ -146,6 +149,25 @@ def test_requests_of_writers_and_readers() -> None:
         queue.read(0, 512)
     assert len(store.keys_of("get")) == 60  # one a look, those for the start among them
     assert store.keys_of("list") == []
+
+
+class OwnQueue(StoreQueue):
+    """What an installed package would offer."""
+
+
+class NoQueue:
+    """What is none."""
+
+
+def test_a_queue_of_an_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    classes = {"mine": f"{__name__}:OwnQueue", "none": f"{__name__}:NoQueue", "gone": "no_such_module:Queue"}
+    monkeypatch.setattr(queue_kinds, "installed_class", lambda group, name: classes.get(name))
+    topics = topics_on(None, queue="mine")
+    topics.create("orders")
+    assert isinstance(topics.queue(topics.get("orders")), OwnQueue)
+    for kind, why in (("none", "not a class that derives"), ("gone", "cannot be loaded"), ("else", "neither one of")):
+        with pytest.raises(ConfigError, match=why):
+            topics_on(None, queue=kind).create("orders")
 
 
 @pytest.mark.parametrize(

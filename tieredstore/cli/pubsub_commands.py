@@ -19,7 +19,6 @@ from tieredstore.cli.record_rows import arrow_module, shown_text
 from tieredstore.cli.tables import number, plain, text, word
 from tieredstore.errors import ConfigError, InvalidRecord
 from tieredstore.process.futures import outcome
-from tieredstore.pubsub.groups import list_group, list_groups
 from tieredstore.pubsub.producer import Producer, RecordPlace
 from tieredstore.pubsub.topics import Topic, Topics
 
@@ -59,24 +58,26 @@ def show_topics(topics: Topics, name: str | None, *, as_json: bool) -> None:
         columns = [
             text("TOPIC"),
             number("PARTITIONS"),
+            word("QUEUE", rank=3),
             number("START", rank=2),
             number("END", rank=2),
             text("PATH", rank=1),
         ]
-        names = ("topic", "partitions", "start_offset", "end_offset", "path")
+        names = ("topic", "partitions", "queue", "start_offset", "end_offset", "path")
         print_table(columns, ([str(row[name]) for name in names] for row in rows))
 
 
 def _topic_row(topics: Topics, topic: Topic) -> dict[str, Any]:
-    queue = topics.queue(topic)
-    partitions = range(topic.partitions)
-    return {
-        "topic": topic.name,
-        "partitions": topic.partitions,
-        "start_offset": min(queue.start(partition) for partition in partitions),
-        "end_offset": max(queue.end(partition) for partition in partitions),
-        "path": topic.path,
-    }
+    with topics.queue(topic) as queue:
+        partitions = range(queue.partitions)
+        return {
+            "topic": topic.name,
+            "partitions": len(partitions),
+            "queue": topic.queue,
+            "start_offset": min(queue.start(partition) for partition in partitions),
+            "end_offset": max(queue.end(partition) for partition in partitions),
+            "path": topic.path,
+        }
 
 
 def produce_lines(topics: Topics, topic: str, separator: str | None) -> None:
@@ -108,11 +109,9 @@ def consume_records(
     consumer: Consumer = arrow_module("tieredstore.pubsub.consumer").Consumer(
         topics, topic, group=group, start="latest" if latest else "earliest"
     )
-    definition = topics.get(topic)
-    queue = topics.queue(definition)
-    ends = {} if follow else {partition: queue.end(partition) for partition in range(definition.partitions)}
     left = limit
-    with consumer:
+    with topics.queue(topics.get(topic)) as queue, consumer:
+        ends = {} if follow else {partition: queue.end(partition) for partition in range(queue.partitions)}
         _join(consumer, group)
         while left != 0 and (follow or _is_before(consumer, queue, ends)):
             for record in consumer.records(0.2):
@@ -146,8 +145,8 @@ def _is_before(consumer: Consumer, queue: NotificationQueue, ends: dict[int, int
 def show_groups(topics: Topics, name: str, *, as_json: bool) -> None:
     """How far each group of a topic has come, and who reads."""
     topic = topics.get(name)
-    queue = topics.queue(topic)
-    ends = {partition: queue.end(partition) for partition in range(topic.partitions)}
+    with topics.queue(topic) as queue:
+        ends = {partition: queue.end(partition) for partition in range(queue.partitions)}
     rows: list[dict[str, Any]] = [
         {
             "group": group,
@@ -158,8 +157,8 @@ def show_groups(topics: Topics, name: str, *, as_json: bool) -> None:
             "position": None if state.position is None else list(state.position),
             "end_offset": ends[state.partition],
         }
-        for group in list_groups(topics.folder, name)
-        for state in list_group(topics.folder, group, name, topic.partitions)
+        for group, states in topics.groups(topic).items()
+        for state in states
     ]
     if as_json:
         print_json(rows)

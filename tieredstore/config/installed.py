@@ -12,6 +12,9 @@ STORES: Final = "tieredstore.stores"
 KEY_SOURCES: Final = "tieredstore.key_sources"
 """The same for ``private.key.kms``."""
 
+QUEUES: Final = "tieredstore.queues"
+"""The same for ``pubsub.queue``."""
+
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 

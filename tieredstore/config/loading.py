@@ -17,7 +17,7 @@ from tieredstore.config.fields import SettingsGroup
 from tieredstore.config.jvm import JvmProperties
 from tieredstore.config.names import check_names, forgotten_names
 from tieredstore.config.properties import OwnProperties, own_properties, read_properties, shown_name
-from tieredstore.config.pubsub import PubsubSettings
+from tieredstore.config.pubsub import PUBSUB_KAFKA, PubsubSettings
 from tieredstore.config.settings import Settings
 from tieredstore.config.source import SettingsReader
 from tieredstore.config.storage import (
@@ -71,7 +71,7 @@ def settings_from(properties: Properties, *, base_dir: Path | None = None, sourc
     groups = {
         "encryption": read_encryption(reader),
         "fetch": read_fetch(reader),
-        "pubsub": reader.read(PubsubSettings),
+        "pubsub": reader.read(PubsubSettings, fields={"kafka": _client_properties(reader, PUBSUB_KAFKA)}),
         **_read_store(reader, backend),
     }
     present = {name: group for name, group in groups.items() if group is not None}
@@ -96,10 +96,16 @@ def uploader_settings_from(
     reader = SettingsReader(OwnProperties(source, "", {**own.texts, **beside}), base_dir or Path())
     check_names(reader, ("storage.",))
     reader.problems = [problem for problem in reader.problems if problem.name.startswith(_UPLOADER)]
-    client = tuple(
-        (name.removeprefix(KAFKA), SecretStr(text)) for name, text in reader.values.items() if name.startswith(KAFKA)
+    return reader.result(reader.read(UploaderSettings, fields={"kafka": _client_properties(reader, KAFKA)}))
+
+
+def _client_properties(reader: SettingsReader, beginning: str) -> tuple[tuple[str, SecretStr], ...]:
+    """The properties of a Kafka client that stand under ``beginning``."""
+    return tuple(
+        (name.removeprefix(beginning), SecretStr(text))
+        for name, text in reader.values.items()
+        if name.startswith(beginning)
     )
-    return reader.result(reader.read(UploaderSettings, fields={"kafka": client}))
 
 
 def _check_texts(properties: Mapping[Any, Any], source: str) -> None:

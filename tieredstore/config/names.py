@@ -10,7 +10,7 @@ from tieredstore.config.fields import SettingsGroup, property_names
 from tieredstore.config.jvm import FAMILIES, OLD_NAMES, JvmProperties
 from tieredstore.config.nearest import nearest_name
 from tieredstore.config.properties import DEFAULT_PREFIX, shown_name
-from tieredstore.config.pubsub import PubsubSettings
+from tieredstore.config.pubsub import PUBSUB_KAFKA, PubsubSettings
 from tieredstore.config.settings import Settings
 from tieredstore.config.source import MAX_SHOWN, SettingProblem, SettingsReader
 from tieredstore.config.storage import AwsCredentials, AzureSettings, GcsSettings, ProxySettings, S3Settings
@@ -43,7 +43,7 @@ _MAX_COMPARED: Final = MAX_SHOWN  # more are not shown, and looking for the near
 def check_names(reader: SettingsReader, open_beginnings: tuple[str, ...] = ()) -> None:
     """Note every name that does not exist; under ``open_beginnings`` any name is right."""
     # Beginnings under which anything may stand.
-    right = (*FAMILIES, KAFKA, *open_beginnings)
+    right = (*FAMILIES, KAFKA, PUBSUB_KAFKA, *open_beginnings)
     unknown = [n for n in reader.values if n not in KNOWN and not n.startswith(right) and pair_id(n) is None]
     for place, name in enumerate(unknown):
         why = _what_is_wrong(name, reader) if place < _MAX_COMPARED else "is not known"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from pydantic import Field, model_validator
+from pydantic import Field, SecretStr, model_validator
 
 from tieredstore.config.fields import SettingsGroup, broken_rule
-from tieredstore.config.values import BOOLEAN, choice, integer, string
+from tieredstore.config.values import BOOLEAN, NAME, choice, integer, string
+
+PUBSUB_KAFKA: Final = "pubsub.kafka."
+"""What precedes the properties of the client of a queue in Kafka."""
 
 _MESSAGE_BYTES: Final = "pubsub.message.bytes"
 
@@ -29,6 +32,17 @@ class PubsubSettings(SettingsGroup):
     )
     hashing: Annotated[bool, BOOLEAN] = Field(
         default=True, alias="pubsub.hashing", description="Spread new topics' objects over 256 prefixes (`<hh>/`)."
+    )
+    queue: Annotated[str, NAME] = Field(
+        default="store",
+        alias="pubsub.queue",
+        description="Where new topics have their notifications: `store`, beside the objects; `kafka`, as MemQ has "
+        "them; or the name that an installed package gives to a queue of its own (entry points `tieredstore.queues`).",
+    )
+    queue_topic: Annotated[str | None, NAME] = Field(
+        default=None,
+        alias="pubsub.queue.topic",
+        description="The Kafka topic of the notifications; by default `<topic>_notifications`.",
     )
     compression: Annotated[str, choice("none", "gzip", "zstd")] = Field(
         default="zstd", alias="pubsub.compression", description="How producers compress Messages."
@@ -76,6 +90,8 @@ class PubsubSettings(SettingsGroup):
         alias="pubsub.max.expanded.bytes",
         description="What one Message may expand to when it is read; the format does not tell.",
     )
+
+    kafka: tuple[tuple[str, SecretStr], ...] = ()
 
     @model_validator(mode="after")
     def _fits_together(self) -> PubsubSettings:

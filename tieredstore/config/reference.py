@@ -14,7 +14,7 @@ from tieredstore.config.encryption import PAIRS, EncryptionProperties, KeyPairSe
 from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
 from tieredstore.config.fields import SettingsGroup, property_fields
 from tieredstore.config.jvm import FAMILIES, OLD_NAMES, JvmProperties
-from tieredstore.config.pubsub import PubsubSettings
+from tieredstore.config.pubsub import PUBSUB_KAFKA, PubsubSettings
 from tieredstore.config.settings import Settings
 from tieredstore.config.storage import (
     JAVA_BACKENDS,
@@ -111,7 +111,12 @@ SECTIONS: Final = (
         "are properties of the Kafka client ([live.md](live.md)).",
         (UploaderSettings,),
     ),
-    Section("Batches on object storage", "What [pubsub](pubsub.md) does. Not of the plugin.", (PubsubSettings,)),
+    Section(
+        "Batches on object storage",
+        f"What [pubsub](pubsub.md) does. Not of the plugin. `{PUBSUB_KAFKA}*` are properties of the Kafka client "
+        "([live.md](live.md)) of a queue in Kafka.",
+        (PubsubSettings,),
+    ),
     Section("Of the JVM plugin only", "", (JvmProperties,)),
 )
 """All tables, in the page's order."""

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from confluent_kafka import Consumer, KafkaException, Message
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
 from tieredstore.errors import ConfigError, excerpt
@@ -84,6 +84,23 @@ class LiveConsumer(Consumer):
             # About half of the times confluent-kafka 2.16 loses what a signal's handler raised while it waited, and
             # returns an error without saying which.
             raise KeyboardInterrupt from error
+
+
+class LiveProducer(Producer):
+    """A producer that knows its trouble, and whether it can go on."""
+
+    def __init__(self, configuration: Mapping[str, str]) -> None:
+        self.trouble = Trouble(beside_clients=_family.is_forked_beside_clients)
+        self.is_lost = False
+        # It warns of each property that only a consumer needs.
+        quiet = {} if "debug" in configuration else {"log_level": "3"}
+        _construct(super().__init__, {**quiet, **configuration}, self.trouble, {"error_cb": self._note})
+        _family.add(self)
+
+    def _note(self, error: KafkaError) -> None:
+        """Of an idempotent producer that cannot tell any more what the broker has the library says that it is fatal."""
+        self.is_lost = self.is_lost or error.fatal() or error.code() == KafkaError._FATAL
+        self.trouble.note(error)
 
 
 class LiveAdmin(AdminClient):

@@ -150,6 +150,12 @@ class LiveCluster(Closing):
     def committed_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
         """What a group has committed of each, None for nothing; transactions that commit offsets are waited for."""
         wheres = list(partitions)
+        commits = self.commits(group, wheres)
+        return {where: commits[where][0] if where in commits else None for where in wheres}
+
+    def commits(self, group: str, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, str | None]]:
+        """The same with each commit's metadata, of those partitions alone of which there is one."""
+        wheres = list(partitions)
         if not wheres:
             return {}
         client = self._clients.get()
@@ -166,8 +172,7 @@ class LiveCluster(Closing):
         for place in places:
             if place.error is not None:
                 raise fault(place.error, f"{doing}, for {place.topic}-{place.partition}")
-        known = {(place.topic, place.partition): place.offset for place in places}
-        return {where: known[where] if known.get(where, -1) >= 0 else None for where in wheres}
+        return {(place.topic, place.partition): (place.offset, place.metadata) for place in places if place.offset >= 0}
 
     def _offsets(
         self, specs: Mapping[TopicPartition, Any], isolation: Isolation | None = None

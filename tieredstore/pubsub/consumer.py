@@ -15,8 +15,9 @@ from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.format.batches import BatchIndex
 from tieredstore.pubsub.format.decoder import BatchDecoder, OnCorrupt
 from tieredstore.pubsub.format.notifications import parse_notification
-from tieredstore.pubsub.groups import Position, StoreGroup
+from tieredstore.pubsub.groups import StoreGroup
 from tieredstore.pubsub.partition_reader import FetchRoom, PartitionReader, rotated
+from tieredstore.pubsub.queues import GroupMember, Position
 from tieredstore.pubsub.topics import Topics
 
 # What its type stubs say of arrays is partial.
@@ -79,15 +80,15 @@ class Consumer(Closing):
         self._readers: dict[int, PartitionReader] = {}
         self._handed_out: dict[int, Position] = {}
         self._turn = 0
-        self._group = None
+        self._group: GroupMember | None = None
         self.losses: list[str] = []
         self.skipped: list[str] = []
         if group is not None:
-            self._group = StoreGroup(
+            self._group = self._queue.member(group) or StoreGroup(
                 topics.folder, group, self._topic.name, lambda: self._queue.partitions, monotonic=monotonic
             )
         else:
-            for partition in range(self._topic.partitions):
+            for partition in range(self._queue.partitions):
                 self._open(partition, None)
 
     def poll(self, timeout_s: float = 1.0) -> pa.RecordBatch | None:
@@ -172,6 +173,7 @@ class Consumer(Closing):
         self._pool.shutdown(wait=False, cancel_futures=True)
         if self._group is not None:
             self._group.leave()
+        self._queue.close()
 
     # ---
 

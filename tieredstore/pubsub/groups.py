@@ -19,10 +19,11 @@ import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 from tieredstore.errors import ConfigError, CorruptData, Fenced, ObjectNotFound, PreconditionFailed, TieredStoreError
 from tieredstore.pubsub.own_objects import OwnFolder, json_body, number_in
+from tieredstore.pubsub.queues import GroupMember, GroupPartition, Position
 
 BEAT_S: Final = 5.0
 """Seconds between two beats of a member: 0.2 PUTs a second."""
@@ -34,24 +35,6 @@ _logger: Final = logging.getLogger(__name__)
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}")
 
 
-class Position(NamedTuple):
-    """The next record to read: an offset of the queue, a Message of that batch, a record of that Message."""
-
-    offset: int
-    message: int = 0
-    record: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class GroupPartition:
-    """What a group knows of one partition; ``position`` is None before the first commit."""
-
-    partition: int
-    owner: str | None
-    generation: int
-    position: Position | None
-
-
 @dataclass(slots=True)
 class _Owned:
     generation: int
@@ -59,7 +42,7 @@ class _Owned:
     etag: str
 
 
-class StoreGroup:
+class StoreGroup(GroupMember):
     """One member of a group. ``tick``, ``commit`` and ``leave`` are for one thread; beats come from another, its own.
 
     A process that stands still for ``PATIENCE_S`` loses its partitions, and its later commits are Fenced.
@@ -189,11 +172,12 @@ class StoreGroup:
             state = parse_group_partition(stored[0], partition, key)
             if state.owner is not None and state.owner != self.member and state.owner in members:
                 return False  # it gives it up when it sees that it should
-            document = _document(self.member, state.generation + 1, state.position)
+            generation = (state.generation or 0) + 1
+            document = _document(self.member, generation, state.position)
             etag = self._folder.store.replace(key, json_body(document), stored[1])
         except PreconditionFailed:
             return False  # somebody else was quicker
-        self._owned[partition] = _Owned(state.generation + 1, state.position, etag)
+        self._owned[partition] = _Owned(generation, state.position, etag)
         return True
 
     def _give_up(self, partition: int) -> bool:

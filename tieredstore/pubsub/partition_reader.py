@@ -17,8 +17,7 @@ from tieredstore.pubsub.format.batches import BatchIndex
 from tieredstore.pubsub.format.decoder import BatchDecoder
 from tieredstore.pubsub.format.messages import checksum
 from tieredstore.pubsub.format.notifications import Notification, parse_notification
-from tieredstore.pubsub.groups import Position
-from tieredstore.pubsub.queues import NotificationQueue, QueuedNotification
+from tieredstore.pubsub.queues import NotificationQueue, Position, QueuedNotification
 from tieredstore.pubsub.topics import Topic, Topics
 
 if TYPE_CHECKING:

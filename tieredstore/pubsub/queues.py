@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from tieredstore.errors import ConfigError
+from tieredstore.process.closing import Closing
 from tieredstore.process.deadline import Deadline
 
 
@@ -21,7 +24,46 @@ class QueuedNotification(NamedTuple):
     raw: bytes
 
 
-class NotificationQueue(ABC):
+class Position(NamedTuple):
+    """The next record to read: an offset of the queue, a Message of that batch, a record of that Message."""
+
+    offset: int
+    message: int = 0
+    record: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPartition:
+    """What a group knows of one partition: ``position`` is None before the first commit, ``generation`` where the queue
+    counts none."""
+
+    partition: int
+    owner: str | None
+    generation: int | None
+    position: Position | None
+
+
+class GroupMember(ABC):
+    """One member of a group, which shares the read partitions with the others. For one thread."""
+
+    @abstractmethod
+    def tick(self) -> bool:
+        """Take part: called often. True if the partitions that are owned have changed."""
+
+    @abstractmethod
+    def owned(self) -> dict[int, Position | None]:
+        """The partitions that this member has, with the position that was committed."""
+
+    @abstractmethod
+    def commit(self, positions: dict[int, Position]) -> None:
+        """Make the positions durable; Fenced for one that another member has by now."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """Give all partitions up, for others to take at once."""
+
+
+class NotificationQueue(Closing):
     """The notifications of one topic. Used from many threads at once."""
 
     @property
@@ -59,3 +101,17 @@ class NotificationQueue(ABC):
     @abstractmethod
     def free(self, partition: int, offset: int) -> None:
         """Free what lies before ``offset``: the start moves first, then entries are deleted."""
+
+    def provide(self, partitions: int) -> None:
+        """Have so many read partitions at least, when a topic is made or grows; ConfigError for a queue that cannot."""
+        if partitions > self.partitions:
+            raise ConfigError(f"the queue has {self.partitions} read partitions, and nobody here adds others to it")
+
+    def member(self, group: str) -> GroupMember | None:
+        """A new member of ``group``, which joins at its first tick; None for a queue whose groups the store keeps."""
+        del group
+        return None
+
+    def groups(self) -> dict[str, list[GroupPartition]] | None:
+        """How far each group has come; None for a queue whose groups the store keeps."""
+        return None

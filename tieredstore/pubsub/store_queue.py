@@ -32,6 +32,7 @@ from tieredstore.errors import (
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.forks import ForkSafeLock
 from tieredstore.pubsub.own_objects import OwnFolder, json_body, number_in
+from tieredstore.pubsub.queue_kinds import QueueSite
 from tieredstore.pubsub.queues import NotificationQueue, QueuedNotification
 
 ENTRY_NOTIFICATIONS: Final = 256
@@ -91,6 +92,14 @@ class StoreQueue(NotificationQueue):
     @property
     def _store(self) -> ObjectStore:
         return self._folder.store
+
+    @classmethod
+    def open(cls, site: QueueSite) -> StoreQueue:
+        """The queue beside the objects."""
+        return cls(site.folder, site.topic, lambda: site.partitions)
+
+    def close(self) -> None:
+        """Nothing is held: the store is its owner's."""
 
     @property
     def partitions(self) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tieredstore.backends.base import ObjectStore
@@ -19,8 +19,10 @@ from tieredstore.errors import (
 )
 from tieredstore.pubsub.format.keys import BatchKey, check_path, parse_batch_key
 from tieredstore.pubsub.format.notifications import Notification
+from tieredstore.pubsub.groups import list_group, list_groups
 from tieredstore.pubsub.own_objects import OwnFolder, json_body, number_in
-from tieredstore.pubsub.store_queue import StoreQueue
+from tieredstore.pubsub.queue_kinds import STORE, QueueSite, open_queue, queue_name
+from tieredstore.pubsub.queues import GroupPartition, NotificationQueue
 
 MOST_PARTITIONS: Final = 1000
 """Read partitions of a topic at most."""
@@ -30,12 +32,15 @@ _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic: its name, how many read partitions it has, the path of its keys, whether they have ``hh`` before."""
+    """One topic: its name, how many read partitions it was made with, the path of its keys, whether they have ``hh``
+    before, which queue it has and what that is called where it lies."""
 
     name: str
     partitions: int
     path: str
     is_hashed: bool
+    queue: str = STORE
+    queue_name: str = ""
 
 
 class Topics:
@@ -57,7 +62,12 @@ class Topics:
         _check_name(name)
         _check_partitions(name, partitions)
         path = check_path(f"{self.settings.key_prefix}{self.settings.pubsub.cluster}/topics/{name}")
-        topic = Topic(name, partitions, path, self.settings.pubsub.hashing)
+        kind = self.settings.pubsub.queue
+        called = queue_name(kind, name, self.settings.pubsub)
+        topic = Topic(name, partitions, path, self.settings.pubsub.hashing, kind, called)
+        # Before anybody sees the topic: who is killed in between runs the same again.
+        with self.queue(topic) as queue:
+            queue.provide(partitions)
         try:
             self.store.put(self._key(name), json_body(_document(topic)), if_absent=True)
         except PreconditionFailed as error:
@@ -92,13 +102,26 @@ class Topics:
         topic = _parse(stored[0], name, self._key(name))
         if partitions < topic.partitions:
             raise ConfigError(f"topic {name} has {topic.partitions} read partitions, which never become fewer")
-        grown = Topic(name, partitions, topic.path, topic.is_hashed)
+        grown = replace(topic, partitions=partitions)
+        with self.queue(grown) as queue:
+            queue.provide(partitions)
         self.store.replace(self._key(name), json_body(_document(grown)), stored[1])
         return grown
 
-    def queue(self, topic: Topic) -> StoreQueue:
-        """The topic's notifications."""
-        return StoreQueue(self.folder, topic.name, lambda: topic.partitions)
+    def queue(self, topic: Topic) -> NotificationQueue:
+        """The topic's notifications; to be closed by whoever asked for it."""
+        site = QueueSite(self.folder, topic.name, topic.partitions, topic.queue_name, self.settings.pubsub)
+        return open_queue(topic.queue, site)
+
+    def groups(self, topic: Topic) -> dict[str, Sequence[GroupPartition]]:
+        """The groups that have read the topic, by name, and how far each has come."""
+        with self.queue(topic) as queue:
+            states = queue.groups()
+            partitions = queue.partitions
+        if states is not None:
+            return dict(states)
+        names = list_groups(self.folder, topic.name)
+        return {name: list_group(self.folder, name, topic.name, partitions) for name in names}
 
     def check_place(self, notification: Notification, topic: Topic, where: str) -> str:
         """The key that a notification of the topic points to.
@@ -140,14 +163,20 @@ def _check_partitions(name: str, partitions: int) -> None:
 
 
 def _document(topic: Topic) -> dict[str, Any]:
-    return {"topic": topic.name, "partitions": topic.partitions, "path": topic.path, "hashed": topic.is_hashed}
+    document = {"topic": topic.name, "partitions": topic.partitions, "path": topic.path, "hashed": topic.is_hashed}
+    if topic.queue != STORE:
+        document |= {"queue": topic.queue, "queueName": topic.queue_name}
+    return document
 
 
 def _parse(document: dict[str, Any], name: str, key: str) -> Topic:
     path, is_hashed = document.get("path"), document.get("hashed")
     partitions = number_in(document, "partitions", key)
+    queue, called = document.get("queue", STORE), document.get("queueName", "")
+    if not isinstance(queue, str) or not isinstance(called, str):
+        raise CorruptData(f"{key} is not what pubsub wrote: its queue is {queue!r:.60}")
     if document.get("topic") != name or not isinstance(path, str) or not isinstance(is_hashed, bool):
         raise CorruptData(f"{key} is not what pubsub wrote: it is no topic {name}")
     if not 1 <= partitions <= MOST_PARTITIONS:
         raise CorruptData(f"{key} is not what pubsub wrote: it has {partitions} read partitions")
-    return Topic(name, partitions, check_path(path), is_hashed)
+    return Topic(name, partitions, check_path(path), is_hashed, queue, called)

@@ -47,8 +47,9 @@ class BatchWriter:
         self._turn = secrets.randbelow(queue.partitions)
 
     def close(self) -> None:
-        """Begin no more puts."""
+        """Begin no more puts, and notify of nothing more."""
         self._puts.close()
+        self._queue.close()
 
     def write(self, messages: Sequence[SealedMessage], deadline: Deadline) -> tuple[int, int]:
         """Store the batch and notify of it; returns its read partition and offset. DeliveryFailed otherwise."""
