@@ -99,6 +99,10 @@ def consume(
     start: Annotated[
         Literal["earliest", "latest"], typer.Option("--from", help="Where to begin without a commit.")
     ] = "earliest",
+    delivery: Annotated[
+        Literal["at-least-once", "effectively-once"],
+        typer.Option("--delivery", help="Effectively once leaves out Messages that stand twice."),
+    ] = "at-least-once",
     limit: Annotated[int | None, typer.Option("-n", "--limit", metavar="N", min=1, help="At most N records.")] = None,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on as records come.")] = False,
     as_json: Json = False,
@@ -113,7 +117,14 @@ def consume(
 
     with opened_topics(settings, store) as all_topics:
         consume_records(
-            all_topics, topic, group=group, latest=start == "latest", limit=limit, follow=follow, as_json=as_json
+            all_topics,
+            topic,
+            group=group,
+            latest=start == "latest",
+            delivery=delivery,
+            limit=limit,
+            follow=follow,
+            as_json=as_json,
         )
 
 

@@ -103,11 +103,19 @@ def produce_lines(topics: Topics, topic: str, separator: str | None) -> None:
 
 
 def consume_records(
-    topics: Topics, topic: str, *, group: str | None, latest: bool, limit: int | None, follow: bool, as_json: bool
+    topics: Topics,
+    topic: str,
+    *,
+    group: str | None,
+    latest: bool,
+    delivery: str,
+    limit: int | None,
+    follow: bool,
+    as_json: bool,
 ) -> None:
     """Records up to the end that the queue has now, or for ever; a group's position is committed as they are shown."""
     consumer: Consumer = arrow_module("tieredstore.pubsub.consumer").Consumer(
-        topics, topic, group=group, start="latest" if latest else "earliest"
+        topics, topic, group=group, start="latest" if latest else "earliest", delivery=delivery
     )
     left = limit
     with topics.queue(topics.get(topic)) as queue, consumer:

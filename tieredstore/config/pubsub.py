@@ -85,6 +85,11 @@ class PubsubSettings(SettingsGroup):
         alias="pubsub.fetch.bytes",
         description="Bytes of objects that one consumer holds; one object is always fetched.",
     )
+    dedup_window_ms: Annotated[int, integer(1)] = Field(
+        default=600000,
+        alias="pubsub.dedup.window.ms",
+        description="A consumer that reads effectively once leaves out Messages that came so long before at most.",
+    )
     max_expanded_bytes: Annotated[int, integer(1048576, 1073741824)] = Field(
         default=268435456,
         alias="pubsub.max.expanded.bytes",

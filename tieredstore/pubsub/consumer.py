@@ -18,6 +18,7 @@ from tieredstore.pubsub.format.notifications import parse_notification
 from tieredstore.pubsub.groups import StoreGroup
 from tieredstore.pubsub.partition_reader import FetchRoom, PartitionReader, rotated
 from tieredstore.pubsub.queues import GroupMember, Position
+from tieredstore.pubsub.seen_messages import SeenMessages
 from tieredstore.pubsub.topics import Topics
 
 # What its type stubs say of arrays is partial.
@@ -25,6 +26,7 @@ arrow: Any = pa
 
 Start: TypeAlias = Literal["earliest", "latest"]
 OnDataLoss: TypeAlias = Literal["fail", "report"]
+Delivery: TypeAlias = Literal["at-least-once", "effectively-once"]
 
 _LONGEST_WAIT_S: Final = 0.2
 
@@ -50,6 +52,8 @@ class Consumer(Closing):
     shares them with the group's members, and begins where the group has committed, or at ``start``.
     ``on_corrupt="skip"`` leaves out damaged Messages (``skipped``), ``on_data_loss="report"`` goes on behind objects
     that are not there and entries that retention has freed (``losses``); both otherwise raise.
+    ``delivery="effectively-once"`` leaves out Messages whose equals came within ``pubsub.dedup.window.ms`` before in
+    the read partition (``doubles`` counts them): a notification or a Message that stands twice is read once.
     """
 
     def __init__(
@@ -61,11 +65,14 @@ class Consumer(Closing):
         start: Start = "earliest",
         on_corrupt: OnCorrupt = "fail",
         on_data_loss: OnDataLoss = "fail",
+        delivery: Delivery = "at-least-once",
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         if start not in ("earliest", "latest") or on_data_loss not in ("fail", "report"):
             raise ConfigError(f"start={start!r} or on_data_loss={on_data_loss!r} is not known")
+        if delivery not in ("at-least-once", "effectively-once"):
+            raise ConfigError(f"delivery={delivery!r} is not known: it is at-least-once or effectively-once")
         self._settings = topics.settings.pubsub
         self._topics = topics
         self._topic = topics.get(topic)
@@ -73,6 +80,7 @@ class Consumer(Closing):
         self._start: Start = start
         self._on_corrupt: OnCorrupt = on_corrupt
         self._on_data_loss = on_data_loss
+        self._is_once = delivery == "effectively-once"
         self._monotonic = monotonic
         self._sleep = sleep
         self._room = FetchRoom(self._settings.fetches, self._settings.fetch_bytes)
@@ -83,6 +91,7 @@ class Consumer(Closing):
         self._group: GroupMember | None = None
         self.losses: list[str] = []
         self.skipped: list[str] = []
+        self.doubles = 0
         if group is not None:
             self._group = self._queue.member(group) or StoreGroup(
                 topics.folder, group, self._topic.name, lambda: self._queue.partitions, monotonic=monotonic
@@ -190,8 +199,13 @@ class Consumer(Closing):
         self._handed_out[partition] = position
         self._readers[partition] = PartitionReader(
             self._topics, self._topic, self._queue, self._pool, self._room, partition, position, self._decoder,
-            self._monotonic,
+            self._seen(partition), self._monotonic,
         )  # fmt: skip
+
+    def _seen(self, partition: int) -> SeenMessages | None:
+        if not self._is_once:
+            return None
+        return SeenMessages(self._topics, self._topic, self._queue, partition, self._settings.dedup_window_ms)
 
     def _follow_group(self) -> None:
         if self._group is None or not self._group.tick():
@@ -238,6 +252,8 @@ class Consumer(Closing):
             return None
         self.skipped += reader.skipped
         reader.skipped.clear()
+        self.doubles += reader.doubles
+        reader.doubles = 0
         if rows is None:
             self._handed_out[reader.partition] = max(self._handed_out[reader.partition], reader.position)
             return None

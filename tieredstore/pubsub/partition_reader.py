@@ -18,6 +18,7 @@ from tieredstore.pubsub.format.decoder import BatchDecoder
 from tieredstore.pubsub.format.messages import checksum
 from tieredstore.pubsub.format.notifications import Notification, parse_notification
 from tieredstore.pubsub.queues import NotificationQueue, Position, QueuedNotification
+from tieredstore.pubsub.seen_messages import SeenMessages
 from tieredstore.pubsub.topics import Topic, Topics
 
 if TYPE_CHECKING:
@@ -57,10 +58,14 @@ class FetchRoom:
 class _Ahead:
     """A notification that was read, and its object on the way."""
 
-    offset: int
+    queued: QueuedNotification
     key: str
     notification: Notification
     object: Future[bytes]
+
+    @property
+    def offset(self) -> int:
+        return self.queued.offset
 
 
 @dataclass(slots=True)
@@ -75,6 +80,7 @@ class PartitionReader:
     partition: int
     position: Position
     decoder: Callable[[], BatchDecoder]
+    seen: SeenMessages | None = None
     monotonic: Callable[[], float] = time.monotonic
     next_look_s: float = 0.0
     _next_offset: int = 0
@@ -84,6 +90,9 @@ class PartitionReader:
     _records: Iterator[pa.RecordBatch] | None = None
     skipped: list[str] = field(default_factory=list[str])
     """Damaged Messages that were left out, a sentence each."""
+    doubles: int = 0
+    """Messages that were left out since they came before."""
+    _repeated: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         self._next_offset = self.position.offset
@@ -113,7 +122,7 @@ class PartitionReader:
             key = self.topics.check_place(notification, self.topic, where)
             self._waiting.popleft()
             self.room.take(notification.total_size)
-            self._ahead.append(_Ahead(queued.offset, key, notification, self.pool.submit(self.topics.store.get, key)))
+            self._ahead.append(_Ahead(queued, key, notification, self.pool.submit(self.topics.store.get, key)))
 
     @property
     def has_ahead(self) -> bool:
@@ -179,28 +188,40 @@ class PartitionReader:
             raise MessageCorrupt(f"{ahead.key}: the object is not the one that was written: it has another CRC-32")
         if self.position.offset != ahead.offset:
             self.position = Position(ahead.offset)
-        self._records = _records_from(self.decoder(), body, ahead, self.position, self.skipped)
+        if self.seen is not None:
+            self._repeated = self.seen.doubles(ahead.queued, ahead.notification, ahead.key, body)
+        self._records = _records_from(self.decoder(), body, ahead, self.position, self._repeated, self.skipped)
 
     def _end_object(self) -> None:
         ended = self._ahead.popleft()
         self.room.give_back(ended.notification.total_size)
         self._records = None
+        self.doubles += len(self._repeated)
+        self._repeated = frozenset()
         self.position = Position(ended.offset + 1)
 
 
 def _records_from(
-    decoder: BatchDecoder, body: bytes, ahead: _Ahead, position: Position, skipped: list[str]
+    decoder: BatchDecoder,
+    body: bytes,
+    ahead: _Ahead,
+    position: Position,
+    repeated: frozenset[int],
+    skipped: list[str],
 ) -> Iterator[pa.RecordBatch]:
-    """The records of an object from a position on; ``skipped`` gets what was left out."""
+    """The records of an object from a position on, but those of ``repeated`` Messages; ``skipped`` gets what was
+    damaged and left out."""
     index = BatchIndex(body, ahead.key, len(body))
     if len(index) != ahead.notification.message_count:
         raise MessageCorrupt(f"{ahead.key}: its notification has {ahead.notification.message_count} Messages")
-    if not position.message and not position.record:
+    if not position.message and not position.record and not repeated:
         yield from decoder.decode(body, ahead.key)
         skipped.extend(left_out.why for left_out in decoder.skipped)
         return
     view = memoryview(body)
     for number in range(min(position.message, len(index)), len(index)):
+        if number in repeated:
+            continue
         start, stop = index.extent(number)
         left_out = position.record if number == position.message else 0
         for rows in decoder.decode_message(view[start:stop], index.place(number)):
