@@ -82,6 +82,13 @@ class UploaderSettings(SettingsGroup):
         alias="uploader.scan.interval.ms",
         description="Folders are looked at so often, whatever the system tells of them.",
     )
+    hold_dir: Annotated[tuple[str, ...], words("folders, separated by commas", _not_empty)] = Field(
+        default=(),
+        alias="uploader.hold.dir",
+        description="Closed segments that are not shipped yet have hard links here, so that what the broker deletes "
+        "while no uploader runs is still there: a folder on the file system of the log directories (one for each, if "
+        "they lie on several), and in none of them.",
+    )
     hold_max_files: Annotated[int, integer(10)] = Field(
         default=10000, alias="uploader.hold.max.files", description="Files that are held open at most."
     )

@@ -55,11 +55,6 @@ class OpenSegment:
         """Bytes of the log."""
         return os.fstat(self.log.descriptor).st_size
 
-    @property
-    def is_unlinked(self) -> bool:
-        """Whether the log has no name any more: only who holds it open keeps its bytes on the disk."""
-        return os.fstat(self.log.descriptor).st_nlink == 0
-
     def close(self) -> None:
         """Let all files go; once, and when nobody reads them any more."""
         _close(self.files)

@@ -21,6 +21,7 @@ from tieredstore.kafka.logdir import (
 )
 from tieredstore.model import TopicIdPartition
 from tieredstore.process.forks import ForkSafeLock
+from tieredstore.uploader.hold_dir import HoldDir
 from tieredstore.uploader.partition import Partition
 
 _logger: Final = logging.getLogger(__name__)
@@ -47,7 +48,10 @@ class Folders:
         log_dirs: Iterable[Path],
         is_wanted: Callable[[str], bool],
         monotonic: Callable[[], float] = time.monotonic,
+        links: HoldDir | None = None,
     ) -> None:
+        """``links``: what an earlier process has left is taken over from there."""
+        self._links = links
         self._log_dirs = tuple(log_dirs)
         self._is_wanted = is_wanted
         self._monotonic = monotonic
@@ -66,6 +70,12 @@ class Folders:
         """All that are there now."""
         with self._lock:
             return [folder.partition for folder in self._folders.values() if folder.partition is not None]
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the last sweep has seen all that is there."""
+        with self._lock:
+            return not self._failed and all(folder.partition is not None for folder in self._folders.values())
 
     def touch(self, folder: Path) -> None:
         """Something has happened in the folder: the next sweep lists it, whatever its times say."""
@@ -92,10 +102,7 @@ class Folders:
                 if path in touched or not folder.is_settled or mtime_ns != folder.listed_mtime_ns:
                     self._list(path, folder, mtime_ns)
         for path in self._folders.keys() - seen:
-            with self._lock:
-                gone = self._folders.pop(path)
-            if gone.partition is not None:
-                gone.partition.drop()
+            self._drop(path)
 
     def relist(self, partition: Partition) -> None:
         """List the folder of one partition now."""
@@ -104,6 +111,21 @@ class Folders:
         if folder is not None and folder.partition is partition:
             with contextlib.suppress(TieredStoreError):
                 self._take(partition)
+
+    def _drop(self, path: Path) -> None:
+        """A folder is gone: with its topic, or to another log directory, where what is held of it is still needed."""
+        gone = self._folders[path].partition
+        if gone is not None:
+            heirs = [
+                partition for partition in self.partitions if partition.where == gone.where and partition is not gone
+            ]
+            if heirs and gone.is_busy:
+                return
+            for heir in heirs[:1]:
+                heir.inherit(gone)
+            gone.drop()
+        with self._lock:
+            del self._folders[path]
 
     def _folders_of(self, log_dir: Path) -> list[tuple[Path, int]] | None:
         """Those of partitions, and when each has changed; None if the disk does not tell."""
@@ -147,8 +169,19 @@ class Folders:
             return known
         if known is not None:
             known.drop()
-        folder.partition = Partition(where, path)
-        return folder.partition
+        partition = Partition(where, path, is_moving=self._is_elsewhere(where, path))
+        if self._links is not None:
+            # What an earlier process has linked belongs to what the first listing shows.
+            self._take(partition)
+            partition.adopt(self._links.kept(where), self._monotonic())
+        folder.partition = partition
+        return partition
+
+    def _is_elsewhere(self, where: TopicIdPartition, path: Path) -> bool:
+        others = [self._folders.get(log_dir / path.name) for log_dir in self._log_dirs if log_dir != path.parent]
+        return any(
+            other is not None and other.partition is not None and other.partition.where == where for other in others
+        )
 
     def _take(self, partition: Partition) -> None:
         raw = (partition.folder / LEADER_EPOCH_CHECKPOINT).read_bytes()

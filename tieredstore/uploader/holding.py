@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Final
 
 from tieredstore.errors import TieredStoreError
-from tieredstore.kafka.held_segment import SegmentIncomplete, open_segment
+from tieredstore.kafka.held_segment import SegmentIncomplete
+from tieredstore.uploader.hold_dir import HoldDir
 from tieredstore.uploader.partition import ClosedSegment, Partition
 
 _logger: Final = logging.getLogger(__name__)
@@ -44,7 +45,9 @@ class Held:
 class Holds:
     """Opens and lets go; called by one thread at a time."""
 
-    def __init__(self, max_files: int, min_free_percent: int) -> None:
+    def __init__(self, max_files: int, min_free_percent: int, links: HoldDir | None = None) -> None:
+        """``links``: files are linked there too, which more may be than open."""
+        self._links = links
         self._max_files = max(FILES_OF_A_SEGMENT, min(max_files, _raised_limit(max_files)))
         self._min_free_percent = min_free_percent
         self._said: set[str] = set()
@@ -56,9 +59,12 @@ class Holds:
         entries.sort(key=lambda entry: (not entry[1].place.is_deleted, entry[1].noticed_s, entry[1].place.base_offset))
         files = sum(len(segment.held.files) for _, segment in entries if segment.held is not None)
         for partition, segment in entries:
-            if segment.held is not None or segment.lost is not None or segment.absences:
+            if segment.held is not None or segment.lost is not None or (segment.absences and segment.kept is None):
                 continue
             if files + FILES_OF_A_SEGMENT > self._max_files:
+                if self._links is not None and self._links.is_working:
+                    self._only_link(partition, segment, now_s)
+                    continue
                 if not segment.place.is_deleted:
                     break
                 files -= self._make_room(entries)
@@ -69,15 +75,15 @@ class Holds:
         held = [segment.held for _, segment in entries if segment.held is not None]
         return Held(
             sum(len(segment.files) for segment in held),
-            sum(segment.size_in_bytes for segment in held if segment.is_unlinked),
+            sum(segment.size_in_bytes for _, segment in entries if segment.is_only_ours),
             sum(segment.incomplete_since_s is not None for _, segment in entries),
-            sum(segment.held is None and segment.lost is None for _, segment in entries),
+            sum(segment.held is None and segment.kept is None and segment.lost is None for _, segment in entries),
         )
 
     def _hold(self, partition: Partition, segment: ClosedSegment, now_s: float) -> int:
         with partition.lock:
             try:
-                segment.held = open_segment(segment.place)
+                segment.held = segment.open()
             except SegmentIncomplete as error:
                 if segment.incomplete_since_s is None:
                     segment.incomplete_since_s = now_s
@@ -91,26 +97,34 @@ class Holds:
                 self._say_once(f"{segment.place} cannot be held: {error}; it is tried again")
                 return self._max_files if error.errno in _TOO_MANY else 0
             segment.incomplete_since_s = None
+            if self._links is not None and segment.kept is None:
+                segment.kept = self._links.keep(partition.where, segment.held, segment.epochs)
             return len(segment.held.files)
+
+    def _only_link(self, partition: Partition, segment: ClosedSegment, now_s: float) -> None:
+        """Of what is too much to be held open the links are enough."""
+        with partition.lock:
+            if segment.kept is None and self._hold(partition, segment, now_s):
+                segment.let_go()
 
     def _make_room(self, entries: Sequence[tuple[Partition, ClosedSegment]]) -> int:
         """Let go the newest segment that nobody deletes yet. Of those that are being deleted none is worth another."""
         for partition, segment in reversed(entries):
             if segment.held is not None and not segment.place.is_deleted:
-                return _let_go(partition, segment, None)
+                return _let_go(partition, segment)
         return 0
 
     def _spare_disks(self, entries: Sequence[tuple[Partition, ClosedSegment]]) -> None:
         """Let the oldest deleted files go where a disk is nearly full."""
         full: dict[Path, bool] = {}
         for partition, segment in entries:
-            if segment.held is None or not segment.held.is_unlinked:
+            if not segment.is_only_ours:
                 continue
             disk = segment.place.directory.parent
             if full.get(disk, True):
                 full[disk] = free_percent(disk) < self._min_free_percent
                 if full[disk]:
-                    _let_go(partition, segment, f"it was let go: the disk of {disk} is nearly full")
+                    _give_up(partition, segment, f"it was let go: the disk of {disk} is nearly full")
 
     def _say_once(self, sentence: str) -> None:
         if sentence not in self._said and len(self._said) < 1000:
@@ -132,7 +146,7 @@ def _segments(partition: Partition) -> list[ClosedSegment]:
         return list(partition.segments.values())
 
 
-def _let_go(partition: Partition, segment: ClosedSegment, lost: str | None) -> int:
+def _let_go(partition: Partition, segment: ClosedSegment) -> int:
     """How many files were closed; none of a segment that is being shipped."""
     with partition.lock:
         if segment.held is None or (partition.is_busy and segment is partition.first):
@@ -140,8 +154,16 @@ def _let_go(partition: Partition, segment: ClosedSegment, lost: str | None) -> i
         count = len(segment.held.files)
         segment.let_go()
         segment.described = None
-        segment.lost = segment.lost or lost
         return count
+
+
+def _give_up(partition: Partition, segment: ClosedSegment, lost: str) -> None:
+    """Let the files go, the links to them too, unless it is being shipped."""
+    with partition.lock:
+        if not (partition.is_busy and segment is partition.first):
+            segment.give_up()
+            segment.described = None
+            segment.lost = segment.lost or lost
 
 
 def _raised_limit(max_files: int) -> int:

@@ -9,12 +9,19 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
-from tieredstore.kafka.checkpoints import LeaderEpochs
-from tieredstore.kafka.held_segment import OpenSegment
+from tieredstore.kafka.checkpoints import LeaderEpochs, joined_epochs
+from tieredstore.kafka.held_segment import OpenSegment, open_segment
 from tieredstore.kafka.logdir import FoundSegment, LogSegment
 from tieredstore.model import TopicIdPartition, TopicPartition
+from tieredstore.uploader.hold_dir import Kept
 from tieredstore.uploader.watermark_store import StoredWatermark
+
+_MAYBE_CUT: Final = (
+    "it was deleted while no uploader ran, and the log has had other leaders since: it may have been cut before, and "
+    "nothing here tells any more"
+)
 
 
 @dataclass(slots=True)
@@ -23,12 +30,14 @@ class ClosedSegment:
 
     ``incomplete_since_s``: a file is not there yet. ``absences`` counts the listings in a row that did not show it.
     ``lost`` says why it cannot be shipped; what ``is_cut`` is no part of the log any more, and no loss.
+    ``held`` are its open files, ``kept`` the links to them.
     """
 
     place: FoundSegment
     noticed_s: float
     epochs: LeaderEpochs
     held: OpenSegment | None = None
+    kept: Kept | None = None
     described: LogSegment | None = None
     incomplete_since_s: float | None = None
     absences: int = 0
@@ -41,14 +50,26 @@ class ClosedSegment:
 
         One listing does not tell: it may miss a file that is renamed meanwhile.
         """
-        return self.held is None and self.absences > 1
+        return self.held is None and self.kept is None and self.absences > 1
+
+    @property
+    def is_only_ours(self) -> bool:
+        """Whether the broker has deleted its log: what it takes of the disk is given back as soon as it is let go."""
+        held, kept = self.held, self.kept
+        with contextlib.suppress(OSError):
+            if kept is not None:
+                return kept.log.stat().st_nlink == 1
+            return held is not None and os.fstat(held.log.descriptor).st_nlink == 0
+        return False
 
     @property
     def size_in_bytes(self) -> int:
         """Bytes of its log; 0 if it is gone."""
         with contextlib.suppress(OSError):
-            held = self.held
-            return self.place.path("log").stat().st_size if held is None else held.size_in_bytes
+            held, kept = self.held, self.kept
+            if held is not None:
+                return held.size_in_bytes
+            return (self.place.path("log") if kept is None else kept.log).stat().st_size
         return 0
 
     def age_s(self, now_s: float) -> float:
@@ -57,6 +78,8 @@ class ClosedSegment:
         with contextlib.suppress(OSError):
             if held is not None:
                 return max(0.0, time.time() - os.fstat(held.producer_snapshot.descriptor).st_mtime)
+            if self.kept is not None:
+                return max(0.0, time.time() - self.kept.snapshot.stat().st_mtime)
         return now_s - self.noticed_s
 
     @property
@@ -64,11 +87,23 @@ class ClosedSegment:
         """Behind the segment; None where only its batches tell."""
         return self.place.next_base_offset
 
+    def open(self) -> OpenSegment:
+        """Its files, by their own names or by the links to them; it is for the caller to close them."""
+        kept = self.kept
+        return open_segment(self.place if kept is None else kept.place((self.place.topic, self.place.partition)))
+
     def let_go(self) -> None:
         """Close its files."""
         held, self.held = self.held, None
         if held is not None:
             held.close()
+
+    def give_up(self) -> None:
+        """Close its files, and remove the links to them: it is shipped, or not to be shipped any more."""
+        self.let_go()
+        kept, self.kept = self.kept, None
+        if kept is not None:
+            kept.remove()
 
 
 @dataclass(slots=True, eq=False)
@@ -78,11 +113,14 @@ class Partition:
     ``segments`` are in the order of offsets; ``first_active`` is the base of the active one when the partition was
     first seen. ``not_before_s`` is when it is looked at again, after a failure or while it waits for an answer;
     ``waits_for`` says for which. ``must_reload``: others may have moved the watermark.
-    ``is_behind``: the object of the watermark stands before it, since ``moved_s`` is only a moment ago.
+    ``is_moving``: it is still in another log directory too, and what is held there is to come here.
+    ``is_behind``: the object of the watermark stands before it, since ``moved_s`` is only a moment ago; ``is_unsure``:
+    it may, since a move has failed of a segment that was the last.
     """
 
     where: TopicIdPartition
     folder: Path
+    is_moving: bool = False
     lock: threading.RLock = field(default_factory=threading.RLock)
     epochs: LeaderEpochs = ()
     segments: dict[int, ClosedSegment] = field(default_factory=dict[int, ClosedSegment])
@@ -93,6 +131,7 @@ class Partition:
     must_reload: bool = False
     moved_s: float | None = None
     is_behind: bool = False
+    is_unsure: bool = False
     not_before_s: float = 0.0
     failures: int = 0
     waits_for: str | None = None
@@ -155,8 +194,47 @@ class Partition:
         elif self.is_busy and segment is self.first:
             segment.is_cut = True
         else:
-            segment.let_go()
+            segment.give_up()
             del self.segments[base]
+
+    def adopt(self, links: Iterable[Kept], now_s: float) -> None:
+        """The links that an earlier process has left: of what the broker has deleted since, and of what is still there.
+
+        What was cut off from the end of the log, or replaced, is removed.
+        """
+        with self.lock:
+            live = [base for base, segment in self.segments.items() if not segment.place.is_deleted]
+            first_live = min(live, default=self.first_active)
+            for kept in links:
+                segment = self.segments.get(kept.base_offset)
+                if segment is None and (first_live is None or kept.base_offset < first_live):
+                    self._adopt(kept, now_s)
+                elif (
+                    segment is not None
+                    and (segment.place.is_deleted or kept.is_log_of(segment.place.path("log")))
+                    and segment.next_offset in (None, kept.next_offset)
+                ):
+                    segment.kept = kept
+                else:
+                    kept.remove()
+            self.segments = dict(sorted(self.segments.items()))
+
+    def _adopt(self, kept: Kept, now_s: float) -> None:
+        place = FoundSegment(self.folder, *self.name, kept.base_offset, kept.next_offset, is_deleted=True)
+        epochs = joined_epochs(kept.epochs, self.epochs) if self.epochs else kept.epochs
+        lost = _MAYBE_CUT if kept.may_be_cut(self.epochs) else None
+        self.segments[kept.base_offset] = ClosedSegment(place, now_s, epochs, kept=kept, lost=lost)
+
+    def inherit(self, earlier: Partition) -> None:
+        """Take over what is held of the same partition's other folder, since the broker has moved it here."""
+        with earlier.lock, self.lock:
+            first_live = next(iter(self.segments), self.first_active)
+            for base, segment in list(earlier.segments.items()):
+                if (first_live is None or base < first_live) and (segment.held or segment.kept):
+                    segment.place = FoundSegment(self.folder, *self.name, base, segment.next_offset, is_deleted=True)
+                    self.segments[base] = earlier.segments.pop(base)
+            self.segments = dict(sorted(self.segments.items()))
+            self.is_moving = False
 
     def shipped_to(self, next_offset: int) -> None:
         """Let go what lies before ``next_offset``."""
@@ -164,7 +242,7 @@ class Partition:
             for base, segment in list(self.segments.items()):
                 end = segment.next_offset
                 if (end is not None and end <= next_offset) or (end is None and base < next_offset):
-                    segment.let_go()
+                    segment.give_up()
                     del self.segments[base]
 
     def forget_cut(self) -> None:
@@ -172,7 +250,7 @@ class Partition:
         with self.lock:
             for base, segment in list(self.segments.items()):
                 if segment.is_cut:
-                    segment.let_go()
+                    segment.give_up()
                     del self.segments[base]
 
     def drop(self) -> None:
@@ -180,20 +258,34 @@ class Partition:
         with self.lock:
             self.is_dropped = True
             if not self.is_busy:
-                self.let_go()
+                self.give_up()
 
     def unhold(self) -> None:
         """Close all files, and go on knowing of the segments: the partition is another broker's to ship."""
         with self.lock:
             for segment in () if self.is_busy else self.segments.values():
                 segment.described = None
-                segment.let_go()
+                segment.give_up()
+
+    def settled(self, high_watermark: int) -> None:
+        """All before that offset is replicated, which the links to it say from now on."""
+        with self.lock:
+            for segment in self.segments.values():
+                if segment.kept is not None and segment.kept.next_offset <= high_watermark:
+                    segment.kept.settle()
 
     def let_go(self) -> None:
-        """Close all files that are held."""
+        """Close all files that are held; the links to them stay."""
         with self.lock:
             for segment in self.segments.values():
                 segment.let_go()
+            self.segments.clear()
+
+    def give_up(self) -> None:
+        """Let all go, the links too."""
+        with self.lock:
+            for segment in self.segments.values():
+                segment.give_up()
             self.segments.clear()
 
     def pending(self, is_of_interest: Callable[[ClosedSegment], bool]) -> list[ClosedSegment]:

@@ -92,7 +92,7 @@ class Schedule:
     def _give_back(self, partition: Partition) -> None:
         partition.is_busy = False
         if partition.is_dropped:
-            partition.let_go()
+            partition.give_up()
         self._something.notify()
 
     def _next(self) -> Partition | None:

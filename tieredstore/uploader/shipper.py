@@ -15,7 +15,7 @@ from typing import Final
 from tieredstore.catalog.committed import SegmentIdentity
 from tieredstore.errors import CorruptData, InvalidSegment, SegmentTooLarge, StoreUnavailable, TieredStoreError
 from tieredstore.kafka.checkpoints import format_leader_epochs
-from tieredstore.kafka.held_segment import OpenSegment, SegmentIncomplete, describe_open, open_segment
+from tieredstore.kafka.held_segment import OpenSegment, SegmentIncomplete, describe_open
 from tieredstore.kafka.logdir import LogSegment
 from tieredstore.model import LogSegmentData, Uuid
 from tieredstore.uploader.counts import Counts
@@ -93,10 +93,12 @@ class Shipper:
         partition.forget_cut()
         if partition.must_reload:
             partition.must_reload, partition.watermark, partition.is_behind = False, None, False
-        if partition.first is None and not self.must_begin(partition):
+        if partition.first is None and not self.must_begin(partition) and not partition.is_unsure:
             self._catch_up(target, partition)
             return Step.IDLE
         watermark = self._watermark(target, partition)
+        if partition.is_unsure:
+            watermark = self._made_sure(target, partition, watermark)
         partition.shipped_to(watermark.next_offset)
         segment = partition.first
         if segment is None:
@@ -183,9 +185,17 @@ class Shipper:
             partition.watermark = target.watermarks.move(stored, value)
         except TieredStoreError:
             # Whoever moved it, or whether the move was made: the object says.
-            partition.watermark = None
+            partition.watermark, partition.is_unsure = None, True
             raise
         partition.moved_s = self._monotonic()
+
+    def _made_sure(self, target: Target, partition: Partition, watermark: Watermark) -> Watermark:
+        """The watermark behind what is stored, after a move that failed: what it was moved over may not be here."""
+        value = target.watermarks.advanced(watermark, partition.epochs)
+        if value.next_offset > watermark.next_offset:
+            self._move(target, partition, value)
+        partition.is_unsure = False
+        return value
 
     def _catch_up(self, target: Target, partition: Partition) -> None:
         """Move the object to where the watermark is."""
@@ -208,7 +218,7 @@ class Shipper:
             held = segment.held
             try:
                 if held is None:
-                    held = open_segment(segment.place)
+                    held = segment.open()
                     opened.callback(held.close)
                 described = segment.described
                 if described is None:
@@ -332,7 +342,7 @@ class Shipper:
     def _lost(self, target: Target, partition: Partition, segment: ClosedSegment, reason: str) -> Step:
         """A segment of which a file never came, or that was let go."""
         prefix: str | None = None
-        log = segment.place.path("log")
+        log = segment.place.path("log") if segment.kept is None else segment.kept.log
         if log.exists():
             with contextlib.suppress(*_LOST, OSError):
                 prefix = self._kept_log(target, partition, segment, log)

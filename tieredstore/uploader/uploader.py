@@ -24,6 +24,7 @@ from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.uploader.counts import Counts
 from tieredstore.uploader.environment import BrokerEnvironment, broker_environment
 from tieredstore.uploader.folders import Folders
+from tieredstore.uploader.hold_dir import HoldDir
 from tieredstore.uploader.holding import INCOMPLETE_S, Held, Holds
 from tieredstore.uploader.leadership import LeadershipView, leadership_of
 from tieredstore.uploader.partition import ClosedSegment, Partition
@@ -80,6 +81,8 @@ class Uploader(Closing):
         with contextlib.ExitStack() as opened:
             for log_dir in self.environment.log_dirs:
                 opened.callback(os.close, _locked(log_dir))
+            self._links = HoldDir(uploader.hold_dir, self.environment.log_dirs)
+            opened.callback(self._links.close)
             self._broker = self._open_broker(opened)
             leadership = leadership_of(uploader.leadership, self.environment, self._broker)
             self.target = Target.open(settings, store)
@@ -89,8 +92,9 @@ class Uploader(Closing):
         self._answers = Answers(monotonic=monotonic)
         self.leadership = LeadershipView(leadership, monotonic)
         self.topics = TopicAdvice(uploader, self._broker)
-        self.folders = Folders(self.environment.log_dirs, TopicSelection(uploader).holds, monotonic)
-        self._holds = Holds(uploader.hold_max_files, uploader.hold_min_free_percent)
+        self._selection = TopicSelection(uploader)
+        self.folders = Folders(self.environment.log_dirs, self._selection.holds, monotonic, self._links)
+        self._holds = Holds(uploader.hold_max_files, uploader.hold_min_free_percent, self._links)
         self.held = Held(0, 0, 0, 0)
         self.tries = Tries(monotonic)
         self._shipper = Shipper(
@@ -107,6 +111,7 @@ class Uploader(Closing):
         )
         self.schedule = Schedule(lambda: self.folders.partitions, self.may_ship, monotonic)
         self._was_led: frozenset[Partition] = frozenset()
+        self._has_left = False
 
     # Parts, each bounded in time
 
@@ -117,9 +122,12 @@ class Uploader(Closing):
         for partition in self.folders.partitions:
             if self.leads(partition):
                 led.append(partition)
-            else:
+            elif self.leadership.is_known:
                 partition.unhold()
         self.held = self._holds.renew(led, self._monotonic())
+        if not self._has_left and self.folders.is_whole:
+            self._has_left = True
+            self._links.leave((partition.where for partition in self.folders.partitions), self._selection.holds)
         if self.folders.failed:
             named = ", ".join(map(str, sorted(self.folders.failed)))
             self.health.fails("folders", f"cannot be listed: {named}")
@@ -156,6 +164,13 @@ class Uploader(Closing):
             self.health.fails("broker", f"nobody says how far partitions are settled: {error}")
             return
         self.health.holds("broker")
+        for partition in waiting if self._links.is_working else ():
+            settled = self._answers.of(partition.name)
+            if settled is not None and settled.leader_epoch in (
+                None,
+                partition.epochs[-1][0] if partition.epochs else -1,
+            ):
+                partition.settled(settled.high_watermark)
         self.schedule.ring()
 
     def ask_topics(self) -> None:
@@ -207,6 +222,7 @@ class Uploader(Closing):
 
     def plan(self) -> list[tuple[Partition, list[ClosedSegment]]]:
         """What would be shipped of each partition that is led, sooner or later. Nothing is written."""
+        self._links.is_read_only = True
         self._begin()
         return [
             (partition, self._shipper.plan(self.target, partition))
@@ -289,11 +305,11 @@ class Uploader(Closing):
 
     def may_ship(self, partition: Partition) -> bool:
         """Whether there is something to ship of the partition, and it is this broker's to do so."""
-        if not self.topics.knows(partition.where.topic) or not self.leads(partition):
+        if partition.is_moving or not self.topics.knows(partition.where.topic) or not self.leads(partition):
             return False
         first = partition.first
         if first is None:
-            return self._shipper.must_begin(partition)
+            return partition.is_unsure or self._shipper.must_begin(partition)
         return self.leadership.is_known or (self.leadership.was_ever_known and first.place.is_deleted)
 
     def _standing(self, partition: Partition) -> Standing:

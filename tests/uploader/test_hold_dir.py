@@ -1,0 +1,339 @@
+"""Hard links that outlive the process: what the broker deletes while no uploader runs is shipped by the next one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.uploader_disk import BrokerDisk, SaidSettling, extents, run_once, stored, uploader_of, watermark_of
+from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.config import settings_from
+from tieredstore.errors import ConfigError
+from tieredstore.model import IndexType, TopicIdPartition, Uuid
+from tieredstore.remote import RemoteStorageManager
+from tieredstore.testing.segments import PARTITION
+from tieredstore.uploader import holding
+from tieredstore.uploader.target import QUARANTINE
+
+
+@pytest.fixture
+def hold_dir(tmp_path: Path) -> Path:
+    folder = tmp_path / "hold"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> BrokerDisk:
+    """Three closed segments, of 0 to 29, and an active one."""
+    disk = BrokerDisk(tmp_path / "logs")
+    disk.grow(4)
+    return disk
+
+
+@pytest.fixture
+def store() -> MemoryObjectStore:
+    return MemoryObjectStore()
+
+
+def hold_only(disk: BrokerDisk, hold_dir: Path, *, high: int = 0, **settings: str) -> list[str]:
+    """An uploader that comes no further than to hold what is closed; the segments that are linked then."""
+    settling = SaidSettling()
+    settling.high, settling.stable = high, 0
+    run_once(disk.log_dir, MemoryObjectStore(), settling, hold_dir=str(hold_dir), **settings)
+    return links(hold_dir)
+
+
+def links(hold_dir: Path) -> list[str]:
+    return sorted(path.name for path in hold_dir.glob("*/*/*"))
+
+
+def named(*extents: tuple[int, int]) -> list[str]:
+    return [f"{first:020d}-{last + 1:020d}" for first, last in extents]
+
+
+def logs(store: ObjectStore) -> list[bytes]:
+    with RemoteStorageManager(
+        settings_from({"storage.backend.class": "memory", "chunk.size": "256"}), store=store
+    ) as m:
+        return [m.open(segment.metadata).read() for segment in stored(store)]
+
+
+def test_what_was_deleted_while_no_uploader_ran_is_shipped(
+    disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore
+) -> None:
+    assert hold_only(disk, hold_dir) == named((0, 9), (10, 19), (20, 29))
+    written = [(disk.folder / f"{base:020d}.log").read_bytes() for base in (0, 10, 20)]
+    disk.mark_deleted(3)
+    disk.delete()
+    disk.grow(2)
+    assert run_once(disk.log_dir, store, hold_dir=str(hold_dir)) == []
+    assert extents(store) == [(0, 9), (10, 19), (20, 29), (30, 39), (40, 49)]
+    assert logs(store)[:3] == written
+    assert watermark_of(store).holes == ()
+    # What is shipped takes no room any more.
+    assert list(hold_dir.iterdir()) == []
+
+
+def test_without_links_the_same_is_a_hole(disk: BrokerDisk, store: MemoryObjectStore, tmp_path: Path) -> None:
+    run_once(disk.log_dir, store)
+    disk.grow(2)
+    disk.mark_deleted(5)
+    disk.delete()
+    disk.grow()
+    assert run_once(disk.log_dir, store) == []
+    assert [(hole.first_offset, hole.last_offset) for hole in watermark_of(store).holes] == [(30, 49)]
+
+
+def test_epochs_that_retention_has_cut_are_those_that_were_linked(
+    tmp_path: Path, hold_dir: Path, store: MemoryObjectStore
+) -> None:
+    disk = BrokerDisk(tmp_path / "logs")
+    for epoch in (2, 4, 6):
+        disk.grow()
+        disk.lead(epoch)
+    disk.grow(2)
+    hold_only(disk, hold_dir)
+    disk.mark_deleted(4)
+    disk.delete()
+    run_once(disk.log_dir, store, hold_dir=str(hold_dir))
+    told = [segment.metadata.segment_leader_epochs for segment in stored(store)]
+    assert told == [((0, 0),), ((2, 10),), ((4, 20),), ((6, 30),)]
+    with RemoteStorageManager(
+        settings_from({"storage.backend.class": "memory", "chunk.size": "256"}), store=store
+    ) as m:
+        last = stored(store)[-1].metadata
+        assert m.fetch_index(last, IndexType.LEADER_EPOCH).read().decode().split("\n")[2:-1] == [
+            "0 0",
+            "2 10",
+            "4 20",
+            "6 30",
+        ]
+
+
+def test_what_is_still_there_is_linked_once(disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore) -> None:
+    hold_only(disk, hold_dir)
+    log = disk.folder / f"{0:020d}.log"
+    inode = log.stat()
+    assert hold_only(disk, hold_dir) == named((0, 9), (10, 19), (20, 29))
+    assert log.stat().st_nlink == inode.st_nlink == 2
+    disk.mark_deleted()  # renamed, and not gone yet
+    assert run_once(disk.log_dir, store, hold_dir=str(hold_dir)) == []
+    assert extents(store) == [(0, 9), (10, 19), (20, 29)]
+    assert links(hold_dir) == []
+
+
+def test_what_was_cut_off_and_written_anew_is_not_taken_from_the_links(
+    disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore
+) -> None:
+    hold_only(disk, hold_dir, high=10)
+    disk.cut(10)
+    disk.lead(7)
+    disk.grow(3)
+    run_once(disk.log_dir, store, hold_dir=str(hold_dir))
+    assert [segment.metadata.segment_leader_epochs for segment in stored(store)] == [((0, 0),), ((7, 10),), ((7, 20),)]
+    assert links(hold_dir) == []
+
+
+def test_what_may_have_been_cut_is_kept_aside_and_a_hole(
+    disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore
+) -> None:
+    """All epochs up to a later leader's are cut from the checkpoint: nothing tells any more where that began."""
+    hold_only(disk, hold_dir, high=20)
+    disk.lead(7)
+    disk.grow(2)
+    disk.mark_deleted(4)
+    disk.delete()
+    assert disk.epochs[0][0] == 7
+    run_once(disk.log_dir, store, hold_dir=str(hold_dir))
+    # The first two were replicated, which the links say; of the third nobody knows.
+    assert extents(store)[:2] == [(0, 9), (10, 19)]
+    (hole,) = watermark_of(store).holes[:1]
+    assert hole.first_offset == 20
+    assert "other leaders" in hole.reason
+    assert hole.quarantine == QUARANTINE
+    assert [segment.metadata.start_offset for segment in stored(store, prefix=QUARANTINE)] == [20]
+    assert links(hold_dir) == []
+
+
+def test_more_is_linked_than_may_be_open(disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore) -> None:
+    disk.grow(4)
+    settling = SaidSettling()
+    settling.high = 0
+    with uploader_of(disk.log_dir, store, settling, hold_dir=str(hold_dir), hold_max_files="10") as shipping:
+        shipping.ask_leadership()
+        assert shipping.sweep().files <= 10
+        assert len(links(hold_dir)) == 7
+        disk.mark_deleted(7)
+        disk.delete()
+        shipping.folders.touch(disk.folder)
+        shipping.sweep()
+        settling.high = 100
+        assert shipping.run_once() == []
+    assert len(extents(store)) == 7
+    assert watermark_of(store).holes == ()
+
+
+def test_where_the_disk_is_full_the_oldest_links_go_and_are_told(
+    disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold_only(disk, hold_dir)
+    disk.mark_deleted(3)
+    disk.delete()
+    free = iter([9.0, 9.0, 50.0])
+    monkeypatch.setattr(holding, "free_percent", lambda _: next(free, 50.0))
+    run_once(disk.log_dir, store, hold_dir=str(hold_dir))
+    assert extents(store) == [(20, 29)]
+    (hole,) = watermark_of(store).holes
+    assert (hole.first_offset, hole.last_offset) == (0, 19)
+    assert "nearly full" in hole.reason
+    assert links(hold_dir) == []
+
+
+def test_a_check_links_and_removes_nothing(disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore) -> None:
+    with uploader_of(disk.log_dir, store, hold_dir=str(hold_dir)) as shipping:
+        assert [len(segments) for _, segments in shipping.plan()] == [3]
+    assert list(hold_dir.iterdir()) == []
+    hold_only(disk, hold_dir)
+    disk.cut(20)
+    with uploader_of(disk.log_dir, store, hold_dir=str(hold_dir)) as shipping:
+        shipping.plan()
+    assert links(hold_dir) == named((0, 9), (10, 19), (20, 29))
+
+
+def test_links_go_when_another_broker_leads(disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore) -> None:
+    led = [PARTITION_NAME]
+    with uploader_of(disk.log_dir, store, hold_dir=str(hold_dir)) as shipping:
+        shipping.sweep()
+        assert links(hold_dir) == [], "nobody knows yet who leads"
+        shipping.leadership._leadership.led = lambda: led  # type: ignore[method-assign]
+        shipping.ask_leadership()
+        shipping.sweep()
+        assert len(links(hold_dir)) == 3
+        led.clear()
+        shipping.ask_leadership()
+        shipping.sweep()
+        assert links(hold_dir) == []
+
+
+PARTITION_NAME = (PARTITION.topic, PARTITION.partition)
+
+
+def test_before_it_is_known_who_leads_the_links_of_before_stay(
+    disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore
+) -> None:
+    before = hold_only(disk, hold_dir)
+    with uploader_of(disk.log_dir, store, hold_dir=str(hold_dir)) as shipping:
+        shipping.sweep()
+        assert links(hold_dir) == before
+
+
+def test_links_of_a_topic_that_was_made_again_go_and_those_that_are_excluded_stay(
+    tmp_path: Path, hold_dir: Path, store: MemoryObjectStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    disks = {name: BrokerDisk(tmp_path / "logs", TopicIdPartition(Uuid.random(), name, 0)) for name in ("one", "two")}
+    for disk in disks.values():
+        disk.grow(2)
+    assert len(hold_only(disks["one"], hold_dir)) == 2
+    shutil.rmtree(disks["one"].folder)
+    again = BrokerDisk(tmp_path / "logs", TopicIdPartition(Uuid.random(), "one", 0))
+    again.grow(2)
+    settling = SaidSettling()
+    settling.high = 0
+    run_once(tmp_path / "logs", store, settling, hold_dir=str(hold_dir), topics_exclude="two")
+    kept = sorted(path.name for path in hold_dir.iterdir())
+    assert kept == sorted(f"{disk.partition.topic}-{disk.partition.topic_id}" for disk in (again, disks["two"]))
+    assert "removed by hand: two" in caplog.text
+
+
+def test_half_a_link_is_none(disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore) -> None:
+    hold_only(disk, hold_dir)
+    (whole, *_) = hold_dir.glob("*/*/*")
+    for suffix in (".part", ".gone"):
+        half = whole.with_name(f"{99:020d}-{109:020d}{suffix}")
+        shutil.copytree(whole, half)
+    assert run_once(disk.log_dir, store, hold_dir=str(hold_dir)) == []
+    assert extents(store) == [(0, 9), (10, 19), (20, 29)]
+    assert list(hold_dir.iterdir()) == []
+
+
+def test_where_links_are_refused_files_are_held_and_it_is_said_once(
+    disk: BrokerDisk,
+    hold_dir: Path,
+    store: MemoryObjectStore,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    assert run_once(disk.log_dir, store, hold_dir=str(hold_dir)) == []
+    assert extents(store) == [(0, 9), (10, 19), (20, 29)]
+    assert caplog.text.count("run the uploader as the broker's user") == 1
+
+
+@pytest.mark.parametrize("kind", ["absent", "inside", "the same", "by a link"])
+def test_a_folder_that_cannot_be_one_is_refused(
+    disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore, kind: str
+) -> None:
+    (disk.log_dir / "inside").mkdir()
+    (hold_dir / "link").symlink_to(disk.log_dir / "inside")
+    folder = {
+        "absent": hold_dir / "none",
+        "inside": disk.log_dir / "inside",
+        "the same": disk.log_dir,
+        "by a link": hold_dir / "link",
+    }[kind]
+    with pytest.raises(ConfigError, match=r"hold\.dir is .*(is not there|lies in the log directory)"):
+        uploader_of(disk.log_dir, store, hold_dir=str(folder))
+
+
+def test_another_file_system_and_another_uploader_are_refused(
+    tmp_path: Path, disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore
+) -> None:
+    elsewhere = Path("/dev/shm")
+    if elsewhere.is_dir() and elsewhere.stat().st_dev != hold_dir.stat().st_dev:
+        with pytest.raises(ConfigError, match="is on the file system of the log directory"):
+            uploader_of(disk.log_dir, store, hold_dir=str(elsewhere))
+    other = BrokerDisk(tmp_path / "other")
+    other.grow()
+    with (
+        uploader_of(disk.log_dir, store, hold_dir=str(hold_dir)),
+        pytest.raises(ConfigError, match="another uploader holds files"),
+    ):
+        uploader_of(other.log_dir, store, hold_dir=str(hold_dir))
+
+
+def test_a_partition_that_moves_to_another_disk_takes_along_what_is_held(
+    tmp_path: Path, disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore
+) -> None:
+    """Of the first two segments only what is held is left: they never were on the new disk."""
+    second = BrokerDisk(tmp_path / "logs2")
+    second.log_dir.mkdir()
+    settling = SaidSettling()
+    settling.high = 0
+    log_dirs = f"{disk.log_dir},{second.log_dir}"
+    with uploader_of(disk.log_dir, store, settling, log_dirs=log_dirs, hold_dir=str(hold_dir)) as shipping:
+        shipping.ask_leadership()
+        shipping.sweep()
+        disk.mark_deleted(2)
+        disk.delete()
+        shipping.folders.touch(disk.folder)
+        shipping.sweep()
+        shutil.copytree(disk.folder, second.folder)
+        shipping.sweep()
+        settling.high = 100
+        assert [left.reason for left in shipping.run_once()] != [], "the new folder waits until the old one is gone"
+        settling.high = 0
+        disk.folder.rename(disk.folder.with_name("events-0.0123456789abcdef0123456789abcdef-delete"))
+        settling.high = 100
+        assert shipping.run_once() == []
+    assert sorted(extents(store)) == [(0, 9), (10, 19), (20, 29)]
+    assert watermark_of(store).holes == ()

@@ -1,0 +1,271 @@
+"""Hard links to the files of closed segments: what the broker deletes stays, though no uploader runs.
+
+A folder for each segment, made beside its place and renamed when it is whole::
+
+    <hold.dir>/<topic>-<topic id>/<partition>/<base offset>-<next offset>/
+        <base offset>.log .index .timeindex [.txnindex]   <next offset>.snapshot
+        leader-epoch-checkpoint    the partition's epochs when they were last seen, in Kafka's own format
+        settled                    an empty file, once all of the segment was below the high watermark
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tieredstore.errors import ConfigError, TieredStoreError
+from tieredstore.kafka.checkpoints import LeaderEpochs, format_leader_epochs, parse_leader_epochs
+from tieredstore.kafka.held_segment import OpenSegment
+from tieredstore.kafka.logdir import DELETED, LEADER_EPOCH_CHECKPOINT, FoundSegment
+from tieredstore.model import TopicIdPartition, TopicPartition
+
+_logger: Final = logging.getLogger(__name__)
+
+_SETTLED: Final = "settled"
+_PART: Final = ".part"
+_GONE: Final = ".gone"
+_SEGMENT: Final = re.compile(r"(\d{20})-(\d{20})", re.ASCII)
+_ID_CHARACTERS: Final = 22
+_DESCRIPTORS: Final = Path("/proc/self/fd")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The links of one segment; ``next_offset`` is behind it."""
+
+    folder: Path
+    base_offset: int
+    next_offset: int
+    is_read_only: bool = False
+
+    def place(self, name: TopicPartition) -> FoundSegment:
+        """The segment as it lies here."""
+        return FoundSegment(self.folder, *name, self.base_offset, self.next_offset)
+
+    @property
+    def log(self) -> Path:
+        """Its log."""
+        return self.folder / f"{self.base_offset:020d}.log"
+
+    @property
+    def snapshot(self) -> Path:
+        """The producers behind its last offset: the broker has written it when it closed the segment."""
+        return self.folder / f"{self.next_offset:020d}.snapshot"
+
+    @property
+    def epochs(self) -> LeaderEpochs:
+        """The partition's epochs as they were; none where they cannot be read, and then the batches tell them."""
+        try:
+            return parse_leader_epochs((self.folder / LEADER_EPOCH_CHECKPOINT).read_bytes())
+        except (OSError, TieredStoreError):
+            return ()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all of it was replicated, so that no clean election has taken it back."""
+        return (self.folder / _SETTLED).exists()
+
+    def settle(self) -> None:
+        """It is replicated."""
+        with contextlib.suppress(OSError):
+            (self.folder / _SETTLED).touch()
+
+    def may_be_cut(self, now: LeaderEpochs) -> bool:
+        """Whether the log may have been cut before the segment's end since it was linked.
+
+        A log is cut only where a later leader's epoch begins, and only what was not replicated. Where the checkpoint
+        begins with a later epoch than was known then, retention has taken where that began.
+        """
+        then = self.epochs
+        return not self.is_settled and bool(then) and bool(now) and now[0][0] > then[-1][0]
+
+    def is_log_of(self, log: Path) -> bool:
+        """Whether the file of that name is the one that is linked here."""
+        try:
+            return log.samefile(self.log)
+        except OSError:
+            return False
+
+    def remove(self) -> None:
+        """Let the files go. What is not whole any more is never taken for a segment."""
+        if self.is_read_only:
+            return
+        gone = self.folder.with_name(self.folder.name + _GONE)
+        with contextlib.suppress(OSError):
+            self.folder.rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)
+            self.folder.parent.rmdir()
+            self.folder.parent.parent.rmdir()
+
+
+class HoldDir:
+    """The folders in which links are made, one for each file system that log directories lie on. Thread-safe."""
+
+    def __init__(self, folders: Iterable[str], log_dirs: Sequence[Path]) -> None:
+        """Locks them; ConfigError for one that is not there, lies in a log directory, or belongs to another uploader.
+
+        No folder at all is one that keeps nothing.
+        """
+        self._devices = {log_dir: log_dir.stat().st_dev for log_dir in log_dirs}
+        self._locks: list[int] = []
+        self._has_failed = False
+        self.is_read_only = False
+        usable = [_usable(Path(text).absolute(), log_dirs) for text in folders]
+        self._by_device = {folder.stat().st_dev: folder for folder in reversed(usable)}
+        for log_dir, device in self._devices.items():
+            if usable and device not in self._by_device:
+                raise ConfigError(
+                    f"no folder of uploader.hold.dir is on the file system of the log directory {log_dir}, and no link "
+                    "goes from one to another: add a folder there"
+                )
+        for folder in self._by_device.values():
+            try:
+                self._locks.append(_locked(folder))
+            except BaseException:
+                self.close()
+                raise
+
+    @property
+    def is_working(self) -> bool:
+        """Whether there is a folder, and the last link was made."""
+        return bool(self._by_device) and not self._has_failed and not self.is_read_only
+
+    def keep(self, where: TopicIdPartition, segment: OpenSegment, epochs: LeaderEpochs) -> Kept | None:
+        """Link the files that are open; None where they cannot be linked, which is told once."""
+        if self.is_read_only or not self._by_device:
+            return None
+        next_offset = int(segment.producer_snapshot.path.name[:20])
+        folder = self._folder(where, segment.place.directory)
+        if folder is None:
+            return None
+        kept = Kept(
+            folder / f"{segment.place.base_offset:020d}-{next_offset:020d}", segment.place.base_offset, next_offset
+        )
+        try:
+            if kept.folder.exists():
+                if kept.is_log_of(Path(f"{_DESCRIPTORS}/{segment.log.descriptor}")):
+                    return kept
+                kept.remove()
+            self._link(kept, segment, epochs)
+        except OSError as error:
+            self._say_once(folder, error)
+            return None
+        self._has_failed = False
+        return kept
+
+    def kept(self, where: TopicIdPartition) -> list[Kept]:
+        """The segments of a partition that are linked, in the order of offsets."""
+        parents = [self._partition_folder(folder, where) for folder in self._by_device.values()]
+        listed = [entry for parent in parents for entry in _segments(parent, is_read_only=self.is_read_only)]
+        return sorted(listed, key=lambda entry: entry.base_offset)
+
+    def leave(self, known: Iterable[TopicIdPartition], is_wanted: Callable[[str], bool]) -> None:
+        """Remove what belongs to no partition that is here any more; what settings exclude stays, and is told.
+
+        ``known`` are all that there are of the topics that are wanted.
+        """
+        partitions = {(f"{where.topic}-{where.topic_id}", str(where.partition)) for where in known}
+        excluded: set[str] = set()
+        for parent in [path for root in self._by_device.values() for path in root.glob("*/*/")]:
+            topic = parent.parent.name[: -_ID_CHARACTERS - 1]
+            if (parent.parent.name, parent.name) in partitions or self.is_read_only:
+                continue
+            if is_wanted(topic):
+                for entry in _segments(parent):
+                    entry.remove()
+            else:
+                excluded.add(topic)
+        if excluded:
+            _logger.warning(
+                "uploader.hold.dir has segments of topics that are not shipped any more; they take room until they are "
+                "removed by hand: %s", ", ".join(sorted(excluded)),
+            )  # fmt: skip
+
+    def close(self) -> None:
+        """Let the locks go; the links stay."""
+        for descriptor in self._locks:
+            os.close(descriptor)
+        self._locks.clear()
+
+    def _folder(self, where: TopicIdPartition, directory: Path) -> Path | None:
+        device = self._devices.get(directory.parent)
+        return None if device is None else self._partition_folder(self._by_device[device], where)
+
+    @staticmethod
+    def _partition_folder(root: Path, where: TopicIdPartition) -> Path:
+        return root / f"{where.topic}-{where.topic_id}" / str(where.partition)
+
+    @staticmethod
+    def _link(kept: Kept, segment: OpenSegment, epochs: LeaderEpochs) -> None:
+        part = kept.folder.with_name(kept.folder.name + _PART)
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(mode=0o700, parents=True)
+        descriptor = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for file in segment.files:
+                # By its descriptor: the broker may rename the file at any moment. A folder's descriptor, which an
+                # absolute path has no use for, is what makes Python follow the link in /proc.
+                os.link(
+                    _DESCRIPTORS / str(file.descriptor),
+                    part / file.path.name.removesuffix(DELETED),
+                    src_dir_fd=descriptor,
+                    follow_symlinks=True,
+                )
+        finally:
+            os.close(descriptor)
+        (part / LEADER_EPOCH_CHECKPOINT).write_bytes(format_leader_epochs(epochs))
+        part.rename(kept.folder)
+
+    def _say_once(self, folder: Path, error: OSError) -> None:
+        if self._has_failed:
+            return
+        self._has_failed = True
+        reason = error.strerror
+        if error.errno == errno.EPERM:
+            reason = "the system lets only their owner link the broker's files: run the uploader as the broker's user"
+        _logger.error("no links are made in %s, and files are held only as long as this runs: %s", folder, reason)
+
+
+def _segments(parent: Path, *, is_read_only: bool = False) -> Iterator[Kept]:
+    try:
+        names = [entry.name for entry in parent.iterdir()]
+    except OSError:
+        return
+    for name in names:
+        match = _SEGMENT.fullmatch(name)
+        if match is not None:
+            yield Kept(parent / name, int(match[1]), int(match[2]), is_read_only)
+        elif not is_read_only and name.endswith((_PART, _GONE)):
+            shutil.rmtree(parent / name, ignore_errors=True)
+
+
+def _usable(folder: Path, log_dirs: Sequence[Path]) -> Path:
+    if not folder.is_dir():
+        raise ConfigError(f"uploader.hold.dir is {folder}, which is not there, or is no folder: make it")
+    real = folder.resolve()
+    for log_dir in log_dirs:
+        if real.is_relative_to(log_dir.resolve()):
+            raise ConfigError(
+                f"uploader.hold.dir is {folder}, which lies in the log directory {log_dir}: a broker does not start "
+                "with a folder there that is not its own; choose one beside it"
+            )
+    return real
+
+
+def _locked(folder: Path) -> int:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(descriptor)
+        raise ConfigError(f"another uploader holds files in {folder}: give each a folder of its own") from error
+    return descriptor
