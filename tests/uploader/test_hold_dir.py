@@ -103,8 +103,8 @@ def test_epochs_that_retention_has_cut_are_those_that_were_linked(
     disk.mark_deleted(4)
     disk.delete()
     run_once(disk.log_dir, store, hold_dir=str(hold_dir))
-    told = [segment.metadata.segment_leader_epochs for segment in stored(store)]
-    assert told == [((0, 0),), ((2, 10),), ((4, 20),), ((6, 30),)]
+    in_force = [segment.metadata.segment_leader_epochs for segment in stored(store)]
+    assert in_force == [((0, 0),), ((2, 10),), ((4, 20),), ((6, 30),)]
     with RemoteStorageManager(
         settings_from({"storage.backend.class": "memory", "chunk.size": "256"}), store=store
     ) as m:

@@ -51,8 +51,15 @@ class UploaderSettings(SettingsGroup):
     leadership: Annotated[str, NAME] = Field(
         default="auto",
         alias="uploader.leadership",
-        description="Which partitions are this broker's to ship: `auto` asks the cluster, `static` takes all that lie "
-        "here, or a Python class `module.Class`, a subclass of `tieredstore.uploader.Leadership`.",
+        description="Which partitions are this broker's to ship: `auto` asks the cluster, `zookeeper` watches what its "
+        "ZooKeeper says, `static` takes all that lie here, or a Python class `module.Class`, a subclass of "
+        "`tieredstore.uploader.Leadership`.",
+    )
+    zookeeper_connect: Annotated[str | None, NAME] = Field(
+        default=None,
+        alias="uploader.zookeeper.connect",
+        description="Where ZooKeeper is, as in the broker's own file, where it is read from if it is not set here: "
+        "`host:port,…/chroot`.",
     )
     include: Annotated[tuple[str, ...], words("regular expressions, separated by commas", _pattern)] = Field(
         default=(".*",), alias="uploader.topics.include", description="Topics to ship: one pattern matches all of it."

@@ -21,6 +21,7 @@ _COUNTERS: Final[Mapping[str, str]] = {
     "failed_tries": "Tries to ship a segment that failed.",
     "holes": "Losses: ranges of offsets that could not be shipped.",
     "lost_offsets": "Offsets in these ranges.",
+    "filled_offsets": "Offsets that were holes, of whichever broker's uploader, and were shipped from here.",
     "moved_back": "Watermarks moved back since a later leader epoch began before them.",
 }
 
@@ -51,16 +52,28 @@ class Counts:
     failed_tries: int = 0
     holes: int = 0
     lost_offsets: int = 0
+    filled_offsets: int = 0
     moved_back: int = 0
     recorded: dict[TopicIdPartition, int] = field(default_factory=dict[TopicIdPartition, int])
-    last_hole: str | None = None
+    unfilled: dict[TopicIdPartition, str] = field(default_factory=dict[TopicIdPartition, str])
 
     def hole(self, where: TopicIdPartition, first: int, last: int, reason: str) -> None:
         """One loss more."""
         self.holes += 1
         self.lost_offsets += last - first + 1
         self.recorded[where] = self.recorded.get(where, 0) + 1
-        self.last_hole = f"offsets {first} to {last} of {where} were not shipped: {reason}"
+        self.unfilled.pop(where, None)
+        self.unfilled[where] = f"offsets {first} to {last} of {where} were not shipped: {reason}"
+
+    @property
+    def last_unfilled(self) -> str | None:
+        """The last loss since the start that nobody has made good."""
+        return next(reversed(list(self.unfilled.values())), None)
+
+    def filled(self, where: TopicIdPartition) -> None:
+        """All holes of the partition are filled."""
+        self.unfilled.pop(where, None)
+        self.recorded.pop(where, None)
 
     def known_holes(self, where: TopicIdPartition, count: int) -> None:
         """What a watermark had when it was read."""

@@ -16,6 +16,7 @@ from tieredstore.kafka.checkpoints import parse_broker_id
 
 AUTO: Final = "auto"
 STATIC: Final = "static"
+ZOOKEEPER: Final = "zookeeper"
 
 _LISTENER: Final = re.compile(r"\s*([A-Za-z0-9_.-]+)://(\[[^\]]*\]|[^:]*):(\d+)\s*")
 _EVERY_ADDRESS: Final = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  what a listener says, not what we do
@@ -26,12 +27,14 @@ _SERVERS: Final = "bootstrap.servers"
 class BrokerEnvironment:
     """The broker's log directories and id (-1 if it is not known), and how a client reaches it.
 
-    ``client`` is empty where no broker can be asked. Its text may hold secrets, so it is not shown.
+    ``client`` is empty where no broker can be asked. Its text may hold secrets, so it is not shown. ``zookeeper`` is
+    what clients of the cluster's ZooKeeper connect to, empty where there is none.
     """
 
     log_dirs: tuple[Path, ...]
     broker_id: int
     client: Mapping[str, str] = field(repr=False)
+    zookeeper: str = ""
 
 
 def broker_environment(settings: UploaderSettings) -> BrokerEnvironment:
@@ -50,12 +53,18 @@ def broker_environment(settings: UploaderSettings) -> BrokerEnvironment:
             "uploader.kafka.bootstrap.servers, or uploader.server.properties to a file with a listener of "
             f"{_protocol_named(settings)}; or set uploader.leadership=static"
         )
+    zookeeper = settings.zookeeper_connect or broker.get("zookeeper.connect", "").strip()
+    if settings.leadership == ZOOKEEPER and not zookeeper:
+        raise ConfigError(
+            "uploader.leadership is zookeeper, and no ZooKeeper is known that could be asked: set "
+            "uploader.zookeeper.connect, or uploader.server.properties to a file with zookeeper.connect"
+        )
     broker_id = _broker_id(settings, broker, log_dirs)
-    if settings.leadership == AUTO and broker_id < 0:
+    if settings.leadership in (AUTO, ZOOKEEPER) and broker_id < 0:
         raise ConfigError(
             "the broker's id is not known: set uploader.broker.id, or uploader.server.properties to a file with node.id"
         )
-    return BrokerEnvironment(log_dirs, broker_id, client)
+    return BrokerEnvironment(log_dirs, broker_id, client, zookeeper)
 
 
 def _protocol_named(settings: UploaderSettings) -> str:

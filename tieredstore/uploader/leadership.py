@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tieredstore.errors import ConfigError
 from tieredstore.model import TopicPartition
 from tieredstore.process.forks import ForkSafeLock
-from tieredstore.uploader.environment import AUTO, STATIC, BrokerEnvironment
+from tieredstore.uploader.environment import AUTO, STATIC, ZOOKEEPER, BrokerEnvironment
 
 if TYPE_CHECKING:
     from tieredstore.live.broker_state import BrokerState
@@ -32,6 +32,12 @@ class Leadership(ABC):
 
         A TieredStoreError if it is not known now: what was answered last holds for 30 seconds.
         """
+
+    def watch(self, partitions: Collection[TopicPartition]) -> None:  # noqa: B027  who asks for all has no use for it
+        """These lie here now, told after each look at the folders; nobody asks about others."""
+
+    def close(self) -> None:  # noqa: B027  who holds nothing open has nothing to close
+        """The uploader ends."""
 
 
 class StaticLeadership(Leadership):
@@ -64,6 +70,10 @@ class LeadershipView:
         self._lock = ForkSafeLock()
         self._led: Collection[TopicPartition] | None = ()
         self._answered_s: float | None = None
+
+    def watch(self, partitions: Collection[TopicPartition]) -> None:
+        """What lies here, for whom it is of use."""
+        self._leadership.watch(partitions)
 
     def refresh(self) -> None:
         """Ask; raises what the leadership raises, and the last answer stays."""
@@ -100,12 +110,18 @@ def leadership_of(name: str, environment: BrokerEnvironment, broker: BrokerState
     if name == AUTO:
         assert broker is not None
         return ClusterLeadership(environment, broker)
+    if name == ZOOKEEPER:
+        # It wants a package that the others do without.
+        from tieredstore.uploader.zookeeper import ZooKeeperLeadership  # noqa: PLC0415
+
+        return ZooKeeperLeadership(environment)
     module_name, _, class_name = name.rpartition(".")
     try:
         own_class: Any = getattr(importlib.import_module(module_name), class_name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
-            f"uploader.leadership is {name!r:.120}, neither auto nor static nor a class that can be imported: {error}"
+            f"uploader.leadership is {name!r:.120}, which is none of auto, zookeeper and static, nor a class that can "
+            f"be imported: {error}"
         ) from error
     if not isinstance(own_class, type) or not issubclass(own_class, Leadership):
         raise ConfigError(f"uploader.leadership is {name!r:.120}, which is no subclass of Leadership")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ _LEADERSHIP_S: Final = 1.0
 _SETTLED_S: Final = 0.25
 _TOPICS_S: Final = 1.0
 _ADVICE_S: Final = 3600.0
+_FILL_S: Final = 60.0
 _INCOMPLETE_S: Final = 0.05
 _IDLE_S: Final = 0.5
 _LOOK_S: Final = 0.05
@@ -35,6 +37,7 @@ def uploader_service(uploader: Uploader, *, reload: Callable[[], None] | None = 
             "leadership": lambda stop: threads.again("leadership", stop, threads.lead, _LEADERSHIP_S),
             "settled": lambda stop: threads.again("settled", stop, uploader.ask_settled, _SETTLED_S),
             "topics": threads.advise,
+            "holes": threads.fill,
             "time": threads.watch_time,
             **workers,
         },
@@ -94,6 +97,11 @@ class _Threads:
             if rounds % int(_ADVICE_S / _TOPICS_S) == 0:
                 self._uploader.topics.forget()
             self._uploader.ask_topics()
+
+    def fill(self, stop: Stop) -> None:
+        """Look for holes each minute or so: replicas that do so at different times do the work once."""
+        while not stop.wait(_FILL_S * (0.5 + random.random())):  # noqa: S311
+            self._uploader.fill_holes()
 
     def watch_time(self, stop: Stop) -> None:
         """Nobody can end a thread that a store does not let go: the process ends, and another begins where it stood."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tieredstore.catalog.committed import SegmentIdentity
 from tieredstore.errors import CorruptData, InvalidSegment, SegmentTooLarge, StoreUnavailable, TieredStoreError
 from tieredstore.kafka.checkpoints import format_leader_epochs
 from tieredstore.kafka.held_segment import OpenSegment, SegmentIncomplete, describe_open
@@ -22,8 +21,8 @@ from tieredstore.uploader.counts import Counts
 from tieredstore.uploader.partition import ClosedSegment, Partition
 from tieredstore.uploader.settling import Settled
 from tieredstore.uploader.target import Target
-from tieredstore.uploader.tries import Tries
-from tieredstore.uploader.watermark import Hole, ShippedSegment, Watermark, reason_of
+from tieredstore.uploader.uploads import Uploads
+from tieredstore.uploader.watermark import Hole, ShippedSegment, Watermark, epochs_within, reason_of
 from tieredstore.uploader.watermark_store import StoredWatermark
 
 _logger: Final = logging.getLogger(__name__)
@@ -60,9 +59,7 @@ class ShipperSettings:
 
     broker_id: int
     start: str
-    timeout_s: float
     check_crcs: bool
-    concurrent: int
 
 
 class Deposed(StoreUnavailable):
@@ -75,13 +72,13 @@ class Shipper:
     def __init__(
         self,
         settings: ShipperSettings,
-        tries: Tries,
+        uploads: Uploads,
         counts: Counts,
         relist: Callable[[Partition], None],
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._settings, self._tries, self._counts = settings, tries, counts
+        self._settings, self._uploads, self._counts = settings, uploads, counts
         self._relist = relist
         self._now_ms, self._monotonic = now_ms, monotonic
 
@@ -140,6 +137,8 @@ class Shipper:
                 self._relist(partition)
             else:
                 self._counts.known_holes(partition.where, len(loaded.holes))
+                if loaded.holes:
+                    target.watermarks.mark_holes(partition.where)
         value = self._begun(partition, partition.watermark)
         if partition.watermark.value is None:
             partition.watermark = StoredWatermark(value, partition.watermark.etag)
@@ -241,46 +240,19 @@ class Shipper:
     def _copied(
         self, target: Target, partition: Partition, segment: ClosedSegment, described: LogSegment, held: OpenSegment
     ) -> Step:
-        identity = SegmentIdentity.of(described)
-        copy = target.committed.find(identity)
-        step = Step.STORED
-        if copy is not None:
-            segment_id = copy.segment_id.id
-        else:
-            step, segment_id = Step.SHIPPED, Uuid.random()
-            try:
-                self._upload(target, described, segment_id)
-            except _LOST as error:
-                return self._quarantined(target, partition, segment, held, error)
-            except OSError as error:
-                # A store translates what its system says: this is the broker's disk.
-                if partition.failures < _DISK_TRIES:
-                    raise
-                unreadable = InvalidSegment(f"{held.log.path} cannot be read: {error.strerror}")
-                return self._quarantined(target, partition, segment, held, unreadable)
-            finally:
-                # Also after a failure: the answer to a manifest's write may be what was lost.
-                target.committed.changed(identity)
+        try:
+            segment_id, is_new = self._uploads.store(target, described)
+        except _LOST as error:
+            return self._quarantined(target, partition, segment, held, error)
+        except OSError as error:
+            # A store translates what its system says: this is the broker's disk.
+            if partition.failures < _DISK_TRIES:
+                raise
+            unreadable = InvalidSegment(f"{held.log.path} cannot be read: {error.strerror}")
+            return self._quarantined(target, partition, segment, held, unreadable)
         shipped = ShippedSegment(str(segment_id), described.base_offset, described.end_offset)
         self._advance(target, partition, shipped, described)
-        return step
-
-    def _upload(self, target: Target, described: LogSegment, segment_id: Uuid) -> None:
-        metadata = described.to_metadata(segment_id, self._settings.broker_id, self._now_ms())
-        self._counts.tries += 1
-        try:
-            with self._tries.under_way(str(metadata), self._allowed_s(target, described.size_in_bytes)) as on_progress:
-                copied = target.manager.copy_segment(metadata, described.files, on_progress=on_progress)
-        except BaseException:
-            self._counts.failed_tries += 1
-            raise
-        self._counts.segments += 1
-        self._counts.bytes += described.size_in_bytes
-        self._counts.stored_bytes += copied.sizes.total
-
-    def _allowed_s(self, target: Target, size: int) -> float:
-        rate = target.settings.upload_rate_limit
-        return self._settings.timeout_s + (0 if rate is None else self._settings.concurrent * size / rate)
+        return Step.SHIPPED if is_new else Step.STORED
 
     def _advance(self, target: Target, partition: Partition, shipped: ShippedSegment, described: LogSegment) -> None:
         stored = partition.watermark
@@ -315,6 +287,7 @@ class Shipper:
                 "the log directory does not have it any more, and it was not shipped before",
                 self._now_ms(),
                 self._settings.broker_id,
+                leader_epochs=epochs_within(partition.epochs, watermark.next_offset, segment.place.base_offset - 1),
             )
             return self._over(target, partition, watermark, gone)
         self._move(target, partition, value)
@@ -377,11 +350,14 @@ class Shipper:
         assert stored.value is not None
         end, first = segment.next_offset, max(segment.place.base_offset, stored.value.next_offset)
         last = first if end is None else end - 1
-        hole = Hole(first, last, reason, self._now_ms(), self._settings.broker_id, prefix)
+        epochs = epochs_within(segment.epochs, first, last)
+        hole = Hole(first, last, reason, self._now_ms(), self._settings.broker_id, prefix, epochs)
         return self._over(target, partition, stored.value, hole)
 
     def _over(self, target: Target, partition: Partition, watermark: Watermark, hole: Hole) -> Step:
         epoch = partition.epochs[-1][0] if partition.epochs else -1
+        # First the mark, by which others look for it: a hole that nobody is told of is filled by nobody.
+        target.watermarks.mark_holes(partition.where)
         self._move(target, partition, watermark.over(hole, epoch))
         partition.shipped_to(hole.last_offset + 1)
         self._counts.hole(partition.where, hole.first_offset, hole.last_offset, hole.reason)

@@ -23,6 +23,7 @@ from tieredstore.process.parallel import in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.uploader.counts import Counts
 from tieredstore.uploader.environment import BrokerEnvironment, broker_environment
+from tieredstore.uploader.filling import Filler
 from tieredstore.uploader.folders import Folders
 from tieredstore.uploader.hold_dir import HoldDir
 from tieredstore.uploader.holding import INCOMPLETE_S, Held, Holds
@@ -34,6 +35,7 @@ from tieredstore.uploader.shipper import Shipper, ShipperSettings, Standing, Ste
 from tieredstore.uploader.target import Target
 from tieredstore.uploader.topics import TopicAdvice, TopicSelection
 from tieredstore.uploader.tries import Tries
+from tieredstore.uploader.uploads import Uploads
 
 if TYPE_CHECKING:
     from tieredstore.live.broker_state import BrokerState
@@ -85,6 +87,7 @@ class Uploader(Closing):
             opened.callback(self._links.close)
             self._broker = self._open_broker(opened)
             leadership = leadership_of(uploader.leadership, self.environment, self._broker)
+            opened.callback(leadership.close)
             self.target = Target.open(settings, store)
             self._opened = opened.pop_all()
         disk = DiskSettling(self.environment.log_dirs)
@@ -97,15 +100,21 @@ class Uploader(Closing):
         self._holds = Holds(uploader.hold_max_files, uploader.hold_min_free_percent, self._links)
         self.held = Held(0, 0, 0, 0)
         self.tries = Tries(monotonic)
+        uploads = Uploads(
+            self.tries,
+            self.counts,
+            broker_id=self.environment.broker_id,
+            timeout_s=uploader.upload_timeout_ms / 1000,
+            concurrent=uploader.concurrent_uploads,
+        )
+        self._filler = Filler(uploads, self.counts, uploader.check_crcs)
         self._shipper = Shipper(
             ShipperSettings(
                 self.environment.broker_id,
                 uploader.start,
-                uploader.upload_timeout_ms / 1000,
                 uploader.check_crcs,
-                uploader.concurrent_uploads,
             ),
-            self.tries,
+            uploads,
             self.counts,
             self.folders.relist,
         )
@@ -118,6 +127,7 @@ class Uploader(Closing):
     def sweep(self) -> Held:
         """Look at the folders, and hold what is closed of the partitions that are led."""
         self.folders.sweep()
+        self.leadership.watch({partition.name for partition in self.folders.partitions})
         led: list[Partition] = []
         for partition in self.folders.partitions:
             if self.leads(partition):
@@ -133,8 +143,10 @@ class Uploader(Closing):
             self.health.fails("folders", f"cannot be listed: {named}")
         else:
             self.health.holds("folders")
-        if self.counts.last_hole is not None:
-            self.health.fails("holes", f"{self.counts.holes} since the start; the last: {self.counts.last_hole}")
+        if (unfilled := self.counts.last_unfilled) is not None:
+            self.health.fails("holes", f"{self.counts.holes} since the start; the last: {unfilled}")
+        else:
+            self.health.holds("holes")
         self.schedule.ring()
         return self.held
 
@@ -182,6 +194,22 @@ class Uploader(Closing):
             return
         self.health.holds("topics")
 
+    def fill_holes(self) -> None:
+        """Fill holes of whichever partitions lie here, led or not, and learn which of its own others have filled."""
+        before = set(self.counts.unfilled)
+        known = [
+            partition
+            for partition in self.folders.partitions
+            if self.topics.knows(partition.where.topic) and partition.where.topic not in self.topics.refused
+        ]
+        try:
+            left = self._filler.fill(self.target, known)
+        except TieredStoreError as error:
+            _logger.warning("holes cannot be looked for now: %s", error)
+            return
+        for where in before - set(left):
+            self.counts.filled(where)
+
     def ship(self, partition: Partition) -> Step | None:
         """Make one step of a partition that was taken from the schedule; None if it failed."""
         try:
@@ -214,6 +242,7 @@ class Uploader(Closing):
                 ready = self.schedule.take_all(lambda partition: partition.failures < tries)
                 moved_on = any(list(in_parallel(pool, self._ship_out, ready, at_once=self.own.concurrent_uploads)))
                 self.sweep()
+        self.fill_holes()
         left = [partition for partition in self.folders.partitions if self.leads(partition) and partition.first]
         return [
             Left(partition.where, partition.error or partition.waits_for or "it is not settled", partition.failures > 0)
@@ -231,6 +260,9 @@ class Uploader(Closing):
         ]
 
     def _begin(self) -> None:
+        # In this order: who leads may be asked of what lies here alone.
+        self.folders.sweep()
+        self.leadership.watch({partition.name for partition in self.folders.partitions})
         self.leadership.refresh()
         self.health.holds("leadership")
         end_s = self._monotonic() + INCOMPLETE_S

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from tieredstore.errors import ConfigError, CorruptData
+from tieredstore.kafka.checkpoints import LeaderEpochs, segment_leader_epochs
 from tieredstore.limits import MAX_INT32, MAX_INT64
 from tieredstore.model import TopicIdPartition, Uuid
 
@@ -20,6 +23,8 @@ MAX_BYTES: Final = 8 << 20
 """What a watermark has at most; more is none."""
 
 _FOLDER: Final = "!tieredstore/watermarks/"
+_HOLES: Final = "!tieredstore/holes/"
+_MARK: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})-([A-Za-z0-9_-]{22})/(0|[1-9]\d{0,9})", re.ASCII)
 _LONGEST_REASON: Final = 500
 
 
@@ -28,6 +33,7 @@ class Hole:
     """Offsets (both ends inclusive) that were not shipped, why, when, and by which broker's uploader.
 
     ``quarantine`` is the key prefix under which what there was of them lies; None if nothing was left.
+    ``leader_epochs`` are those under which they were written; none where that was not known.
     """
 
     first_offset: int
@@ -36,6 +42,17 @@ class Hole:
     at_ms: int
     broker_id: int = -1
     quarantine: str | None = None
+    leader_epochs: LeaderEpochs = ()
+
+    def without(self, first: int, last: int) -> Iterator[Hole]:
+        """What is left of it when these offsets are there; ends are inclusive."""
+        if last < self.first_offset or self.last_offset < first:
+            yield self
+            return
+        for begin, end in ((self.first_offset, first - 1), (last + 1, self.last_offset)):
+            if begin <= end:
+                epochs = epochs_within(self.leader_epochs, begin, end)
+                yield dataclasses.replace(self, first_offset=begin, last_offset=end, leader_epochs=epochs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +111,12 @@ class Watermark:
             and last.quarantine is None
             and (last.last_offset + 1, last.reason) == (hole.first_offset, hole.reason)
         ):
-            holes = (*self.holes[:-1], dataclasses.replace(last, last_offset=hole.last_offset, at_ms=hole.at_ms))
+            epochs = (
+                *last.leader_epochs,
+                *(entry for entry in hole.leader_epochs if entry[0] != last.leader_epochs[-1][0]),
+            ) if last.leader_epochs and hole.leader_epochs else ()  # fmt: skip
+            joined = dataclasses.replace(last, last_offset=hole.last_offset, at_ms=hole.at_ms, leader_epochs=epochs)
+            holes = (*self.holes[:-1], joined)
         return dataclasses.replace(
             self.behind(None, hole.last_offset + 1, epoch, hole.broker_id, hole.at_ms), holes=holes
         )
@@ -108,6 +130,18 @@ class Watermark:
             # What was a hole behind it is written anew.
             holes=tuple(hole for hole in self.holes if hole.first_offset < to_offset),
         )
+
+    def filled(self, shipped: Iterable[tuple[int, int]]) -> Watermark:
+        """The watermark without what of its holes was shipped since; ends are inclusive."""
+        holes = list(self.holes)
+        for first, last in shipped:
+            holes = [part for hole in holes for part in hole.without(first, last)]
+        return dataclasses.replace(self, holes=tuple(holes))
+
+    @property
+    def missing(self) -> int:
+        """How many offsets its holes have."""
+        return sum(hole.last_offset - hole.first_offset + 1 for hole in self.holes)
 
     def to_bytes(self) -> bytes:
         """The object's content."""
@@ -147,6 +181,32 @@ class Watermark:
             )
         except (ValueError, TypeError, KeyError, RecursionError, ConfigError) as error:
             raise CorruptData(f"the watermark of {where} cannot be read: {error!r:.200}") from error
+
+
+def hole_key(prefix: str, where: TopicIdPartition) -> str:
+    """The key of the mark that a partition's watermark has holes: only a hint of where to look."""
+    return f"{prefix}{_HOLES}{where.topic}-{where.topic_id}/{where.partition}"
+
+
+def hole_prefix(prefix: str) -> str:
+    """What all these begin with."""
+    return f"{prefix}{_HOLES}"
+
+
+def partition_of_hole(prefix: str, key: str) -> TopicIdPartition | None:
+    """The partition that a mark is of; None for what is no mark."""
+    match = _MARK.fullmatch(key.removeprefix(hole_prefix(prefix)))
+    if match is None:
+        return None
+    try:
+        return TopicIdPartition(Uuid.parse(match[2]), match[1], int(match[3]))
+    except ConfigError:
+        return None
+
+
+def epochs_within(epochs: LeaderEpochs, first: int, last: int) -> LeaderEpochs:
+    """The epochs in force from one offset to another; none where the first one's is not known any more."""
+    return segment_leader_epochs(epochs, first, last) if epochs and epochs[0][1] <= first else ()
 
 
 def watermark_key(prefix: str, where: TopicIdPartition) -> str:
@@ -206,7 +266,15 @@ def _hole(fields: _Fields) -> Hole:
         fields.number("at_ms", MAX_INT64),
         fields.number("broker_id", low=-1),
         None if fields.fields["quarantine"] is None else fields.text("quarantine"),
+        _epochs(fields),
     )
+
+
+def _epochs(fields: _Fields) -> LeaderEpochs:
+    """Pairs of an epoch and where it begins, of which a watermark of before has none."""
+    entries = fields.entries("leader_epochs") if "leader_epochs" in fields.fields else []
+    pairs = [_Fields({"epoch": epoch, "start": start}) for epoch, start in cast("list[tuple[Any, Any]]", entries)]
+    return tuple((pair.number("epoch"), pair.number("start", MAX_INT64)) for pair in pairs)
 
 
 def _move(fields: _Fields) -> MoveBack:

@@ -15,7 +15,15 @@ from tieredstore.errors import CorruptData, ObjectNotFound, PreconditionFailed
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 from tieredstore.kafka.checkpoints import LeaderEpochs, segment_leader_epochs
 from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition
-from tieredstore.uploader.watermark import MAX_BYTES, ShippedSegment, Watermark, watermark_key
+from tieredstore.uploader.watermark import (
+    MAX_BYTES,
+    ShippedSegment,
+    Watermark,
+    hole_key,
+    hole_prefix,
+    partition_of_hole,
+    watermark_key,
+)
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -66,6 +74,21 @@ class WatermarkStore:
         for entry in load_segments(self._store, whole, self._pool, rules=self._rules):
             if isinstance(entry, StoredSegment):
                 yield entry.metadata
+
+    def mark_holes(self, where: TopicIdPartition) -> None:
+        """Have it known that the partition has holes, by an object of its own: one listing then tells of all."""
+        self._store.put(hole_key(self._prefix, where), b"its watermark has holes\n")
+
+    def unmark(self, where: TopicIdPartition) -> None:
+        """It has none any more."""
+        self._store.delete([hole_key(self._prefix, where)])
+
+    def with_holes(self) -> Iterator[TopicIdPartition]:
+        """The partitions that are marked."""
+        for info in self._store.list(hole_prefix(self._prefix)):
+            where = partition_of_hole(self._prefix, info.key)
+            if where is not None:
+                yield where
 
     def move(self, stored: StoredWatermark, watermark: Watermark) -> StoredWatermark:
         """Replace ``stored`` by ``watermark``; PreconditionFailed if somebody else has moved it since it was read."""

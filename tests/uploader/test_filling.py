@@ -1,0 +1,284 @@
+"""Holes of one broker's uploader, filled by that of another replica, which leads nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.uploader_disk import (
+    BrokerDisk,
+    extents,
+    run_once,
+    stored,
+    uploader_of,
+    watermark_of,
+)
+from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.model import TopicPartition
+from tieredstore.testing.faults import FaultyStore, Moment
+from tieredstore.testing.segments import PARTITION
+from tieredstore.uploader import Leadership
+from tieredstore.uploader.settling import REPLICATION_CHECKPOINT
+from tieredstore.uploader.watermark import Hole, Watermark, hole_key, partition_of_hole, watermark_key
+
+FOLLOWER = "tests.uploader.test_filling.Follower"
+
+
+class Follower(Leadership):
+    """A broker that leads nothing."""
+
+    def led(self) -> set[TopicPartition]:
+        return set()
+
+
+@pytest.fixture
+def store() -> MemoryObjectStore:
+    return MemoryObjectStore()
+
+
+def replicas(folder: Path, segments: int = 4, *, lead_at: int | None = None) -> tuple[BrokerDisk, BrokerDisk]:
+    """Two disks with the same records."""
+    disks = BrokerDisk(folder / "leader"), BrokerDisk(folder / "follower")
+    for disk in disks:
+        for number in range(segments):
+            if number == lead_at:
+                disk.lead(7)
+            disk.grow()
+    return disks
+
+
+def damage(disk: BrokerDisk, base: int) -> None:
+    log = disk.folder / f"{base:020d}.log"
+    raw = bytearray(log.read_bytes())
+    raw[-1] ^= 1
+    log.write_bytes(raw)
+
+
+def fill(disk: BrokerDisk, store: ObjectStore) -> None:
+    run_once(disk.log_dir, store, leadership=FOLLOWER, broker_id="2")
+
+
+def holes(store: ObjectStore) -> list[tuple[int, int]]:
+    return [(hole.first_offset, hole.last_offset) for hole in watermark_of(store).holes]
+
+
+def test_a_replica_that_leads_nothing_fills_what_the_leader_could_not_read(
+    tmp_path: Path, store: MemoryObjectStore
+) -> None:
+    leader, follower = replicas(tmp_path)
+    damage(leader, 10)
+    run_once(leader.log_dir, store)
+    assert holes(store) == [(10, 19)]
+    assert extents(store) == [(0, 9), (20, 29)]
+    before = watermark_of(store)
+    fill(follower, store)
+    assert extents(store) == [(0, 9), (10, 19), (20, 29)]
+    after = watermark_of(store)
+    assert after == dataclasses.replace(before, holes=())
+    assert stored(store)[1].metadata.broker_id == 2
+    assert list(store.list("!tieredstore/holes/")) == []
+    # The leader goes on behind, and neither sends anything twice.
+    leader.grow()
+    run_once(leader.log_dir, store)
+    fill(follower, store)
+    assert extents(store) == [(0, 9), (10, 19), (20, 29), (30, 39)]
+
+
+def test_what_was_deleted_before_it_was_shipped_is_filled_too(tmp_path: Path, store: MemoryObjectStore) -> None:
+    leader, follower = replicas(tmp_path, 2)
+    run_once(leader.log_dir, store)
+    for disk in (leader, follower):
+        disk.grow(4)
+    leader.mark_deleted(4)
+    leader.delete()
+    run_once(leader.log_dir, store)
+    assert holes(store) == [(10, 39)]
+    fill(follower, store)
+    assert extents(store) == [(0, 9), (10, 19), (20, 29), (30, 39), (40, 49)]
+    assert holes(store) == []
+
+
+def test_what_only_a_part_of_is_here_is_filled_in_part(tmp_path: Path, store: MemoryObjectStore) -> None:
+    leader, follower = replicas(tmp_path, 2)
+    run_once(leader.log_dir, store)
+    for disk in (leader, follower):
+        disk.grow(4)
+    leader.mark_deleted(4)
+    leader.delete()
+    run_once(leader.log_dir, store)
+    follower.mark_deleted(3)
+    follower.delete()
+    damage(follower, 40)
+    fill(follower, store)
+    assert holes(store) == [(10, 29)]
+    assert len(list(store.list("!tieredstore/holes/"))) == 1
+
+
+@pytest.mark.parametrize("kind", ["older leader", "other records", "not replicated", "damaged", "active"])
+def test_what_may_be_other_records_fills_nothing(tmp_path: Path, store: MemoryObjectStore, kind: str) -> None:
+    leader, follower = replicas(tmp_path, lead_at=1)
+    damage(leader, 10)
+    run_once(leader.log_dir, store)
+    assert holes(store) == [(10, 19)]
+    if kind in ("older leader", "other records"):
+        shutil.rmtree(follower.log_dir)
+        follower = BrokerDisk(tmp_path / "follower")
+        follower.grow()
+        if kind == "other records":
+            follower.lead(5)
+        follower.grow(3)
+    elif kind == "not replicated":
+        (follower.log_dir / REPLICATION_CHECKPOINT).write_text(f"0\n1\n{PARTITION.topic} {PARTITION.partition} 19\n")
+    elif kind == "damaged":
+        damage(follower, 10)
+    else:
+        follower.cut(20)
+    fill(follower, store)
+    assert holes(store) == [(10, 19)]
+    assert extents(store) == [(0, 9), (20, 29)]
+    if kind == "not replicated":
+        (follower.log_dir / REPLICATION_CHECKPOINT).write_text(f"0\n1\n{PARTITION.topic} {PARTITION.partition} 20\n")
+        fill(follower, store)
+        assert holes(store) == []
+
+
+def test_two_replicas_that_fill_at_once_do_no_harm(tmp_path: Path, store: MemoryObjectStore) -> None:
+    leader, follower = replicas(tmp_path)
+    third = BrokerDisk(tmp_path / "third")
+    third.grow(4)
+    damage(leader, 10)
+    run_once(leader.log_dir, store)
+    whole = (
+        store.list_all() if hasattr(store, "list_all") else [(info.key, store.get(info.key)) for info in store.list()]
+    )
+    quiet = FaultyStore(copy_of(whole))
+    fill(follower, quiet)
+    for number in range(len(quiet.operations)):
+        inner = copy_of(whole)
+        meeting = FaultyStore(inner)
+
+        def meanwhile(
+            _: object, number: int = number, meeting: FaultyStore = meeting, inner: ObjectStore = inner
+        ) -> bool:
+            if len(meeting.operations) == number + 1:
+                fill(third, inner)
+            return False
+
+        meeting.fail_at = meanwhile
+        fill(follower, meeting)
+        fill(follower, inner)
+        assert holes(inner) == []
+        assert set(extents(inner)) == {(0, 9), (10, 19), (20, 29)}
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_each_operation_of_filling_may_fail(tmp_path: Path, store: MemoryObjectStore, moment: Moment) -> None:
+    leader, follower = replicas(tmp_path)
+    damage(leader, 10)
+    run_once(leader.log_dir, store)
+    whole = [(info.key, store.get(info.key)) for info in store.list()]
+    quiet = FaultyStore(copy_of(whole))
+    fill(follower, quiet)
+    for number in range(len(quiet.operations)):
+        inner = copy_of(whole)
+        fill(follower, FaultyStore(inner, fail_at=number, moment=moment))
+        fill(follower, inner)
+        assert holes(inner) == []
+        assert extents(inner) == [(0, 9), (10, 19), (20, 29)]
+        assert list(inner.list("!tieredstore/holes/")) == []
+
+
+def meanwhile(third: BrokerDisk, store: FaultyStore, number: int, _: object) -> bool:
+    """In the operation of this number another replica fills all."""
+    if len(store.operations) == number + 1:
+        fill(third, store.inner)
+    return False
+
+
+def copy_of(whole: list[tuple[str, bytes]]) -> MemoryObjectStore:
+    copied = MemoryObjectStore()
+    for key, raw in whole:
+        copied.put(key, raw)
+    return copied
+
+
+def test_the_leader_is_ready_again_once_its_holes_are_filled(tmp_path: Path, store: MemoryObjectStore) -> None:
+    leader, follower = replicas(tmp_path)
+    damage(leader, 10)
+    with uploader_of(leader.log_dir, store) as shipping:
+        shipping.run_once()
+        shipping.sweep()
+        assert "offsets 10 to 19" in shipping.health.reasons()["holes"]
+        shipping.fill_holes()
+        shipping.sweep()
+        assert "holes" in shipping.health.reasons()
+        fill(follower, store)
+        shipping.fill_holes()
+        shipping.sweep()
+        assert "holes" not in shipping.health.reasons()
+        # Its own watermark was moved meanwhile: it reads it again, and goes on.
+        leader.grow()
+        shipping.folders.touch(leader.folder)
+        shipping.run_once()
+    assert watermark_of(store).next_offset == 40
+    assert holes(store) == []
+
+
+def test_nothing_is_read_of_a_store_without_holes(tmp_path: Path) -> None:
+    _, follower = replicas(tmp_path)
+    quiet = FaultyStore(MemoryObjectStore())
+    fill(follower, quiet)
+    assert [operation.name for operation in quiet.operations] == ["list"]
+
+
+def test_a_hole_whose_mark_was_lost_is_marked_again_when_its_leader_starts(
+    tmp_path: Path, store: MemoryObjectStore
+) -> None:
+    leader, follower = replicas(tmp_path)
+    damage(leader, 10)
+    run_once(leader.log_dir, store)
+    store.delete([hole_key("", PARTITION)])
+    fill(follower, store)
+    assert holes(store) == [(10, 19)]
+    leader.grow()
+    run_once(leader.log_dir, store)
+    fill(follower, store)
+    assert holes(store) == []
+
+
+def test_keys_of_marks() -> None:
+    assert partition_of_hole("p/", hole_key("p/", PARTITION)) == PARTITION
+    for odd in (
+        "p/!tieredstore/holes/",
+        "p/!tieredstore/holes/x/1",
+        "p/!tieredstore/holes/t-AAAA/1",
+        watermark_key("p/", PARTITION),
+    ):
+        assert partition_of_hole("p/", odd) is None
+
+
+ranges = st.tuples(st.integers(0, 60), st.integers(0, 30)).map(lambda pair: (pair[0], pair[0] + pair[1]))
+
+
+@given(st.lists(ranges, max_size=4), st.lists(ranges, max_size=4))
+def test_holes_less_what_was_shipped(missing: list[tuple[int, int]], shipped: list[tuple[int, int]]) -> None:
+    before = Watermark(PARTITION, 100, 0, holes=tuple(Hole(first, last, "gone", 0) for first, last in missing))
+    after = before.filled(shipped)
+    covered = {offset for first, last in shipped for offset in range(first, last + 1)}
+    for hole in before.holes:
+        left = [
+            offset
+            for part in after.holes
+            if hole.first_offset <= part.first_offset and part.last_offset <= hole.last_offset
+            for offset in range(part.first_offset, part.last_offset + 1)
+        ]
+        assert set(left) >= set(range(hole.first_offset, hole.last_offset + 1)) - covered
+    lost = {offset for hole in before.holes for offset in range(hole.first_offset, hole.last_offset + 1)}
+    still = {offset for hole in after.holes for offset in range(hole.first_offset, hole.last_offset + 1)}
+    assert still == lost - covered
