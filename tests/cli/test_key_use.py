@@ -12,6 +12,7 @@ import pytest
 from tests.support.cli_process import tieredstore
 from tests.support.golden.segments import segments, settings_text
 from tests.support.paths import GOLDEN
+from tieredstore.ops.listing import QUARANTINE
 
 CASE = "08-keyring"
 SEGMENTS = segments(CASE)
@@ -74,6 +75,23 @@ def test_rotate_then_check_then_retire(both: Path, new_alone: Path) -> None:
     assert f"0 of {len(SEGMENTS)} segments rotated" in again.text
     assert f"{len(SEGMENTS)} were under it already" in again.text
     assert "readers need" not in again.text
+
+
+def test_what_the_uploader_keeps_in_quarantine_counts(root: Path, both: Path) -> None:
+    prefix = settings_text(CASE).get("key.prefix", "")
+    old = OLD[0].stored("rsm-manifest")
+    stem = old.name.removesuffix("rsm-manifest")
+    folder = old.parent.relative_to(GOLDEN / CASE / "store")
+    aside = root / f"{prefix}{QUARANTINE}" / str(folder).removeprefix(prefix)
+    aside.mkdir(parents=True)
+    for path in (root / folder).glob(f"{stem}*"):
+        path.rename(aside / path.name)
+    assert counted(both) == {"key1": len(OLD), "key2": len(SEGMENTS) - len(OLD)}
+    needed = tieredstore("keys", "check", "--retire", "key1", "-c", both)
+    assert (needed.code, needed.text.count(QUARANTINE)) == (5, 1)
+    assert tieredstore("keys", "rotate", "-c", both).code == 0
+    assert counted(both) == {"key2": len(SEGMENTS)}
+    assert tieredstore("keys", "check", "--retire", "key1", "-c", both).code == 0
 
 
 def test_a_pair_that_is_not_on_the_ring_ends_with_4_and_is_named(new_alone: Path) -> None:

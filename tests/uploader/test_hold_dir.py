@@ -16,10 +16,10 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
 from tieredstore.errors import ConfigError
 from tieredstore.model import IndexType, TopicIdPartition, Uuid
+from tieredstore.ops.listing import QUARANTINE
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import holding
-from tieredstore.uploader.target import QUARANTINE
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from tieredstore.catalog.listing import Scope, list_in_scope
+from tieredstore.catalog.listing import Scope
 from tieredstore.cli.arguments import (
     DryRun,
     Json,
@@ -41,7 +41,7 @@ from tieredstore.cli.tables import moment, number, text, word
 from tieredstore.errors import ConfigError, PreconditionFailed, StoreUnavailable, UnknownKey
 from tieredstore.model import human_bytes
 from tieredstore.ops.key_use import NeedReason, key_totals, needs_of
-from tieredstore.ops.listing import ListedSegment, SegmentTotals, load_stream
+from tieredstore.ops.listing import ListedSegment, SegmentTotals, list_encrypted, load_stream
 from tieredstore.ops.rotation_steps import RotationOutcome, RotationStep
 from tieredstore.process.parallel import READERS
 
@@ -93,7 +93,7 @@ def rotate(
     old_keys: set[str] = set()
     with opened(settings, store) as bucket:
         ring = _required_ring(bucket.settings)
-        listed = list_in_scope(bucket.store, bucket.prefix, scope)
+        listed = list_encrypted(bucket.store, bucket.prefix, scope)
         steps = rotate_keys(bucket.store, listed, ring, rules=bucket.manifest_rules, dry_run=dry_run, parallel=parallel)
         with (
             said_if_stopped(lambda: _stopped(outcomes, dry_run=dry_run)),
@@ -299,7 +299,7 @@ def _sum_of(reasons: Mapping[NeedReason, int]) -> str:
 
 def _loaded(bucket: Bucket, scope: Scope, parallel: int, advance: Callable[[], None]) -> Iterator[ListedSegment]:
     """The segments in scope, listed once the first is asked for; ``advance`` is called for each."""
-    listed = list_in_scope(bucket.store, bucket.prefix, scope)
+    listed = list_encrypted(bucket.store, bucket.prefix, scope)
     for segment in load_stream(bucket.store, listed, rules=bucket.manifest_rules, parallel=parallel):
         advance()
         yield segment

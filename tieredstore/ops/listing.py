@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
 
 from tieredstore.backends.base import ObjectStore
-from tieredstore.catalog.listing import SegmentObjects
+from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
 from tieredstore.catalog.stored import StoredSegment, load_each
 from tieredstore.errors import CorruptData, SegmentNotFound, TieredStoreError
 from tieredstore.format.keys import Suffix
@@ -43,6 +43,17 @@ class ListedSegment:
         if not isinstance(self.loaded, StoredSegment) or self.loaded.metadata.max_timestamp_ms < 0:
             return None
         return self.loaded.metadata.max_timestamp_ms
+
+
+QUARANTINE: Final = "!tieredstore/quarantine/"
+"""What stands behind the prefix in the keys of damaged segments: the uploader keeps them in the usual format."""
+
+
+def list_encrypted(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[SegmentObjects]:
+    """All that a key pair may be needed for: the segments in scope, and those of the quarantine."""
+    yield from list_in_scope(store, prefix, scope)
+    for objects in list_in_scope(store, f"{prefix}{QUARANTINE}", scope):
+        yield replace(objects, main_path=f"{QUARANTINE}{objects.main_path}")
 
 
 def load_listing(

@@ -14,6 +14,7 @@ from tieredstore.kafka.held_segment import describe_open, open_segment
 from tieredstore.kafka.logdir import FoundSegment, LogSegment, discover_deleted
 from tieredstore.model import TopicIdPartition
 from tieredstore.uploader.counts import Counts
+from tieredstore.uploader.page_cache import cache_as_it_was
 from tieredstore.uploader.partition import Partition
 from tieredstore.uploader.settling import high_watermarks
 from tieredstore.uploader.target import Target
@@ -90,6 +91,7 @@ class Filler:
                 try:
                     held = open_segment(place)
                     opened.callback(held.close)
+                    opened.enter_context(cache_as_it_was(held.log.descriptor))
                     described = describe_open(
                         held, partition.where.topic_id, partition.epochs, check_crcs=self.check_crcs
                     )

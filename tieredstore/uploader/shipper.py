@@ -18,6 +18,7 @@ from tieredstore.kafka.held_segment import OpenSegment, SegmentIncomplete, descr
 from tieredstore.kafka.logdir import LogSegment
 from tieredstore.model import LogSegmentData, Uuid
 from tieredstore.uploader.counts import Counts
+from tieredstore.uploader.page_cache import cache_as_it_was
 from tieredstore.uploader.partition import ClosedSegment, Partition
 from tieredstore.uploader.settling import Settled
 from tieredstore.uploader.target import Target
@@ -219,6 +220,7 @@ class Shipper:
                 if held is None:
                     held = segment.open()
                     opened.callback(held.close)
+                opened.enter_context(cache_as_it_was(held.log.descriptor))
                 described = segment.described
                 if described is None:
                     described = describe_open(

@@ -12,12 +12,10 @@ from tieredstore.config import Settings
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.logdir import LogSegment
 from tieredstore.model import RemoteLogSegmentMetadata
+from tieredstore.ops.listing import QUARANTINE
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.uploader.watermark_store import WatermarkStore
-
-QUARANTINE: Final = "!tieredstore/quarantine/"
-"""What stands behind the prefix of keys under which damaged segments lie, in the format of all others."""
 
 _READERS: Final = 8
 _STALL_MS: Final = 60_000
