@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from typing import Any
 
 import confluent_kafka
@@ -78,6 +80,27 @@ def test_what_a_deserializer_puts_in() -> None:
     assert (message.key(), message.value(), message.headers()) == (1, {"a": 2}, [("h", b"x")])
     assert message.deserialized_value() is message.value()
     assert message.topic() == "other"
+
+
+class _Owner:
+    """Refers to a message that refers to it."""
+
+
+def test_the_collector_looks_at_messages_only_once_they_may_refer_to_something() -> None:
+    """Thousands of them a call: each collection would go through them all. A cycle is found all the same."""
+    rows = BatchMessages("orders", 0, batch_of([Produced(b"k", b"v"), Produced(None, b"v", headers=(("h", b"x"),))]))
+    plain, with_headers = rows.take(0, 2)
+    assert not gc.is_tracked(plain)
+    assert gc.is_tracked(with_headers)
+    owner: Any = _Owner()
+    owner.message = plain
+    plain.set_value(owner)
+    plain.set_key("k")
+    assert gc.is_tracked(plain)
+    gone = weakref.ref(owner)
+    del owner, plain
+    gc.collect()
+    assert gone() is None
 
 
 def test_rows_that_there_are_not() -> None:

@@ -6,6 +6,11 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uintptr_t
 
+cdef extern from "Python.h":
+    int PyObject_GC_IsTracked(object)
+    void PyObject_GC_Track(object)
+    void PyObject_GC_UnTrack(object)
+
 
 @cython.freelist(256)
 cdef class Message:
@@ -24,6 +29,11 @@ cdef class Message:
 
     def __init__(self):
         raise TypeError("messages are made by a consumer")
+
+    cdef void _may_refer(self):
+        """It may refer to anything from now on, to itself too: the garbage collector has to know of it."""
+        if not PyObject_GC_IsTracked(self):
+            PyObject_GC_Track(self)
 
     def topic(self):
         """The topic's name."""
@@ -80,22 +90,27 @@ cdef class Message:
     def set_headers(self, value):
         """Put others in their place."""
         self._headers = value
+        self._may_refer()
 
     def set_key(self, value):
         """Put another one in its place, as a deserialized one."""
         self._key = value
+        self._may_refer()
 
     def set_value(self, value):
         """Put another one in its place, as a deserialized one."""
         self._value = value
+        self._may_refer()
 
     def set_topic(self, value):
         """Put another one in its place."""
         self._topic = value
+        self._may_refer()
 
     def set_error(self, value):
         """Put another one in its place."""
         self._error = value
+        self._may_refer()
 
     def __len__(self):
         return 0 if self._value is None else len(self._value)
@@ -223,6 +238,10 @@ cdef class BatchMessages:
         message._key = _bytes(&self._key, row)
         message._value = _bytes(&self._value, row)
         message._headers = self._headers(row)
+        # Bytes and numbers make no cycle. The collector would look at each message of a call again and again, which
+        # costs five times as much as making it does.
+        if message._headers is None:
+            PyObject_GC_UnTrack(message)
         return message
 
     cdef object _headers(self, Py_ssize_t row):

@@ -216,6 +216,8 @@ class Core:
                 if self.troubles.loses(partition, position, placement.stop):
                     self._go_on(partition, placement.stop)
             case CutOff():
+                # Else what lies behind in the bucket would be given again, and again.
+                partition.broker_from = placement.end
                 sentence = (
                     f"the broker's log of {_name(partition)} ends at offset {placement.end}, and it was read up to "
                     f"offset {position}"
@@ -308,8 +310,11 @@ class Core:
             partition.generation = next(self._generations)
             start = partition.start if partition.position is None else partition.position
             looks.append(
-                Look(partition.where, partition.generation, start, partition.last_epoch, partition.topic_id, reload)
-            )
+                Look(
+                    partition.where, partition.generation, start, partition.last_epoch, partition.topic_id, reload,
+                    broker_from=partition.broker_from,
+                )
+            )  # fmt: skip
         if looks:
             self.lookups.ask(looks)
 
@@ -332,7 +337,7 @@ class Core:
         self.lookups.ask(
             Look(
                 partition.where, partition.generation, partition.position, partition.last_epoch, partition.topic_id,
-                is_review=True,
+                is_review=True, broker_from=partition.broker_from,
             )
             for partition in list(self.live.partitions.values())
             if partition.position is not None and partition.position >= 0

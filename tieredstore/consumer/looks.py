@@ -39,6 +39,8 @@ class Look:
     """The bucket's log is not what it was when it was listed."""
     is_review: bool = False
     """The partition goes on meanwhile; only what does not fit it any more is of interest."""
+    broker_from: int | None = None
+    """From there on the broker is preferred, whatever the mode: the bucket's log is one that the broker has left."""
 
 
 @dataclass(frozen=True, slots=True)

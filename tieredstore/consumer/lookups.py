@@ -323,7 +323,9 @@ class Lookups:
         lineage = self._logs.lineage(one.look.where)
         stop = run_stop(lineage, position)
         decided = None if lineage is None or stop is None else self._decided(lineage, position, stop)
-        return place(self._mode, position, one.live, lineage, decided)
+        left = one.look.broker_from
+        mode = self._mode if left is None or position < left else Mode.KAFKA_PREFERRED
+        return place(mode, position, one.live, lineage, decided)
 
     def _decided(self, lineage: Lineage, start: int, stop: int) -> int:
         return stop if self._isolation == "read_uncommitted" else decided_end(self._source, lineage, start, stop)

@@ -55,6 +55,8 @@ class Partition:
     """The broker's offsets when it was last asked."""
     lineage: Lineage | None = None
     stream: StoredStream | None = None
+    broker_from: int | None = None
+    """From where on the broker is preferred whatever the mode, since its log ended there before what was read."""
     assigned_at: int = -1
     """Where the client was told to start, if it is live."""
     has_spoken: bool = False

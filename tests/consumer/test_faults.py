@@ -1,0 +1,242 @@
+"""What goes wrong beneath a consumer: store, broker, keys, logs that were cut. Nothing is skipped, and all is told."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from tests.consumer.buckets import DEADLINE_S, offsets_of, raised, read, reader_of, until
+from tests.support.cli_process import tieredstore
+from tests.support.scripted_member import ScriptedBroker, ScriptedLog
+from tests.support.spark_stream_topics import SECOND_ID, Bucket, value_of
+from tieredstore.backends.registry import store_from_settings
+from tieredstore.config import Settings, settings_from
+from tieredstore.errors import BrokerUnavailable, DataLoss, TieredStoreError
+from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.remote import RemoteStorageManager
+from tieredstore.testing.faults import FaultyStore, Moment
+from tieredstore.testing.segments import Record, build_batch, write_segment
+
+ORDERS: Final = ("orders", 0)
+OTHERS: Final = ("orders", 1)
+PLACE: Final = TopicPartition(*ORDERS)
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[Bucket]:
+    topics = Bucket(tmp_path)
+    yield topics
+    topics.close()
+
+
+class FaultyStores:
+    """The stores of the consumers that are made from now on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.fail_at: int | None = None
+        self.moment: Moment = "before"
+        self.stores: list[FaultyStore] = []
+        monkeypatch.setattr("tieredstore.consumer.assembly.RemoteStorageManager", self._manager)
+        monkeypatch.setattr("tieredstore.consumer.troubles._FIRST_PAUSE_S", 0.002)
+
+    def _manager(self, chosen: Settings) -> RemoteStorageManager:
+        store = FaultyStore(store_from_settings(chosen), self.fail_at, moment=self.moment)
+        self.stores.append(store)
+        return RemoteStorageManager(chosen, store=store)
+
+
+@pytest.mark.parametrize("moment", ["before", "during"])
+def test_the_store_fails_at_each_single_operation(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, moment: Moment
+) -> None:
+    for _ in range(2):
+        bucket.write(20)
+        bucket.write(20, partition=1)
+    stores, places = FaultyStores(monkeypatch), (PLACE, TopicPartition(*OTHERS))
+    with reader_of(bucket, *places) as consumer:
+        read(consumer, 80)
+    operations = len(stores.stores[0].operations)
+    assert operations >= 8
+    stores.moment = moment
+    for stores.fail_at in range(operations):
+        with reader_of(bucket, *places) as consumer:
+            messages = read(consumer, 80)
+        for partition in range(2):
+            assert offsets_of(messages, partition) == list(range(40)), stores.stores[-1].failed
+
+
+def test_a_broker_that_is_away_holds_up_nobody_who_reads_the_bucket(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told of once it has lasted, and goes on by itself."""
+    bucket.write(400)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(400, 430), OTHERS: ScriptedLog(0, 10)})
+    with broker.consumer(bucket.options, monkeypatch, ORDERS, timeout_ms=200) as (consumer, member):
+        given = read(consumer, 5)
+        broker.failures = 10**9
+        member.assign_by_group(OTHERS)
+        error: TieredStoreError | None = None
+        end = time.monotonic() + DEADLINE_S
+        while len(given) < 400 or error is None:
+            assert time.monotonic() < end
+            try:
+                given += consumer.consume(50, 0.05)
+            except BrokerUnavailable as unavailable:
+                error = unavailable
+        assert offsets_of(given) == list(range(400))
+        broker.failures = 0
+        rest = _all_of(consumer, 40)
+    assert offsets_of(rest) == list(range(400, 430))
+    assert offsets_of(rest, 1) == list(range(10))
+
+
+def _all_of(consumer: Any, count: int) -> list[Any]:
+    """So many messages, whatever is raised meanwhile that may pass."""
+    messages: list[Any] = []
+    end = time.monotonic() + DEADLINE_S
+    while len(messages) < count:
+        assert time.monotonic() < end
+        try:
+            messages += consumer.consume(100, 0.05)
+        except BrokerUnavailable:
+            continue
+    return messages
+
+
+@pytest.mark.parametrize("policy", ["fail", "report"])
+def test_a_log_that_was_cut_below_what_was_read(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
+    """An unclean election, which librdkafka notices by the leader epoch that the consumer gave it."""
+    bucket.write(20)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(20, 50)})
+    with broker.consumer(bucket.options, monkeypatch, ORDERS, on_data_loss=policy) as (consumer, member):
+        read(consumer, 50)
+        member.truncated.add(ORDERS)
+        broker.logs[ORDERS].end = 60
+        if policy == "fail":
+            for _ in range(2):
+                assert "seek behind" in str(raised(consumer, DataLoss))
+            consumer.seek(TopicPartition(*ORDERS, 55))
+            assert offsets_of(read(consumer, 5)) == list(range(55, 60))
+        else:
+            assert offsets_of(read(consumer, 10)) == list(range(50, 60))
+
+
+@pytest.mark.parametrize("policy", ["fail", "report"])
+def test_a_broker_whose_log_ends_before_what_was_read(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    bucket.write(20)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 12)})
+    with broker.consumer(bucket.options, monkeypatch, ORDERS, on_data_loss=policy, mode="remote_preferred") as (
+        consumer,
+        _,
+    ):
+        read(consumer, 20)
+        if policy == "fail":
+            assert "ends at offset 12" in str(raised(consumer, DataLoss))
+            consumer.seek(TopicPartition(*ORDERS, 12))
+        else:
+            until(consumer, lambda _: _phase(consumer) == "live")
+        # The bucket's own offsets from there on are of a log that is no more.
+        broker.logs[ORDERS].end = 25
+        assert offsets_of(read(consumer, 13)) == list(range(12, 25))
+
+
+@pytest.mark.parametrize("policy", ["fail", "report"])
+def test_a_bucket_whose_log_is_another_one_than_was_read(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    """The record before the position was of epoch 0; what was uploaded later says that epoch 1 began below it."""
+    bucket.write(20)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 30)})
+    options = {"on_data_loss": policy, "mode": "remote_preferred"}
+    with broker.consumer(bucket.options, monkeypatch, ORDERS, **options) as (consumer, _):
+        read(consumer, 30)  # ten of them from the broker
+        where = TopicIdPartition(broker.topic_id, *ORDERS)
+        for start in (20, 30):
+            batch = build_batch(
+                [Record(value_of(*ORDERS, offset)) for offset in range(start, start + 10)], start, leader_epoch=1
+            )
+            segment = write_segment(
+                tmp_path / "other", [batch], partition=where, base_offset=start, leader_epochs=((0, 0), (1, 20))
+            )
+            bucket.manager.copy_log_segment_data(segment.to_metadata(Uuid.random()), segment.files)
+        broker.logs[ORDERS] = ScriptedLog(40, 40)
+        if policy == "fail":
+            assert "leader epochs differ" in str(raised(consumer, DataLoss))
+        else:
+            assert offsets_of(read(consumer, 10)) == list(range(30, 40))
+
+
+def test_a_topic_that_is_created_again_is_not_read_on(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket.write(20)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 30)})
+    with broker.consumer(bucket.options, monkeypatch, ORDERS, mode="remote_preferred") as (consumer, _):
+        read(consumer, 30)
+        broker.topic_id = SECOND_ID
+        broker.logs[ORDERS] = ScriptedLog(0, 30)
+        assert "was created again" in str(raised(consumer, DataLoss))
+
+
+def _key_pair(name: str) -> Mapping[str, str]:
+    lines = tieredstore("keys", "generate", name).text.splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
+def test_a_key_that_is_not_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call says so until a seek; where losses are reported it is counted, and what follows is read."""
+    monkeypatch.chdir(tmp_path)
+    bucket = Bucket(tmp_path)
+    bucket.write(20)
+    ours, theirs = _key_pair("key1"), _key_pair("key2")
+    with RemoteStorageManager(settings_from({**bucket.options, **theirs, "chunk.size": "16384"})) as encrypting:
+        bucket.manager, plain = encrypting, bucket.manager
+        bucket.write(20)
+    bucket.manager = plain
+    bucket.write(20)
+    bucket.options |= ours
+    with reader_of(bucket, PLACE) as consumer:
+        assert offsets_of(read(consumer, 20)) == list(range(20))
+        error = raised(consumer, TieredStoreError)
+        assert "key2" in str(error) or "offsets 20 to 39" in str(error)
+        consumer.seek(TopicPartition(*ORDERS, 40))
+        assert offsets_of(read(consumer, 20)) == list(range(40, 60))
+    lost: list[Any] = []
+    with reader_of(bucket, PLACE, tiered_storage_on_data_loss="report", loss_cb=lost.append) as consumer:
+        assert offsets_of(read(consumer, 40)) == [*range(20), *range(40, 60)]
+    assert [(extent.start, extent.stop) for extent in lost] == [(20, 40)]
+    bucket.close()
+
+
+def _phase(consumer: Any) -> str | None:
+    known = consumer.tiered_stats().get(ORDERS)
+    return None if known is None else known["phase"]
+
+
+def test_each_call_serves_the_client_while_the_store_hangs(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is not served leaves the group: a slow store is no reason for that."""
+    bucket.write(20)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(20, 20), OTHERS: ScriptedLog(0, 5)})
+    goes_on, fetch = threading.Event(), RemoteStorageManager.fetch_log_segment
+
+    def slow(self: RemoteStorageManager, *arguments: Any, **named: Any) -> Any:
+        goes_on.wait(DEADLINE_S)
+        return fetch(self, *arguments, **named)
+
+    monkeypatch.setattr(RemoteStorageManager, "fetch_log_segment", slow)
+    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, member):
+        until(consumer, lambda _: _phase(consumer) == "bucket")
+        for call in (lambda: consumer.poll(0.05), lambda: consumer.consume(9, 0.05), lambda: consumer.poll_arrow(0.05)):
+            before = member.calls
+            assert not call()
+            assert member.calls > before
+        member.assign_by_group(OTHERS)  # a rebalance, in the middle of it
+        assert offsets_of(until(consumer, lambda given: len(given) >= 5), 1) == list(range(5))
+        goes_on.set()
+        assert offsets_of(read(consumer, 20)) == list(range(20))

@@ -1,0 +1,71 @@
+"""Faults that another consumer of bucket and broker has (Pinterest's), of which ours has none.
+
+Those that have a test elsewhere: the stall at a hole, all paused, ending one segment early (``test_bucket_alone``),
+markers given out, commit before delivery, patterns (``test_live``), membership lost to a slow store (``test_faults``).
+Here: an index of two entries, and positions that a cooperative rebalance clears.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from tests.consumer.buckets import offsets_of, read, reader_of, until
+from tests.support.scripted_member import ScriptedBroker, ScriptedLog, parts_of
+from tests.support.spark_stream_topics import FIRST_ID, Bucket, value_of
+from tieredstore.model import IndexType, TopicIdPartition
+from tieredstore.testing.segments import Record, build_batch
+
+ORDERS: Final = ("orders", 0)
+OTHERS: Final = ("orders", 1)
+_PADDING: Final = (("padding", b"." * 4000),)
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[Bucket]:
+    topics = Bucket(tmp_path)
+    yield topics
+    topics.close()
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3, 4])
+def test_each_start_in_a_segment_whose_index_is_short(bucket: Bucket, batches: int) -> None:
+    """Of none, one, two or three entries: an entry stands about every 4 KiB."""
+    where = TopicIdPartition(FIRST_ID, *ORDERS)
+    built = [
+        build_batch([Record(value_of(*ORDERS, at), None, headers=_PADDING) for at in (start, start + 1)], start)
+        for start in range(0, 2 * batches, 2)
+    ]
+    segment = bucket.copy(where, built, range(2 * batches))
+    with bucket.manager.fetch_index(segment, IndexType.OFFSET) as index:
+        assert len(index.read()) == 8 * (batches - 1)
+    with reader_of(bucket) as consumer:
+        for start in range(2 * batches):
+            consumer.assign([TopicPartition(*ORDERS, start)])
+            assert offsets_of(read(consumer, 2 * batches - start)) == list(range(start, 2 * batches))
+
+
+@pytest.mark.parametrize("mode", ["kafka_preferred", "remote_preferred"])
+def test_what_a_cooperative_rebalance_leaves_goes_on_undisturbed(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """The position and the read of the partition that is kept; the other one begins where it was committed."""
+    for partition in range(2):
+        bucket.write(400, partition=partition)
+    broker = ScriptedBroker({where: ScriptedLog(400, 410) for where in (ORDERS, OTHERS)})
+    with broker.consumer(bucket.options, monkeypatch, ORDERS, OTHERS, mode=mode) as (consumer, member):
+        given = until(consumer, lambda messages: {one.partition() for one in messages} == {0, 1}, count=10)
+        parts = parts_of(consumer)
+        kept = parts.core.partitions[ORDERS]
+        member.revoke_by_group(OTHERS)
+        given += consumer.consume(1, 0)
+        assert OTHERS not in parts.core.partitions
+        assert parts.core.partitions[ORDERS] is kept
+        member.assign_by_group(OTHERS)
+        given += until(consumer, lambda messages: len(given + messages) == 820)
+    assert offsets_of(given) == list(range(410))
+    assert offsets_of(given, 1) == list(range(410))

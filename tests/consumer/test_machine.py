@@ -1,0 +1,339 @@
+"""Whatever becomes of bucket, broker and group: each offset once, in order, and no hole in silence."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from confluent_kafka import TopicPartition
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.support.scripted_member import ScriptedBroker, ScriptedLog, member_of, parts_of
+from tests.support.spark_stream_topics import Bucket, value_of
+from tieredstore.backends.registry import store_from_settings
+from tieredstore.config import Settings
+from tieredstore.consumer import Consumer
+from tieredstore.consumer.assembly import Parts
+from tieredstore.errors import DataLoss
+from tieredstore.model import RemoteLogSegmentMetadata
+from tieredstore.remote import RemoteStorageManager
+from tieredstore.testing.faults import FaultyStore
+
+DEADLINE_S: Final = 60.0
+TOPIC: Final = "orders"
+WHERES: Final = ((TOPIC, 0), (TOPIC, 1))
+PARTITIONS: Final = st.sampled_from(WHERES)
+Where = tuple[str, int]
+
+
+class Machine(RuleBasedStateMachine):
+    """One member, two partitions; the model knows what it has been given of each, and what it must be given next."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.patches = pytest.MonkeyPatch()
+        self.bucket = Bucket(self.folder)
+        self.broker = ScriptedBroker({where: ScriptedLog() for where in WHERES})
+        self.broker.take_over(self.patches)
+        self.failures = 0
+        self.patches.setattr("tieredstore.consumer.assembly.RemoteStorageManager", self._manager)
+        self.segments: defaultdict[Where, list[RemoteLogSegmentMetadata]] = defaultdict(list)
+        self.positions: dict[Where, int | None] = {}
+        """Of those that are assigned; None while nothing was given since the start was left to the consumer."""
+        self.paused: set[Where] = set()
+        self.reached: defaultdict[Where, int] = defaultdict(int)
+        """How far each was ever given, or sought."""
+        self.given: set[Where] = set()
+        self.beginnings: defaultdict[Where, set[int]] = defaultdict(lambda: {0})
+        """Wherever both logs together have begun: a reset leads to one of them."""
+        self.lost: list[Any] = []
+
+    def _manager(self, chosen: Settings) -> RemoteStorageManager:
+        return RemoteStorageManager(
+            chosen, store=FaultyStore(store_from_settings(chosen), lambda _: self._store_fails())
+        )
+
+    def _store_fails(self) -> bool:
+        self.failures -= self.failures > 0
+        return self.failures > 0
+
+    @initialize(
+        mode=st.sampled_from(["kafka_preferred", "remote_preferred", "remote_only"]),
+        policy=st.sampled_from(["fail", "report"]),
+        is_eager=st.booleans(),
+    )
+    def open(self, mode: str, policy: str, is_eager: bool) -> None:
+        self.mode, self.policy = mode, policy
+        self.consumer = Consumer(
+            {
+                "bootstrap.servers": "127.0.0.1:1", "group.id": "g", "auto.offset.reset": "earliest", "log_level": 0,
+                "partition.assignment.strategy": "range" if is_eager else "cooperative-sticky",
+                "auto.commit.interval.ms": 0, "tiered.storage.mode": mode, "tiered.storage.refresh.ms": 10,
+                "tiered.storage.on.data.loss": policy, "tiered.storage.loss_cb": self.lost.append,
+                "tiered.storage.settings": self.bucket.options | {"chunk.size": "16384"},
+            }
+        )  # fmt: skip
+        self.member = member_of(self.consumer)
+        self.member.is_eager = is_eager
+        self.consumer.subscribe([TOPIC])
+        self._assigned(*WHERES)
+
+    # ---- bucket and broker
+
+    @rule(where=PARTITIONS, count=st.integers(1, 30))
+    def produce(self, where: Where, count: int) -> None:
+        self.broker.logs[where].end += count
+
+    @rule(where=PARTITIONS, count=st.integers(1, 20))
+    def upload(self, where: Where, count: int) -> None:
+        log, end = self.broker.logs[where], self._stored_end(where)
+        skip = max(0, log.start - end)
+        count = min(count, log.end - end - skip)
+        if count > 0:
+            self.segments[where].append(self.bucket.write(count, *where, skip=skip))
+
+    @rule(where=PARTITIONS, count=st.integers(1, 25), is_careful=st.sampled_from([True, True, True, False]))
+    def retain(self, where: Where, count: int, is_careful: bool) -> None:
+        """The broker deletes; at times what nobody has copied."""
+        log = self.broker.logs[where]
+        log.start = min(log.start + count, max(log.start, self._stored_end(where)) if is_careful else log.end)
+        self.beginnings[where].add(self._beginning(where))
+
+    @rule(where=PARTITIONS)
+    def retain_stored(self, where: Where) -> None:
+        if len(self.segments[where]) > 1:
+            self.bucket.delete(self.segments[where].pop(0))
+            self.beginnings[where].add(self._beginning(where))
+
+    @rule(count=st.integers(1, 4))
+    def fail_in_the_store(self, count: int) -> None:
+        self.failures = count + 1
+
+    @rule(count=st.integers(1, 3))
+    def fail_at_the_broker(self, count: int) -> None:
+        self.broker.failures = count
+
+    @rule()
+    def a_while_passes(self) -> None:
+        time.sleep(0.012)
+
+    # ---- the group
+
+    @rule(where=PARTITIONS, are_lost=st.booleans())
+    def revoke(self, where: Where, are_lost: bool) -> None:
+        """And assign again at the next call, as another member's coming and going does."""
+        wheres = WHERES if self.member.is_eager else (where,)
+        before = dict(self.positions)
+        self.member.revoke_by_group(*wheres, are_lost=are_lost)
+        self._poll(1)
+        for one in wheres:
+            position = before[one]
+            if not are_lost and one in self.given and position is not None and self.broker.committed[one] != position:
+                # Where a reset or a loss has moved it on since.
+                assert self._may_follow(one, position, self.broker.committed[one])
+        self._assigned(*wheres)
+
+    # ---- what the user does
+
+    @rule(count=st.sampled_from([1, 1, 3, 40]))
+    def poll(self, count: int) -> None:
+        self._poll(count)
+
+    @rule(most=st.sampled_from([1, 7, None]))
+    def poll_arrow(self, most: int | None) -> None:
+        self._poll_arrow(most, 0.005)
+
+    @rule(where=PARTITIONS, share=st.floats(0, 1))
+    def seek(self, where: Where, share: float) -> None:
+        first, end = self._beginning(where), self._end(where)
+        self._seek(where, first + round(share * (end - first)))
+
+    @rule(where=PARTITIONS)
+    def pause(self, where: Where) -> None:
+        self._serve_the_group()
+        self.consumer.pause([TopicPartition(*where)])
+        self.paused.add(where)
+
+    @rule(where=PARTITIONS)
+    def resume(self, where: Where) -> None:
+        self.consumer.resume([TopicPartition(*where)])
+        self.paused.discard(where)
+
+    @rule()
+    def commit(self) -> None:
+        self.consumer.commit()
+
+    @rule()
+    def read_all_there_is(self) -> None:
+        """What bucket and broker have comes, up to a hole, and the hole is told of."""
+        end = time.monotonic() + DEADLINE_S
+        while behind := [where for where in WHERES if where not in self.paused and self._is_behind(where)]:
+            assert time.monotonic() < end, (behind, self.positions, self.consumer.tiered_stats())
+            self._poll_arrow(None, 0.01)
+
+    @invariant()
+    @precondition(lambda self: hasattr(self, "consumer"))
+    def nothing_is_committed_that_was_not_given(self) -> None:
+        for where, offset in self.broker.committed.items():
+            if offset > self.reached[where]:
+                assert self._may_follow(where, self.reached[where], offset), (where, self.reached[where], offset)
+
+    @invariant()
+    @precondition(lambda self: hasattr(self, "consumer"))
+    def a_partition_is_read_in_one_place(self) -> None:
+        live = self._parts.live
+        if self.member.is_eager and live.due_in is not None:
+            return
+        assert set(self.member.fetching) == set(live.partitions)
+
+    def teardown(self) -> None:
+        try:
+            if hasattr(self, "consumer"):
+                for where in WHERES:
+                    self.resume(where)
+                self.read_all_there_is()
+                self.consumer.close()
+        finally:
+            self.bucket.close()
+            self.patches.undo()
+            shutil.rmtree(self.folder)
+
+    # ---- the model
+
+    @property
+    def _parts(self) -> Parts:
+        return parts_of(self.consumer)
+
+    def _assigned(self, *wheres: Where) -> None:
+        for where in wheres:
+            self.positions[where] = self.broker.committed.get(where)
+            self.given.discard(where)
+            self.paused.discard(where)
+        self.member.assign_by_group(*wheres)
+
+    def _seek(self, where: Where, offset: int) -> None:
+        self._serve_the_group()
+        self.consumer.seek(TopicPartition(*where, offset))
+        self.positions[where] = offset
+        self.reached[where] = max(offset, self.reached[where])
+
+    def _serve_the_group(self) -> None:
+        """Only what is assigned can be sought and paused."""
+        while self.member.rebalances:
+            self._poll(1)
+
+    def _poll(self, count: int) -> None:
+        try:
+            messages: list[Any] = self.consumer.consume(count, 0.005)
+        except DataLoss:
+            self._step_over_holes()
+            return
+        for message in messages:
+            assert message.error() is None, message.error()
+            where = message.topic(), message.partition()
+            assert message.value() == value_of(*where, message.offset())
+            self._take(where, range(message.offset(), message.offset() + 1))
+
+    def _poll_arrow(self, most: int | None, timeout_s: float) -> None:
+        try:
+            batch = self.consumer.poll_arrow(timeout_s, most, ["offset", "value"])
+        except DataLoss:
+            self._step_over_holes()
+            return
+        if batch is not None:
+            columns: Any = batch.records
+            rows = columns.to_pydict()
+            offsets = range(batch.start_offset, batch.next_offset)
+            assert rows["offset"] == list(offsets)
+            where = batch.topic, batch.partition
+            assert rows["value"] == [value_of(*where, offset) for offset in offsets]
+            self._take(where, offsets)
+
+    def _take(self, where: Where, offsets: range) -> None:
+        assert where not in self.paused
+        expected = self.positions[where]
+        if expected is None:
+            assert offsets.start in self.beginnings[where]
+        elif offsets.start != expected:
+            assert self._may_follow(where, expected, offsets.start), (where, expected, offsets, self.beginnings)
+        self.positions[where] = offsets.stop
+        self.reached[where] = max(offsets.stop, self.reached[where])
+        self.given.add(where)
+
+    def _may_follow(self, where: Where, position: int, offset: int) -> bool:
+        """Whether an offset may come next that is not the position: all between was told of as lost, or a reset."""
+        for start, stop in sorted((one.start, one.stop) for one in self.lost if one.partition.partition == where[1]):
+            if start <= position < stop:
+                position = stop
+        was_reset = offset in self.beginnings[where] and self._parts.measures.resets > 0
+        return offset == position or (was_reset and offset > position)
+
+    def _step_over_holes(self) -> None:
+        """It is raised for a hole at a partition's position, and only there."""
+        assert self.policy == "fail"
+        failed = [where for where, one in self.consumer.tiered_stats().items() if one["phase"] == "failed"]
+        assert failed
+        for where in failed:
+            position = self.positions[where]
+            stands = self.consumer.tiered_stats()[where]["position"]
+            if position != stands:
+                assert position is None or self._may_follow(where, position, stands)
+            assert not self._has(where, stands)
+            later = [at for at in range(stands, self._end(where)) if self._has(where, at)]
+            self._seek(where, later[0] if later else self._end(where))
+
+    def _is_behind(self, where: Where) -> bool:
+        position = self.positions[where]
+        if position is None:
+            position = self._beginning(where)
+            return any(self._has(where, at) for at in range(position, self._end(where)))
+        return any(self._has(where, at) for at in range(position, self._end(where)))
+
+    def _has(self, where: Where, offset: int) -> bool:
+        log = self.broker.logs[where]
+        stored = any(one.start_offset <= offset <= one.end_offset for one in self.segments[where])
+        return stored or (self.mode != "remote_only" and log.start <= offset < log.end)
+
+    def _stored_end(self, where: Where) -> int:
+        return self.bucket.ends[*where, self.broker.topic_id]
+
+    def _end(self, where: Where) -> int:
+        return self._stored_end(where) if self.mode == "remote_only" else self.broker.logs[where].end
+
+    def _beginning(self, where: Where) -> int:
+        stored = self.segments[where]
+        if self.mode == "remote_only":
+            return stored[0].start_offset if stored else 0
+        live = self.broker.logs[where].start
+        return min(live, stored[0].start_offset) if stored else live
+
+
+def _run(examples: int, steps: int) -> None:
+    usual: Any = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+    run: Any = run_state_machine_as_test
+    run(Machine, settings=settings(max_examples=examples, stateful_step_count=steps, **usual))
+
+
+def test_each_offset_once_and_in_order() -> None:
+    _run(12, 25)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_each_offset_once_and_in_order_for_long() -> None:
+    _run(1500, 60)

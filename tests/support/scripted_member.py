@@ -1,0 +1,251 @@
+"""The broker's side of a consumer, in this process: logs that grow and are cut, a group of one member, its commits.
+
+A :class:`ScriptedBroker` stands in for librdkafka and the cluster beneath ``tieredstore.consumer.Consumer``; a test
+moves it, and the consumer meets it by the same calls as the real one, each of which is refused where librdkafka does.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from tests.support.spark_stream_topics import FIRST_ID, value_of
+from tieredstore.consumer import Consumer
+from tieredstore.consumer.assembly import Parts
+from tieredstore.errors import BrokerUnavailable
+from tieredstore.live.cluster import LiveTopic
+from tieredstore.model import TopicPartition, Uuid
+
+_NO_OFFSET: Final = -1001
+
+
+@dataclass
+class ScriptedLog:
+    """The offsets that the broker has of a partition, half-open."""
+
+    start: int = 0
+    end: int = 0
+
+
+@dataclass
+class ScriptedBroker:
+    """What all clients of it share."""
+
+    logs: dict[TopicPartition, ScriptedLog]
+    topic_id: Uuid = FIRST_ID
+    committed: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
+    failures: int = 0
+    """How many of the next questions fail."""
+
+    def take_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Have the consumers that are made from now on be served by this broker."""
+
+        def cluster(*_: object, **__: object) -> ScriptedCluster:
+            return ScriptedCluster(self)
+
+        def member(consumer: object) -> ScriptedMember:
+            return ScriptedMember(self, consumer)
+
+        monkeypatch.setattr("tieredstore.consumer.assembly.LiveCluster", cluster)
+        monkeypatch.setattr("tieredstore.consumer.consumer.MemberClient", member)
+        monkeypatch.setattr("tieredstore.consumer.live_side._REASSIGN_S", 0.005)
+        monkeypatch.setattr("tieredstore.consumer.troubles._FIRST_PAUSE_S", 0.002)
+
+    @contextmanager
+    def consumer(
+        self, store: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, *wheres: TopicPartition, **own: Any
+    ) -> Generator[tuple[Consumer, ScriptedMember]]:
+        """A member that is assigned these; ``own`` are properties under ``tiered.storage.``, with ``_`` for ``.``."""
+        self.take_over(monkeypatch)
+        given = {
+            "bootstrap.servers": "127.0.0.1:1", "group.id": "readers", "auto.offset.reset": "earliest", "log_level": 0,
+            "partition.assignment.strategy": "cooperative-sticky", "auto.commit.interval.ms": 0,
+            "tiered.storage.refresh.ms": 50, "tiered.storage.settings": {**store, "chunk.size": "16384"},
+            **{f"tiered.storage.{name if name == 'loss_cb' else name.replace('_', '.')}": own[name] for name in own},
+        }  # fmt: skip
+        with Consumer(given) as consumer:
+            member = member_of(consumer)
+            consumer.subscribe(sorted({topic for topic, _ in wheres}))
+            member.assign_by_group(*wheres)
+            yield consumer, member
+
+    def answer(self) -> None:
+        """A question that may fail."""
+        if self.failures:
+            self.failures -= 1
+            raise BrokerUnavailable("the broker was told not to answer")
+
+
+class ScriptedCluster:
+    """What is asked by the admin client."""
+
+    def __init__(self, broker: ScriptedBroker) -> None:
+        self._broker = broker
+
+    def describe(self, topics: Iterable[str]) -> dict[str, LiveTopic]:
+        self._broker.answer()
+        known = {
+            topic: tuple(sorted(number for name, number in self._broker.logs if name == topic)) for topic in topics
+        }
+        return {topic: LiveTopic(topic, self._broker.topic_id, numbers) for topic, numbers in known.items() if numbers}
+
+    def earliest_offsets(self, wheres: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+        self._broker.answer()
+        return {where: self._broker.logs[where].start for where in wheres}
+
+    def end_offsets(self, wheres: Sequence[TopicPartition], _: object = None) -> dict[TopicPartition, int]:
+        self._broker.answer()
+        return {where: self._broker.logs[where].end for where in wheres}
+
+    def committed_offsets(self, _: str, wheres: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
+        self._broker.answer()
+        return {where: self._broker.committed.get(where) for where in wheres}
+
+    def close(self) -> None: ...
+
+
+class ScriptedMember:
+    """What librdkafka's consumer does. Each call gives what there is, at once or a moment later."""
+
+    def __init__(self, broker: ScriptedBroker, consumer: object) -> None:
+        self._broker = broker
+        self._consumer = weakref.ref(consumer)
+        self.fetching: dict[TopicPartition, int] = {}
+        self.is_eager = False
+        self.paused: set[TopicPartition] = set()
+        self.stopped: set[TopicPartition] = set()
+        """Those in error, which only another assignment revives."""
+        self.truncated: set[TopicPartition] = set()
+        """Those whose log was cut below what was read, as librdkafka notices by the leader epoch."""
+        self.calls = 0
+        """How often the client was served."""
+        self.rebalances: deque[Callable[[], None]] = deque()
+        """What the next call that serves the group calls back."""
+        self.callbacks: Mapping[str, Callable[..., None]] = {}
+        self._given: dict[TopicPartition, int] = {}
+
+    # ---- what a test has the coordinator do
+
+    def assign_by_group(self, *wheres: TopicPartition) -> None:
+        self.rebalances.append(lambda: self.callbacks["on_assign"](self._consumer(), _places(wheres)))
+
+    def revoke_by_group(self, *wheres: TopicPartition, are_lost: bool = False) -> None:
+        callback = "on_lost" if are_lost else "on_revoke"
+        self.rebalances.append(lambda: self.callbacks[callback](self._consumer(), _places(wheres)))
+
+    # ---- the client's own calls
+
+    def subscribe(self, _: Sequence[str], **callbacks: Callable[..., None]) -> None:
+        self.callbacks = callbacks
+
+    def consume(self, count: int, timeout_s: float) -> list[Any]:
+        self.calls += 1
+        while self.rebalances:
+            self.rebalances.popleft()()
+        messages: list[Any] = []
+        for where in list(self.fetching):
+            if where not in self.paused | self.stopped and len(messages) < count:
+                messages += self._fetched(where, count - len(messages))
+        if not messages and timeout_s:
+            time.sleep(min(timeout_s, 0.001))
+        return messages
+
+    def _fetched(self, where: TopicPartition, count: int) -> list[Any]:
+        log, offset = self._broker.logs[where], self.fetching[where]
+        if where in self.truncated or not log.start <= offset <= log.end:
+            self.stopped.add(where)
+            code = KafkaError._LOG_TRUNCATION if where in self.truncated else KafkaError._AUTO_OFFSET_RESET
+            self.truncated.discard(where)
+            error = KafkaError(code, "the requested offset is not available")
+            return [Message(topic=where[0], partition=where[1], offset=offset, error=error)]
+        offsets = range(offset, min(log.end, offset + count))
+        if offsets:
+            self.fetching[where] = self._given[where] = offsets.stop
+        return [
+            Message(topic=where[0], partition=where[1], offset=one, value=value_of(*where, one), leader_epoch=0)
+            for one in offsets
+        ]
+
+    def assign(self, places: Sequence[KafkaPartition]) -> None:
+        self.fetching.clear()
+        self.paused.clear()
+        self.stopped.clear()
+        self._given.clear()
+        self._begin(places)
+
+    def unassign(self) -> None:
+        self.assign([])
+
+    def incremental_assign(self, places: Sequence[KafkaPartition]) -> None:
+        self._expect(KafkaError._STATE, is_so=not self.is_eager)
+        self._expect(KafkaError._CONFLICT, is_so=all(_where(place) not in self.fetching for place in places))
+        self._begin(places)
+
+    def incremental_unassign(self, places: Sequence[KafkaPartition]) -> None:
+        self._expect(KafkaError._STATE, is_so=not self.is_eager)
+        self._expect(KafkaError._INVALID_ARG, is_so=all(_where(place) in self.fetching for place in places))
+        for place in places:
+            where = _where(place)
+            del self.fetching[where]
+            self._given.pop(where, None)
+            self.paused.discard(where)
+            self.stopped.discard(where)
+
+    def pause(self, wheres: Iterable[TopicPartition]) -> None:
+        self.paused |= set(wheres) & set(self.fetching)
+
+    def resume(self, wheres: Iterable[TopicPartition]) -> None:
+        self.paused -= set(wheres)
+
+    def seek(self, where: TopicPartition, offset: int) -> None:
+        self._expect(KafkaError._STATE, is_so=where in self.fetching and where not in self.stopped)
+        self.fetching[where] = offset
+        self._given.pop(where, None)
+
+    def positions(self, wheres: Sequence[TopicPartition]) -> list[KafkaPartition]:
+        return [KafkaPartition(*where, self._given.get(where, _NO_OFFSET), leader_epoch=0) for where in wheres]
+
+    def commit(self, offsets: Mapping[TopicPartition, int], *, asynchronous: bool = True) -> Any:
+        self._broker.committed |= offsets
+        return None if asynchronous else _places(tuple(offsets))
+
+    def _begin(self, places: Sequence[KafkaPartition]) -> None:
+        for place in places:
+            self._expect(KafkaError._INVALID_ARG, is_so=place.offset >= 0)  # the consumer knows each place itself
+            self.fetching[_where(place)] = place.offset
+
+    @staticmethod
+    def _expect(code: int, *, is_so: bool) -> None:
+        if not is_so:
+            raise KafkaException(KafkaError(code, "as librdkafka refuses it"))
+
+
+def member_of(consumer: Consumer) -> ScriptedMember:
+    """The client inside of a consumer that a scripted broker serves."""
+    inside: Any = consumer
+    member: ScriptedMember = inside._client
+    return member
+
+
+def parts_of(consumer: Consumer) -> Parts:
+    """What a consumer is made of."""
+    inside: Any = consumer
+    parts: Parts = inside._parts
+    return parts
+
+
+def _where(place: KafkaPartition) -> TopicPartition:
+    return place.topic, place.partition
+
+
+def _places(wheres: Sequence[TopicPartition]) -> list[KafkaPartition]:
+    return [KafkaPartition(*where) for where in wheres]
