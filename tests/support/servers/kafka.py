@@ -107,6 +107,8 @@ def _properties(ports: Mapping[str, int], log_dir: Path) -> dict[str, str]:
         "transaction.state.log.min.isr": "1",
         "transaction.state.log.num.partitions": "1",
         "group.initial.rebalance.delay.ms": "0",
+        # A member that was killed is given up as soon as a test asks for.
+        "group.min.session.timeout.ms": "1000",
         # On a busy machine the broker may not get to tell its controller for seconds that it lives.
         "broker.session.timeout.ms": "60000",
         "log.message.timestamp.before.max.ms": str(2**63 - 1),
