@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -120,11 +121,12 @@ class QueryTables(Closing):
     """
 
     def __init__(
-        self, source: SegmentSource, options: TableOptions, types: Mapping[str, ColumnTypes] | None = None
+        self, source: SegmentSource, options: TableOptions, types_of: Callable[[str], ColumnTypes] | None = None
     ) -> None:
+        """``types_of`` says what keys and values of a topic are, asked for those of the query; the options' else."""
         self._source = source
         self._options = options
-        self._types = types or {}
+        self._types_of = types_of
         self._tables: dict[str, TopicTable] = {}
         self._unknown: list[str] = []
         self._connection = _DUCK.connect(":memory:")
@@ -196,12 +198,8 @@ class QueryTables(Closing):
 
     def _table(self, topic: str) -> TopicTable:
         if topic not in self._tables:
-            options = self._options
-            types = self._types.get(topic, options.types)
-            chosen = TableOptions(
-                types, options.isolation, options.on_data_loss, options.client, options.topic_id,
-                options.parallelism, options.max_bytes, options.words,
-            )  # fmt: skip
+            types = self._options.types if self._types_of is None else self._types_of(topic)
+            chosen = replace(self._options, types=types)
             self._tables[topic] = TopicTable(self._source, topic, chosen, keeps_snapshot=True)
         return self._tables[topic]
 

@@ -15,6 +15,7 @@ Errors carry policy as class attributes, so that a caller decides by attribute a
     │   ├── ObjectNotFound                no         3   one key of the store
     │   ├── PreparedGone                  no         3   bytes that were prepared for an object, and are gone
     │   ├── TopicNotFound                 no         3   no topic of batches of this name
+    │   ├── SchemaNotFound                no         3   no schema of this id or subject in the registry
     │   └── DataLoss                      no         3   offsets that no segment holds, though later ones are there
     ├── CorruptData                       no         4   bytes are there and wrong
     │   ├── ManifestCorrupt               no         4
@@ -36,6 +37,9 @@ Errors carry policy as class attributes, so that a caller decides by attribute a
     ├── BrokerError                       no         6   the Kafka broker said no
     │   ├── BrokerDenied                  no         6   credentials or a certificate that the broker or we refuse
     │   └── BrokerUnavailable             yes        75  no answer in time, connection lost: try again
+    ├── RegistryError                     no         6   the schema registry said no
+    │   ├── RegistryDenied                no         6   credentials or a certificate that the registry or we refuse
+    │   └── RegistryUnavailable           yes        75  no answer in time, server trouble: try again
     └── StoreError                        no         6   the object store said no
         ├── RangeNotSatisfiable           no         6
         ├── PreconditionFailed            no         5   if_absent or an etag did not hold
@@ -163,6 +167,10 @@ class TopicNotFound(ResourceNotFound):
     """No topic of batches has this name in the cluster."""
 
 
+class SchemaNotFound(ResourceNotFound):
+    """The schema registry has no schema of this id, or no subject of this name."""
+
+
 class DataLoss(ResourceNotFound):
     """Offsets that were asked for and that no segment holds, though later ones are there."""
 
@@ -284,6 +292,23 @@ class BrokerDenied(BrokerError):
 
 class BrokerUnavailable(BrokerError):
     """The broker did not answer in time, or has no leader for a partition now. The same call may succeed later."""
+
+    retryable = True
+    exit_code = 75
+
+
+class RegistryError(TieredStoreError):
+    """The schema registry refused or failed a request, or what is at its address is none."""
+
+    exit_code = 6
+
+
+class RegistryDenied(RegistryError):
+    """The registry does not accept the credentials, or they do not allow this, or its certificate is not trusted."""
+
+
+class RegistryUnavailable(RegistryError):
+    """The registry did not answer in time, or has trouble of its own. The same call may succeed later."""
 
     retryable = True
     exit_code = 75

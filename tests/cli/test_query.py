@@ -16,6 +16,8 @@ import pytest
 from tests.support.cli_process import Result, tieredstore
 from tests.support.golden.records import expected_rows, partitions_of
 from tests.support.golden.segments import case_path, segments
+from tests.support.key_services import serving
+from tests.support.schema_registry_server import RegistryService, framed, written
 from tests.support.spark_readings import fill
 from tests.support.spark_stream_topics import FIRST_ID, Bucket
 from tieredstore.model import TopicIdPartition
@@ -112,6 +114,41 @@ def test_values_are_text_bytes_or_json_of_a_schema(bucket: Bucket, tmp_path: Pat
     schema.write_text('{"n": "number"}')
     failing(query(bucket, sql, "--schema-json", schema), 2, "'n' is of the type 'number'")
     failing(query(bucket, sql, "--schema-json", tmp_path / "none.json"), 2, "none.json cannot be read")
+
+
+def test_values_are_avro_of_a_file_or_of_a_registry(bucket: Bucket, tmp_path: Path) -> None:
+    old: Any = {"type": "record", "name": "Order", "fields": [{"name": "n", "type": "int"}]}
+    new: Any = {**old, "fields": [*old["fields"], {"name": "note", "type": "string", "default": "-"}]}
+    service = RegistryService()
+    ids = [service.register("framed-value", schema) for schema in (old, new)]
+    messages = [framed(ids[0], written(old, {"n": 1})), framed(ids[1], written(new, {"n": 2, "note": "x"})), b"plain"]
+    for topic, values in (("framed", messages), ("bare", [written(old, {"n": 7})])):
+        batch = build_batch([Record(value) for value in values], 0)
+        bucket.copy(TopicIdPartition(FIRST_ID, topic, 0), [batch], range(len(values)))
+    schema = tmp_path / "order.avsc"
+    schema.write_text(json.dumps(old))
+    sql = "SELECT value.* FROM framed"
+    with serving(service):
+        registry = ("--schema-registry", service.url)
+        done = query(bucket, sql, "--value-type", "avro", *registry, "--invalid-as-null", "--json")
+        nulls = {"n": None, "note": None}
+        assert lines(done) == [{"n": 1, "note": "-"}, {"n": 2, "note": "x"}, nulls]
+        failing(query(bucket, sql, "--value-type", "avro", *registry), 4, "offset 2 of framed-0", "the id of a schema")
+        done = query(bucket, sql + ' WHERE "offset" < 2', "--schema-avro", f"framed={schema}", *registry, "--csv")
+        assert (done.text, done.stderr) == ("n\n1\n2\n", "")
+        failing(query(bucket, sql, "--key-type", "avro", *registry), 3, "has not the subject framed-key")
+        out = tmp_path / "framed.parquet"
+        done = tieredstore(
+            "export", "--store", bucket.root.as_uri(), "framed", "-o", out, "--value-type", "avro", *registry,
+            "--invalid-as-null",
+        )  # fmt: skip
+        table: Any = pq.read_table(out)
+        assert (done.code, table.column("value").to_pylist()[1]) == (0, {"n": 2, "note": "x"})
+    assert lines(query(bucket, "SELECT value.n AS n FROM bare", "--schema-avro", schema, "--json")) == [{"n": 7}]
+    failing(query(bucket, sql, "--value-type", "avro"), 2, "--schema-registry URL")
+    failing(query(bucket, sql, "--schema-avro", schema, "--schema-json", schema), 2, "two schemas")
+    schema.write_text('{"type": "nothing"}')
+    failing(query(bucket, sql, "--schema-avro", schema), 2, "no schema of Avro")
 
 
 def test_a_picture_of_two_columns(bucket: Bucket, tmp_path: Path) -> None:

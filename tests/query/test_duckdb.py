@@ -163,7 +163,7 @@ def test_values_of_a_topic_may_have_a_schema(bucket: Bucket, tmp_path: Path) -> 
     topic = StoredTopic(tmp_path)
     topic.copy_plain(0, 5, size=0)
     number = ColumnTypes(Binary(), Json(pa.schema([("a", pa.int64())]), on_invalid="null"))
-    with QueryTables(topic.manager, TableOptions(), {"events": number}) as tables:
+    with QueryTables(topic.manager, TableOptions(), {"events": number}.__getitem__) as tables:
         assert rows(tables, "SELECT count(value.a), count(*) FROM events") == [(0, 5)]
     json = TableOptions(ColumnTypes(Text(), Json(pa.schema([("a", pa.int64())]))))
     with QueryTables(topic.manager, json) as tables, pytest.raises(InvalidValue, match="offset 0 of events-0"):

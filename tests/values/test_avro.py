@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
-import fastavro
 import pyarrow as pa
 import pytest
 
+from tests.support.schema_registry_server import framed, written
 from tieredstore.errors import ConfigError, InvalidValue, StoreUnavailable
 from tieredstore.values import Avro, arrow_type_of
 
@@ -35,12 +34,6 @@ ORDER = {
     "id": 1, "who": None, "at": datetime(2026, 1, 1, tzinfo=UTC), "tags": ["a", "b"], "counts": {"k": 1},
     "price": Decimal("1.25"), "kind": "NEW", "before": "OLD", "trace": "63541de3-579e-46d0-b19b-1a2bb162b071",
 }  # fmt: skip
-
-
-def written(schema: Any, datum: Any) -> bytes:
-    stream = io.BytesIO()
-    fastavro.schemaless_writer(stream, fastavro.parse_schema(schema), datum)
-    return stream.getvalue()
 
 
 def place(row: int) -> str:
@@ -81,9 +74,6 @@ def test_a_registry_tells_by_which_schema_a_message_was_written() -> None:
         if number == 99:
             raise StoreUnavailable("the registry is silent")
         return {1: old, 2: new}[number]
-
-    def framed(number: int, data: bytes) -> bytes:
-        return b"\0" + number.to_bytes(4, "big") + data
 
     kind = Avro(new, lookup)
     first = framed(1, written(old, {"id": 5}))

@@ -16,7 +16,11 @@ from tieredstore.cli.message_types import (
     InvalidAsNull,
     Isolation,
     KeyType,
+    MessageOptions,
     MessageType,
+    Registry,
+    RegistryConfig,
+    SchemaAvro,
     SchemaJson,
     ValueType,
     table_options,
@@ -55,6 +59,9 @@ def export(
         int | None, typer.Option("--parallel", metavar="N", min=1, help="Files at once; as many as there are cores.")
     ] = None,
     schema_json: SchemaJson = None,
+    schema_avro: SchemaAvro = None,
+    schema_registry: Registry = None,
+    schema_registry_config: RegistryConfig = None,
     key_type: KeyType = MessageType.BINARY,
     value_type: ValueType = MessageType.BINARY,
     invalid: InvalidAsNull = False,
@@ -76,9 +83,10 @@ def export(
     """
     client = client_properties(bootstrap_server, kafka_config, kafka_properties)
     logs: Any = extra_module("tieredstore.query.topic_log", _NEEDS)
-    options, types = table_options(
-        key_type, value_type, schema_json, isolation, data_loss, client, is_null=invalid, needs=_NEEDS
+    messages = MessageOptions(
+        key_type, value_type, schema_json or (), schema_avro or (), schema_registry, schema_registry_config, invalid
     )
+    options, types_of = table_options(messages, isolation, data_loss, client, needs=_NEEDS)
     ending = _ending(output, file_format)
     with opened(settings, store) as place, place.manager() as manager:
         log = logs.TopicLog.take(
@@ -88,7 +96,7 @@ def export(
         )  # fmt: skip
         with closing(log):
             plan = extra_module("tieredstore.query.topic_read", _NEEDS).ReadPlan(
-                types=types.get(topic, options.types), parallelism=parallel
+                types=types_of(topic), parallelism=parallel
             )
             if output.suffix.removeprefix(".") == ending and not output.is_dir():
                 with extra_module("tieredstore.query.topic_scan", _NEEDS).begin_read(log, plan, owns_log=False) as read:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -12,6 +13,7 @@ import typer
 from tieredstore.cli.cat import DataLossPolicy, IsolationLevel
 from tieredstore.cli.logs import ACCEPT_LOSS
 from tieredstore.cli.query_output import extra_module
+from tieredstore.config.properties import read_properties
 from tieredstore.errors import ConfigError
 
 
@@ -20,11 +22,24 @@ class MessageType(enum.Enum):
 
     TEXT = "text"
     BINARY = "binary"
+    AVRO = "avro"
 
 
 SchemaJson: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--schema-json", metavar="[TOPIC=]FILE", help="Values are JSON of the schema in this file."),
+]
+SchemaAvro: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--schema-avro", metavar="[TOPIC=]FILE", help="Values are Avro of the schema in this file."),
+]
+Registry: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--schema-registry", metavar="URL", help="Where the schemas of Avro's messages are, by their ids."),
+]
+RegistryConfig: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--schema-registry-config", metavar="FILE", help="Properties of the registry: logins, TLS."),
 ]
 KeyType: TypeAlias = Annotated[MessageType, typer.Option("--key-type", help="What keys are read as.")]
 ValueType: TypeAlias = Annotated[MessageType, typer.Option("--value-type", help="What values are read as.")]
@@ -36,43 +51,99 @@ Isolation: TypeAlias = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class MessageOptions:
+    """What was said of keys and values, for all topics and for some."""
+
+    key_type: MessageType
+    value_type: MessageType
+    schema_json: Sequence[str]
+    schema_avro: Sequence[str]
+    registry: str | None
+    registry_config: Path | None
+    is_null: bool
+
+
 def table_options(
-    key_type: MessageType,
-    value_type: MessageType,
-    schema_json: Sequence[str] | None,
+    messages: MessageOptions,
     isolation: IsolationLevel,
     data_loss: DataLossPolicy,
     client: Mapping[str, str] | None,
     *,
-    is_null: bool,
     needs: str,
-) -> tuple[Any, dict[str, Any]]:
-    """How topics are read, and those topics that are read otherwise; ConfigError names the extra ``needs``."""
-    table, values, columns = (
-        extra_module(f"tieredstore.{name}", needs) for name in ("query.topic_table", "values", "query.topic_columns")
-    )
+) -> tuple[Any, Callable[[str], Any]]:
+    """How topics are read, and what the keys and values of each are; ConfigError names the extra ``needs``."""
+    table = extra_module("tieredstore.query.topic_table", needs)
     words = extra_module("tieredstore.partitions.log_query", needs).QueryWords(accept_loss=ACCEPT_LOSS)
-    policy = "null" if is_null else "fail"
-    key, value = (
-        values.Binary() if chosen is MessageType.BINARY else values.Text(policy) for chosen in (key_type, value_type)
-    )
-    types: dict[str, Any] = {}
-    for text in schema_json or ():
-        topic, equals, file = text.rpartition("=")
-        json_value = values.Json(_schema(Path(file), needs), policy)
-        if equals:
-            types[topic] = columns.ColumnTypes(key, json_value)
-        else:
-            value = json_value
-    chosen_types = columns.ColumnTypes(key, value)
-    return table.TableOptions(chosen_types, isolation.value, data_loss.value, client, words=words), types
+    types = _TypesOfTopics(messages, needs)
+    options = table.TableOptions(
+        isolation=isolation.value, on_data_loss=data_loss.value, client=client, words=words
+    )  # fmt: skip
+    return options, types.of
 
 
-def _schema(path: Path, needs: str) -> Any:
+class _TypesOfTopics:
+    """The types of each topic, by the schemas of files and of a registry. Files are read at once."""
+
+    def __init__(self, messages: MessageOptions, needs: str) -> None:
+        self._messages = messages
+        self._needs = needs
+        self._values = extra_module("tieredstore.values", needs)
+        self._policy = "null" if messages.is_null else "fail"
+        self._registry = _registry(messages)
+        self._of_topic: dict[str, Any] = {}
+        for text in messages.schema_json:
+            self._add(text, self._json)
+        for text in messages.schema_avro:
+            self._add(text, self._avro_of_file)
+
+    def of(self, topic: str) -> Any:
+        """The ColumnTypes of a topic; the registry is asked where it has to tell the schema."""
+        value = self._of_topic.get(topic, self._of_topic.get(""))
+        return extra_module("tieredstore.query.topic_columns", self._needs).ColumnTypes(
+            self._chosen(self._messages.key_type, f"{topic}-key"),
+            self._chosen(self._messages.value_type, f"{topic}-value") if value is None else value,
+        )
+
+    def _add(self, text: str, make: Callable[[str], Any]) -> None:
+        topic, _, file = text.rpartition("=")
+        if topic in self._of_topic:
+            raise ConfigError(f"the values of {topic or 'all topics'} are given two schemas: give one of them")
+        self._of_topic[topic] = make(_text_of(Path(file)))
+
+    def _chosen(self, chosen: MessageType, subject: str) -> Any:
+        match chosen:
+            case MessageType.BINARY:
+                return self._values.Binary()
+            case MessageType.TEXT:
+                return self._values.Text(self._policy)
+            case MessageType.AVRO if self._registry is not None:
+                return self._values.Avro(self._registry.latest(subject), self._registry, self._policy)
+            case MessageType.AVRO:
+                raise ConfigError(
+                    f"which schema of Avro {subject} has is not said: give --schema-registry URL, or for values "
+                    "--schema-avro FILE"
+                )
+
+    def _json(self, text: str) -> Any:
+        schema = extra_module("tieredstore.values.json_schema", self._needs).parse_json_schema(text)
+        return self._values.Json(schema, self._policy)
+
+    def _avro_of_file(self, text: str) -> Any:
+        return self._values.Avro(text, self._registry, self._policy)
+
+
+def _registry(messages: MessageOptions) -> Any:
+    if messages.registry is None and messages.registry_config is None:
+        return None
+    properties = {} if messages.registry_config is None else read_properties(messages.registry_config)
+    return extra_module("tieredstore.schema_registry", "avro").SchemaRegistry(messages.registry, properties)
+
+
+def _text_of(path: Path) -> str:
     try:
-        text = path.read_text()
+        return path.read_text()
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not text") from None
-    return extra_module("tieredstore.values.json_schema", needs).parse_json_schema(text)

@@ -15,7 +15,11 @@ from tieredstore.cli.message_types import (
     InvalidAsNull,
     Isolation,
     KeyType,
+    MessageOptions,
     MessageType,
+    Registry,
+    RegistryConfig,
+    SchemaAvro,
     SchemaJson,
     ValueType,
     table_options,
@@ -52,6 +56,9 @@ def query(
         typer.Option("--plot", metavar="FILE X Y", help="Draw column Y over column X: FILE.png, FILE.svg or FILE.pdf."),
     ] = None,
     schema_json: SchemaJson = None,
+    schema_avro: SchemaAvro = None,
+    schema_registry: Registry = None,
+    schema_registry_config: RegistryConfig = None,
     key_type: KeyType = MessageType.TEXT,
     value_type: ValueType = MessageType.TEXT,
     invalid: InvalidAsNull = False,
@@ -75,13 +82,14 @@ def query(
     picture = None if plot is None else QueryPlot(*plot)
     client = client_properties(bootstrap_server, kafka_config, kafka_properties)
     tables: Any = extra_module("tieredstore.duckdb", _NEEDS)
-    options, types = table_options(
-        key_type, value_type, schema_json, isolation, data_loss, client, is_null=invalid, needs=_NEEDS
+    messages = MessageOptions(
+        key_type, value_type, schema_json or (), schema_avro or (), schema_registry, schema_registry_config, invalid
     )
+    options, types_of = table_options(messages, isolation, data_loss, client, needs=_NEEDS)
     with (
         opened(settings, store) as place,
         place.manager() as manager,
-        tables.QueryTables(manager, options, types) as asked,
+        tables.QueryTables(manager, options, types_of) as asked,
     ):
         reader: pa.RecordBatchReader = asked.run(sql)
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tieredstore.values.avro import Avro, AvroSchema, SchemaLookup, arrow_type_of
+from tieredstore.values.avro import Avro, AvroSchema, ReferringSchema, SchemaLookup, arrow_type_of
 from tieredstore.values.base import Binary, OnInvalid, Place, ValueType
 from tieredstore.values.json_text import Json
 from tieredstore.values.text import Text
@@ -14,6 +14,7 @@ __all__ = [
     "Json",
     "OnInvalid",
     "Place",
+    "ReferringSchema",
     "SchemaLookup",
     "Text",
     "ValueType",

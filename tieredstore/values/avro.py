@@ -15,20 +15,31 @@ from typing import Any, Final, TypeAlias, cast
 
 import pyarrow as pa
 
-from tieredstore.errors import ConfigError, TieredStoreError, excerpt
+from tieredstore.errors import ConfigError, SchemaNotFound, TieredStoreError, excerpt
 from tieredstore.installation import install_command
 from tieredstore.values.base import Column, OnInvalid, Place, by_parts, check_choice
 
 # What its type stubs say of arrays is partial.
 _arrow: Final[Any] = pa
 
-AvroSchema: TypeAlias = "Mapping[str, Any] | Sequence[Any] | str"
+
+@dataclass(frozen=True, slots=True)
+class ReferringSchema:
+    """A schema, as JSON text, that names types of others: those, each behind what it refers to itself."""
+
+    text: str
+    references: tuple[str, ...]
+
+
+AvroSchema: TypeAlias = "Mapping[str, Any] | Sequence[Any] | str | ReferringSchema"
 """A schema as JSON has it: https://avro.apache.org/docs/1.12.0/specification/."""
 
 SchemaLookup: TypeAlias = Callable[[int], AvroSchema]
-"""Gives the schema of an id, as a registry does; errors of ours are those of the read."""
+"""Gives the schema of an id, as a registry does. SchemaNotFound, or LookupError, is the message's fault; other errors of
+ours are those of the read."""
 
 _FRAME: Final = 5
+_KEPT: Final = 1_000
 _NESTED: Final = frozenset({"type", "fields", "items", "values"})
 _MAX_DEPTH: Final = 64
 
@@ -83,26 +94,43 @@ class Avro:
     def convert(self, column: Column, place: Place) -> Column:
         """The data; InvalidValue for what is not of the schema."""
         return by_parts(
-            column, self._read, self._type, place, what="Avro of the schema", on_invalid=self.on_invalid
+            column, self._read, self._type, place,
+            what="Avro of the schema", on_invalid=self.on_invalid, reason=self._reason,
         )  # fmt: skip
 
     def _read(self, column: Any) -> Any:
         try:
             data = [None if message is None else self._datum(message) for message in column.to_pylist()]
             return _arrow.array(data, self._type)
+        except SchemaNotFound:
+            return None
         except TieredStoreError:
             raise  # of the registry, and no message's fault
         except Exception:  # noqa: BLE001  fastavro raises what its reading of wrong bytes happens to raise
             return None
+
+    def _reason(self, column: Any) -> str:
+        """Where the frame is what is wrong with a message: the datum itself is not shown."""
+        message: bytes = column[0].as_py()
+        if self.lookup is None:
+            return ""
+        if not _is_framed(message):
+            return " (it does not begin with the id of a schema)"
+        number = _schema_id(message)
+        try:
+            self._schema_of(number, self.lookup)
+        except (SchemaNotFound, LookupError):
+            return f" (the registry has no schema {number})"
+        return f" (its schema is {number})"
 
     def _datum(self, message: bytes) -> Any:
         stream = io.BytesIO(message)
         if self.lookup is None:
             datum = _fastavro().schemaless_reader(stream, self._parsed)
         else:
-            if message[:1] != b"\0" or len(message) < _FRAME:
+            if not _is_framed(message):
                 raise ValueError("not framed")
-            writer = self._schema_of(int.from_bytes(message[1:_FRAME], "big"), self.lookup)
+            writer = self._schema_of(_schema_id(message), self.lookup)
             stream.seek(_FRAME)
             datum = _fastavro().schemaless_reader(stream, writer, self._parsed)
         if stream.read(1):
@@ -110,18 +138,38 @@ class Avro:
         return datum
 
     def _schema_of(self, number: int, lookup: SchemaLookup) -> Any:
-        if number not in self._of_id:
-            self._of_id[number] = parsed_schema(lookup(number))
-        return self._of_id[number]
+        known = self._of_id.get(number)
+        if known is None:
+            known = parsed_schema(lookup(number))
+            if len(self._of_id) >= _KEPT:
+                self._of_id.clear()
+            self._of_id[number] = known
+        return known
+
+
+def _is_framed(message: bytes) -> bool:
+    return message[:1] == b"\0" and len(message) >= _FRAME
+
+
+def _schema_id(message: bytes) -> int:
+    return int.from_bytes(message[1:_FRAME], "big")
 
 
 def parsed_schema(schema: AvroSchema) -> Any:
     """The schema as fastavro knows it, of an object or of its JSON text; ConfigError for what is none."""
+    named: dict[str, Any] = {}
     try:
-        known = json.loads(schema) if isinstance(schema, str) and schema not in _PRIMITIVE else schema
-        return _fastavro().parse_schema(_plain(known))
+        if not isinstance(schema, ReferringSchema):
+            return _fastavro().parse_schema(_plain(_json_of(schema)), named)
+        for reference in schema.references:
+            _fastavro().parse_schema(_plain(_json_of(reference)), named)
+        return _fastavro().parse_schema(_plain(_json_of(schema.text)), named)
     except (_fastavro().schema.SchemaParseException, _fastavro().schema.UnknownType, ValueError, TypeError) as error:
         raise ConfigError(f"this is no schema of Avro: {excerpt(error)}") from None
+
+
+def _json_of(schema: Any) -> Any:
+    return json.loads(schema) if isinstance(schema, str) and schema not in _PRIMITIVE else schema
 
 
 def _plain(schema: Any) -> Any:
@@ -166,7 +214,9 @@ def arrow_type_of(schema: Any) -> pa.DataType:
 
     ConfigError for a union of several types and for a type within itself, which Arrow's columns do not have.
     """
-    kind: pa.DataType = _TypeOf({}).of(schema, 0)
+    # Types of schemas that this one refers to are beside it.
+    known = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
+    kind: pa.DataType = _TypeOf(dict(known.get("__named_schemas", {}))).of(schema, 0)
     return kind
 
 

@@ -1,0 +1,277 @@
+"""Schemas of messages, from a registry that speaks Confluent's protocol. Needs ``tieredstore[avro]``.
+
+https://docs.confluent.io/platform/current/schema-registry/develop/api.html: two requests of it, one by a schema's id
+and one by its subject. What stands under an id never changes, so that each is asked for once.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, Self, TypeAlias, cast
+from urllib.parse import SplitResult, quote, unquote, urlsplit
+
+import requests
+
+from tieredstore.backends.http.deadlines import within
+from tieredstore.backends.http.session import BoundedAdapter, HttpLimits, configured
+from tieredstore.errors import (
+    ConfigError,
+    RegistryDenied,
+    RegistryError,
+    RegistryUnavailable,
+    SchemaNotFound,
+    StoreError,
+    excerpt,
+    quoted,
+)
+from tieredstore.process.per_process import PerProcess
+from tieredstore.process.retry import Attempt, RetryPolicy
+from tieredstore.redaction import redacted
+from tieredstore.values.avro import AvroSchema, ReferringSchema
+
+_URL: Final = "schema.registry.url"
+_OPTIONAL_PREFIX: Final = "schema.registry."
+_NAMES: Final = (
+    "basic.auth.user.info", "bearer.auth.token", "ssl.ca.location", "ssl.certificate.location", "ssl.key.location",
+)  # fmt: skip
+
+_POLICY: Final = RetryPolicy(attempts=4, base_delay_s=0.2, max_delay_s=3.0, timeout_s=60.0, attempt_timeout_s=20.0)
+_LIMITS: Final = HttpLimits(connections=4, connect_timeout_s=5.0, read_timeout_s=15.0)
+_PIECE: Final = 64 * 1024
+_MAX_ANSWER_BYTES: Final = 8 << 20
+_MAX_REFERENCES: Final = 200
+_KEPT: Final = 1_000
+_ACCEPT: Final = "application/vnd.schemaregistry.v1+json, application/json"
+
+_Answer: TypeAlias = "Mapping[str, Any]"
+
+
+@dataclass(frozen=True, slots=True)
+class RegistrySettings:
+    """Where a registry is, at one of several addresses, and who asks."""
+
+    urls: tuple[str, ...]
+    user_info: str | None = field(default=None, repr=False)
+    token: str | None = field(default=None, repr=False)
+    ca_location: str | None = None
+    certificate: tuple[str, str] | None = None
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, str]) -> RegistrySettings:
+        """Of a client's properties, under Confluent's names, with ``schema.registry.`` before them or without.
+
+        ConfigError for names that there are not, and without an address.
+        """
+        given = {name.removeprefix(_OPTIONAL_PREFIX): text.strip() for name, text in properties.items()}
+        unknown = sorted(set(given) - {"url", *_NAMES})
+        if unknown:
+            raise ConfigError(
+                f"{quoted(unknown[0])} is no property of a schema registry: there are {_URL}, {', '.join(_NAMES)}"
+            )
+        addresses = [text for text in (part.strip() for part in given.get("url", "").split(",")) if text]
+        if not addresses:
+            raise ConfigError(f"no schema registry is named: give {_URL}, as in http://registry:8081")
+        plain, user_of_url = _without_user(addresses)
+        user_info, token = given.get("basic.auth.user.info") or None, given.get("bearer.auth.token") or None
+        if user_info is not None and ":" not in user_info:
+            raise ConfigError("basic.auth.user.info has to be a user and a password, as in user:password")
+        if user_info is not None and token is not None:
+            raise ConfigError("basic.auth.user.info and bearer.auth.token exclude each other: give one of them")
+        certificate, key = given.get("ssl.certificate.location"), given.get("ssl.key.location")
+        if (certificate is None) != (key is None):
+            raise ConfigError("ssl.certificate.location and ssl.key.location belong together: give both")
+        return cls(
+            plain,
+            user_info or (None if token is not None else user_of_url),
+            token,
+            given.get("ssl.ca.location") or None,
+            None if certificate is None or key is None else (certificate, key),
+        )
+
+
+class SchemaRegistry:
+    """Gives the schemas of a registry: as a ``lookup`` of :class:`~tieredstore.values.Avro`, and by subject.
+
+    Safe from several threads, picklable, and open again in a forked child. Tries again what may pass, for a minute at
+    most. RegistryUnavailable if it still does not answer, RegistryDenied for credentials that it refuses.
+    """
+
+    def __init__(self, url: str | None = None, properties: Mapping[str, str] | None = None) -> None:
+        """``url`` is the address, or several with commas; or ``schema.registry.url`` in ``properties``."""
+        named = dict(properties or {})
+        if url is not None:
+            named = {name: text for name, text in named.items() if name not in (_URL, "url")} | {_URL: url}
+        self.settings = RegistrySettings.from_properties(named)
+        self._session = PerProcess[requests.Session](partial(_session, self.settings), _close)
+        self._of_id: OrderedDict[int, AvroSchema] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"SchemaRegistry({', '.join(self.settings.urls)})"
+
+    def __call__(self, number: int) -> AvroSchema:
+        """The schema of this id. SchemaNotFound if there is none; ConfigError for one that is not of Avro."""
+        known = self._of_id.get(number)
+        if known is None:
+            answer = self._get(f"/schemas/ids/{number}", f"the schema {number}")
+            known = self._of_id[number] = self._schema(answer, f"the schema {number}")
+            while len(self._of_id) > _KEPT:
+                self._of_id.popitem(last=False)
+        return known
+
+    def latest(self, subject: str) -> AvroSchema:
+        """The latest schema of a subject, as it is now: ``orders-value`` is that of the values of ``orders``."""
+        what = f"the subject {excerpt(subject)}"
+        return self._schema(self._get(f"/subjects/{quote(subject, safe='')}/versions/latest", what), what)
+
+    def close(self) -> None:
+        """Close the connections; the next request opens others."""
+        self._session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _schema(self, answer: _Answer, what: str) -> AvroSchema:
+        kind = answer.get("schemaType") or "AVRO"
+        if kind != "AVRO":
+            raise ConfigError(f"{what} of the registry is of {excerpt(kind)}, and Avro alone is read: read it as bytes")
+        references: dict[tuple[str, int], str] = {}
+        self._add_references(answer, what, references, ())
+        text = _text_of(answer, what)
+        return ReferringSchema(text, tuple(references.values())) if references else text
+
+    def _add_references(
+        self, answer: _Answer, what: str, texts: dict[tuple[str, int], str], above: tuple[tuple[str, int], ...]
+    ) -> None:
+        """The schemas that this one refers to, each behind those that it refers to itself."""
+        listed: Any = answer.get("references") or ()
+        for reference in listed:
+            try:
+                place = str(reference["subject"]), int(reference["version"])
+            except (KeyError, TypeError, ValueError):
+                raise RegistryError(f"the schema registry gives a reference of {what} that is none") from None
+            if place in texts:
+                continue
+            if place in above or len(texts) + len(above) >= _MAX_REFERENCES:
+                raise RegistryError(f"{what} refers to itself, or to more than {_MAX_REFERENCES} schemas")
+            named = f"version {place[1]} of {excerpt(place[0])}"
+            referred = self._get(f"/subjects/{quote(place[0], safe='')}/versions/{place[1]}", named)
+            self._add_references(referred, named, texts, (*above, place))
+            texts[place] = _text_of(referred, named)
+
+    def _get(self, path: str, what: str) -> _Answer:
+        return _POLICY.call(f"asking the schema registry for {what}", partial(self._asked, path, what))
+
+    def _asked(self, path: str, what: str, attempt: Attempt) -> _Answer:
+        # Another address at each try.
+        url = self.settings.urls[(attempt.number - 1) % len(self.settings.urls)]
+        try:
+            with (
+                within(attempt.deadline),
+                self._session.get().get(f"{url}{path}", stream=True, allow_redirects=False) as response,
+            ):
+                status, body = response.status_code, _body(response)
+        except (requests.RequestException, StoreError) as error:
+            # Not raised from it: a traceback would show the library's own, with all that it was given.
+            raise _no_answer(url, error) from None
+        _check_status(status, url, what)
+        return _parsed(body, url)
+
+
+def _session(settings: RegistrySettings) -> requests.Session:
+    session = configured(requests.Session(), BoundedAdapter(_LIMITS), None)
+    session.headers["Accept"] = _ACCEPT
+    if settings.token is not None:
+        session.headers["Authorization"] = f"Bearer {settings.token}"
+    elif settings.user_info is not None:
+        session.headers["Authorization"] = f"Basic {b64encode(settings.user_info.encode()).decode()}"
+    if settings.ca_location is not None:
+        session.verify = settings.ca_location
+        # A bundle that the environment names would win over the one that is set.
+        session.trust_env = False
+    session.cert = settings.certificate
+    return session
+
+
+def _close(session: requests.Session) -> None:
+    session.close()
+
+
+def _without_user(urls: Sequence[str]) -> tuple[tuple[str, ...], str | None]:
+    """The addresses alone, and who asks, if one of them says so."""
+    plain: list[str] = []
+    user_info: str | None = None
+    for url in urls:
+        parts = _parts_of(url)
+        if parts is None:
+            raise ConfigError(f"{_URL} is {excerpt(redacted(url))!r}, which is no address as http://registry:8081 is")
+        user, at, host = parts.netloc.rpartition("@")
+        plain.append(f"{parts.scheme}://{host}{parts.path.rstrip('/')}")
+        user_info = user_info or (unquote(user) if at else None)
+    return tuple(plain), user_info
+
+
+def _parts_of(url: str) -> SplitResult | None:
+    """None for what is no address."""
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return None
+    return None if not is_address or parts.query or parts.fragment else parts
+
+
+def _body(response: requests.Response) -> bytes:
+    pieces: list[bytes] = []
+    size = 0
+    for piece in response.iter_content(_PIECE):
+        pieces.append(piece)
+        size += len(piece)
+        if size > _MAX_ANSWER_BYTES:
+            raise RegistryError(f"the schema registry answers with more than {_MAX_ANSWER_BYTES >> 20} MiB")
+    return b"".join(pieces)
+
+
+def _no_answer(url: str, error: Exception) -> RegistryError:
+    text = excerpt(redacted(error), 300)
+    if isinstance(error, requests.exceptions.SSLError):
+        return RegistryDenied(f"the certificate of the schema registry at {url}, or ours, is not accepted: {text}")
+    return RegistryUnavailable(f"the schema registry at {url} gives no answer: {text}")
+
+
+def _check_status(status: int, url: str, what: str) -> None:
+    match status:
+        case 200:
+            return
+        case 404:
+            raise SchemaNotFound(f"the schema registry at {url} has not {what}")
+        case 401 | 403:
+            raise RegistryDenied(f"the schema registry at {url} does not allow to read {what} (status {status})")
+        case 408 | 429 | 500 | 502 | 503 | 504:
+            raise RegistryUnavailable(f"the schema registry at {url} cannot give {what} now (status {status})")
+        case _:
+            raise RegistryError(f"what is at {url} is no schema registry: it answers with status {status}")
+
+
+def _parsed(body: bytes, url: str) -> _Answer:
+    try:
+        answer = json.loads(body)
+    except (ValueError, RecursionError):
+        answer = None
+    if not isinstance(answer, dict):
+        raise RegistryError(f"what is at {url} is no schema registry: its answer is no object of JSON")
+    return cast("_Answer", answer)
+
+
+def _text_of(answer: _Answer, what: str) -> str:
+    text = answer.get("schema")
+    if not isinstance(text, str):
+        raise RegistryError(f"the schema registry answers without the text of {what}")
+    return text
