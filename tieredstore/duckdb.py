@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import duckdb
 
@@ -175,7 +176,7 @@ class QueryTables(Closing):
             table.close()
 
     def _attach(self, sql: str) -> None:
-        names = sorted(self._connection.get_table_names(sql))
+        names = self._names_in(sql)
         topics = self._topics() if names else []
         for name in names:
             parsed = parse_table_name(name)
@@ -196,6 +197,14 @@ class QueryTables(Closing):
                     content = TopicDataset(table)
             self._connection.register(name, content)
 
+    def _names_in(self, sql: str) -> list[str]:
+        try:
+            return sorted(self._connection.get_table_names(sql))
+        except _DUCK.BinderException:
+            # It binds columns of tables that it does not know yet, and ``value.*`` can only be bound to one it knows.
+            ((tree,),) = self._connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
+            return sorted(set(_tables_in(json.loads(tree))))
+
     def _table(self, topic: str) -> TopicTable:
         if topic not in self._tables:
             types = self._options.types if self._types_of is None else self._types_of(topic)
@@ -205,6 +214,18 @@ class QueryTables(Closing):
 
     def _topics(self) -> list[str]:
         return topic_names(self._source.store, self._source.layout.prefix)
+
+
+def _tables_in(node: Any) -> Iterator[str]:
+    """The names of tables in the tree of a query; those of its WITH among them, which come before others anyway."""
+    if isinstance(node, list):
+        for part in cast("Sequence[Any]", node):
+            yield from _tables_in(part)
+    elif isinstance(node, dict):
+        known = cast("Mapping[str, Any]", node)
+        if known.get("type") == "BASE_TABLE":
+            yield str(known["table_name"])
+        yield from _tables_in(list(known.values()))
 
 
 def _topic_of(name: str, topics: Sequence[str], *, asks_broker: bool) -> str | None:

@@ -146,7 +146,9 @@ def test_values_are_avro_of_a_file_or_of_a_registry(bucket: Bucket, tmp_path: Pa
         assert (done.code, table.column("value").to_pylist()[1]) == (0, {"n": 2, "note": "x"})
     assert lines(query(bucket, "SELECT value.n AS n FROM bare", "--schema-avro", schema, "--json")) == [{"n": 7}]
     failing(query(bucket, sql, "--value-type", "avro"), 2, "--schema-registry URL")
-    failing(query(bucket, sql, "--schema-avro", schema, "--schema-json", schema), 2, "two schemas")
+    columns = tmp_path / "columns.json"
+    columns.write_text('{"n": "long"}')
+    failing(query(bucket, sql, "--schema-avro", schema, "--schema-json", columns), 2, "two schemas")
     schema.write_text('{"type": "nothing"}')
     failing(query(bucket, sql, "--schema-avro", schema), 2, "no schema of Avro")
 

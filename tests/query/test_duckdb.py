@@ -165,6 +165,9 @@ def test_values_of_a_topic_may_have_a_schema(bucket: Bucket, tmp_path: Path) -> 
     number = ColumnTypes(Binary(), Json(pa.schema([("a", pa.int64())]), on_invalid="null"))
     with QueryTables(topic.manager, TableOptions(), {"events": number}.__getitem__) as tables:
         assert rows(tables, "SELECT count(value.a), count(*) FROM events") == [(0, 5)]
+    with QueryTables(topic.manager, TableOptions(), {"events": number}.__getitem__) as tables:
+        sql = "WITH many AS (SELECT value.*, topic FROM events) SELECT a FROM many JOIN events USING (topic)"
+        assert len(rows(tables, sql)) == 25
     json = TableOptions(ColumnTypes(Text(), Json(pa.schema([("a", pa.int64())]))))
     with QueryTables(topic.manager, json) as tables, pytest.raises(InvalidValue, match="offset 0 of events-0"):
         tables.run("SELECT value.a FROM events").read_all()

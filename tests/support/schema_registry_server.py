@@ -25,7 +25,9 @@ class RegistryService(KeyService):
     subjects: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
     authorization: str | None = None
 
-    def register(self, subject: str, schema: Any, *references: tuple[str, str, int], kind: str | None = None) -> int:
+    def register(
+        self, subject: str, schema: Any, *references: tuple[str, str, int | str], kind: str | None = None
+    ) -> int:
         """The id of a new version; ``references`` are names, subjects and versions."""
         number = len(self.schemas) + 1
         self.schemas[number] = {"schema": schema if isinstance(schema, str) else json.dumps(schema)}

@@ -35,8 +35,10 @@ AvroSchema: TypeAlias = "Mapping[str, Any] | Sequence[Any] | str | ReferringSche
 """A schema as JSON has it: https://avro.apache.org/docs/1.12.0/specification/."""
 
 SchemaLookup: TypeAlias = Callable[[int], AvroSchema]
-"""Gives the schema of an id, as a registry does. SchemaNotFound, or LookupError, is the message's fault; other errors of
-ours are those of the read."""
+"""Gives the schema of an id, as a registry does.
+
+SchemaNotFound, or LookupError, is the message's fault; other errors of ours are those of the read.
+"""
 
 _FRAME: Final = 5
 _KEPT: Final = 1_000
