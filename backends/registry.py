@@ -84,14 +84,17 @@ def settings_at(url: str, settings_file: Path | str | None = None) -> Settings:
     A path that begins with one ``/`` stands for the URL of that folder. Relative paths in the file start from its
     folder. Raises ConfigError.
     """
-    parts = _folder(url) if _is_path(url) else split_url(url, tuple(SCHEMES))
-    shown = url if _is_path(url) else f"{parts.scheme}://{parts.netloc}"
     if settings_file is None:
-        source, base_dir = f"the store {shown}", None
-        texts: Properties = {"chunk.size": str(DEFAULT_CHUNK_SIZE)}
-    else:
-        source, base_dir = f"{settings_file}, with the store {shown}", Path(settings_file).absolute().parent
-        texts = read_properties(settings_file)
+        return settings_with(url, {"chunk.size": str(DEFAULT_CHUNK_SIZE)})
+    base_dir = Path(settings_file).absolute().parent
+    return settings_with(url, read_properties(settings_file), base_dir=base_dir, source=str(settings_file))
+
+
+def settings_with(url: str, texts: Properties, *, base_dir: Path | None = None, source: str | None = None) -> Settings:
+    """The settings that the properties ``texts`` are, for the store that ``url`` names; errors name ``source``."""
+    parts = _folder(url) if _is_path(url) else split_url(url, tuple(SCHEMES))
+    store = f"the store {url if _is_path(url) else f'{parts.scheme}://{parts.netloc}'}"
+    source = store if source is None else f"{source}, with {store}"
     own = own_properties(texts, source)
     module = cast("UrlModule", importlib.import_module(SCHEMES[parts.scheme]))
     named = {own.prefix + name: text for name, text in module.properties_of(parts, own.values).items()}

@@ -34,7 +34,7 @@ def patch_store(monkeypatch: pytest.MonkeyPatch, store: ObjectStore) -> None:
     def opened(_: Settings) -> ObjectStore:
         return store
 
-    monkeypatch.setattr("tieredstore.ops.bucket.open_wrapped", opened)
+    monkeypatch.setattr("tieredstore.ops.bucket.open_places", opened)
 
 
 def run(settings: Path, *arguments: str) -> Result:

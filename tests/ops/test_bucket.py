@@ -42,7 +42,7 @@ def test_the_store_outlives_its_managers_and_ends_with_the_bucket(monkeypatch: p
         def close(self) -> None:
             closed.append("store")
 
-    monkeypatch.setattr(bucket_module, "open_wrapped", lambda _: Noted())
+    monkeypatch.setattr(bucket_module, "open_places", lambda _: Noted())
     settings = settings_from({"storage.backend.class": "memory", "chunk.size": "100"})
     with open_bucket(settings) as bucket:
         for _ in range(2):

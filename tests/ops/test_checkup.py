@@ -103,7 +103,7 @@ def test_what_is_named_as_a_manifest_is_not_read_whatever_its_size(
 
 
 def patch_store(monkeypatch: pytest.MonkeyPatch, store: ObjectStore) -> None:
-    monkeypatch.setattr("tieredstore.ops.bucket.open_wrapped", lambda _settings: store)
+    monkeypatch.setattr("tieredstore.ops.bucket.open_places", lambda _settings: store)
 
 
 class Off(DelegatingObjectStore):

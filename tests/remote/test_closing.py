@@ -136,7 +136,7 @@ def test_closing_from_several_threads_closes_once(tmp_path: Path) -> None:
             time.sleep(0.05)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(manager_module, "open_wrapped", lambda _: Noted())
+        patched.setattr(manager_module, "open_places", lambda _: Noted())
         manager = RemoteStorageManager(memory_settings())
     threads = [threading.Thread(target=manager.close) for _ in range(8)]
     for thread in threads:
@@ -153,7 +153,7 @@ def test_a_store_that_does_not_close_keeps_nobody(tmp_path: Path, monkeypatch: p
         def close(self) -> None:
             assert answers.wait(60)
 
-    monkeypatch.setattr(manager_module, "open_wrapped", lambda _: Stuck())
+    monkeypatch.setattr(manager_module, "open_places", lambda _: Stuck())
     monkeypatch.setattr(manager_module, "CLOSE_S", 0.2)
     manager = RemoteStorageManager(memory_settings())
     begun = time.monotonic()
@@ -168,7 +168,7 @@ def test_what_goes_wrong_when_a_manager_is_closed_is_raised(monkeypatch: pytest.
         def close(self) -> None:
             raise OSError("no")
 
-    monkeypatch.setattr(manager_module, "open_wrapped", lambda _: Broken())
+    monkeypatch.setattr(manager_module, "open_places", lambda _: Broken())
     manager = RemoteStorageManager(memory_settings())
     with pytest.raises(OSError, match="no"):
         manager.close()

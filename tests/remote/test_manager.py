@@ -42,7 +42,7 @@ def test_a_store_that_was_given_is_left_alone_by_close(store: ClosingStore, tmp_
 
 
 def test_a_store_that_the_manager_opened_is_closed_once(store: ClosingStore) -> None:
-    with patch.object(manager_module, "open_wrapped", lambda _: store):
+    with patch.object(manager_module, "open_places", lambda _: store):
         manager = RemoteStorageManager(memory_settings())
     assert manager.store.identity == store.identity
     manager.close()
@@ -55,7 +55,7 @@ def test_a_store_that_was_opened_is_closed_when_the_rest_cannot_be_made(store: C
         raise ConfigError("no such cache")
 
     with (
-        patch.object(manager_module, "open_wrapped", lambda _: store),
+        patch.object(manager_module, "open_places", lambda _: store),
         patch.object(Pools, "of_threads", fail),
         pytest.raises(ConfigError),
     ):

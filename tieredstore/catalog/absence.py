@@ -11,6 +11,7 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.catalog.names import partition_numbers, topic_names
 from tieredstore.errors import ResourceNotFound, excerpt
 from tieredstore.model import Uuid
+from tieredstore.places.record import layout_hint
 
 _LOOK_S: Final = 2.0
 """How long names like the absent one are looked for: nobody waits long for an error."""
@@ -57,6 +58,7 @@ def absence(
     if absent:
         known = {*topic_names(store, prefix, until=until), *(live or ())}
         sentences.insert(0, _absent_topics(absent, known, where))
+        sentences += layout_hint(store, prefix)
     return ResourceNotFound("; ".join(sentences))
 
 

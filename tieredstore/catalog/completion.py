@@ -38,7 +38,7 @@ def described(source: SegmentSource, stored: StoredSegment) -> RemoteLogSegmentM
     # read_committed a request for an empty index where nothing is said.
     entry = stored.manifest.segment_indexes.transaction
     is_empty = entry is None or entry.size == 0
-    if metadata.txn_idx_empty is not is_empty:
+    if source.layout.tells_transactions and metadata.txn_idx_empty is not is_empty:
         metadata = dataclasses.replace(metadata, txn_idx_empty=is_empty)
     check_segment(metadata)
     return metadata

@@ -103,6 +103,8 @@ def cp(
         said_if_stopped(lambda: f"stopped; {_sum_of(outcomes, sent, dry_run=dry_run)}; run again to go on"),
         counting("checking" if dry_run else "copying", "segments") as advance,
     ):
+        for bucket in (source_bucket, target_bucket):
+            bucket.refuse_raw("cp", "its objects are the broker's files; tieredstore copy stores them from a disk")
         steps = copy_segments(
             source_bucket,
             target_bucket,

@@ -100,6 +100,7 @@ def gc(
         telling(as_json=as_json, report=report) as teller,
         opened_brokers(client) as brokers,
     ):
+        bucket.refuse_raw("gc", "a log without its index looks like a copy that did not end, and may be the only one")
         steps = collect_garbage(
             bucket.store,
             bucket.prefix,

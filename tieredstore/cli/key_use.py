@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from tieredstore.ops.bucket import Bucket
     from tieredstore.transform.keyring import KeyRing
 
+_NOTHING: Final = "nothing in it is encrypted"
+
 _WORDS: Final = {
     RotationOutcome.ACTIVE: "were under it already",
     RotationOutcome.PLAIN: "are not encrypted",
@@ -92,6 +94,7 @@ def rotate(
     outcomes: Counter[RotationOutcome] = Counter()
     old_keys: set[str] = set()
     with opened(settings, store) as bucket:
+        bucket.refuse_raw("keys rotate", _NOTHING)
         ring = _required_ring(bucket.settings)
         listed = list_encrypted(bucket.store, bucket.prefix, scope)
         steps = rotate_keys(bucket.store, listed, ring, rules=bucket.manifest_rules, dry_run=dry_run, parallel=parallel)
@@ -136,6 +139,7 @@ def list_keys(
     """
     scope = chosen_scope(topic, topic_id, partition)
     with opened(settings, store) as bucket, counting("reading", "manifests") as advance:
+        bucket.refuse_raw("keys list", _NOTHING)
         totals = key_totals(_loaded(bucket, scope, parallel, advance))
         encryption = bucket.settings.encryption
     rows = sorted(totals.items(), key=lambda entry: (entry[0] is None, entry[0] or ""))
@@ -174,6 +178,7 @@ def check(
     """
     reasons: Counter[NeedReason] = Counter()
     with opened(settings, store) as bucket, counting("reading", "manifests") as advance:
+        bucket.refuse_raw("keys check", _NOTHING)
         encryption = bucket.settings.encryption
         loaded = _loaded(bucket, Scope(), parallel, advance)
         for need in needs_of(bucket.store, bucket.prefix, loaded, retire):

@@ -125,6 +125,7 @@ def verify(
     client = client_properties(metadata_topic, kafka_config, kafka_property)
     report = Report(level, as_json=as_json)
     with opened(settings, store) as bucket, contextlib.ExitStack() as closing:
+        bucket.refuse_raw("verify", "it has neither manifests nor the indexes that would be held against each other")
         if state is not None:
             identity = bucket.store.identity
             kept = closing.enter_context(VerifyState(state, identity, bucket.prefix, recheck_days=recheck_days))

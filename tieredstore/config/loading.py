@@ -12,6 +12,7 @@ from pydantic import SecretStr
 
 from tieredstore.config.effects import Effect, effect_of
 from tieredstore.config.encryption import read_encryption
+from tieredstore.config.endpoint import ENDPOINT, UPLOADER_LAYOUT, read_endpoint
 from tieredstore.config.fetch import read_fetch
 from tieredstore.config.fields import SettingsGroup
 from tieredstore.config.jvm import JvmProperties
@@ -30,7 +31,7 @@ from tieredstore.config.storage import (
     backend_name,
 )
 from tieredstore.config.uploader import KAFKA, UploaderSettings
-from tieredstore.config.values import is_quoted
+from tieredstore.config.values import is_quoted, plain
 from tieredstore.errors import ConfigError
 from tieredstore.model import Properties
 
@@ -62,6 +63,8 @@ def settings_from(properties: Properties, *, base_dir: Path | None = None, sourc
     _check_texts(properties, source)
     own = own_properties(properties, source)
     reader = SettingsReader(own, base_dir or Path())
+    beside = (name for name in own.others if name.startswith(ENDPOINT) or name == UPLOADER_LAYOUT)
+    reader.values |= {name: plain(properties[name]) for name in beside}
     backend = backend_name(reader.values.get(_BACKEND, ""))
     # A class of the user's own has properties that we cannot know: all under storage. are right for it.
     own_class = backend is not None and backend not in BACKENDS
@@ -72,6 +75,7 @@ def settings_from(properties: Properties, *, base_dir: Path | None = None, sourc
         "encryption": read_encryption(reader),
         "fetch": read_fetch(reader),
         "pubsub": reader.read(PubsubSettings, fields={"kafka": _client_properties(reader, PUBSUB_KAFKA)}),
+        "endpoint": read_endpoint(reader),
         **_read_store(reader, backend),
     }
     present = {name: group for name, group in groups.items() if group is not None}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tieredstore.config.encryption import PAIRS, EncryptionProperties, pair_id
+from tieredstore.config.endpoint import EndpointSettings, rule_of
 from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
 from tieredstore.config.fields import SettingsGroup, property_names
 from tieredstore.config.jvm import FAMILIES, OLD_NAMES, JvmProperties
@@ -29,10 +30,14 @@ GROUPS: Final[tuple[type[SettingsGroup], ...]] = (
     IndexCacheSettings,
     ChunkCacheSettings,
     PubsubSettings,
+    EndpointSettings,
     JvmProperties,
     UploaderSettings,
 )
 """All that reads properties by fixed names."""
+
+BESIDE: Final = ("uploader.", "endpoint.")
+"""Beginnings of names that are read with the prefix of the others and without it."""
 
 KNOWN: Final = frozenset(name for group in GROUPS for name in property_names(group))
 """All fixed names, without prefix."""
@@ -44,7 +49,11 @@ def check_names(reader: SettingsReader, open_beginnings: tuple[str, ...] = ()) -
     """Note every name that does not exist; under ``open_beginnings`` any name is right."""
     # Beginnings under which anything may stand.
     right = (*FAMILIES, KAFKA, PUBSUB_KAFKA, *open_beginnings)
-    unknown = [n for n in reader.values if n not in KNOWN and not n.startswith(right) and pair_id(n) is None]
+    unknown = [
+        name
+        for name in reader.values
+        if name not in KNOWN and not name.startswith(right) and pair_id(name) is None and rule_of(name) is None
+    ]
     for place, name in enumerate(unknown):
         why = _what_is_wrong(name, reader) if place < _MAX_COMPARED else "is not known"
         reader.problems.append(SettingProblem(name, f"{reader.own.prefix}{shown_name(name)} {why}"))
@@ -69,6 +78,6 @@ def candidates(reader: SettingsReader) -> frozenset[str]:
 def forgotten_names(reader: SettingsReader) -> list[str]:
     """Names of ours that stand beside the prefixed ones, where neither the plugin nor we look.
 
-    A broker has properties ``metrics.*`` of its own, and those of the uploader are read with and without prefix.
+    A broker has properties ``metrics.*`` of its own, and some of ours are read with and without prefix.
     """
-    return [name for name in reader.own.others if name in KNOWN and not name.startswith(("metrics.", "uploader."))]
+    return [name for name in reader.own.others if name in KNOWN and not name.startswith(("metrics.", *BESIDE))]

@@ -11,6 +11,7 @@ from pydantic.fields import FieldInfo
 
 from tieredstore.config.effects import Effect, effect_of
 from tieredstore.config.encryption import PAIRS, EncryptionProperties, KeyPairSettings
+from tieredstore.config.endpoint import RULES, EndpointRule, EndpointSettings
 from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
 from tieredstore.config.fields import SettingsGroup, property_fields
 from tieredstore.config.jvm import FAMILIES, OLD_NAMES, JvmProperties
@@ -110,6 +111,18 @@ SECTIONS: Final = (
         f"Read by `tieredstore uploader` alone ([uploader.md](uploader.md)), with and without the prefix; `{KAFKA}*` "
         "are properties of the Kafka client ([live.md](live.md)).",
         (UploaderSettings,),
+    ),
+    Section(
+        "Where topics lie",
+        "Read by all ([layout.md](layout.md)), with and without the prefix. Not of the plugin.",
+        (EndpointSettings,),
+    ),
+    Section(
+        "Rules of places",
+        f"For each name that `{RULES}` lists. `storage.*` under it are properties of that store which are other ones "
+        "than those of the settings.",
+        (EndpointRule,),
+        f"{RULES}.<name>.",
     ),
     Section(
         "Batches on object storage",

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 from pydantic import Field, SecretStr, model_validator
 
 from tieredstore.config.encryption import EncryptionSettings
+from tieredstore.config.endpoint import EndpointSettings
 from tieredstore.config.fetch import FetchSettings
 from tieredstore.config.fields import SettingsGroup, broken_rule
 from tieredstore.config.pubsub import PubsubSettings
@@ -89,6 +90,7 @@ class Settings(SettingsGroup):
     encryption: EncryptionSettings | None = None
     fetch: FetchSettings = FetchSettings()
     pubsub: PubsubSettings = PubsubSettings()
+    endpoint: EndpointSettings = EndpointSettings()
     s3: S3Settings | None = None
     gcs: GcsSettings | None = None
     azure: AzureSettings | None = None

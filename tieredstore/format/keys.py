@@ -123,6 +123,13 @@ def displayed_key(key: str, prefix: str, masked: bool) -> str:
     return _MASK + key.rpartition("/")[2]
 
 
+def partition_of(path: str) -> TopicIdPartition | None:
+    """The partition that the first two folders of a path (a key without prefix) are of, None if they are of none."""
+    folder, slash, rest = path.partition("/")
+    number, second_slash, _ = rest.partition("/")
+    return _parse_folder(f"{folder}/{number}") if slash and second_slash else None
+
+
 @lru_cache(maxsize=256)  # one value for all segments of a partition, of which there may be a hundred thousand
 def _parse_folder(folder: str) -> TopicIdPartition | None:
     """The partition that a path's folders name; None if they are not the two of a partition."""

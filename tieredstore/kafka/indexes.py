@@ -17,7 +17,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import le, lt
@@ -174,6 +174,14 @@ def read_txn_index(raw: bytes, base_offset: int) -> tuple[AbortedTransaction, ..
         last = entry.last_offset
         transactions.append(entry)
     return tuple(transactions)
+
+
+def format_txn_index(entries: Iterable[AbortedTransaction]) -> bytes:
+    """The bytes of a ``.txnindex`` file, as Kafka writes it."""
+    return b"".join(
+        _TXN_ENTRY.pack(0, entry.producer_id, entry.first_offset, entry.last_offset, entry.last_stable_offset)
+        for entry in entries
+    )
 
 
 def is_trimmed(raw: bytes, entry_size: int) -> bool:

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tieredstore.backends.base import ObjectStore
-from tieredstore.backends.wrappers.stack import open_wrapped
 from tieredstore.config import Settings
+from tieredstore.config.endpoint import LAYOUT, PINTEREST
+from tieredstore.errors import ConfigError
 from tieredstore.format.keys import displayed_key
 from tieredstore.format.manifest_rules import ManifestRules
+from tieredstore.places.opening import open_places
 from tieredstore.remote.manifest_object import rules_of
 
 if TYPE_CHECKING:
@@ -39,6 +41,11 @@ class Bucket:
         """The key as messages show it."""
         return displayed_key(key, self.prefix, self.settings.key_prefix_mask)
 
+    def refuse_raw(self, tool: str, why: str) -> None:
+        """ConfigError in the raw layout, which ``tool`` cannot work on."""
+        if self.settings.endpoint.is_raw:
+            raise ConfigError(f"{tool} does not work on the raw layout ({LAYOUT}={PINTEREST}): {why}")
+
     def manager(self) -> RemoteStorageManager:
         """What copies and fetches, over the same store; close it. Reads the key files."""
         # With it come cryptography and compression, which a listing or a deletion does without.
@@ -50,5 +57,5 @@ class Bucket:
 @contextlib.contextmanager
 def open_bucket(settings: Settings) -> Generator[Bucket]:
     """The store of the settings, closed again at the end."""
-    with contextlib.closing(open_wrapped(settings)) as store:
+    with contextlib.closing(open_places(settings)) as store:
         yield Bucket(settings, store)

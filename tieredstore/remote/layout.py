@@ -11,10 +11,14 @@ from tieredstore.model import RemoteLogSegmentMetadata
 
 @dataclass(frozen=True, slots=True)
 class KeyLayout:
-    """The settings ``key.prefix`` and ``key.prefix.mask``."""
+    """The settings ``key.prefix`` and ``key.prefix.mask``.
+
+    ``tells_transactions``: whether a manifest without a transaction index says that there is nothing for one.
+    """
 
     prefix: str = ""
     masked: bool = False
+    tells_transactions: bool = True
 
     def key(self, metadata: RemoteLogSegmentMetadata, suffix: Suffix) -> str:
         """The key under the current prefix: where an object is written, deleted, and a manifest is looked up."""

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from tieredstore import metrics
 from tieredstore.backends.base import ObjectStore
-from tieredstore.backends.wrappers.stack import open_wrapped
 from tieredstore.config import Settings
 from tieredstore.format.custom_metadata import CustomMetadata, CustomMetadataField
 from tieredstore.format.keys import Suffix, main_path
 from tieredstore.format.manifest import SegmentManifest
 from tieredstore.model import IndexType, LogSegmentData, RemoteLogSegmentMetadata
+from tieredstore.places.opening import open_places
 from tieredstore.process.closer import Closer
 from tieredstore.process.closing import Closing
 from tieredstore.process.lifetime import Lifetime
 from tieredstore.remote.base import RemoteStorageManagerBase
 from tieredstore.remote.fetcher import Fetcher
+from tieredstore.remote.indexes import Indexes
 from tieredstore.remote.key_ring import key_ring_of
 from tieredstore.remote.layout import KeyLayout
 from tieredstore.remote.managed_store import ManagedStore, ManagerCalls
@@ -33,6 +34,7 @@ from tieredstore.remote.stream import SegmentStream
 from tieredstore.remote.writer import CopiedSegment, SegmentWriter, StoredSizes, WriteOptions
 
 if TYPE_CHECKING:
+    from tieredstore.remote.raw_indexes import RawIndexes
     from tieredstore.transform.encryption import RandomBytes
 
 
@@ -64,14 +66,14 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         their owner's: ``close`` leaves them alone.
         """
         self.settings = settings
-        self.layout = KeyLayout(settings.key_prefix, settings.key_prefix_mask)
+        self.layout = KeyLayout(settings.key_prefix, settings.key_prefix_mask, not settings.endpoint.is_raw)
         self.manifest_rules = rules_of(settings)
         self.key_ring = key_ring_of(settings)
         self._fields = tuple(CustomMetadataField[name] for name in settings.custom_metadata_fields)
         with contextlib.ExitStack() as opened:  # what was opened is closed again if the rest of it fails
             owns_store = store is None
             if store is None:
-                store = opened.enter_context(contextlib.closing(open_wrapped(settings)))
+                store = opened.enter_context(contextlib.closing(open_places(settings)))
             self._life = Lifetime("the remote storage manager")
             self._calls = ManagerCalls(self._life)
             self._is_at_rest = True  # as long as nothing was begun
@@ -100,6 +102,9 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
                 rules=self.manifest_rules,
                 life=self._life,
             )
+            self._indexes: Indexes | RawIndexes = self._fetcher.indexes
+            if settings.endpoint.is_raw:
+                self._indexes = self._raw_indexes(store)
             opened.callback(self._fetcher.close)
             opened.callback(self._fetcher.export())
             options = WriteOptions.of_settings(settings, self.key_ring, threads)
@@ -171,13 +176,13 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
 
     def fetch_index(self, metadata: RemoteLogSegmentMetadata, index_type: IndexType) -> BinaryIO:
         """One index, opened; IndexNotRecorded if the segment was copied without it."""
-        return self._fetcher.indexes.one(metadata, index_type)
+        return self._indexes.one(metadata, index_type)
 
     def fetch_indexes(
         self, metadata: RemoteLogSegmentMetadata, index_types: Iterable[IndexType]
     ) -> dict[IndexType, BinaryIO]:
         """The indexes asked for by one request beside the manifest's; one not recorded is absent from the map."""
-        return self._fetcher.indexes.get(metadata, index_types)
+        return self._indexes.get(metadata, index_types)
 
     @property
     def fetch_stats(self) -> FetchStats:
@@ -216,6 +221,13 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         if not self._is_at_rest and self._owns_store:
             self._life.rest(None)
             self._store.close()  # which what was left behind may have opened again
+
+    def _raw_indexes(self, store: ObjectStore) -> RawIndexes:
+        # Few buckets are raw.
+        from tieredstore.remote.raw_indexes import RawIndexes  # noqa: PLC0415
+
+        fetcher = self._fetcher
+        return RawIndexes(fetcher.indexes, fetcher.logs.open, fetcher.manifests, store, self.layout)
 
     def _custom_metadata(self, metadata: RemoteLogSegmentMetadata, sizes: StoredSizes) -> bytes | None:
         if not self._fields:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tieredstore.catalog.lineage import NO_EPOCH
 from tieredstore.format.keys import Suffix
 from tieredstore.kafka._runs import BatchRun
 from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader
+from tieredstore.kafka.end_markers import ABORT, MARKER_BYTES, marker_kind
 from tieredstore.kafka.indexes import OffsetIndexEntry, read_offset_index, read_time_index
 from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import ByteRange
@@ -19,10 +20,6 @@ from tieredstore.ops.verification.subject import MOST_FINDINGS, Subject
 if TYPE_CHECKING:
     from tieredstore.catalog.stored import StoredSegment
     from tieredstore.ops.verification.log_walk import LogWalk
-
-_ABORT: Final = 0
-_MARKER_BYTES: Final = 64
-"""More than the record of an end marker takes up to its key."""
 
 
 class BatchChecks:
@@ -243,29 +240,8 @@ class BatchChecks:
     @staticmethod
     def _is_abort(header: BatchHeader, log: LogWalk) -> bool:
         start = header.position + HEADER_SIZE
-        stop = min(header.position + header.size_in_bytes, start + _MARKER_BYTES)
-        return marker_kind(b"".join(bytes(piece) for piece in log.pieces(start, stop))) == _ABORT
-
-
-def marker_kind(record: bytes) -> int | None:
-    """What the first record of a control batch is by its key: 0 abort, 1 commit; None if there is no such key."""
-    position, numbers = 0, list[int]()
-    # Its length, attributes (a byte), deltas of time and offset, the key's length: the key is version and kind.
-    for field in range(5):
-        if field == 1:
-            position += 1
-            continue
-        value = shift = 0
-        while position < len(record) and shift < 70:
-            byte = record[position]
-            position += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                break
-        numbers.append((value >> 1) ^ -(value & 1))
-    key = record[position : position + 4]
-    return int.from_bytes(key[2:], "big") if len(key) == 4 and numbers[-1] == 4 else None
+        stop = min(header.position + header.size_in_bytes, start + MARKER_BYTES)
+        return marker_kind(b"".join(bytes(piece) for piece in log.pieces(start, stop))) == ABORT
 
 
 def _shown(entry: OffsetIndexEntry) -> str:

@@ -1,0 +1,82 @@
+"""The commands over several places, bits and the raw layout: they walk all of it, or refuse it by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.places.test_raw_reading import put_raw
+from tests.support.disk_segments import write_segments
+from tieredstore.backends.filesystem.store import FilesystemObjectStore
+from tieredstore.cli.main import app
+from tieredstore.config import load_settings
+from tieredstore.kafka.logdir import describe
+from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.remote import RemoteStorageManager
+
+_ID = Uuid(bytes([7] * 16))
+
+
+def run(*words: str) -> tuple[int, str]:
+    result = CliRunner().invoke(app, list(words))
+    return result.exit_code, result.output if result.exception is None else f"{result.output}{result.exception}"
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> Path:
+    """A settings file of two places with bits, and a segment in each."""
+    for name in ("all", "private"):
+        (tmp_path / name).mkdir()
+    file = tmp_path / "store.properties"
+    file.write_text(
+        "storage.backend.class=filesystem\nstorage.root=all\nchunk.size=64\nkey.prefix=tiered/\n"
+        "endpoint.prefix.entropy.bits=3\nendpoint.cluster=c\n"
+        f"endpoint.rules=pii\nendpoint.rules.pii.topics=pii.*\nendpoint.rules.pii.url=file://{tmp_path}/private\n"
+    )
+    with RemoteStorageManager(load_settings(file)) as manager:
+        for topic in ("orders", "pii"):
+            segment = describe(write_segments(tmp_path / topic, 2, TopicIdPartition(_ID, topic, 0))[0])
+            manager.copy_log_segment_data(segment.to_metadata(Uuid.random(), 1, 1000), segment.files)
+    return file
+
+
+def test_commands_walk_all_places(places: Path) -> None:
+    code, output = run("ls", "-c", str(places))
+    assert (code, output.count("orders") > 0, output.count("pii") > 0) == (0, True, True)
+    for words in (("du",), ("verify",), ("gc", "--dry-run"), ("keys", "list")):
+        code, output = run(*words, "-c", str(places))
+        assert (code, words) == (0, words), output
+    code, output = run("rm", "pii", "0", "-c", str(places), "--yes")
+    assert list((places.parent / "private").rglob("*.rsm-manifest")) == [], output
+    assert len(list((places.parent / "all").rglob("*.rsm-manifest"))) == 1
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> Path:
+    (tmp_path / "bucket").mkdir()
+    write_segments(tmp_path / "logs", 3)
+    put_raw(FilesystemObjectStore(tmp_path / "bucket"), tmp_path / "logs")
+    file = tmp_path / "store.properties"
+    file.write_text(
+        "storage.backend.class=filesystem\nstorage.root=bucket\nchunk.size=64\nkey.prefix=p/\n"
+        "endpoint.layout=pinterest\nendpoint.cluster=kafkaCluster1\n"
+    )
+    return file
+
+
+def test_commands_read_the_raw_layout_or_refuse_it(raw: Path) -> None:
+    for words in (("ls",), ("du",), ("cat", "events", "0"), ("inspect", "events", "0", "10")):
+        code, output = run(*words, "-c", str(raw))
+        assert (code, words) == (0, words), output
+    refused: tuple[tuple[str, ...], ...] = (
+        ("verify",),
+        ("gc", "--dry-run"),
+        ("keys", "list"),
+        ("keys", "check", "--retire", "x"),
+        ("keys", "rotate"),
+    )
+    for command in refused:
+        code, output = run(*command, "-c", str(raw))
+        assert (code != 0, "does not work on the raw layout" in output) == (True, True), (command, output)

@@ -1,0 +1,190 @@
+"""The settings of places: ``endpoint.*``, where a topic's segments lie and in which layout."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+from pydantic import Field, SecretStr, model_validator
+
+from tieredstore.config.fields import SettingsGroup, broken_rule
+from tieredstore.config.values import NAME, Kind, choice, integer, string, words
+
+if TYPE_CHECKING:
+    from tieredstore.config.source import SettingsReader
+
+ENDPOINT: Final = "endpoint."
+RULES: Final = "endpoint.rules"
+BITS: Final = "endpoint.prefix.entropy.bits"
+CLUSTER: Final = "endpoint.cluster"
+LAYOUT: Final = "endpoint.layout"
+UPLOADER_LAYOUT: Final = "uploader.layout"
+
+PLUGIN: Final = "plugin"
+PINTEREST: Final = "pinterest"
+
+MOST_BITS: Final = 16
+"""A listing over all topics asks for each of the folders that the bits make; Pinterest's uploader allows 128."""
+
+_RULE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_STORAGE: Final = "storage."
+
+
+def check_pattern(text: str) -> None:
+    """ValueError for what is no regular expression, or empty."""
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"{text!r:.80} is no regular expression: {error}") from None
+    if not text:
+        raise ValueError
+
+
+def _rule_name(text: str) -> None:
+    if not _RULE_NAME.fullmatch(text):
+        raise ValueError
+
+
+def _cluster(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,249}", text):
+        raise ValueError
+    return text
+
+
+_LAYOUTS: Final = choice(PLUGIN, PINTEREST)
+PATTERNS: Final[Kind] = words("regular expressions, separated by commas", check_pattern)
+
+
+class EndpointRule(SettingsGroup):
+    """One of ``endpoint.rules``: topics that one of the patterns matches wholly lie elsewhere.
+
+    ``storage`` are the properties of the store that are other ones there, as pairs of name and text.
+    """
+
+    name: str = ""
+    topics: Annotated[tuple[str, ...], PATTERNS] = Field(
+        alias="topics", description="Topics that lie there: one pattern matches all of the name."
+    )
+    url: Annotated[str | None, NAME] = Field(
+        default=None,
+        alias="url",
+        description="Their store, as `--store` takes it; unset, the store of the settings.",
+    )
+    prefix: Annotated[str | None, string()] = Field(
+        default=None, alias="prefix", description="Their `key.prefix`; unset, the URL's, else that of the settings."
+    )
+    storage: tuple[tuple[str, SecretStr], ...] = ()
+
+    def holds(self, topic: str) -> bool:
+        """Whether the topic lies there."""
+        return any(re.fullmatch(pattern, topic) for pattern in self.topics)
+
+    @model_validator(mode="after")
+    def _leads_elsewhere(self) -> EndpointRule:
+        if not self.topics:
+            raise broken_rule(f"{RULES}.{self.name}.topics", "is empty, so that the rule is of no topic")
+        if self.url is None and self.prefix is None:
+            raise broken_rule(f"{RULES}.{self.name}.url", "is missing; a rule needs it, a prefix, or both")
+        return self
+
+
+class EndpointSettings(SettingsGroup):
+    """Where topics lie: ``rules`` are tried in their order, and what none is of lies in the settings' own store.
+
+    ``texts`` are all properties of the store, from which those of other stores are made; relative paths in them start
+    from ``base_dir``.
+    """
+
+    rule_names: Annotated[tuple[str, ...], words("names, separated by commas", _rule_name)] = Field(
+        default=(),
+        alias=RULES,
+        description="Names of rules by which topics lie elsewhere; the first one that is of a topic counts.",
+    )
+    provider_class: Annotated[str | None, NAME] = Field(
+        default=None,
+        alias="endpoint.provider.class",
+        description="A Python class `module.Class` in place of rules, a subclass of "
+        "`tieredstore.places.EndpointProvider`.",
+    )
+    entropy_bits: Annotated[int, integer(0, MOST_BITS)] = Field(
+        default=0,
+        alias=BITS,
+        description="Put so many bits of MD5(`cluster-topic-partition`) and a `/` behind the prefix. The JVM plugin "
+        "cannot read such keys.",
+    )
+    cluster: Annotated[str | None, string("letters, digits, '.', '_' and '-'", _cluster)] = Field(
+        default=None, alias=CLUSTER, description="The cluster's name in keys; needed for bits and for the raw layout."
+    )
+    layout: Annotated[str | None, _LAYOUTS] = Field(
+        default=None,
+        alias=LAYOUT,
+        description="`plugin` (unless set), or `pinterest`: segments as their files, raw, as Pinterest's uploader "
+        "stores them.",
+    )
+    uploader_layout: Annotated[str | None, _LAYOUTS] = Field(
+        default=None, alias=UPLOADER_LAYOUT, description=f"Another name of `{LAYOUT}`."
+    )
+    rules: tuple[EndpointRule, ...] = ()
+    texts: tuple[tuple[str, SecretStr], ...] = ()
+    base_dir: Path = Path()
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether segments lie as Pinterest's uploader stores them."""
+        return PINTEREST in (self.layout, self.uploader_layout)
+
+    @property
+    def is_default(self) -> bool:
+        """Whether everything lies in one store, under the plugin's keys."""
+        return not (self.rules or self.provider_class or self.entropy_bits or self.is_raw)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> EndpointSettings:
+        if self.layout and self.uploader_layout and self.layout != self.uploader_layout:
+            raise broken_rule(UPLOADER_LAYOUT, f"is another one than {LAYOUT}")
+        if self.rule_names and self.provider_class:
+            raise broken_rule(RULES, "and endpoint.provider.class exclude each other")
+        if self.cluster is None and self.entropy_bits:
+            raise broken_rule(CLUSTER, f"is missing; {BITS} needs it")
+        if self.cluster is None and self.is_raw:
+            raise broken_rule(CLUSTER, "is missing; the raw layout needs it")
+        return self
+
+
+def read_endpoint(reader: SettingsReader) -> EndpointSettings | None:
+    """The settings of places; None after noting what is wrong with them."""
+    settings = reader.read(EndpointSettings)
+    if settings is None:
+        return None
+    for name in reader.values:
+        rule = rule_of(name)
+        if rule is not None and rule[0] not in settings.rule_names:
+            reader.note(name, f"is of a rule that {RULES} does not list")
+    rules = [_rule(reader, name) for name in settings.rule_names]
+    if settings.is_default and not rules:
+        return settings
+    texts = tuple(
+        (name, SecretStr(text)) for name, text in reader.values.items() if not name.startswith((ENDPOINT, "uploader."))
+    )
+    read = tuple(rule for rule in rules if rule is not None)
+    return settings.model_copy(update={"rules": read, "texts": texts, "base_dir": reader.base_dir})
+
+
+def rule_of(name: str) -> tuple[str, str] | None:
+    """The rule that a property is of and its name within the rule; None for any other property."""
+    rest = name.removeprefix(f"{RULES}.")
+    rule, dot, own = rest.partition(".")
+    if rest == name or not dot or not _RULE_NAME.fullmatch(rule):
+        return None
+    return (rule, own) if own in {"topics", "url", "prefix"} or own.startswith(_STORAGE) else None
+
+
+def _rule(reader: SettingsReader, name: str) -> EndpointRule | None:
+    under = f"{RULES}.{name}."
+    storage = tuple(
+        (key.removeprefix(under), SecretStr(text))
+        for key, text in reader.values.items()
+        if key.startswith(under + _STORAGE)
+    )
+    return reader.read(EndpointRule, under=under, fields={"name": name, "storage": storage})

@@ -1,0 +1,84 @@
+"""The markers that end transactions, and what a log's batches tell of the transactions in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tieredstore.kafka.batches import BatchHeader
+from tieredstore.kafka.indexes import AbortedTransaction
+
+ABORT: Final = 0
+MARKER_BYTES: Final = 64
+"""More than the record of an end marker takes up to its key."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionStep:
+    """A producer's first batch of a transaction in a log (``aborts`` None), or the marker that ends one."""
+
+    producer_id: int
+    offset: int
+    aborts: bool | None = None
+
+
+def transaction_steps(
+    headers: Iterable[BatchHeader], marker_at: Callable[[BatchHeader], bytes]
+) -> tuple[TransactionStep, ...]:
+    """What happens to transactions in a log; ``marker_at`` gives the first bytes of a control batch's records."""
+    steps: list[TransactionStep] = []
+    opened: set[int] = set()
+    for header in headers:
+        producer = header.producer_id
+        if not header.is_transactional:
+            continue
+        if header.is_control:
+            kind = marker_kind(marker_at(header))
+            steps.append(TransactionStep(producer, header.last_offset, kind == ABORT))
+            opened.discard(producer)
+        elif producer not in opened:
+            opened.add(producer)
+            steps.append(TransactionStep(producer, header.base_offset))
+    return tuple(steps)
+
+
+def played(
+    steps: Iterable[TransactionStep], opened: Mapping[int, int]
+) -> tuple[tuple[AbortedTransaction, ...], dict[int, int]]:
+    """The aborted transactions among ``steps``, and which are open behind them: producers, and where each began.
+
+    ``opened`` are those that were open before, as far as that is known.
+    """
+    still_open = dict(opened)
+    aborted: list[AbortedTransaction] = []
+    for step in steps:
+        if step.aborts is None:
+            still_open.setdefault(step.producer_id, step.offset)
+            continue
+        first = still_open.pop(step.producer_id, step.offset)
+        if step.aborts:
+            stable = min(still_open.values(), default=step.offset + 1)
+            aborted.append(AbortedTransaction(step.producer_id, first, step.offset, stable))
+    return tuple(aborted), still_open
+
+
+def marker_kind(record: bytes) -> int | None:
+    """What the first record of a control batch is by its key: 0 abort, 1 commit; None if there is no such key."""
+    position, numbers = 0, list[int]()
+    # Its length, attributes (a byte), deltas of time and offset, the key's length: the key is version and kind.
+    for field in range(5):
+        if field == 1:
+            position += 1
+            continue
+        value = shift = 0
+        while position < len(record) and shift < 70:
+            byte = record[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+        numbers.append((value >> 1) ^ -(value & 1))
+    key = record[position : position + 4]
+    return int.from_bytes(key[2:], "big") if len(key) == 4 and numbers[-1] == 4 else None

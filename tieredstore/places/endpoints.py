@@ -1,0 +1,82 @@
+"""Says where a topic lies: the rules of the settings, or a class of the user's own."""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tieredstore.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tieredstore.config import Settings
+    from tieredstore.config.endpoint import EndpointRule
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A store and a prefix. ``url`` None is the store of the settings, ``prefix`` None that of the URL, else
+    ``key.prefix``. ``storage`` are properties ``storage.*`` that are other ones there, as pairs of name and text."""
+
+    url: str | None = None
+    prefix: str | None = None
+    storage: tuple[tuple[str, str], ...] = ()
+
+
+class EndpointProvider(ABC):
+    """Says where topics lie. A subclass is made with the settings, in every process that reads or writes.
+
+    The same topic has the same endpoint wherever and whenever it is asked for: what was written before to another one
+    is not found any more.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    @abstractmethod
+    def endpoint(self, topic: str) -> Endpoint:
+        """Where the topic's segments lie; one of :meth:`endpoints`."""
+
+    @abstractmethod
+    def endpoints(self) -> Sequence[Endpoint]:
+        """All places but the settings' own, which always is one: what lists a store walks them all."""
+
+
+class RulesProvider(EndpointProvider):
+    """``endpoint.rules``: the first that is of the topic counts."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self._rules = [(rule, _endpoint_of(rule)) for rule in settings.endpoint.rules]
+
+    def endpoint(self, topic: str) -> Endpoint:
+        """That of the first rule, else the settings' own."""
+        return next((endpoint for rule, endpoint in self._rules if rule.holds(topic)), Endpoint())
+
+    def endpoints(self) -> Sequence[Endpoint]:
+        """One for each rule."""
+        return [endpoint for _, endpoint in self._rules]
+
+
+def _endpoint_of(rule: EndpointRule) -> Endpoint:
+    storage = tuple((name, text.get_secret_value()) for name, text in rule.storage)
+    return Endpoint(rule.url, rule.prefix, storage)
+
+
+def provider_of(settings: Settings) -> EndpointProvider:
+    """What the settings name; ConfigError for a class that cannot be used."""
+    name = settings.endpoint.provider_class
+    if name is None:
+        return RulesProvider(settings)
+    module_name, _, class_name = name.replace(":", ".").rpartition(".")
+    try:
+        own_class: Any = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(
+            f"endpoint.provider.class is {name!r:.120}, and no such class can be imported: {error}"
+        ) from error
+    if not isinstance(own_class, type) or not issubclass(own_class, EndpointProvider):
+        raise ConfigError(f"endpoint.provider.class is {name!r:.120}, which is no subclass of EndpointProvider")
+    return own_class(settings)

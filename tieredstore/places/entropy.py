@@ -1,0 +1,137 @@
+"""Segments whose keys have bits behind the prefix, seen without them."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from itertools import chain, islice
+from typing import Final
+
+from tieredstore.backends.base import ObjectInfo, ObjectStore
+from tieredstore.format.keys import partition_of
+from tieredstore.places.entropy_bits import all_folders, bits_folder
+from tieredstore.places.mapped import MappedStore, listed_order
+from tieredstore.places.record import STATE, Layout, check_layout, record_layout
+from tieredstore.process.parallel import READERS, in_parallel
+from tieredstore.process.thread_pool import ThreadPool
+
+_logger: Final = logging.getLogger(__name__)
+
+_MOST_LISTINGS: Final = 256
+"""Folders that are listed side by side; of more all is listed at once, and sorted in memory."""
+
+_PAGE: Final = 1000
+
+
+class LaidOutStore(MappedStore):
+    """A place whose layout is recorded: it is looked at before the first request, and written before the first segment.
+
+    All that is not a segment's object, our own state above all, has the same key within.
+    """
+
+    def __init__(self, inner: ObjectStore, prefix: str, layout: Layout) -> None:
+        super().__init__(inner)
+        self.prefix, self.layout = prefix, layout
+        self._is_checked = self._is_recorded = self._is_told = False
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.inner!r}, {self.prefix!r}, {self.layout!r})"
+
+    def look_first(self, key: str, *, writes: bool) -> None:
+        """Look whether this is the layout that is recorded, once; two threads may both do it."""
+        if not self._is_checked:
+            self._is_recorded = check_layout(self.inner, self.prefix, self.layout)
+            self._is_checked = True
+        if writes and not self._is_recorded and self.inner_key(key) != key:
+            record_layout(self.inner, self.prefix, self.layout)
+            self._is_recorded = True
+
+
+class EntropyStore(LaidOutStore):
+    """Bits of MD5(``cluster-topic-partition``) stand behind the prefix of segments' keys, and are not seen."""
+
+    def __reduce__(self) -> tuple[Callable[..., EntropyStore], tuple[ObjectStore, str, Layout]]:
+        return EntropyStore, (self.inner, self.prefix, self.layout)
+
+    def inner_key(self, key: str) -> str:
+        """With the bits, if it is of a partition."""
+        if not key.startswith(self.prefix):
+            return key
+        path = key[len(self.prefix) :]
+        where = partition_of(path)
+        return key if where is None else f"{self.prefix}{self._bits(path)}{path}"
+
+    def outer_key(self, key: str) -> str | None:
+        """Without the bits; None for what lies under the bits of another partition, or without any."""
+        if not key.startswith(self.prefix):
+            return key
+        path = key[len(self.prefix) :]
+        if path.startswith(STATE):
+            return key
+        _, slash, rest = path.partition("/")
+        where = partition_of(rest) if slash else None
+        if where is not None and path == f"{self._bits(rest)}{rest}":
+            return f"{self.prefix}{rest}"
+        if where is not None or partition_of(path) is not None:
+            if not self._is_told:
+                self._is_told = True
+                _logger.warning("%s is passed over, and others like it: its bits are not those of its partition", key)
+            return None
+        return key
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """One listing for one partition; for more, one for each folder of bits, merged."""
+        self.look_first(prefix, writes=False)
+        path = prefix.removeprefix(self.prefix) if prefix.startswith(self.prefix) else None
+        if path is not None and path.startswith(STATE):
+            return self.inner.list(prefix, start_after)
+        if path is not None and partition_of(path) is not None:
+            after = None if start_after is None else self._after(self._bits(path), prefix, start_after)
+            return self.seen(self.inner.list(self.inner_key(prefix), after), prefix, start_after)
+        return self._fanned_out(prefix, path or "", start_after)
+
+    def _fanned_out(self, prefix: str, path: str, start_after: str | None) -> Iterator[ObjectInfo]:
+        folders = all_folders(self.layout.bits)
+        if len(folders) > _MOST_LISTINGS:
+            everything = self.seen(self.inner.list(self.prefix), prefix, start_after)
+            yield from sorted(everything, key=listed_order)
+            return
+        listings = [
+            self.inner.list(
+                f"{self.prefix}{folder}{path}",
+                None if start_after is None else self._after(folder, f"{self.prefix}{path}", start_after),
+            )
+            for folder in folders
+        ]
+        if STATE.startswith(path):
+            listings.insert(0, self.inner.list(f"{self.prefix}{STATE}", start_after))
+        merged = heapq.merge(
+            *(self.seen(listing, prefix, start_after) for listing in begun(listings)), key=listed_order
+        )
+        yield from merged
+
+    def _bits(self, path: str) -> str:
+        where = partition_of(path)
+        assert where is not None
+        return bits_folder(self.layout.cluster or "", where, self.layout.bits)
+
+    def _after(self, folder: str, outer_prefix: str, start_after: str) -> str | None:
+        """What ``start_after`` is among the keys of one folder; None if it comes before all that is asked for."""
+        if not start_after.startswith(self.prefix):
+            return None
+        return f"{self.prefix}{folder}{start_after[len(self.prefix) :]}" if start_after > outer_prefix else None
+
+
+def begun(listings: Iterable[Iterator[ObjectInfo]]) -> list[Iterator[ObjectInfo]]:
+    """The listings, the first page of each already there: a merge needs one of each before it gives any."""
+
+    def begin(listing: Iterator[ObjectInfo]) -> Iterator[ObjectInfo]:
+        return chain(list(islice(listing, _PAGE)), listing)
+
+    with (
+        ThreadPool(READERS, "tieredstore-places") as pool,
+        closing(in_parallel(pool, begin, listings, at_once=READERS)) as pages,
+    ):
+        return list(pages)

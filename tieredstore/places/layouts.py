@@ -1,0 +1,55 @@
+"""The places of settings that have others than the plugin's one, put together."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from tieredstore.backends.registry import settings_with
+from tieredstore.backends.wrappers.stack import open_wrapped
+from tieredstore.config.loading import settings_from
+from tieredstore.places.endpoints import Endpoint, provider_of
+from tieredstore.places.entropy import EntropyStore
+from tieredstore.places.raw_store import RawStore
+from tieredstore.places.record import Layout
+from tieredstore.places.routed import Place, RoutedStore
+
+if TYPE_CHECKING:
+    from tieredstore.backends.base import ObjectStore
+    from tieredstore.config import Settings
+
+
+def laid_out_places(store: ObjectStore, settings: Settings) -> ObjectStore:
+    """``store`` as the settings lay it out, with the other places of theirs: closing it closes all of them."""
+    own = Place(Endpoint(), _laid_out(store, settings.key_prefix, settings), settings.key_prefix)
+    provider = provider_of(settings)
+    places = [own]
+    with contextlib.ExitStack() as opened:
+        for other in dict.fromkeys(provider.endpoints()):
+            if other != Endpoint():
+                places.append(_opened(other, store, settings))
+                opened.callback(places[-1].store.close)
+        opened.pop_all()
+    return own.store if len(places) == 1 else RoutedStore(places, provider)
+
+
+def _opened(endpoint: Endpoint, store: ObjectStore, settings: Settings) -> Place:
+    if endpoint.url is None and not endpoint.storage:
+        prefix = settings.key_prefix if endpoint.prefix is None else endpoint.prefix
+        return Place(endpoint, _laid_out(store, prefix, settings), prefix, is_own_store=True)
+    texts = {name: text.get_secret_value() for name, text in settings.endpoint.texts} | dict(endpoint.storage)
+    base_dir, source = settings.endpoint.base_dir, "endpoint.rules"
+    if endpoint.url is None:
+        own = settings_from(texts, base_dir=base_dir, source=source)
+    else:
+        own = settings_with(endpoint.url, texts, base_dir=base_dir, source=source)
+    prefix = own.key_prefix if endpoint.prefix is None else endpoint.prefix
+    return Place(endpoint, _laid_out(open_wrapped(own), prefix, settings), prefix)
+
+
+def _laid_out(store: ObjectStore, prefix: str, settings: Settings) -> ObjectStore:
+    endpoint = settings.endpoint
+    layout = Layout(endpoint.entropy_bits, endpoint.cluster, endpoint.is_raw)
+    if layout.is_raw:
+        return RawStore(store, prefix, layout, settings.chunk_size)
+    return EntropyStore(store, prefix, layout) if layout.bits else store

@@ -1,0 +1,31 @@
+"""From settings to the store that everything above reads and writes."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+from tieredstore.backends.wrappers.stack import open_wrapped
+
+if TYPE_CHECKING:
+    from tieredstore.backends.base import ObjectStore
+    from tieredstore.config import Settings
+
+
+def open_places(settings: Settings) -> ObjectStore:
+    """The settings' store with all places of theirs; the very store of the settings where it is the only one."""
+    with contextlib.ExitStack() as opened:
+        store = opened.enter_context(contextlib.closing(open_wrapped(settings)))
+        placed_store = placed(store, settings)
+        opened.pop_all()
+    return placed_store
+
+
+def placed(store: ObjectStore, settings: Settings) -> ObjectStore:
+    """``store`` as the settings lay it out, with the other places of theirs: closing it closes all of them."""
+    if settings.endpoint.is_default:
+        return store
+    # Most buckets are laid out as the plugin's, and no command waits for what they do without.
+    from tieredstore.places.layouts import laid_out_places  # noqa: PLC0415
+
+    return laid_out_places(store, settings)

@@ -1,0 +1,152 @@
+"""What a manifest would tell of a raw segment, from the ends of its files."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from tieredstore.errors import BatchCorrupt
+from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, walk_batch_headers
+from tieredstore.kafka.checkpoints import LeaderEpochs
+from tieredstore.kafka.indexes import read_offset_index, read_time_index
+from tieredstore.places.raw_keys import INDEX, LOG, TIME_INDEX, RawSegment
+
+_OFFSET_ENTRY: Final = 8
+_TIME_ENTRY: Final = 12
+_PIECE: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RawDescription:
+    """``end_offset`` is that of the last batch. An index that does not fit the log is not used."""
+
+    end_offset: int
+    max_timestamp_ms: int
+    leader_epochs: LeaderEpochs
+    index_fits: bool
+    time_index_fits: bool
+
+
+def describe_raw(segment: RawSegment, read: Callable[[str, int, int], bytes]) -> RawDescription:
+    """Four small reads by ``read(ending, start, stop)``; where an index is no use, the headers of the whole log.
+
+    BatchCorrupt if the log does not hold together.
+    """
+    return _Description(segment, read).made()
+
+
+class _Description:
+    def __init__(self, segment: RawSegment, read: Callable[[str, int, int], bytes]) -> None:
+        self._segment, self._read = segment, read
+        self._base = segment.base_offset
+        self._size = segment.log_size
+        self._piece, self._piece_at = b"", 0
+
+    def made(self) -> RawDescription:
+        first = next(self._headers(0), None)
+        if first is None or first.base_offset < self._base:
+            raise BatchCorrupt(f"the log of base offset {self._base} does not begin with a batch of its own")
+        entry = self._last_offset_entry()
+        end = None if entry is None else self._end_from(*entry)
+        index_fits = end is not None or self._segment.files[INDEX].size == 0
+        time_entry = self._last_time_entry()
+        # Without either of the two the whole log tells.
+        if end is None or time_entry is None:
+            last, timestamp = self._walked(0)
+        else:
+            last, timestamp = end
+        time_index_fits = time_entry is not None and self._base <= time_entry[1] <= last.last_offset
+        if time_entry is not None and not time_index_fits:
+            last, timestamp = self._walked(0)
+        elif time_entry is not None:
+            timestamp = max(timestamp, time_entry[0])
+        epochs = self._epochs(first, last, index_fits)
+        is_unused = self._segment.files[TIME_INDEX].size == 0
+        return RawDescription(last.last_offset, timestamp, epochs, index_fits, time_index_fits or is_unused)
+
+    def _last_offset_entry(self) -> tuple[int, int] | None:
+        """Offset and position of the index's last entry; None if it has none, or does not fit the log."""
+        size = self._segment.files[INDEX].size
+        if size == 0 or size % _OFFSET_ENTRY:
+            return None
+        raw = self._read(INDEX, size - _OFFSET_ENTRY, size)
+        if not any(raw):  # one that was never trimmed ends in zeros
+            try:
+                entries = read_offset_index(self._read(INDEX, 0, size), self._base)
+            except BatchCorrupt:
+                return None
+            return (entries[-1].offset, entries[-1].position) if len(entries) else None
+        return self._base + int.from_bytes(raw[:4], "big", signed=True), int.from_bytes(raw[4:], "big", signed=True)
+
+    def _last_time_entry(self) -> tuple[int, int] | None:
+        """Timestamp and offset of the time index's last entry; None without one."""
+        size = self._segment.files[TIME_INDEX].size
+        if size == 0 or size % _TIME_ENTRY:
+            return None
+        raw = self._read(TIME_INDEX, size - _TIME_ENTRY, size)
+        if not any(raw):
+            try:
+                entries = read_time_index(self._read(TIME_INDEX, 0, size), self._base)
+            except BatchCorrupt:
+                return None
+            return (entries[-1].timestamp, entries[-1].offset) if len(entries) else None
+        return int.from_bytes(raw[:8], "big", signed=True), self._base + int.from_bytes(raw[8:], "big", signed=True)
+
+    def _end_from(self, offset: int, position: int) -> tuple[BatchHeader, int] | None:
+        """The last batch and the greatest timestamp from an index entry on; None if it is not this log's."""
+        if not 0 <= position < self._size:
+            return None
+        try:
+            first = next(self._headers(position), None)
+            last, timestamp = self._walked(position)
+        except BatchCorrupt:
+            return None
+        fits = first is not None and self._base <= first.base_offset <= offset <= last.last_offset
+        return (last, timestamp) if fits else None
+
+    def _walked(self, position: int) -> tuple[BatchHeader, int]:
+        last: BatchHeader | None = None
+        timestamp = -1
+        for header in self._headers(position):
+            last, timestamp = header, max(timestamp, header.max_timestamp)
+        if last is None:
+            raise BatchCorrupt(f"the log of base offset {self._base} has no batch from byte {position} on")
+        return last, timestamp
+
+    def _headers(self, position: int) -> Iterator[BatchHeader]:
+        return walk_batch_headers(self._view, self._size, position)
+
+    def _view(self, position: int) -> memoryview:
+        """The bytes from ``position`` on, a header's at least."""
+        at = position - self._piece_at
+        if not 0 <= at <= len(self._piece) - min(HEADER_SIZE, self._size - position):
+            self._piece_at, at = position, 0
+            self._piece = self._read(LOG, position, min(self._size, position + _PIECE))
+        return memoryview(self._piece)[at:]
+
+    def _epochs(self, first: BatchHeader, last: BatchHeader, index_fits: bool) -> LeaderEpochs:
+        """The leader epochs of the batches; () where they name none."""
+        if first.partition_leader_epoch < 0 or last.partition_leader_epoch < 0:
+            return ()
+        epochs = [(first.partition_leader_epoch, self._base)]
+        if first.partition_leader_epoch == last.partition_leader_epoch:
+            return tuple(epochs)
+        positions = [0]
+        if index_fits and self._segment.files[INDEX].size:
+            entries = read_offset_index(self._read(INDEX, 0, self._segment.files[INDEX].size), self._base)
+            positions += [entry.position for entry in entries if entry.position]
+        while epochs[-1][0] < last.partition_leader_epoch:
+            # Epochs only grow: between two entries of the index lies the first batch of the next one.
+            number = bisect_right(positions, epochs[-1][0], key=self._epoch_at)
+            following = next(
+                header for header in self._headers(positions[max(0, number - 1)])
+                if header.partition_leader_epoch > epochs[-1][0]
+            )  # fmt: skip
+            epochs.append((following.partition_leader_epoch, following.base_offset))
+        return tuple(epochs)
+
+    def _epoch_at(self, position: int) -> int:
+        header = next(self._headers(position), None)
+        return -1 if header is None else header.partition_leader_epoch

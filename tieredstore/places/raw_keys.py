@@ -1,0 +1,135 @@
+"""The keys of Pinterest's layout: ``<prefix>[<bits>/]<cluster>/<topic>-<partition>/<base offset>.<ending>``.
+
+The endings are ``index``, ``timeindex`` and ``log``.
+Beside them lies ``offset.wm``, the base offset of the last segment that was stored, 20 digits; and a file ``_metadata``
+that nothing here needs. There are no ids: those that readers ask for are made of what keys and listings tell.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from tieredstore.backends.base import ObjectInfo
+from tieredstore.format.keys import Suffix, main_path, object_key, padded_offset
+from tieredstore.limits import MAX_INT32, MAX_INT64
+from tieredstore.model import RemoteLogSegmentId, TopicIdPartition, Uuid
+from tieredstore.places.entropy_bits import bits_folder, entropy_bits
+from tieredstore.places.record import Layout
+
+INDEX: Final = "index"
+TIME_INDEX: Final = "timeindex"
+LOG: Final = "log"
+FILES: Final = (INDEX, TIME_INDEX, LOG)
+"""A segment's files, in the order in which they are written: the log is last, and makes it one."""
+
+WATERMARK: Final = "offset.wm"
+
+_FILE: Final = re.compile(r"([0-9]{20})\.(index|timeindex|log)")
+_NUMBER: Final = re.compile(r"0|[1-9][0-9]{0,9}")
+
+
+@dataclass(frozen=True, slots=True)
+class RawFile:
+    """What the key of a file says."""
+
+    topic: str
+    partition: int
+    base_offset: int
+    ending: str
+
+
+@dataclass(frozen=True, slots=True)
+class RawSegment:
+    """The files of one segment that a listing, or the store, told of, by their endings."""
+
+    where: TopicIdPartition
+    base_offset: int
+    files: dict[str, ObjectInfo]
+
+    @property
+    def log_size(self) -> int:
+        """Bytes of the log, 0 without one."""
+        return self.files[LOG].size if LOG in self.files else 0
+
+    def objects(self, prefix: str, cluster: str) -> list[ObjectInfo]:
+        """As the plugin's objects, sorted by key: the manifest, which is made in memory, only of a whole segment."""
+        digest = self.id(cluster)
+        path = main_path(RemoteLogSegmentId(self.where, digest), self.base_offset)
+        indexes = [self.files[ending] for ending in (INDEX, TIME_INDEX) if ending in self.files]
+        seen: list[ObjectInfo] = []
+        if indexes:
+            times = [info.modified_ms for info in indexes if info.modified_ms is not None]
+            size = sum(info.size for info in indexes)
+            key = object_key(prefix, path, Suffix.INDEXES)
+            seen.append(ObjectInfo(key, size, modified_ms=max(times, default=None)))
+        log = self.files.get(LOG)
+        if log is not None:
+            seen.append(ObjectInfo(object_key(prefix, path, Suffix.LOG), log.size, log.etag, log.modified_ms))
+        if log is not None and len(indexes) == 2:
+            # Of no bytes: nothing of it is stored.
+            seen.append(ObjectInfo(object_key(prefix, path, Suffix.MANIFEST), 0, log.etag, log.modified_ms))
+        return seen
+
+    def id(self, cluster: str) -> Uuid:
+        """Another one for another log at the same place: a topic that was made again begins at the same offsets."""
+        log = self.files.get(LOG)
+        written_s = 0 if log is None or log.modified_ms is None else log.modified_ms // 1000
+        return _made(
+            "segment", cluster, self.where.topic, self.where.partition, self.base_offset, self.log_size, written_s
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RawKeys:
+    """Makes and reads the keys under a prefix."""
+
+    prefix: str
+    layout: Layout
+
+    @property
+    def cluster(self) -> str:
+        """The cluster's name; the raw layout always has one."""
+        assert self.layout.cluster is not None
+        return self.layout.cluster
+
+    def folder(self, where: TopicIdPartition) -> str:
+        """What all keys of a partition begin with."""
+        bits = bits_folder(self.cluster, where, self.layout.bits)
+        return f"{self.prefix}{bits}{self.cluster}/{where.topic}-{where.partition}/"
+
+    def file(self, where: TopicIdPartition, base_offset: int, ending: str) -> str:
+        """The key of one file."""
+        return f"{self.folder(where)}{padded_offset(base_offset)}.{ending}"
+
+    def parse(self, key: str) -> RawFile | None:
+        """What a key says; None if it is none of a segment's file."""
+        parts = key[len(self.prefix) :].split("/") if key.startswith(self.prefix) else []
+        depth = 3 + bool(self.layout.bits)
+        if len(parts) != depth or parts[-3] != self.cluster:
+            return None
+        topic, _, number = parts[-2].rpartition("-")
+        named = _FILE.fullmatch(parts[-1])
+        if named is None or not topic or not _NUMBER.fullmatch(number) or int(number) > MAX_INT32:
+            return None
+        if self.layout.bits and parts[0] != entropy_bits(self.cluster, topic, int(number), self.layout.bits):
+            return None
+        base_offset = int(named[1])
+        return RawFile(topic, int(number), base_offset, named[2]) if base_offset <= MAX_INT64 else None
+
+    def where(self, file: RawFile) -> TopicIdPartition:
+        """The partition, with the id that stands for its topic."""
+        return TopicIdPartition(raw_topic_id(self.cluster, file.topic), file.topic, file.partition)
+
+
+def raw_topic_id(cluster: str, topic: str) -> Uuid:
+    """The id that stands for a topic of the raw layout, always the same one: a topic that is made again has it too."""
+    return _made("topic", cluster, topic)
+
+
+def _made(*parts: object) -> Uuid:
+    digest = bytearray(hashlib.md5("\0".join(map(str, parts)).encode(), usedforsecurity=False).digest())
+    digest[0] &= 0x7F  # so that its text does not begin with a dash
+    return Uuid(bytes(digest))

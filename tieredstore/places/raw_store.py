@@ -1,0 +1,332 @@
+"""The files of Pinterest's layout, seen as the plugin's objects: a log, its indexes, and a manifest made in memory."""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Final, Generic, TypeVar
+
+from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore
+from tieredstore.backends.contract.ranges import is_empty_request, resolved_range
+from tieredstore.errors import BatchCorrupt, ManifestCorrupt, ObjectNotFound, StoreError, TieredStoreError
+from tieredstore.format.chunk_index import FixedChunkIndex
+from tieredstore.format.keys import ObjectKey, Suffix, parse_key, partition_of
+from tieredstore.format.manifest import IndexEntry, SegmentIndexes, SegmentManifest
+from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition
+from tieredstore.places.entropy import LaidOutStore
+from tieredstore.places.entropy_bits import all_folders
+from tieredstore.places.mapped import is_behind
+from tieredstore.places.raw_description import RawDescription, describe_raw
+from tieredstore.places.raw_keys import FILES, INDEX, LOG, TIME_INDEX, WATERMARK, RawKeys, RawSegment, raw_topic_id
+from tieredstore.places.record import STATE, Layout
+from tieredstore.process.forks import ForkSafeLock
+
+_MOST_KNOWN: Final = 20_000
+_MOST_LISTINGS: Final = 256
+
+_FILE: Final = re.compile(r"([0-9]{20})-.{22}\.(index|timeindex|log)")
+_WATERMARKS: Final = f"{STATE}watermarks/"
+
+_Value = TypeVar("_Value")
+
+
+class RawStore(LaidOutStore):
+    """Each segment's ``.index``, ``.timeindex`` and ``.log`` are seen as ``.indexes``, ``.log`` and ``.rsm-manifest``.
+
+    The id of a topic is made of its name, unless a reader has another one: the layout knows none. Files are written by
+    their own endings, under the names of the segment's objects; ``.indexes`` and a manifest cannot be. Deleting a
+    manifest deletes the log, without which there is no segment. Our own watermarks are kept without the topic's id.
+    """
+
+    def __init__(self, inner: ObjectStore, prefix: str, layout: Layout, chunk_size: int = 1 << 22) -> None:
+        super().__init__(inner, prefix, layout)
+        self._chunk_size = chunk_size
+        self._keys = RawKeys(prefix, layout)
+        self._known = _Recent[RawSegment](_MOST_KNOWN)
+        self._described = _Recent[RawDescription](_MOST_KNOWN)
+
+    def __reduce__(self) -> tuple[Callable[..., RawStore], tuple[ObjectStore, str, Layout, int]]:
+        return RawStore, (self.inner, self.prefix, self.layout, self._chunk_size)
+
+    # Keys
+
+    def inner_key(self, key: str) -> str:
+        """Of a file its own key; of a manifest and of indexes, which are none, the same one."""
+        path = key[len(self.prefix) :] if key.startswith(self.prefix) else ""
+        if path.startswith(_WATERMARKS):
+            return f"{self.prefix}{_WATERMARKS}{_without_id(path[len(_WATERMARKS) :])}"
+        where = partition_of(path)
+        if where is None:
+            return key
+        name = path.rpartition("/")[2]
+        if name == WATERMARK:
+            return f"{self._keys.folder(where)}{WATERMARK}"
+        named = _FILE.fullmatch(name)
+        return key if named is None else self._keys.file(where, int(named[1]), named[2])
+
+    def outer_key(self, key: str) -> str | None:
+        """That of a file among the segment's objects; None for what is of no segment."""
+        file = self._keys.parse(key)
+        if file is None:
+            return key if key.startswith(f"{self.prefix}{STATE}") else None
+        segment = RawSegment(self._keys.where(file), file.base_offset, {file.ending: ObjectInfo(key, 0)})
+        return segment.objects(self.prefix, self._keys.cluster)[0].key
+
+    def _object(self, key: str) -> ObjectKey | None:
+        parsed = parse_key(self.prefix, key)
+        return None if parsed is None or parsed.suffix is Suffix.LOG else parsed
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+        """StoreError for what is no file of this layout."""
+        self._refuse_made(key)
+        super().put(key, body, if_absent=if_absent)
+
+    def _refuse_made(self, key: str) -> None:
+        if self._object(key) is not None:
+            raise StoreError(f"{key!r} cannot be written: the raw layout has no manifests, and indexes are files")
+
+    # Reading
+
+    def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
+        """A file's bytes; of indexes those of both, of a manifest what is made of the segment."""
+        parsed = self._object(key)
+        if parsed is None:
+            return super().get(key, start, stop)
+        self.look_first(key, writes=False)
+        if is_empty_request(start, stop):
+            return b""
+        data = self._made(key, parsed)
+        asked = resolved_range(key, len(data), start, stop)
+        return data[asked.start : asked.stop]
+
+    def get_small(self, key: str, most: int) -> bytes | None:
+        """As ``get``."""
+        if self._object(key) is None:
+            return super().get_small(key, most)
+        data = self.get(key)
+        return data if len(data) <= most else None
+
+    @property
+    def small_batch(self) -> int:
+        """1: a manifest is several requests."""
+        return 1
+
+    def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
+        """One after the other."""
+        return ObjectStore.get_small_batch(self, keys, most)
+
+    def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
+        """As ``get``."""
+        if self._object(key) is None:
+            super().get_into(key, start, buffer)
+            return
+        target = memoryview(buffer).cast("B")
+        target[:] = self.get(key, start, start + len(target))
+
+    def head(self, key: str) -> ObjectInfo:
+        """That of a file; of what is made of several as a listing has it."""
+        parsed = self._object(key)
+        if parsed is None:
+            return super().head(key)
+        self.look_first(key, writes=False)
+        segment = self._looked_up(parsed)
+        suffix = f".{parsed.suffix.value}"
+        for info in segment.objects(self.prefix, self._keys.cluster):
+            if info.key.endswith(suffix):
+                return replace(info, key=key)
+        raise ObjectNotFound(f"{key!r}: of its files there are only {', '.join(segment.files) or 'none'}")
+
+    def replace(self, key: str, body: Buffer, etag: str) -> str:
+        """StoreError for what is no file of this layout."""
+        self._refuse_made(key)
+        return super().replace(key, body, etag)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """The files that the objects stand for; with a manifest goes the log."""
+        self.inner.delete(file for key in keys for file in self._files(key))
+
+    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
+        """Those of files of segments."""
+        for write in self.inner.abandoned_writes(self.prefix):
+            key = self.outer_key(write.key)
+            if key is not None and key.startswith(prefix):
+                yield write
+
+    # A listing
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """One listing for one partition, as it comes. For more all that is listed is held, and sorted."""
+        self.look_first(prefix, writes=False)
+        path = prefix[len(self.prefix) :] if prefix.startswith(self.prefix) else ""
+        if path.startswith(STATE):
+            return self._state(prefix, start_after)
+        where = partition_of(path)
+        segments = self._of_partition(where, path, start_after) if where is not None else self._of_many(path)
+        objects = (info for segment in segments for info in segment.objects(self.prefix, self._keys.cluster))
+        wanted = (info for info in objects if info.key.startswith(prefix))
+        return (info for info in wanted if start_after is None or is_behind(info.key, start_after))
+
+    def _state(self, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
+        for info in self.inner.list(prefix):
+            if start_after is None or is_behind(info.key, start_after):
+                yield info
+
+    def _of_partition(self, where: TopicIdPartition, path: str, start_after: str | None) -> Iterator[RawSegment]:
+        folder = self._keys.folder(where)
+        # By the name behind the two folders: what is asked for may begin with an offset.
+        name = path.split("/", 2)[2].partition("-")[0]
+        after: str | None = None
+        in_folder = f"{self.prefix}{path.rpartition('/')[0]}/"
+        if start_after is not None and start_after.startswith(in_folder):
+            offset = start_after[len(in_folder) :].partition("-")[0]
+            after = f"{folder}{offset}"
+        yield from self._grouped(self.inner.list(f"{folder}{name}", after), where)
+
+    def _of_many(self, path: str) -> Iterator[RawSegment]:
+        if STATE.startswith(path) and path:
+            return
+        topic = path.partition("/")[0]
+        # A text that the raw folders begin with too; more than is asked for is passed over later.
+        if "/" in path:
+            topic = _without_id(path).partition("/")[0] + "-"
+        elif not topic.endswith("-"):
+            topic = topic.partition("-")[0]  # the rest may be the beginning of an id
+        folders = all_folders(self.layout.bits) if 1 << self.layout.bits <= _MOST_LISTINGS else None
+        listed: defaultdict[tuple[str, int], list[ObjectInfo]] = defaultdict(list)
+        for start in (
+            [self.prefix]
+            if folders is None
+            else [f"{self.prefix}{folder}{self._keys.cluster}/{topic}" for folder in folders]
+        ):
+            for info in self.inner.list(start):
+                file = self._keys.parse(info.key)
+                if file is not None:
+                    listed[file.topic, file.partition].append(info)
+        wheres = [TopicIdPartition(raw_topic_id(self._keys.cluster, topic), topic, number) for topic, number in listed]
+        for where in sorted(wheres, key=lambda where: f"{where.topic}-{where.topic_id}/{where.partition}/".encode()):
+            yield from self._grouped(iter(listed[where.topic, where.partition]), where)
+
+    def _grouped(self, listed: Iterator[ObjectInfo], where: TopicIdPartition) -> Iterator[RawSegment]:
+        files = ((file, info) for info in listed if (file := self._keys.parse(info.key)) is not None)
+        for base_offset, group in groupby(files, key=lambda pair: pair[0].base_offset):
+            segment = RawSegment(where, base_offset, {file.ending: info for file, info in group})
+            self._known.keep(self._name(segment), segment)
+            yield segment
+
+    # What is made of a segment
+
+    def _made(self, key: str, parsed: ObjectKey) -> bytes:
+        segment = self._segment(parsed)
+        try:
+            if parsed.suffix is Suffix.MANIFEST:
+                return self._manifest(segment, parsed)
+            described = self._describe(segment)
+        except BatchCorrupt as error:
+            raise ManifestCorrupt(f"{key}: {error}") from error
+        used = [(INDEX, described.index_fits), (TIME_INDEX, described.time_index_fits)]
+        return b"".join(
+            self._read_file(segment, ending, 0, segment.files[ending].size) for ending, fits in used if fits
+        )
+
+    def _manifest(self, segment: RawSegment, parsed: ObjectKey) -> bytes:
+        described = self._describe(segment)
+        log = segment.files[LOG]
+        index_size = segment.files[INDEX].size if described.index_fits else 0
+        time_index_size = segment.files[TIME_INDEX].size if described.time_index_fits else 0
+        end = index_size + time_index_size
+        metadata = RemoteLogSegmentMetadata(
+            parsed.segment_id,
+            segment.base_offset,
+            described.end_offset,
+            log.size,
+            described.max_timestamp_ms,
+            0,
+            -1 if log.modified_ms is None else log.modified_ms,
+            described.leader_epochs,
+        )
+        last = log.size % self._chunk_size or min(log.size, self._chunk_size)
+        return SegmentManifest(
+            FixedChunkIndex(self._chunk_size, log.size, self._chunk_size, last),
+            SegmentIndexes(
+                IndexEntry(0, index_size), IndexEntry(index_size, time_index_size), IndexEntry(end, 0),
+                IndexEntry(end, 0), None,
+            ),
+            compression=False,
+            metadata=metadata,
+        ).to_bytes()  # fmt: skip
+
+    def _describe(self, segment: RawSegment) -> RawDescription:
+        name = self._name(segment)
+        described = self._described.find(name)
+        if described is None:
+            described = describe_raw(segment, lambda ending, start, stop: self._read_file(segment, ending, start, stop))
+            self._described.keep(name, described)
+        return described
+
+    def _read_file(self, segment: RawSegment, ending: str, start: int, stop: int) -> bytes:
+        return self.inner.get(segment.files[ending].key, start, stop)
+
+    def _segment(self, parsed: ObjectKey) -> RawSegment:
+        """The whole segment; ObjectNotFound if a file is missing, or the log is another one than the id is of."""
+        where = parsed.segment_id.topic_id_partition
+        path = f"{where.topic}/{where.partition}/{parsed.start_offset}"
+        segment = self._known.find(f"{path}/{parsed.segment_id.id}") or self._looked_up(parsed)
+        if len(segment.files) < len(FILES):
+            missing = ", ".join(f".{ending}" for ending in FILES if ending not in segment.files)
+            raise ObjectNotFound(f"{parsed.main_path}: there is no {missing}")
+        return segment
+
+    def _looked_up(self, parsed: ObjectKey) -> RawSegment:
+        where = parsed.segment_id.topic_id_partition
+        files: dict[str, ObjectInfo] = {}
+        for ending in FILES:
+            try:
+                files[ending] = self.inner.head(self._keys.file(where, parsed.start_offset, ending))
+            except ObjectNotFound:
+                continue
+        return RawSegment(where, parsed.start_offset, files)
+
+    def _name(self, segment: RawSegment) -> str:
+        where = segment.where
+        return f"{where.topic}/{where.partition}/{segment.base_offset}/{segment.id(self._keys.cluster)}"
+
+    def _files(self, key: str) -> Iterator[str]:
+        parsed = parse_key(self.prefix, key)
+        if parsed is None:
+            yield self.inner_key(key)
+            return
+        endings = (INDEX, TIME_INDEX) if parsed.suffix is Suffix.INDEXES else (LOG,)
+        for ending in endings:
+            yield self._keys.file(parsed.segment_id.topic_id_partition, parsed.start_offset, ending)
+
+
+class _Recent(Generic[_Value]):
+    """The values kept last, so many at most. Safe from several threads."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = ForkSafeLock()
+        self._values: OrderedDict[str, _Value] = OrderedDict()
+
+    def keep(self, name: str, value: _Value) -> None:
+        """Keep it, in place of an earlier one of the name."""
+        with self._lock:
+            self._values[name] = value
+            self._values.move_to_end(name)
+            if len(self._values) > self._most:
+                self._values.popitem(last=False)
+
+    def find(self, name: str) -> _Value | None:
+        """The value, if it is still there."""
+        with self._lock:
+            return self._values.get(name)
+
+
+def _without_id(path: str) -> str:
+    """A path whose first folder is a topic's, without the id behind its name."""
+    folder, slash, rest = path.partition("/")
+    where = partition_of(f"{folder}/0/")
+    return f"{where.topic}{slash}{rest}" if where is not None else path

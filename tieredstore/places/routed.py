@@ -1,0 +1,240 @@
+"""Several places, seen as one store: each topic's objects in its own."""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Final
+
+from tieredstore.backends.base import AbandonedWrite, Body, BucketLifecycle, Buffer, ObjectInfo, ObjectStore, Prepared
+from tieredstore.errors import ConfigError, TieredStoreError
+from tieredstore.format.keys import partition_of
+from tieredstore.places.endpoints import Endpoint, EndpointProvider
+from tieredstore.places.entropy import begun
+from tieredstore.places.mapped import listed_order
+from tieredstore.places.record import STATE
+
+_logger: Final = logging.getLogger(__name__)
+
+_OF_TOPICS: Final = (f"{STATE}watermarks/", f"{STATE}quarantine/")
+
+_MOST_TOPICS: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an endpoint is: its store, whose segments are seen under ``prefix``. ``is_own_store`` where it shares the
+    first place's store, which alone is closed then."""
+
+    endpoint: Endpoint
+    store: ObjectStore
+    prefix: str
+    is_own_store: bool = False
+
+
+class RoutedStore(ObjectStore):
+    """Keys are those of the first place, the settings' own; what is of a topic that lies elsewhere is sent there.
+
+    Of a topic are its segments, its watermarks, and what is in quarantine of it, which are its records too. All else is
+    the first place's.
+    """
+
+    def __init__(self, places: Sequence[Place], provider: EndpointProvider) -> None:
+        self.places = tuple(places)
+        self._provider = provider
+        self._by_endpoint = {place.endpoint: place for place in self.places}
+        self._place_of_topic = lru_cache(_MOST_TOPICS)(self._asked)
+        self._told: set[str] = set()
+
+    def __reduce__(self) -> tuple[Callable[..., RoutedStore], tuple[tuple[Place, ...], EndpointProvider]]:
+        return RoutedStore, (self.places, self._provider)
+
+    def __repr__(self) -> str:
+        return f"RoutedStore({', '.join(repr(place.store) for place in self.places)})"
+
+    @property
+    def identity(self) -> str:
+        """Those of all places, the settings' own first."""
+        identities = [self.places[0].store.identity]
+        identities += [f"{place.store.identity}/{place.prefix}" for place in self.places[1:]]
+        return ", ".join(identities)
+
+    @property
+    def conditional_writes(self) -> bool:
+        """Whether all places have them."""
+        return all(place.store.conditional_writes for place in self.places)
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+        """In the key's place."""
+        place = self._place(key)
+        place.store.put(self._within(place, key), body, if_absent=if_absent)
+
+    def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
+        """From the key's place."""
+        place = self._place(key)
+        return place.store.get(self._within(place, key), start, stop)
+
+    def get_small(self, key: str, most: int) -> bytes | None:
+        """From the key's place."""
+        place = self._place(key)
+        return place.store.get_small(self._within(place, key), most)
+
+    @property
+    def small_batch(self) -> int:
+        """The least of all places."""
+        return min(place.store.small_batch for place in self.places)
+
+    def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
+        """From the key's place."""
+        place = self._place(key)
+        place.store.get_into(self._within(place, key), start, buffer)
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        """The listings of all places where there may be such keys, merged."""
+        own_prefix = self.places[0].prefix
+        if not prefix.startswith(own_prefix):
+            if not own_prefix.startswith(prefix):
+                return self.places[0].store.list(prefix, start_after)
+            prefix = own_prefix
+        places = self.places if self._where(prefix) is None else (self._place(prefix),)
+        listings = [self._seen(place, prefix, start_after) for place in places]
+        if len(listings) == 1:
+            return listings[0]
+        return heapq.merge(*begun(listings), key=listed_order)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """In each place those that lie there; if some cannot be deleted, the others still are."""
+        by_place: defaultdict[int, list[str]] = defaultdict(list)
+        for key in keys:
+            place = self._place(key)
+            by_place[self.places.index(place)].append(self._within(place, key))
+        failures: list[TieredStoreError] = []
+        for number, within in by_place.items():
+            try:
+                self.places[number].store.delete(within)
+            except TieredStoreError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
+
+    def head(self, key: str) -> ObjectInfo:
+        """From the key's place."""
+        place = self._place(key)
+        return replace(place.store.head(self._within(place, key)), key=key)
+
+    def replace(self, key: str, body: Buffer, etag: str) -> str:
+        """In the key's place."""
+        place = self._place(key)
+        return place.store.replace(self._within(place, key), body, etag)
+
+    def abandoned_writes(self, prefix: str = "") -> Iterator[AbandonedWrite]:
+        """Those of all places."""
+        for place in self.places:
+            for write in place.store.abandoned_writes(place.prefix):
+                key = self._without(place, write.key)
+                if key.startswith(prefix) and self._place(key) is place:
+                    yield replace(write, key=key)
+
+    def discard(self, write: AbandonedWrite | Prepared) -> bool:
+        """In its key's place."""
+        if isinstance(write, Prepared):
+            return super().discard(write)
+        place = self._place(write.key)
+        return place.store.discard(replace(write, key=self._within(place, write.key)))
+
+    def now_ms(self) -> int | None:
+        """The earliest of all places' times: nothing counts as older than it is. None where one does not tell."""
+        times = [place.store.now_ms() for place in self.places]
+        known = [time for time in times if time is not None]
+        return min(known) if len(known) == len(times) else None
+
+    def kept_after_delete(self) -> Sequence[str]:
+        """What stays in any place."""
+        return [sentence for place in self.places for sentence in place.store.kept_after_delete()]
+
+    def rules_on(self, prefix: str) -> Sequence[str] | None:
+        """The rules of all places; None where one cannot tell."""
+        rules: list[str] = []
+        for place in self.places:
+            of_place = place.store.rules_on(self._within(place, prefix))
+            if of_place is None:
+                return None
+            rules += of_place
+        return rules
+
+    def lifecycle(self) -> BucketLifecycle | str:
+        """A sentence: each place has rules of its own."""
+        return (
+            f"endpoint.rules name {len(self.places)} places, each with lifecycle rules of its own: name one by --store"
+        )
+
+    def caller(self) -> str:
+        """Who asks each of the places, where it tells."""
+        return "; ".join(dict.fromkeys(caller for place in self.places if (caller := place.store.caller())))
+
+    def close(self) -> None:
+        """Close all."""
+        for place in self.places:
+            if not place.is_own_store:
+                place.store.close()
+
+    def _where(self, key: str) -> str | None:
+        """The topic that a key is of."""
+        own_prefix = self.places[0].prefix
+        if not key.startswith(own_prefix):
+            return None
+        path = key[len(own_prefix) :]
+        if path.startswith(_OF_TOPICS):
+            path = path[len(STATE) :].partition("/")[2]
+        topic_folder, slash, rest = path.partition("/")
+        # Of a topic's folder alone: a listing may go no deeper.
+        where = partition_of(f"{topic_folder}/0/{rest}") if slash else None
+        return None if where is None else where.topic
+
+    def _place(self, key: str) -> Place:
+        topic = self._where(key)
+        return self.places[0] if topic is None else self._place_of_topic(topic)
+
+    def _asked(self, topic: str) -> Place:
+        endpoint = self._provider.endpoint(topic)
+        place = self._by_endpoint.get(endpoint)
+        if place is None:
+            raise ConfigError(
+                f"the endpoint of topic {topic!r} is none of those that its provider lists: {endpoint.url}"
+            )
+        return place
+
+    def _within(self, place: Place, key: str) -> str:
+        own_prefix = self.places[0].prefix
+        return place.prefix + key[len(own_prefix) :] if key.startswith(own_prefix) else key
+
+    def _without(self, place: Place, key: str) -> str:
+        return self.places[0].prefix + key[len(place.prefix) :]
+
+    def _seen(self, place: Place, prefix: str, start_after: str | None) -> Iterator[ObjectInfo]:
+        own_prefix = self.places[0].prefix
+        after = None
+        if start_after is not None and start_after.startswith(own_prefix):
+            after = self._within(place, start_after)
+        for info in place.store.list(self._within(place, prefix), after):
+            key = self._without(place, info.key)
+            if start_after is not None and key.encode() <= start_after.encode():
+                continue
+            if self._place(key) is place:
+                yield replace(info, key=key)
+            else:
+                self._tell(key, place)
+
+    def _tell(self, key: str, place: Place) -> None:
+        """Of a topic that lies elsewhere by the rules, and here too: once."""
+        topic = self._where(key)
+        if topic is not None and topic not in self._told:
+            self._told.add(topic)
+            _logger.warning(
+                "%s holds segments of topic %s, which lies elsewhere by the endpoint rules: they are not read",
+                place.store.identity, topic,
+            )  # fmt: skip
