@@ -129,11 +129,14 @@ def test_the_document_names_every_metric_and_no_other() -> None:
     names = {metric.name for metric in metrics.REGISTRY.collect()}
     fetch = {f"tieredstore_fetch_{field.name}" for field in fields(FetchStats)}
     cache = {f"tieredstore_chunk_cache_{field.name}" for field in fields(CacheStats)}
-    # Of consumers only if one was made in this process.
-    consumers = {name for name in names if name.startswith("tieredstore_consumer_")}
-    row = next(line for line in listed.splitlines() if line.startswith("| `tieredstore_consumer_…`"))
-    assert {name for name in consumers if f"`{name.removeprefix('tieredstore_consumer_')}`" not in row} == set()
-    assert {name for name in names - fetch - cache - consumers if f"`{name}`" not in listed} == set()
+    # Of consumers and brokers only if one was made in this process.
+    seldom: set[str] = set()
+    for beginning in ("tieredstore_consumer_", "tieredstore_broker_"):
+        of_these = {name for name in names if name.startswith(beginning)}
+        row = next(line for line in listed.splitlines() if line.startswith(f"| `{beginning}…`"))
+        assert {name for name in of_these if f"`{name.removeprefix(beginning)}`" not in row} == set()
+        seldom |= of_these
+    assert {name for name in names - fetch - cache - seldom if f"`{name}`" not in listed} == set()
     rows = {"tieredstore_fetch_": FetchStats, "tieredstore_chunk_cache_": CacheStats}
     for beginning, counted in rows.items():
         row = next(line for line in listed.splitlines() if line.startswith(f"| `{beginning}…`"))

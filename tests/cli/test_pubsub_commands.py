@@ -5,11 +5,14 @@ from __future__ import annotations
 import base64
 import io
 import json
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support.cli_process import Result, tieredstore
+from tests.support.cli_process import Result, command, environment, tieredstore, write_settings
+from tests.support.pubsub_brokers import free_port
 
 
 class Stdin:
@@ -63,3 +66,44 @@ def test_what_is_wrong_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert no_key.code == 2
     assert "line 1 has no '='" in no_key.stderr
     assert "no group has read" in tieredstore("pubsub", "groups", "orders", "--store", tmp_path).text
+
+
+@pytest.mark.slow
+def test_a_broker_takes_lines_and_stores_them_when_it_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port()
+    settings = write_settings(
+        tmp_path,
+        {
+            "pubsub.broker.listen": f"127.0.0.1:{port}",
+            "pubsub.broker.metrics.listen": "127.0.0.1:0",
+            "pubsub.batch.ms": "50",
+        },
+    )
+    assert tieredstore("pubsub", "topics", "orders", "--create", "-c", settings).code == 0
+    process = subprocess.Popen(
+        command("pubsub", "broker", "-c", settings), stderr=subprocess.PIPE, env=environment(), text=True
+    )
+    try:
+        assert process.stderr is not None
+        while f"listens on 127.0.0.1:{port}" not in (line := process.stderr.readline()):
+            assert line, "it has ended"
+        monkeypatch.setattr("sys.stdin", Stdin(b"one\ntwo\n"))
+        done = tieredstore("pubsub", "produce", "orders", "--bootstrap", f"127.0.0.1:{port}")
+        assert (done.code, done.text) == (0, "2 records, 6 bytes of values, stored in topic orders\n"), done.stderr
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(120) == 0
+    finally:
+        process.kill()
+        process.communicate()
+    assert values(tieredstore("pubsub", "consume", "orders", "-c", settings, "--json")) == [b"one", b"two"]
+
+
+def test_a_broker_needs_settings_and_a_producer_one_place_to_write_to(tmp_path: Path) -> None:
+    without = tieredstore("pubsub", "broker")
+    assert (without.code, "no settings are named" in without.stderr) == (2, True)
+    both = tieredstore("pubsub", "produce", "orders", "--bootstrap", "a:1", "--store", tmp_path)
+    assert (both.code, "give one of them" in both.stderr) == (2, True)
+    wrong = tieredstore("pubsub", "produce", "orders", "--bootstrap", "a")
+    assert (wrong.code, "pubsub.bootstrap" in wrong.stderr) == (2, True)

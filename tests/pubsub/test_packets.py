@@ -20,10 +20,12 @@ from tieredstore.pubsub.format.packets import (
     ReadRequest,
     Request,
     Response,
+    TopicMetadata,
     WriteAnswer,
     WriteRequest,
     parse_request,
     parse_response,
+    read_response_head,
     request_bytes,
     response_bytes,
 )
@@ -33,7 +35,8 @@ DATA = b"a payload of thirty-one bytes.."
 WRITE = WriteRequest(
     "orders", crc32(DATA), DATA, False, "0b5f2a4e-0000-4000-8000-000000000001", (("10.0.0.1", 3), ("10.0.0.2", 0))
 )
-METADATA = MetadataAnswer("orders", (BROKER,), "s3v2", (("bucket", "logs"),), (BROKER,))
+ORDERS = TopicMetadata("orders", (BROKER,), "s3v2", (("bucket", "logs"),), (BROKER,))
+METADATA = MetadataAnswer((ORDERS,))
 GOLDEN_REQUESTS = {
     "write-request-v5": Request(5, 42, WRITE),
     "metadata-request-v5": Request(5, 1, MetadataRequest(("orders",))),
@@ -72,7 +75,7 @@ def test_each_version_comes_back_without_what_it_does_not_know(version: int) -> 
         response_bytes(Response(version, 1, PacketType.METADATA, Code.OK, payload=METADATA))
     ).payload
     assert isinstance(answered, MetadataAnswer)
-    assert answered.read_brokers == ((BROKER,) if version >= 3 else ())
+    assert answered.topics[0].read_brokers == ((BROKER,) if version >= 3 else ())
     ack = parse_response(
         response_bytes(Response(version, 1, PacketType.WRITE, Code.OK, payload=WriteAnswer("b", 1, 2, 5)))
     )
@@ -84,6 +87,21 @@ def test_errors_have_words_and_no_payload_and_bytes_come_back() -> None:
     assert parse_response(response_bytes(error)) == error
     read = Response(5, 9, PacketType.READ, Code.OK, payload=ReadAnswer(b"\0" * 99))
     assert parse_response(response_bytes(read)) == read
+
+
+@pytest.mark.parametrize("version", [2, 5])
+def test_metadata_tell_of_any_number_of_topics(version: int) -> None:
+    others = TopicMetadata("b", (), "filesystem", (("x", ""), ("y", "1")))
+    for topics in ((), (others,), (others, TopicMetadata("a", (BROKER,), "s3v2", ()), others)):
+        answer = Response(version, 2, PacketType.METADATA, Code.OK, payload=MetadataAnswer(topics))
+        # No topic at all leaves no byte of a payload.
+        assert parse_response(response_bytes(answer)).payload == (MetadataAnswer(topics) if topics else None)
+
+
+def test_an_answer_with_an_object_may_be_larger_than_a_request() -> None:
+    data = bytes(MAX_PACKET_BYTES + 1)
+    packet = read_response_head(5, 3, len(data)) + data
+    assert parse_response(packet) == Response(5, 3, PacketType.READ, Code.OK, payload=ReadAnswer(data))
 
 
 def test_an_older_brokers_ack_leaves_the_server_version_out() -> None:

@@ -76,15 +76,41 @@ def produce(
         str | None,
         typer.Option("-K", "--key-separator", metavar="TEXT", help="Each line is a key, this, and a value."),
     ] = None,
+    bootstrap: Annotated[
+        str | None,
+        typer.Option("--bootstrap", metavar="HOST:PORT,…", help="Write to these brokers, not to the store."),
+    ] = None,
 ) -> None:
     """Publish the lines of stdin as records, and say when all are stored.
 
+    With --bootstrap, or pubsub.bootstrap in the settings, it speaks to brokers, and needs no access to the store.
+
     Example: seq 1000 | tieredstore pubsub produce orders -c store.properties
     """
-    from tieredstore.cli.pubsub_commands import opened_topics, produce_lines  # noqa: PLC0415  as above
+    from tieredstore.cli.pubsub_commands import opened_producer, produce_lines  # noqa: PLC0415  as above
 
-    with opened_topics(settings, store) as all_topics:
-        produce_lines(all_topics, topic, key_separator)
+    with opened_producer(settings, store, topic, bootstrap) as producer:
+        produce_lines(producer, topic, key_separator)
+
+
+@app.command()
+def broker(
+    settings: SettingsPath = None,
+    serve_reads: Annotated[
+        bool, typer.Option("--serve-reads", help="Give out objects of topics too (pubsub.broker.serve.reads).")
+    ] = False,
+    json_logs: Annotated[bool, typer.Option("--json-logs", help="Log lines of JSON, for a collector of logs.")] = False,
+) -> None:
+    """Take Messages of producers by MemQ's protocol, and store them in batches, until it is stopped.
+
+    Its settings are those of the store, pubsub.* and pubsub.broker.* in the same file (docs/broker.md). SIGTERM stores
+    and answers what it holds.
+
+    Example: tieredstore pubsub broker -c broker.properties
+    """
+    from tieredstore.cli.pubsub_broker import run_broker  # noqa: PLC0415  as above
+
+    run_broker(settings, serve_reads=serve_reads, json_logs=json_logs)
 
 
 @app.command()

@@ -13,13 +13,15 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from tieredstore.cli.opened import opened
+from tieredstore.cli.opened import chosen_settings, opened
 from tieredstore.cli.output import JsonValue, complain, iso_utc, print_json, print_lines, print_table
 from tieredstore.cli.record_rows import arrow_module, shown_text
 from tieredstore.cli.tables import number, plain, text, word
+from tieredstore.config import settings_from
 from tieredstore.errors import ConfigError, InvalidRecord
 from tieredstore.process.futures import outcome
-from tieredstore.pubsub.producer import Producer, RecordPlace
+from tieredstore.pubsub.client.producer import BrokerProducer
+from tieredstore.pubsub.producer import Producer, RecordPlace, RecordProducer
 from tieredstore.pubsub.topics import Topic, Topics
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from tieredstore.pubsub.queues import NotificationQueue
 
 _GROUP_WAIT_S: Final = 30.0
+_NO_STORE: Final = {"storage.backend.class": "memory", "chunk.size": "4194304"}
 
 
 @contextlib.contextmanager
@@ -80,25 +83,48 @@ def _topic_row(topics: Topics, topic: Topic) -> dict[str, Any]:
         }
 
 
-def produce_lines(topics: Topics, topic: str, separator: str | None) -> None:
+@contextlib.contextmanager
+def opened_producer(
+    settings: Path | None, store: str | None, topic: str, bootstrap: str | None
+) -> Generator[RecordProducer]:
+    """A producer of brokers if some are named, else one that writes to the store itself."""
+    if bootstrap is not None and store is not None:
+        raise ConfigError("--bootstrap writes to brokers and --store to a store: give one of them")
+    given = {} if bootstrap is None else {"pubsub.bootstrap": bootstrap}
+    if settings is None and bootstrap is not None:
+        chosen = settings_from({**_NO_STORE, **given}, source="--bootstrap")
+    else:
+        chosen = chosen_settings(settings, store)
+        if bootstrap is not None:
+            client = settings_from({**_NO_STORE, **given}, source="--bootstrap").broker_client
+            named = chosen.broker_client.model_copy(update={"bootstrap": client.bootstrap})
+            chosen = chosen.model_copy(update={"broker_client": named})
+    if chosen.broker_client.bootstrap:
+        with BrokerProducer(chosen, topic) as producer:
+            yield producer
+        return
+    with opened_topics(settings, store) as topics, Producer(topics, topic) as producer:
+        yield producer
+
+
+def produce_lines(producer: RecordProducer, topic: str, separator: str | None) -> None:
     """A record of each line of stdin; says at the end how many are stored."""
     sent: deque[Future[RecordPlace]] = deque()
     count, size = 0, 0
-    with Producer(topics, topic) as producer:
-        for line in sys.stdin.buffer:
-            value, key = line.removesuffix(b"\n"), None
-            if separator is not None:
-                head, between, rest = value.partition(separator.encode())
-                if not between:
-                    raise InvalidRecord(f"line {count + 1} has no {separator!r:.20} between key and value")
-                key, value = head, rest
-            sent.append(producer.send(value, key))
-            count, size = count + 1, size + len(value)
-            while sent and sent[0].done():
-                outcome(sent.popleft())
-        producer.flush()
-        while sent:
+    for line in sys.stdin.buffer:
+        value, key = line.removesuffix(b"\n"), None
+        if separator is not None:
+            head, between, rest = value.partition(separator.encode())
+            if not between:
+                raise InvalidRecord(f"line {count + 1} has no {separator!r:.20} between key and value")
+            key, value = head, rest
+        sent.append(producer.send(value, key))
+        count, size = count + 1, size + len(value)
+        while sent and sent[0].done():
             outcome(sent.popleft())
+    producer.flush()
+    while sent:
+        outcome(sent.popleft())
     print_lines([f"{count} records, {size} bytes of values, stored in topic {topic}"])
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
-import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -14,6 +11,7 @@ import typer
 
 from tieredstore.cli.arguments import Json, SettingsPath, Wide
 from tieredstore.cli.output import JsonValue, complain, print_json, print_lines, print_table
+from tieredstore.cli.service_logs import log_lines
 from tieredstore.cli.tables import number, text, word
 from tieredstore.config import Settings, load_settings
 from tieredstore.config.loading import load_uploader_settings
@@ -67,7 +65,7 @@ def uploader(
         _run(settings, store, own, json_logs=json_logs)
         return
     if json_logs:
-        _log_json()
+        log_lines(as_json=True)
     with Uploader(store, own) as shipping:
         if check:
             _show_plan(shipping, as_json=as_json, wide=wide)
@@ -79,10 +77,7 @@ def _run(path: Path, settings: Settings, own: UploaderSettings, *, json_logs: bo
     from tieredstore.uploader import Uploader  # noqa: PLC0415  as above
     from tieredstore.uploader.running import uploader_service  # noqa: PLC0415
 
-    if json_logs:
-        _log_json()
-    else:
-        _log_lines()
+    log_lines(as_json=json_logs)
     if own.nice:
         os.nice(own.nice)
     with Uploader(settings, own) as shipping:
@@ -176,45 +171,3 @@ def _ship_once(shipping: Uploader, *, as_json: bool) -> None:
         raise typer.Exit(DataLoss.exit_code)
     if any(entry.has_failed for entry in left):
         raise typer.Exit(StoreUnavailable.exit_code)
-
-
-class _JsonFormatter(logging.Formatter):
-    """One object a line: when, how grave, who says so, what; of a bug also the traceback."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """The line."""
-        line = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line)
-
-
-class _Stderr(logging.Handler):
-    """Lines on stderr, whatever that is at the moment."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """One record."""
-        sys.stderr.write(self.format(record) + "\n")
-        sys.stderr.flush()
-
-
-def _log_json() -> None:
-    _log_by(_JsonFormatter())
-
-
-def _log_lines() -> None:
-    _log_by(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-
-
-def _log_by(formatter: logging.Formatter) -> None:
-    """In place of sentences for a person: lines for whoever keeps them."""
-    logger = logging.getLogger("tieredstore")
-    handler = _Stderr()
-    handler.setFormatter(formatter)
-    logger.handlers = [handler]
-    logger.setLevel(logging.INFO)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pydantic import SecretStr
 
+from tieredstore.config.broker import BrokerClientSettings, BrokerSettings
 from tieredstore.config.effects import Effect, effect_of
 from tieredstore.config.encryption import read_encryption
 from tieredstore.config.endpoint import ENDPOINT, UPLOADER_LAYOUT, read_endpoint
@@ -76,6 +77,8 @@ def settings_from(properties: Properties, *, base_dir: Path | None = None, sourc
         "fetch": read_fetch(reader),
         "pubsub": reader.read(PubsubSettings, fields={"kafka": _client_properties(reader, PUBSUB_KAFKA)}),
         "endpoint": read_endpoint(reader),
+        "broker": reader.read(BrokerSettings),
+        "broker_client": reader.read(BrokerClientSettings),
         **_read_store(reader, backend),
     }
     present = {name: group for name, group in groups.items() if group is not None}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tieredstore.config.broker import BrokerClientSettings, BrokerSettings
 from tieredstore.config.encryption import PAIRS, EncryptionProperties, pair_id
 from tieredstore.config.endpoint import EndpointSettings, rule_of
 from tieredstore.config.fetch import ChunkCacheSettings, FetchSettings, IndexCacheSettings, ManifestCacheSettings
@@ -31,6 +32,8 @@ GROUPS: Final[tuple[type[SettingsGroup], ...]] = (
     ChunkCacheSettings,
     PubsubSettings,
     EndpointSettings,
+    BrokerSettings,
+    BrokerClientSettings,
     JvmProperties,
     UploaderSettings,
 )

@@ -9,6 +9,7 @@ from typing import Final
 
 from pydantic.fields import FieldInfo
 
+from tieredstore.config.broker import BrokerClientSettings, BrokerSettings
 from tieredstore.config.effects import Effect, effect_of
 from tieredstore.config.encryption import PAIRS, EncryptionProperties, KeyPairSettings
 from tieredstore.config.endpoint import RULES, EndpointRule, EndpointSettings
@@ -129,6 +130,12 @@ SECTIONS: Final = (
         f"What [pubsub](pubsub.md) does. Not of the plugin. `{PUBSUB_KAFKA}*` are properties of the Kafka client "
         "([live.md](live.md)) of a queue in Kafka.",
         (PubsubSettings,),
+    ),
+    Section(
+        "Brokers of batches",
+        "Of `tieredstore pubsub broker` and of producers that write to brokers ([broker.md](broker.md)). Not of the "
+        "plugin.",
+        (BrokerSettings, BrokerClientSettings),
     ),
     Section("Of the JVM plugin only", "", (JvmProperties,)),
 )

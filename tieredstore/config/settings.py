@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 from pydantic import Field, SecretStr, model_validator
 
+from tieredstore.config.broker import BrokerClientSettings, BrokerSettings
 from tieredstore.config.encryption import EncryptionSettings
 from tieredstore.config.endpoint import EndpointSettings
 from tieredstore.config.fetch import FetchSettings
@@ -91,6 +92,8 @@ class Settings(SettingsGroup):
     fetch: FetchSettings = FetchSettings()
     pubsub: PubsubSettings = PubsubSettings()
     endpoint: EndpointSettings = EndpointSettings()
+    broker: BrokerSettings = BrokerSettings()
+    broker_client: BrokerClientSettings = BrokerClientSettings()
     s3: S3Settings | None = None
     gcs: GcsSettings | None = None
     azure: AzureSettings | None = None

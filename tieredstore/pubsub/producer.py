@@ -40,6 +40,10 @@ class RecordPlace(NamedTuple):
     record: int
 
 
+UNTOLD: Final = RecordPlace(-1, -1, -1, -1)
+"""The place of a record of which nobody tells where it stands."""
+
+
 @dataclass(slots=True)
 class OpenMessage:
     """A Message in the making, and who waits for its records."""
@@ -134,7 +138,7 @@ class RecordProducer(Closing):
             message.futures.append(future)
         if self._acks == "0":
             taken: Future[RecordPlace] = Future()
-            taken.set_result(RecordPlace(-1, -1, -1, -1))
+            taken.set_result(UNTOLD)
             return taken
         return future
 

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tieredstore.errors import DeliveryFailed, TieredStoreError
@@ -23,13 +23,16 @@ from tieredstore.pubsub.topics import Topic, Topics
 
 @dataclass(frozen=True, slots=True)
 class SealedMessage:
-    """A Message as it is stored, and what a notification tells of it."""
+    """A Message as it is stored, and what a notification tells of it.
+
+    One of somebody else's may have no producer, and nobody has looked for the timestamps of its records.
+    """
 
     stored: bytes
-    request: ProducerRequest
+    request: ProducerRequest | None
     record_count: int
-    min_timestamp: int
-    max_timestamp: int
+    min_timestamp: int | None
+    max_timestamp: int | None
 
 
 class BatchWriter:
@@ -51,10 +54,14 @@ class BatchWriter:
         self._puts.close()
         self._queue.close()
 
-    def write(self, messages: Sequence[SealedMessage], deadline: Deadline) -> tuple[int, int]:
-        """Store the batch and notify of it; returns its read partition and offset. DeliveryFailed otherwise."""
+    def write(
+        self, messages: Sequence[SealedMessage], deadline: Deadline, partition: int | None = None
+    ) -> tuple[int, int]:
+        """Store the batch and notify of it, in ``partition`` or in the one whose turn it is; returns its read partition
+        and offset. DeliveryFailed otherwise."""
         body = build_batch([message.stored for message in messages])
-        key, partition = self._place(messages)
+        key, turn = self._place(messages)
+        partition = turn if partition is None else partition
         self._puts.put(key, body, deadline)
         notification = self._notification(messages, key, body)
         try:
@@ -70,7 +77,8 @@ class BatchWriter:
             server_id, self._next_id = self._next_id, _wrapped(self._next_id + len(messages))
             self._turn += 1
             partition = self._turn % self._queue.partitions
-        client_id, ms = messages[0].request.request_id, time.time_ns() // 1_000_000
+        request = messages[0].request
+        client_id, ms = 0 if request is None else request.request_id, time.time_ns() // 1_000_000
         return str(
             BatchKey(self._topic.path, client_id, server_id, ms, 0, self._host, self._topic.is_hashed)
         ), partition
@@ -79,8 +87,8 @@ class BatchWriter:
         facts = BatchFacts(
             batch_id=uuid.uuid4().hex,
             records=sum(message.record_count for message in messages),
-            min_timestamp=min(message.min_timestamp for message in messages),
-            max_timestamp=max(message.max_timestamp for message in messages),
+            min_timestamp=_over_all(min, (message.min_timestamp for message in messages)),
+            max_timestamp=_over_all(max, (message.max_timestamp for message in messages)),
             total_size=len(body),
             crc32=checksum(body),
             producers=_producers(messages),
@@ -95,11 +103,22 @@ class BatchWriter:
         )
 
 
+def _over_all(choose: Callable[[list[int]], int], timestamps: Iterable[int | None]) -> int | None:
+    """None where one of them is not known."""
+    known: list[int] = []
+    for timestamp in timestamps:
+        if timestamp is None:
+            return None
+        known.append(timestamp)
+    return choose(known)
+
+
 def _producers(messages: Sequence[SealedMessage]) -> tuple[tuple[str, int, tuple[int, ...]], ...]:
     """Whose Messages they are, their request ids in runs."""
     ids: dict[tuple[str, int], list[int]] = {}
-    for message in messages:
-        ids.setdefault((message.request.address.hex(), message.request.epoch_ms), []).append(message.request.request_id)
+    for request in (message.request for message in messages):
+        if request is not None:
+            ids.setdefault((request.address.hex(), request.epoch_ms), []).append(request.request_id)
     return tuple((address, epoch, tuple(_runs(sorted(numbers)))) for (address, epoch), numbers in ids.items())
 
 

@@ -18,6 +18,7 @@ from typing import Final, TypeAlias
 
 from tieredstore.errors import PacketCorrupt
 from tieredstore.kafka.batches import Buffer
+from tieredstore.limits import MAX_INT32
 
 MAX_PACKET_BYTES: Final = 4 << 20
 """Bytes of a packet behind its size that a broker takes."""
@@ -25,7 +26,13 @@ MAX_PACKET_BYTES: Final = 4 << 20
 VERSIONS: Final = range(2, 6)
 _SLOTS_FROM: Final = 4
 _READ_BROKERS_FROM: Final = 3
-_MOST_PORT: Final = 32767
+MOST_PORT: Final = 32767
+"""Ports are signed, of 16 bits."""
+
+REQUEST_HEAD_SIZE: Final = 15
+"""Bytes of a request up to its payload."""
+
+_MOST_ERROR: Final = 4000  # characters, of 4 bytes at most
 
 
 class PacketType(enum.Enum):
@@ -116,7 +123,7 @@ class BrokerAddress:
 
 
 @dataclass(frozen=True, slots=True)
-class MetadataAnswer:
+class TopicMetadata:
     """``str topic · 2 n · n × broker · str handler · 2 n · n × {str name, str value} · [v3: 2 n · n × broker]``."""
 
     topic: str
@@ -124,6 +131,13 @@ class MetadataAnswer:
     handler: str
     properties: tuple[tuple[str, str], ...]
     read_brokers: tuple[BrokerAddress, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataAnswer:
+    """Each topic that was asked for, or all of them."""
+
+    topics: tuple[TopicMetadata, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +183,7 @@ def parse_request(packet: Buffer) -> Request:
 def parse_response(packet: Buffer) -> Response:
     """The response that ``packet`` is, from its size on; PacketCorrupt for what is none."""
     fields = _Fields(packet)
-    version, request_id, kind = fields.start()
+    version, request_id, kind = fields.start(MAX_INT32)  # an object that was read may be larger
     code = fields.code()
     error = fields.text()
     payload: ResponsePayload = None
@@ -177,7 +191,10 @@ def parse_response(packet: Buffer) -> Response:
         if kind is PacketType.WRITE:
             payload = _parse_write_answer(fields)
         elif kind is PacketType.METADATA:
-            payload = _parse_metadata_answer(fields, version)
+            topics: list[TopicMetadata] = []
+            while fields.left:
+                topics.append(_parse_topic(fields, version))
+            payload = MetadataAnswer(tuple(topics))
         else:
             payload = ReadAnswer(fields.data())
     fields.end()
@@ -204,9 +221,25 @@ def request_bytes(request: Request) -> bytes:
 
 
 def response_bytes(response: Response) -> bytes:
-    """The packet of a response, its size included."""
+    """The packet of a response, its size included; an error's text is cut to what a packet holds."""
     head = struct.pack(">hqbh", response.version, response.request_id, response.kind.value, response.code.value)
-    return _sized(head + _text(response.error) + _payload_bytes(response))
+    return _sized(head + _text(response.error[:_MOST_ERROR]) + _payload_bytes(response))
+
+
+def read_response_head(version: int, request_id: int, size: int) -> bytes:
+    """What precedes ``size`` bytes that answer a READ: for those that are sent as they come out of a store."""
+    head = struct.pack(">hqbh", version, request_id, PacketType.READ.value, Code.OK.value) + _text("")
+    return struct.pack(">i", len(head) + 4 + size) + head + struct.pack(">i", size)
+
+
+def request_head(packet: Buffer) -> tuple[int, int, PacketType]:
+    """Version, id and type of a request whose first 15 bytes ``packet`` has; PacketCorrupt if they are none."""
+    return _Fields(memoryview(packet)[4:REQUEST_HEAD_SIZE]).head()
+
+
+def error_response(request_id: int, version: int, kind: PacketType, code: Code, why: str) -> bytes:
+    """The packet that tells of a failure, which has no payload."""
+    return response_bytes(Response(version, request_id, kind, code, why))
 
 
 def _payload_bytes(response: Response) -> bytes:
@@ -220,11 +253,15 @@ def _payload_bytes(response: Response) -> bytes:
         return _text(payload.move_to) + numbers
     if isinstance(payload, ReadAnswer):
         return struct.pack(">i", len(payload.data)) + payload.data
-    parts = [_text(payload.topic), _brokers(payload.write_brokers), _text(payload.handler)]
-    parts.append(struct.pack(">h", len(payload.properties)))
-    parts += [_text(name) + _text(value) for name, value in payload.properties]
-    if response.version >= _READ_BROKERS_FROM:
-        parts.append(_brokers(payload.read_brokers))
+    return b"".join(_topic_bytes(topic, response.version) for topic in payload.topics)
+
+
+def _topic_bytes(topic: TopicMetadata, version: int) -> bytes:
+    parts = [_text(topic.topic), _brokers(topic.write_brokers), _text(topic.handler)]
+    parts.append(struct.pack(">h", len(topic.properties)))
+    parts += [_text(name) + _text(value) for name, value in topic.properties]
+    if version >= _READ_BROKERS_FROM:
+        parts.append(_brokers(topic.read_brokers))
     return b"".join(parts)
 
 
@@ -242,11 +279,11 @@ def _parse_write_answer(fields: _Fields) -> WriteAnswer:
     return WriteAnswer(move_to, to_move, owned, fields.signed(2) if fields.left else 0)
 
 
-def _parse_metadata_answer(fields: _Fields, version: int) -> MetadataAnswer:
+def _parse_topic(fields: _Fields, version: int) -> TopicMetadata:
     topic, write_brokers, handler = fields.text(), fields.brokers(), fields.text()
     properties = tuple((fields.text(), fields.text()) for _ in range(fields.count(4)))
     read_brokers = fields.brokers() if version >= _READ_BROKERS_FROM else ()
-    return MetadataAnswer(topic, write_brokers, handler, properties, read_brokers)
+    return TopicMetadata(topic, write_brokers, handler, properties, read_brokers)
 
 
 def _brokers(brokers: tuple[BrokerAddress, ...]) -> bytes:
@@ -275,11 +312,15 @@ class _Fields:
         """Bytes that were not taken."""
         return len(self._view) - self._at
 
-    def start(self) -> tuple[int, int, PacketType]:
+    def start(self, most: int = MAX_PACKET_BYTES) -> tuple[int, int, PacketType]:
         """Size, version, id and type."""
         size = self.signed(4)
-        if size != self.left or size > MAX_PACKET_BYTES:
-            raise PacketCorrupt(f"a packet says {size} bytes, has {self.left}, and {MAX_PACKET_BYTES} may be")
+        if size != self.left or size > most:
+            raise PacketCorrupt(f"a packet says {size} bytes, has {self.left}, and {most} may be")
+        return self.head()
+
+    def head(self) -> tuple[int, int, PacketType]:
+        """Version, id and type."""
         version, request_id, kind = self.signed(2), self.signed(8), self.signed(1)
         if version not in VERSIONS or not 0 <= kind < len(PacketType):
             raise PacketCorrupt(f"a packet has version {version} and type {kind}, which are not known")
@@ -329,7 +370,7 @@ class _Fields:
 
     def _port(self) -> int:
         port = self.signed(2)
-        if not 0 <= port <= _MOST_PORT:
+        if not 0 <= port <= MOST_PORT:
             raise PacketCorrupt(f"a packet has port {port}")
         return port
 

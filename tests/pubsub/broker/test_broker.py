@@ -1,0 +1,447 @@
+"""A broker by its packets: MemQ's own ones byte for byte, what is refused and how, what is stored and when."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from zlib import crc32
+
+import pytest
+
+from tests.support.memq_batches import GOLDEN
+from tests.support.pubsub_brokers import (
+    LONG_S,
+    PacketClient,
+    RunningBroker,
+    message_of,
+    running_broker,
+    write_of,
+)
+from tests.support.pubsub_topics import topics_on, values_of
+from tieredstore.backends.base import Body
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.errors import StoreUnavailable
+from tieredstore.pubsub.broker.authorization import Authorizer, Client
+from tieredstore.pubsub.broker.broker import Broker
+from tieredstore.pubsub.consumer import Consumer
+from tieredstore.pubsub.format.messages import Compression, MessageHeader, ProducerRequest
+from tieredstore.pubsub.format.notifications import parse_notification
+from tieredstore.pubsub.format.packets import (
+    Code,
+    MetadataAnswer,
+    MetadataRequest,
+    PacketType,
+    ReadAnswer,
+    ReadRequest,
+    Response,
+    WriteAnswer,
+    WriteRequest,
+)
+from tieredstore.pubsub.topics import Topics
+from tieredstore.testing.delegating import DelegatingObjectStore
+from tieredstore.testing.notification_queue_tests import read_all
+
+HEADER = MessageHeader(ProducerRequest(b"\x7f\0\0\1", 1, 2), 0, Compression.NONE, 0, 0).to_bytes()
+
+
+def fresh(**properties: str) -> Topics:
+    topics = topics_on(None, **{"batch_ms": "20", **properties})
+    topics.create("orders")
+    return topics
+
+
+def read(topics: Topics, at_least: int = 0) -> list[bytes]:
+    with Consumer(topics, "orders") as consumer:
+        return values_of(consumer, at_least=at_least)
+
+
+def batches(topics: Topics) -> int:
+    return len(read_all(topics.queue(topics.get("orders")), 0))
+
+
+class HeldStore(DelegatingObjectStore):
+    """Puts of batches wait until they may."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryObjectStore())
+        self.may = threading.Event()
+        self.fails = False
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+        if "!tieredstore" not in key:
+            assert self.may.wait(LONG_S)
+            if self.fails:
+                raise StoreUnavailable("the store is down")
+        super().put(key, body, if_absent=if_absent)
+
+
+def test_memqs_own_packets_are_answered_byte_for_byte_in_its_own_form() -> None:
+    topics = fresh()
+    written = (GOLDEN / "wire/write-request-v5.bin").read_bytes()
+    assert written[15:18] == b"\0\0\6"
+    with running_broker(topics) as running, PacketClient(running.place) as client:
+        client.socket.sendall((GOLDEN / "wire/metadata-request-v5.bin").read_bytes())
+        address = running.broker.address
+        metadata = client.raw_answer()
+        assert metadata[4:19] == b"\0\5" + (1).to_bytes(8, "big") + b"\1\0\xc8\0\0"
+        assert metadata[19:27] == b"\0\6orders"
+        assert metadata[27:42] == b"\0\1\0\0\0\x09127.0.0.1"[:15]
+        assert struct.pack(">h", address.port) in metadata
+        # Its write carries noise and no Message: refused, in its form, and by its id.
+        client.socket.sendall(written)
+        refused = client.raw_answer()
+        assert refused[4:17] == b"\0\5" + (42).to_bytes(8, "big") + b"\0" + struct.pack(">h", 400)
+        # The same request around a Message: byte for byte what MemQ's broker answers.
+        data = message_of([b"v"])
+        packet = written[: written.index(b"a payload") - 4] + len(data).to_bytes(4, "big") + data
+        packet = packet[:24] + crc32(data).to_bytes(4, "big") + packet[28:]
+        client.socket.sendall((len(packet) - 4).to_bytes(4, "big") + packet[4:])
+        assert client.raw_answer() == (GOLDEN / "wire/write-response-ok-v5.bin").read_bytes()
+    assert read(topics, 1) == [b"v"]
+
+
+@pytest.mark.parametrize("version", [2, 3, 4, 5])
+def test_each_version_is_answered_in_itself_once_the_message_stands(version: int) -> None:
+    topics = fresh()
+    with running_broker(topics) as running, PacketClient(running.place) as client:
+        answer = client.ask(write_of(message_of([b"a", b"b"])), -7, version)
+        payload = WriteAnswer() if version >= 4 else None
+        assert answer == Response(version, -7, PacketType.WRITE, Code.OK, payload=payload)
+        assert batches(topics) == 1
+        metadata = client.ask(MetadataRequest(()), 3, version)
+        assert isinstance(metadata.payload, MetadataAnswer)
+        (topic,) = metadata.payload.topics
+        assert (topic.topic, topic.write_brokers) == ("orders", (running.broker.address,))
+        assert dict(topic.properties)["path"] == "default/topics/orders"
+    assert read(topics, 2) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "zstd"])
+def test_messages_of_many_clients_go_into_one_batch(compression: str) -> None:
+    topics = fresh(batch_ms="60000", batch_messages="6")
+    with running_broker(topics) as running:
+        clients = [PacketClient(running.place) for _ in range(3)]
+        for number, client in enumerate(clients):
+            for request in range(2):
+                data = message_of(
+                    [b"%d/%d" % (number, request)], request, address=bytes([number]), compression=compression
+                )
+                client.send(write_of(data), request)
+        for client in clients:
+            assert {client.answer().request_id, client.answer().request_id} == {0, 1}
+            client.socket.close()
+    assert batches(topics) == 1
+    assert sorted(read(topics, 6)) == sorted(b"%d/%d" % (a, b) for a in range(3) for b in range(2))
+
+
+@pytest.mark.parametrize(
+    ("write", "code", "why"),
+    [
+        (WriteRequest("orders", 1, message_of([b"v"])), Code.BAD_REQUEST, "CRC-32"),
+        (write_of(message_of([b"v"])[:-1] + b"x"), Code.BAD_REQUEST, "its body has the CRC-32"),
+        (write_of(message_of([b"v"]) + b"x"), Code.BAD_REQUEST, "its body says"),
+        (write_of(b"no Message"), Code.BAD_REQUEST, "are no Message"),
+        (write_of(message_of([bytes(5000)])), Code.BAD_REQUEST, "of which a batch holds 4076"),
+        (write_of(message_of([b"v"]), "others"), Code.NOT_FOUND, "no topic others"),
+        (write_of(message_of([b"v"]), "../x"), Code.NOT_FOUND, "no topic"),
+    ],
+    ids=["crc", "body", "tail", "noise", "large", "topic", "name"],
+)
+@pytest.mark.parametrize("no_acks", [False, True])
+def test_what_is_refused_is_answered_once_and_not_stored(
+    write: WriteRequest, code: Code, why: str, *, no_acks: bool
+) -> None:
+    topics = fresh(batch_bytes="4096", message_bytes="1024")
+    refused = WriteRequest(write.topic, write.crc, write.data, no_acks)
+    with running_broker(topics) as running, PacketClient(running.place) as client:
+        answer = client.ask(refused, 1)
+        assert (answer.code, answer.payload, answer.request_id) == (code, None, 1)
+        assert why in answer.error
+        assert client.ask(write_of(message_of([b"good"])), 2).request_id == 2  # and not a second one for the first
+        assert running.broker.room.taken == 0
+    assert read(topics, 1) == [b"good"]
+
+
+def test_a_message_without_records_is_acknowledged_and_not_stored_and_none_hides_its_records() -> None:
+    topics = fresh()
+    lying = bytearray(message_of([b"v"]))
+    lying[32:36] = bytes(4)
+    with running_broker(topics) as running, PacketClient(running.place) as client:
+        for compression in ("none", "gzip", "zstd"):
+            data = message_of([], compression=compression)
+            assert client.ask(write_of(data)).code is Code.OK
+        answer = client.ask(write_of(bytes(lying)))
+        assert answer.code is Code.BAD_REQUEST
+        assert "no records, and has some" in answer.error
+        assert running.broker.counts.empty_messages == 3
+    assert batches(topics) == 0
+
+
+def test_a_message_that_comes_again_is_acknowledged_and_stored_once() -> None:
+    store = HeldStore()
+    topics = topics_on(store, batch_ms="1")
+    topics.create("orders")
+    data = message_of([b"once"])
+    with running_broker(topics) as running:
+        first, second = PacketClient(running.place), PacketClient(running.place)
+        first.send(write_of(data), 5)
+        second.send(write_of(data), 5)
+        store.may.set()
+        assert first.answer().code is second.answer().code is Code.OK
+        assert second.ask(write_of(data), 5).code is Code.OK  # long after
+        first.socket.close()
+        second.socket.close()
+        assert running.broker.counts.repeated == 2
+    assert read(topics, 1) == [b"once"]
+
+
+def test_messages_without_a_producer_are_never_the_same() -> None:
+    topics = fresh()
+    bare = (GOLDEN / "handmade/h01-no-producer").read_bytes()[20:]
+    with running_broker(topics) as running, PacketClient(running.place) as client:
+        for number in range(2):
+            assert client.ask(write_of(bare), number).code is Code.OK
+    (first, second) = read_all(topics.queue(topics.get("orders")), 0)
+    for entry in (first, second):
+        facts = parse_notification(entry.raw, "queue").facts
+        assert facts is not None
+        assert (facts.producers, facts.min_timestamp) == ((), None)
+
+
+def test_without_acknowledgement_the_answer_comes_on_receipt() -> None:
+    store = HeldStore()
+    topics = topics_on(store, batch_ms="1")
+    topics.create("orders")
+    with running_broker(topics) as running, PacketClient(running.place) as client:
+        assert client.ask(write_of(message_of([b"v"]), no_acks=True)).code is Code.OK
+        assert batches(topics) == 0
+        store.may.set()
+        running.drain()
+    assert read(topics, 1) == [b"v"]
+
+
+def test_a_store_that_fails_is_told_to_who_waits_and_a_repetition_is_stored() -> None:
+    store = HeldStore()
+    topics = topics_on(store, batch_ms="1", delivery_timeout_ms="1000")
+    topics.create("orders")
+    store.fails = True
+    store.may.set()
+    data = message_of([b"v"])
+    with running_broker(topics) as running, PacketClient(running.place) as client:
+        answer = client.ask(write_of(data))
+        assert (answer.code, "the store is down" in answer.error) == (Code.REQUEST_FAILED, True)
+        assert running.broker.room.taken == 0
+        store.fails = False
+        assert client.ask(write_of(data)).code is Code.OK
+    assert read(topics, 1) == [b"v"]
+
+
+def test_a_full_buffer_stops_reading_and_drops_nothing() -> None:
+    store = HeldStore()
+    topics = topics_on(store, batch_ms="1", compression="none")
+    topics.create("orders")
+    size, count = 1 << 20, 40  # 40 MiB through a buffer of 16
+    own = topics.settings.broker.model_copy(update={"buffer_bytes": 16 << 20})
+    small = Topics(store, topics.settings.model_copy(update={"broker": own}))
+    with running_broker(small) as running:
+        client = PacketClient(running.place)
+        client.socket.settimeout(LONG_S)
+
+        def send_all() -> None:
+            for number in range(count):
+                client.send(write_of(message_of([b"%02d" % number + bytes(size)], number)), number)
+
+        sender = threading.Thread(target=send_all)
+        sender.start()
+        room = running.broker.room
+        for _ in range(600):
+            if room.waiting:
+                break
+            threading.Event().wait(0.1)
+        assert room.waiting == 1
+        assert room.taken <= 16 << 20
+        with PacketClient(running.place) as other:  # who asks for metadata needs no room
+            assert other.ask(MetadataRequest(("orders",))).code is Code.OK
+        store.may.set()
+        assert sorted(client.answer().request_id for _ in range(count)) == list(range(count))
+        sender.join()
+        client.socket.close()
+    assert sorted(value[:2] for value in read(topics, count)) == [b"%02d" % number for number in range(count)]
+
+
+def test_a_drain_stores_and_answers_what_is_held() -> None:
+    topics = fresh(batch_ms="600000")
+    with running_broker(topics) as running, PacketClient(running.place) as client:
+        client.send(write_of(message_of([b"v"])), 9)
+        for _ in range(600):
+            if running.broker.counts.message_bytes:
+                break
+            threading.Event().wait(0.1)
+        running.drain()
+        assert client.answer() == Response(5, 9, PacketType.WRITE, Code.OK, payload=WriteAnswer())
+        assert client.ended()
+    assert read(topics, 1) == [b"v"]
+
+
+class OnlyReaders(Authorizer):
+    def allows(self, client: Client, operation: PacketType, topic: str) -> bool:
+        return client.address == "127.0.0.1" and operation is PacketType.READ and topic == "orders"
+
+
+def test_the_authorizer_decides_over_writes_and_reads() -> None:
+    topics = fresh()
+    with running_broker(topics, authorizer=OnlyReaders()) as running, PacketClient(running.place) as client:
+        answer = client.ask(write_of(message_of([b"v"])))
+        assert (answer.code, answer.error) == (Code.UNAUTHORIZED, "topic orders is not open to 127.0.0.1")
+        assert client.ask(MetadataRequest(("orders",))).code is Code.OK
+        assert running.broker.room.taken == 0
+    assert batches(topics) == 0
+
+
+def reading(topics: Topics) -> Topics:
+    own = topics.settings.broker.model_copy(update={"serve_reads": True})
+    return Topics(topics.store, topics.settings.model_copy(update={"broker": own}))
+
+
+def test_reads_give_an_object_its_index_or_a_range_and_of_the_topic_alone() -> None:
+    topics = fresh()
+    topics.create("secret")
+    with running_broker(reading(topics)) as running, PacketClient(running.place) as client:
+        client.ask(write_of(message_of([b"v" * 100])))
+        client.ask(write_of(message_of([b"s"]), "secret"))
+        (entry,) = read_all(topics.queue(topics.get("orders")), 0)
+        (secret,) = read_all(topics.queue(topics.get("secret")), 0)
+        notification = parse_notification(entry.raw, "queue")
+        assert notification.key is not None
+        body = topics.store.get(notification.key)
+        text = entry.raw.decode()
+        for version in (2, 5):
+            whole = client.ask(ReadRequest("orders", text), 1, version)
+            assert whole == Response(5, 1, PacketType.READ, Code.OK, payload=ReadAnswer(body))
+        assert client.ask(ReadRequest("orders", text, True)).payload == ReadAnswer(body[:20])
+        assert client.ask(ReadRequest("orders", text, False, 20, 30)).payload == ReadAnswer(body[20:50])
+        for request, why in (
+            (ReadRequest("orders", secret.raw.decode()), "is of topic"),
+            (ReadRequest("orders", text.replace("default/topics", "other/topics")), "which is no key under"),
+            (ReadRequest("orders", "{}"), "notification"),
+            (ReadRequest("orders", text, False, 0, len(body) + 1), "bytes 0 to"),
+            (ReadRequest("orders", text, False, -2, 1), "bytes -2"),
+        ):
+            refused = client.ask(request)
+            assert (refused.code, why in refused.error) == (Code.BAD_REQUEST, True), refused
+        assert client.ask(ReadRequest("nothing", text)).code is Code.NOT_FOUND
+        topics.store.delete([notification.key])
+        assert client.ask(ReadRequest("orders", text)) == Response(
+            5, 0, PacketType.READ, Code.NO_DATA, payload=ReadAnswer(b"")
+        )
+    with running_broker(topics) as running, PacketClient(running.place) as client:
+        assert client.ask(ReadRequest("orders", text)).code is Code.BAD_REQUEST
+
+
+def test_reads_of_large_objects_come_whole_beside_acknowledgements() -> None:
+    topics = fresh(batch_ms="50", compression="none")
+    with running_broker(reading(topics)) as running, PacketClient(running.place) as client:
+        for number in range(3):
+            client.send(write_of(message_of([bytes([number]) * (3 << 20)], number)), number)
+        for _ in range(3):
+            client.answer()
+        entries = read_all(topics.queue(topics.get("orders")), 0)
+        for entry in entries:
+            client.send(ReadRequest("orders", entry.raw.decode()), 50)
+            client.send(write_of(message_of([b"x"], 9)), 60)
+        answers = [client.answer() for _ in range(2 * len(entries))]
+        sizes = [len(answer.payload.data) for answer in answers if isinstance(answer.payload, ReadAnswer)]
+        assert sorted(sizes) == sorted(parse_notification(entry.raw, "").total_size for entry in entries)
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        b"\0\0\0\x05\0\5abc",
+        b"\x7f\xff\xff\xff" + bytes(20),
+        b"\xff\xff\xff\xff" + bytes(20),
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\0\0\0\x0b\0\6" + bytes(9),
+        b"\0\0\0\x0b\0\5" + bytes(8) + b"\7",
+        (100_000).to_bytes(4, "big") + b"\0\5" + bytes(8) + b"\1" + bytes(100),
+    ],
+    ids=["short", "huge", "negative", "http", "version", "type", "large metadata"],
+)
+def test_what_is_no_packet_ends_its_connection_alone(packet: bytes) -> None:
+    topics = fresh()
+    with running_broker(topics) as running, PacketClient(running.place) as good:
+        with PacketClient(running.place) as bad:
+            bad.socket.sendall(packet)
+            while not bad.ended():
+                pass
+        assert good.ask(write_of(message_of([b"v"]))).code is Code.OK
+        assert running.broker.room.taken == 0
+
+
+def test_a_request_whose_fields_are_wrong_is_refused_and_the_next_one_is_taken() -> None:
+    topics = fresh()
+    with running_broker(topics) as running, PacketClient(running.place) as client:
+        client.socket.sendall(b"\0\0\0\x0d\0\5" + (8).to_bytes(8, "big") + b"\0\0\x7f")
+        answer = client.answer()
+        assert (answer.request_id, answer.code) == (8, Code.BAD_REQUEST)
+        assert client.ask(write_of(message_of([b"v"]))).code is Code.OK
+
+
+def test_frames_come_in_pieces_of_any_size() -> None:
+    topics = fresh(compression="none")
+    packets = [message_of([bytes([number]) * (70_000 * number + 1)], number) for number in range(4)]
+    with running_broker(topics) as running, PacketClient(running.place) as client:
+        stream = b""
+        for number, data in enumerate(packets):
+            head = b"\0" + b"\0\6orders" + crc32(data).to_bytes(4, "big") + len(data).to_bytes(4, "big")
+            frame = b"\0\2" + number.to_bytes(8, "big") + b"\0" + head + data
+            stream += len(frame).to_bytes(4, "big") + frame
+        at = 0
+        for size in [1, 2, 3, 5, 10, 20, 100, 1000, 65_535, 65_536, 65_537]:
+            client.socket.sendall(stream[at : at + size])
+            at += size
+        client.socket.sendall(stream[at:])
+        assert sorted(client.answer().request_id for _ in packets) == [0, 1, 2, 3]
+    assert sorted(map(len, read(topics, 4))) == [1, 70_001, 140_001, 210_001]
+
+
+def test_more_connections_than_may_be_are_closed() -> None:
+    topics = fresh()
+    own = topics.settings.broker.model_copy(update={"connections": 1})
+    few = Topics(topics.store, topics.settings.model_copy(update={"broker": own}))
+    with running_broker(few) as running, PacketClient(running.place) as first:
+        assert first.ask(MetadataRequest()).code is Code.OK
+        with PacketClient(running.place) as second:
+            assert second.ended()
+        assert first.ask(MetadataRequest()).code is Code.OK
+
+
+def test_a_producers_messages_stay_in_one_partition_if_batches_are_by_producer() -> None:
+    topics = topics_on(None, batch_ms="20")
+    topics.create("orders", 4)
+    own = topics.settings.broker.model_copy(update={"batch_by": "producer"})
+    sorted_topics = Topics(topics.store, topics.settings.model_copy(update={"broker": own}))
+    with running_broker(sorted_topics) as running, PacketClient(running.place) as client:
+        for request in range(3):
+            for producer in range(6):
+                client.ask(write_of(message_of([b"%d" % producer], request, address=bytes([producer]))), request)
+    partitions: dict[bytes, set[int]] = {}
+    with Consumer(topics, "orders") as consumer:
+        for _ in range(100):
+            for record in consumer.records(0.2):
+                partitions.setdefault(record.value, set()).add(record.partition)
+            if len(partitions) == 6:
+                break
+    assert all(len(places) == 1 for places in partitions.values())
+    assert len({partition for places in partitions.values() for partition in places}) > 1
+
+
+def test_a_broker_that_is_no_server_says_so() -> None:
+    topics = fresh()
+    with running_broker(topics) as running:
+        own = running.broker.own
+        again = Topics(topics.store, topics.settings.model_copy(update={"broker": own}))
+        other = RunningBroker(Broker(again))
+        with pytest.raises(Exception, match="no broker can listen"):
+            other.begin()
+        other.kill()

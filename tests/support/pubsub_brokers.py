@@ -1,0 +1,168 @@
+"""Brokers of batches for tests: on a thread of this process, and a client that speaks raw packets."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, Self
+
+from tieredstore.errors import TieredStoreError
+from tieredstore.process.futures import outcome
+from tieredstore.pubsub.broker.broker import Broker
+from tieredstore.pubsub.format.messages import Compression, ProducerRequest, checksum, seal_message
+from tieredstore.pubsub.format.packets import (
+    MAX_PACKET_BYTES,
+    Request,
+    RequestPayload,
+    Response,
+    WriteRequest,
+    parse_response,
+    request_bytes,
+)
+from tieredstore.pubsub.topics import Topics
+
+LONG_S = 120.0
+
+
+class RunningBroker:
+    """A broker on a loop of its own thread."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="test-broker")
+        self._thread.start()
+        self.is_gone = False
+
+    def begin(self) -> Self:
+        self.call(self.broker.start())
+        return self
+
+    def call(self, work: Any) -> Any:
+        return outcome(asyncio.run_coroutine_threadsafe(work, self.loop), LONG_S)
+
+    @property
+    def place(self) -> str:
+        return f"127.0.0.1:{self.broker.address.port}"
+
+    def drain(self, seconds: float = LONG_S) -> None:
+        if not self.is_gone:
+            self.is_gone = True
+            self.call(self.broker.drain(seconds))
+            self._end()
+
+    def kill(self) -> None:
+        """As by kill -9 for the clients: connections end, nothing that is held is answered."""
+        if not self.is_gone:
+            self.is_gone = True
+            self.call(self._kill())
+            self._end()
+
+    async def _kill(self) -> None:
+        self.broker.abandon()
+
+    def _end(self) -> None:
+        async def settled() -> None:
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+            for _ in range(10):  # connections that came or went just now
+                await asyncio.sleep(0)
+
+        self.call(settled())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(LONG_S)
+        self.loop.close()
+
+
+@contextmanager
+def running_broker(topics: Topics, **given: Any) -> Generator[RunningBroker]:
+    """A broker of these topics on any free port."""
+    running = RunningBroker(Broker(listening_anywhere(topics), **given))
+    try:
+        yield running.begin()
+    finally:
+        running.kill()
+
+
+def listening_anywhere(topics: Topics) -> Topics:
+    """The same topics for a broker on the loopback interface."""
+    own = topics.settings.broker.model_copy(update={"listen": ("127.0.0.1", free_port())})
+    return Topics(topics.store, topics.settings.model_copy(update={"broker": own}))
+
+
+def free_port() -> int:
+    """One that a packet can tell: of those below 32,768 nobody listens on it now."""
+    for port in range(20_000 + (threading.get_native_id() * 37) % 10_000, 32_000):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise TieredStoreError("no port is free")
+
+
+class PacketClient:
+    """Sends packets, and reads answers in their order."""
+
+    def __init__(self, place: str) -> None:
+        host, _, port = place.partition(":")
+        self.socket = socket.create_connection((host, int(port)), LONG_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def send(self, payload: RequestPayload, request_id: int = 0, version: int = 5) -> None:
+        self.socket.sendall(request_bytes(Request(version, request_id, payload)))
+
+    def answer(self) -> Response:
+        return parse_response(self.raw_answer())
+
+    def raw_answer(self) -> bytes:
+        head = self._read(4)
+        size = int.from_bytes(head, "big")
+        assert size <= 2 * MAX_PACKET_BYTES
+        return head + self._read(size)
+
+    def ask(self, payload: RequestPayload, request_id: int = 0, version: int = 5) -> Response:
+        self.send(payload, request_id, version)
+        return self.answer()
+
+    def ended(self) -> bool:
+        """Whether the broker ends the connection; waits for it."""
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionError:
+            return True
+
+    def _read(self, size: int) -> bytes:
+        read = b""
+        while len(read) < size:
+            part = self.socket.recv(size - len(read))
+            assert part, "the broker has ended the connection"
+            read += part
+        return read
+
+
+def message_of(
+    values: list[bytes], request_id: int = 0, *, address: bytes = b"\x7f\0\0\1", compression: str = "none"
+) -> bytes:
+    """A Message of records without keys."""
+    body = b"".join(
+        b"\0\x0b" + bytes(8) + b"\0" + b"\0\0" + bytes(4) + len(value).to_bytes(4, "big") + value for value in values
+    )
+    request = ProducerRequest(address, 1_700_000_000_000, request_id)
+    return seal_message(body, len(values), request, Compression.named(compression))
+
+
+def write_of(data: bytes, topic: str = "orders", *, no_acks: bool = False) -> WriteRequest:
+    """A request that writes a Message."""
+    return WriteRequest(topic, checksum(data), data, no_acks, "a-producer")

@@ -1,0 +1,29 @@
+"""``tieredstore pubsub broker``: a process that takes Messages of others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+
+from tieredstore.cli.opened import opened
+from tieredstore.cli.service_logs import log_lines
+from tieredstore.errors import ConfigError
+from tieredstore.pubsub.broker.authorization import authorizer_of
+from tieredstore.pubsub.broker.broker import Broker
+from tieredstore.pubsub.broker.running import broker_service
+from tieredstore.pubsub.topics import Topics
+
+
+def run_broker(settings: Path | None, *, serve_reads: bool, json_logs: bool) -> None:
+    """The command: typer.Exit with the service's code."""
+    if settings is None:
+        raise ConfigError("no settings are named: give --settings FILE (-c), with pubsub.broker.* beside the store's")
+    log_lines(as_json=json_logs)
+    with opened(settings) as bucket:
+        chosen = bucket.settings
+        if serve_reads:
+            chosen = chosen.model_copy(update={"broker": chosen.broker.model_copy(update={"serve_reads": True})})
+        broker = Broker(Topics(bucket.store, chosen), authorizer=authorizer_of(chosen.broker.authorizer))
+        code = broker_service(broker).run()
+    raise typer.Exit(code)

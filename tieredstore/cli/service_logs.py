@@ -1,0 +1,42 @@
+"""What a service says while it runs: a line each on stderr, for a person or for a collector of logs."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+
+
+class _JsonFormatter(logging.Formatter):
+    """One object a line: when, how grave, who says so, what; of a bug also the traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        line = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+class _Stderr(logging.Handler):
+    """Lines on stderr, whatever that is at the moment."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One record."""
+        sys.stderr.write(self.format(record) + "\n")
+        sys.stderr.flush()
+
+
+def log_lines(*, as_json: bool) -> None:
+    """In place of sentences for a person: lines for whoever keeps them, of a service that runs for months."""
+    logger = logging.getLogger("tieredstore")
+    handler = _Stderr()
+    handler.setFormatter(_JsonFormatter() if as_json else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    logger.handlers = [handler]
+    logger.setLevel(logging.INFO)
