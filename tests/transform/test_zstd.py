@@ -75,3 +75,16 @@ def test_a_truncated_frame_is_corrupt(data: bytes, draw: st.DataObject) -> None:
 def test_random_bytes_are_corrupt_or_decode_to_the_asked_size(junk: bytes, size: int) -> None:
     with pytest.raises(CorruptData):
         decompressed(junk, size)
+
+
+def test_the_beginning_of_a_frame_is_all_that_is_decompressed() -> None:
+    content = bytes(range(256)) * 2_000
+    frame = compress(content)
+    for size in (1, 1_000, 131_072, 300_000, len(content)):
+        out = bytearray(size)
+        decompress_into(frame, memoryview(out), len(content))
+        assert out == content[:size]
+    with pytest.raises(CorruptData, match="declares 512000 bytes, not the 512001 bytes expected"):
+        decompress_into(frame, memoryview(bytearray(10)), len(content) + 1)
+    with pytest.raises(CorruptData, match="ends after"):
+        decompress_into(frame[:100], memoryview(bytearray(300_000)), len(content))

@@ -91,15 +91,17 @@ class ChunkLoader:
         max_bytes: int,
         buffers: StreamBuffers,
         destination: Destination | None = None,
+        end: int | None = None,
     ) -> list[Scheduled]:
         """Arrange for chunk ``first``, and for those before ``limit`` that come with the same request.
 
-        With a ``destination`` (which a cache leaves aside: it shares what it loads) chunks inside it come there.
+        With a ``destination`` chunks inside it come there, and with an ``end`` nothing of the log behind it may come
+        (see :meth:`whole`). A cache leaves both aside: it shares what it loads.
         """
         # Without a cache nothing is shared: the load is this reader's own, and its memory is used again.
         if self.cache is None:
             run = greedy_run(first, limit, size_of=segment.index.original_size, max_bytes=max_bytes)
-            job = Job(segment, run, buffers, destination)
+            job = Job(segment, run, buffers, destination, end)
             load = Load(run, self._pools.fetch.submit(self._fetch, job))
             return [Scheduled(chunk, load, owned=True, direct=job.is_direct(chunk)) for chunk in run]
         with self._lock:
@@ -141,6 +143,19 @@ class ChunkLoader:
             return load.chunk(scheduled.chunk, timeout_s)
         finally:
             self.counters.add(chunk_misses=1, wait_seconds=monotonic() - started)
+
+    def whole(
+        self, segment: OpenSegment, scheduled: Scheduled, buffers: StreamBuffers, timeout_s: float | None
+    ) -> Original:
+        """All of a chunk that came in part, out of what its request has brought."""
+        load, chunk = scheduled.load, scheduled.chunk
+        assert load is not None
+        assert scheduled.owned
+        stored = load.stored(chunk, segment.positions)
+        job = Job(segment, range(chunk, chunk + 1), buffers)
+        arrived: Future[Arrived] = Future()
+        arrived.set_result(Arrived([self._pools.transform.submit(self._decode, job, chunk, stored)]))
+        return Load(job.run, arrived).chunk(chunk, timeout_s)
 
     def key(self, segment: OpenSegment, chunk: int) -> ChunkKey:
         """Under which the cache has a chunk."""
@@ -222,7 +237,9 @@ class ChunkLoader:
         # Its readers were told which chunks come into their buffers: that must stay as it is for the run as a whole.
         copied = job.segment.decoder.is_identity and not job.fits(job.run)
         for chunk in job.run:
-            alone = replace(job, run=range(chunk, chunk + 1), destination=None if copied else job.destination)
+            destination = None if copied else job.destination
+            # Whole, since what was stored of it is not kept.
+            alone = replace(job, run=range(chunk, chunk + 1), destination=destination, end=None)
             try:
                 decoding.extend(self._fetch(alone).decoding)
             except SegmentCorrupt as error:
@@ -264,7 +281,9 @@ class ChunkLoader:
     def _original(job: Job, chunk: int, stored: memoryview) -> Original:
         if job.segment.decoder.is_identity:
             return stored
-        size = job.segment.index.original_size(chunk)
-        with job.memory(range(chunk, chunk + 1), job.buffers.originals, size) as original:
-            job.segment.decoder.decode_into(stored, original)
+        size, wanted = job.segment.index.original_size(chunk), job.wanted_size(chunk)
+        # Memory for all of it: what is not written to costs nothing, and the next chunk finds it large enough.
+        with job.memory(range(chunk, chunk + 1), job.buffers.originals, size) as memory:
+            original = memory[:wanted]
+            job.segment.decoder.decode_into(stored, original, size)
         return original

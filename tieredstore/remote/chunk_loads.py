@@ -30,12 +30,23 @@ class OpenSegment:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request to make: which chunks of which segment, and into which memory."""
+    """One request to make: which chunks of which segment, and into which memory.
+
+    What lies behind ``end`` of the original log nobody asks for, None if all of the last chunk may be wanted.
+    """
 
     segment: OpenSegment
     run: range
     buffers: StreamBuffers
     destination: Destination | None = None
+    end: int | None = None
+
+    def wanted_size(self, chunk: int) -> int:
+        """How many bytes of a chunk are decoded, from its beginning on."""
+        chunk_range = self.segment.index.original_range(chunk)
+        if self.end is None or not self.segment.decoder.stops_early:
+            return len(chunk_range)
+        return min(chunk_range.stop, self.end) - chunk_range.start
 
     def is_direct(self, chunk: int) -> bool:
         """Whether the chunk ends up in the reader's buffer without a copy."""
@@ -83,6 +94,13 @@ class Load:
                 f"chunk {number} did not come within {timeout_s:g} s (fetch.chunk.cache.get.timeout.ms); it goes on "
                 "loading"
             ) from error
+
+    def stored(self, number: int, positions: Sequence[int]) -> memoryview:
+        """What came of the store for one of the chunks, which has been decoded."""
+        stored = outcome(self._arrived).stored
+        assert stored is not None
+        start = positions[self.chunks.start]
+        return stored[positions[number] - start : positions[number + 1] - start]
 
     def finish_one(self, original: Original | None, buffers: StreamBuffers) -> None:
         """Its one reader is done with a chunk: memory that nobody looks at any more goes back.

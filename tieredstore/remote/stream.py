@@ -149,7 +149,7 @@ class SegmentStream(io.RawIOBase):
             try:
                 self._loader.check_open()
                 self._schedule(size)
-                data = self._current()
+                data = self._current(size)
             except BaseException:
                 self._forget()
                 raise
@@ -241,7 +241,7 @@ class SegmentStream(io.RawIOBase):
             and following * index.original_chunk_size < horizon
             and len(self._scheduled) < MAX_CHUNKS_ON_THEIR_WAY
         ):
-            scheduled = self._loader.schedule(self._segment, following, stop, most, self._buffers, destination)
+            scheduled = self._loader.schedule(self._segment, following, stop, most, self._buffers, destination, end)
             self._scheduled.extend(scheduled)
             following = scheduled[-1].chunk + 1
 
@@ -254,18 +254,24 @@ class SegmentStream(io.RawIOBase):
         if is_whole and self._loader.read_cached(self._segment, first, target[:size]):
             self._advance(size)
             return size
-        current = self._current()
+        current = self._current(size)
         if not first.direct:
             begin = self._position - chunk_range.start
             target[:size] = current[begin : begin + size]
         self._advance(size)
         return size
 
-    def _current(self) -> Original:
-        """The original bytes of the first scheduled chunk."""
+    def _current(self, size: int) -> Original:
+        """The original bytes of the first scheduled chunk, so far that ``size`` of them lie behind the position."""
+        first, timeout_s = self._scheduled[0], self._options.timeout_s
         if self._head is None:
-            timeout_s = self._options.timeout_s
-            self._head = self._loader.original(self._segment, self._scheduled[0], self._buffers, timeout_s)
+            self._head = self._loader.original(self._segment, first, self._buffers, timeout_s)
+        begin = self._position - self._segment.index.original_range(first.chunk).start
+        if begin + size > len(self._head):
+            # The read before this one ended within the chunk, and it was decoded no further than that.
+            whole = self._loader.whole(self._segment, first, self._buffers, timeout_s)
+            self._buffers.originals.give(self._head)
+            self._head = whole
         return self._head
 
     def _advance(self, size: int) -> None:

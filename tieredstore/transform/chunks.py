@@ -86,8 +86,16 @@ class ChunkDecoder:
         """True where stored chunks are the original ones."""
         return not self.compressed and self.cipher is None
 
-    def decode_into(self, stored: memoryview, original: memoryview) -> None:
-        """Write the original chunk, whose size must be exactly ``len(original)``; CorruptData otherwise."""
+    @property
+    def stops_early(self) -> bool:
+        """True where the beginning of a chunk costs less than all of it."""
+        return self.compressed
+
+    def decode_into(self, stored: memoryview, original: memoryview, size: int | None = None) -> None:
+        """Write the original chunk, whose size must be exactly ``len(original)``; CorruptData otherwise.
+
+        With a ``size``, which is the chunk's then, ``original`` may be its beginning alone, if the decoder stops early.
+        """
         if not self.compressed:
             self._open_into(stored, original)
             return
@@ -96,7 +104,7 @@ class ChunkDecoder:
             # Not into `original`: the frame may be longer than what it holds, where bytes do not compress.
             frame = self._scratch.decrypted.first(max(0, len(stored) - ENCRYPTION_OVERHEAD))
             self.cipher.open_into(stored, frame)
-        decompress_into(frame, original)
+        decompress_into(frame, original, size)
 
     def _open_into(self, stored: memoryview, original: memoryview) -> None:
         if self.cipher is not None:

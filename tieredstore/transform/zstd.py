@@ -44,16 +44,20 @@ def compress(data: bytes | bytearray | memoryview, level: int = DEFAULT_LEVEL) -
     return _contexts.compressor.compress(data)
 
 
-def decompress_into(frame: bytes | bytearray | memoryview, out: memoryview) -> None:
+def decompress_into(frame: bytes | bytearray | memoryview, out: memoryview, content_size: int | None = None) -> None:
     """Decompress one frame into ``out``, which must be exactly its content. Releases the GIL.
 
     Raises CorruptData for anything else than one whole frame that declares ``len(out)`` bytes of content: the
     header is read before anything is decompressed, and nothing is allocated by what it claims.
+
+    With a ``content_size``, which the frame must declare then, ``out`` may be the beginning of the content alone: no
+    more than that is decompressed, nor is what follows it checked.
     """
+    expected = len(out) if content_size is None else content_size
     try:
         declared = zstandard.get_frame_parameters(frame).content_size
-        if declared != len(out):
-            raise CorruptData(f"the zstd frame declares {_declared(declared)}, not the {len(out)} bytes expected")
+        if declared != expected:
+            raise CorruptData(f"the zstd frame declares {_declared(declared)}, not the {expected} bytes expected")
         # readinto with room for the whole content makes libzstd decode in one pass, straight into `out`: measured
         # 1.7 times ZstdDecompressor.decompress, which pays for fresh memory.
         with _contexts.decompressor.stream_reader(frame, closefd=False) as reader:
