@@ -8,6 +8,7 @@ Errors carry policy as class attributes, so that a caller decides by attribute a
     │       └── WrongKey                  no         2   a pair of the right id that does not open a data key
     ├── InvalidRange                      no         2   a byte range outside of what was asked for
     ├── InvalidSegment                    no         2   local segment files that cannot be copied
+    │   └── SegmentConflict               no         2   another segment lies under its name, in the raw layout
     ├── InvalidRecord                     no         2   a record that MemQ's format cannot hold
     ├── ResourceNotFound                  no         3   absent: nothing was ever there, or it was deleted
     │   ├── SegmentNotFound               no         3   no committed segment (no manifest)
@@ -127,6 +128,10 @@ class InvalidSegment(TieredStoreError):
     """Local segment files that cannot be copied: one is missing, or they contradict each other."""
 
     exit_code = 2
+
+
+class SegmentConflict(InvalidSegment):
+    """The raw layout has one name for a segment, and a file with other bytes has it."""
 
 
 class InvalidRecord(TieredStoreError):

@@ -10,7 +10,7 @@ from pydantic import Field, SecretStr, model_validator
 
 from tieredstore.config.broker import BrokerClientSettings, BrokerSettings
 from tieredstore.config.encryption import EncryptionSettings
-from tieredstore.config.endpoint import EndpointSettings
+from tieredstore.config.endpoint import LAYOUT, EndpointSettings
 from tieredstore.config.fetch import FetchSettings
 from tieredstore.config.fields import SettingsGroup, broken_rule
 from tieredstore.config.pubsub import PubsubSettings
@@ -113,6 +113,8 @@ class Settings(SettingsGroup):
     def _fits_together(self) -> Settings:
         if self.storage_backend == "filesystem" and self.storage_root is None:
             raise broken_rule("storage.root", "is missing; the file system store needs a folder")
+        if self.endpoint.is_raw and (self.encryption is not None or self.compression_enabled):
+            raise broken_rule(LAYOUT, "is the raw one, in which nothing is encrypted or compressed: turn that off")
         if self.compression_heuristic_enabled and not self.compression_enabled:
             raise broken_rule("compression.heuristic.enabled", "is true, which needs compression.enabled to be true")
         return self

@@ -35,6 +35,7 @@ from tieredstore.remote.writer import CopiedSegment, SegmentWriter, StoredSizes,
 
 if TYPE_CHECKING:
     from tieredstore.remote.raw_indexes import RawIndexes
+    from tieredstore.remote.raw_writer import RawSegmentWriter
     from tieredstore.transform.encryption import RandomBytes
 
 
@@ -143,7 +144,7 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         with metrics.SEGMENT_COPY_ERRORS.count_exceptions():
             started = perf_counter()
             sizes = self._calls.run_writing(
-                lambda check: self._writer.copy(metadata, log_segment_data, on_progress, check)
+                lambda check: self._segment_writer().copy(metadata, log_segment_data, on_progress, check)
             )
         metrics.SEGMENT_COPY.observe(perf_counter() - started)
         return CopiedSegment(sizes, self._custom_metadata(metadata, sizes))
@@ -221,6 +222,13 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         if not self._is_at_rest and self._owns_store:
             self._life.rest(None)
             self._store.close()  # which what was left behind may have opened again
+
+    def _segment_writer(self) -> SegmentWriter | RawSegmentWriter:
+        if not self.settings.endpoint.is_raw:
+            return self._writer
+        from tieredstore.remote.raw_writer import RawSegmentWriter  # noqa: PLC0415  as above
+
+        return RawSegmentWriter(self._store, self.layout)
 
     def _raw_indexes(self, store: ObjectStore) -> RawIndexes:
         # Few buckets are raw.

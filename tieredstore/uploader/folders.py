@@ -19,7 +19,7 @@ from tieredstore.kafka.logdir import (
     discover_deleted,
     partition_of,
 )
-from tieredstore.model import TopicIdPartition
+from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.process.forks import ForkSafeLock
 from tieredstore.uploader.hold_dir import HoldDir
 from tieredstore.uploader.partition import Partition
@@ -49,8 +49,11 @@ class Folders:
         is_wanted: Callable[[str], bool],
         monotonic: Callable[[], float] = time.monotonic,
         links: HoldDir | None = None,
+        made_id: Callable[[str], Uuid] | None = None,
     ) -> None:
-        """``links``: what an earlier process has left is taken over from there."""
+        """``links``: what an earlier process has left is taken over from there. ``made_id`` gives ids to topics that
+        have none."""
+        self._made_id = made_id
         self._links = links
         self._log_dirs = tuple(log_dirs)
         self._is_wanted = is_wanted
@@ -163,7 +166,7 @@ class Folders:
     def _partition(self, path: Path, folder: _Folder) -> Partition:
         """The folder's partition: another one if the topic was made again since."""
         topic, number = partition_of(path)
-        where = TopicIdPartition(parse_partition_metadata((path / PARTITION_METADATA).read_bytes()), topic, number)
+        where = TopicIdPartition(self._topic_id(path, topic), topic, number)
         known = folder.partition
         if known is not None and known.where == where:
             return known
@@ -182,6 +185,15 @@ class Folders:
         return any(
             other is not None and other.partition is not None and other.partition.where == where for other in others
         )
+
+    def _topic_id(self, path: Path, topic: str) -> Uuid:
+        try:
+            return parse_partition_metadata((path / PARTITION_METADATA).read_bytes())
+        except FileNotFoundError:
+            # Brokers before Kafka 2.8 have no ids, and the raw layout needs none.
+            if self._made_id is None:
+                raise
+            return self._made_id(topic)
 
     def _take(self, partition: Partition) -> None:
         raw = (partition.folder / LEADER_EPOCH_CHECKPOINT).read_bytes()

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.catalog.committed import CommittedSegments
 from tieredstore.config import Settings
+from tieredstore.config.endpoint import EndpointSettings
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.logdir import LogSegment
-from tieredstore.model import RemoteLogSegmentMetadata
+from tieredstore.model import RemoteLogSegmentMetadata, Uuid
 from tieredstore.ops.listing import QUARANTINE
+from tieredstore.places.raw_keys import raw_topic_id
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.uploader.watermark_store import WatermarkStore
@@ -56,6 +60,12 @@ class Target:
             pool,
         )
 
+    @property
+    def made_topic_id(self) -> Callable[[str], Uuid] | None:
+        """What makes an id for a topic that has none; None where segments need real ones."""
+        endpoint = self.settings.endpoint
+        return partial(raw_topic_id, endpoint.cluster or "") if endpoint.is_raw else None
+
     def quarantine(self, metadata: RemoteLogSegmentMetadata, log: LogSegment) -> str:
         """Keep the files of a segment as they are, where no reader looks; the prefix under which they lie.
 
@@ -63,9 +73,9 @@ class Target:
         to be had again by the same commands.
         """
         prefix = f"{self.settings.key_prefix}{QUARANTINE}"
-        settings = self.settings.model_copy(
-            update={"key_prefix": prefix, "chunk_size": min(self.settings.chunk_size, _QUARANTINE_CHUNK)}
-        )
+        # In the plugin's format also where segments lie raw: there encryption and what is damaged have no place.
+        own = {"key_prefix": prefix, "chunk_size": min(self.settings.chunk_size, _QUARANTINE_CHUNK)}
+        settings = self.settings.model_copy(update={**own, "endpoint": EndpointSettings()})
         with RemoteStorageManager(settings, store=self.manager.store) as manager:
             manager.copy_log_segment_data(metadata, log.files)
         return prefix

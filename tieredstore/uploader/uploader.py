@@ -96,7 +96,8 @@ class Uploader(Closing):
         self.leadership = LeadershipView(leadership, monotonic)
         self.topics = TopicAdvice(uploader, self._broker)
         self._selection = TopicSelection(uploader)
-        self.folders = Folders(self.environment.log_dirs, self._selection.holds, monotonic, self._links)
+        made_id = self.target.made_topic_id
+        self.folders = Folders(self.environment.log_dirs, self._selection.holds, monotonic, self._links, made_id)
         self._holds = Holds(uploader.hold_max_files, uploader.hold_min_free_percent, self._links)
         self.held = Held(0, 0, 0, 0)
         self.tries = Tries(monotonic)

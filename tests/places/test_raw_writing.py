@@ -1,0 +1,169 @@
+"""The raw layout written: three files, the log last, each once; what is there already is never written over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.places.test_raw_reading import raw_settings
+from tests.support.golden.records import rows_of
+from tests.support.uploader_disk import BrokerDisk, SaidSettling
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.catalog import load_catalog
+from tieredstore.config.loading import uploader_settings_from
+from tieredstore.errors import ConfigError, SegmentConflict
+from tieredstore.kafka.logdir import PARTITION_METADATA, LogSegment, describe, discover
+from tieredstore.model import Uuid
+from tieredstore.places.opening import placed
+from tieredstore.records import read_records
+from tieredstore.remote import RemoteStorageManager
+from tieredstore.testing.doubles import CountingStore
+from tieredstore.testing.faults import FaultyStore, Moment
+from tieredstore.uploader import Uploader, schedule, uploader
+
+FOLDER = "p/kafkaCluster1/events-0/"
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "_FIRST_DELAY_S", 0.001)
+    monkeypatch.setattr(schedule, "WAIT_S", 0.001)
+    monkeypatch.setattr(uploader, "_AGAIN_S", 0.001)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> BrokerDisk:
+    """Three closed segments, of 0 to 29, and an active one."""
+    disk = BrokerDisk(tmp_path)
+    disk.grow(4)
+    return disk
+
+
+def run_once(disk: BrokerDisk, store: object, bits: int = 0) -> list[str]:
+    own = {"leadership": "static", "log.dirs": str(disk.log_dir), "broker.id": "1"}
+    texts = {f"uploader.{name}": text for name, text in own.items()}
+    settings = raw_settings(bits)
+    with Uploader(
+        settings, uploader_settings_from(texts), store=placed(store, settings), settling=SaidSettling()  # type: ignore[arg-type]
+    ) as running:  # fmt: skip
+        return [left.reason for left in running.run_once(tries=3)]
+
+
+def values_read(store: MemoryObjectStore, bits: int = 0) -> list[bytes]:
+    settings = raw_settings(bits)
+    with RemoteStorageManager(settings, store=placed(store, settings)) as manager:
+        return [row["key"] for row in rows_of(read_records(manager, "events", 0))]
+
+
+def names_in(store: MemoryObjectStore, folder: str = FOLDER) -> list[str]:
+    return [info.key.removeprefix(folder) for info in store.list(folder)]
+
+
+def whole(disk: BrokerDisk) -> list[bytes]:
+    return [value for base in (0, 10, 20) for value in disk.values(base, 0)]
+
+
+def log_segments(disk: BrokerDisk) -> list[LogSegment]:
+    return [describe(segment) for segment in discover(disk.folder).segments[:3]]
+
+
+@pytest.mark.parametrize("bits", [0, 5])
+def test_what_is_shipped_is_the_brokers_files_and_is_read_back(disk: BrokerDisk, bits: int) -> None:
+    store = MemoryObjectStore()
+    counting = CountingStore(store)
+    assert run_once(disk, counting, bits) == []
+    written = [key.rpartition("/")[2] for key in counting.keys_of("put")]
+    folder = (
+        FOLDER
+        if not bits
+        else next(info.key for info in store.list("p/") if "events-0/0" in info.key)[
+            : -len("00000000000000000000.index")
+        ]
+    )
+    for base in (0, 10, 20):
+        for ending in ("index", "timeindex", "log"):
+            assert store.get(f"{folder}{base:020d}.{ending}") == (disk.folder / f"{base:020d}.{ending}").read_bytes()
+        order = [written.index(f"{base:020d}.{ending}") for ending in ("index", "timeindex", "log")]
+        assert order == sorted(order)
+    assert store.get(f"{folder}offset.wm") == b"%020d" % 20
+    assert [info.key for info in store.list("p/!tieredstore/watermarks/")] == [
+        "p/!tieredstore/watermarks/events/0.json"
+    ]
+    assert values_read(store, bits) == whole(disk)
+    counting.reset()
+    assert run_once(disk, counting, bits) == []
+    assert counting.keys_of("put") == []
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_each_request_may_fail_and_all_is_stored_once(disk: BrokerDisk, moment: Moment) -> None:
+    quiet = FaultyStore(MemoryObjectStore())
+    run_once(disk, quiet)
+    for number in range(0, len(quiet.operations), 3):
+        store = MemoryObjectStore()
+        run_once(disk, FaultyStore(store, fail_at=number, moment=moment))
+        assert run_once(disk, store) == []
+        assert values_read(store) == whole(disk), number
+        # What fails behind the last log is caught up by the next segment.
+        assert store.get(f"{FOLDER}offset.wm") in (b"%020d" % 10, b"%020d" % 20)
+
+
+def test_other_bytes_are_a_hole_and_stay(disk: BrokerDisk, caplog: pytest.LogCaptureFixture) -> None:
+    store = MemoryObjectStore()
+    key = f"{FOLDER}{10:020d}.log"
+    store.put(key, b"another log")
+    assert run_once(disk, store) == []
+    assert store.get(key) == b"another log"
+    assert b'"first_offset": 10' in store.get("p/!tieredstore/watermarks/events/0.json")
+    assert [info.key for info in store.list("p/!tieredstore/quarantine/") if info.key.endswith(".log")] != []
+    assert "there is another .log" in caplog.text
+
+
+def test_the_index_of_another_replica_is_no_conflict_and_a_foreign_one_is(disk: BrokerDisk) -> None:
+    settings = raw_settings()
+    segment = log_segments(disk)[0]
+    metadata = segment.to_metadata(Uuid.random(), 1, 1000)
+    for content, is_conflict in ((b"", False), (b"\0\0\0\x01\0\0\0\x05", True), (b"\x7f" * 8, True), (b"x", True)):
+        store = MemoryObjectStore()
+        store.put(f"{FOLDER}{0:020d}.index", content)
+        with RemoteStorageManager(settings, store=placed(store, settings)) as manager:
+            if is_conflict:
+                with pytest.raises(SegmentConflict, match=r"another \.index"):
+                    manager.copy_log_segment_data(metadata, segment.files)
+                assert names_in(store) == [f"{0:020d}.index"]
+            else:
+                manager.copy_log_segment_data(metadata, segment.files)
+                assert len(load_catalog(manager).lineage("events", 0).spans) == 1
+
+
+def test_the_watermark_only_grows_whoever_else_moves_it(disk: BrokerDisk) -> None:
+    class Racing(CountingStore):
+        def replace(self, key: str, body: object, etag: str) -> str:
+            if key.endswith("offset.wm") and len(self.keys_of("replace")) == 0:
+                self.inner.put(key, b"%020d\n" % 5)
+            return super().replace(key, body, etag)  # type: ignore[arg-type]
+
+    settings = raw_settings()
+    first, second, _ = log_segments(disk)
+    store = MemoryObjectStore()
+    with RemoteStorageManager(settings, store=placed(Racing(store), settings)) as manager:
+        # The later one before the earlier one, as other uploaders have done.
+        manager.copy_log_segment_data(second.to_metadata(Uuid.random(), 1, 1), second.files)
+        manager.copy_log_segment_data(first.to_metadata(Uuid.random(), 1, 1), first.files)
+        assert store.get(f"{FOLDER}offset.wm") == b"%020d" % 10
+        store.put(f"{FOLDER}offset.wm", b"%020d" % 0)
+        manager.copy_log_segment_data(second.to_metadata(Uuid.random(), 1, 1), second.files)
+    assert store.get(f"{FOLDER}offset.wm") == b"%020d" % 10
+
+
+def test_a_broker_without_topic_ids_is_shipped(disk: BrokerDisk) -> None:
+    (disk.folder / PARTITION_METADATA).unlink()
+    store = MemoryObjectStore()
+    assert run_once(disk, store) == []
+    assert values_read(store) == whole(disk)
+
+
+def test_what_would_be_encrypted_is_not_stored_raw() -> None:
+    with pytest.raises(ConfigError, match="nothing is encrypted or compressed"):
+        raw_settings(**{"compression.enabled": "true"})  # type: ignore[arg-type]
