@@ -36,6 +36,17 @@ def test_every_module_imports_under_its_one_name(name: str) -> None:
     assert module.__doc__ or name.endswith(("_kernel", "_slabs", "_columns", "_runs", "_message"))
 
 
+def test_a_source_distribution_has_what_the_compiled_parts_are_made_of() -> None:
+    lines = [line.split() for line in (REPOSITORY / "MANIFEST.in").read_text().splitlines()]
+    included = [(Path(line[1]), pattern) for line in lines if line[0] == "recursive-include" for pattern in line[2:]]
+    package = REPOSITORY / "tieredstore"
+    sources = [path for pattern in ("*.pyx", "*.pxd", "*.h", "*.pyi") for path in package.rglob(pattern)]
+    assert len(sources) > 10
+    for source in sources:
+        place = source.relative_to(REPOSITORY)
+        assert any(place.is_relative_to(folder) and place.match(pattern) for folder, pattern in included), place
+
+
 def test_what_packages_export_is_there() -> None:
     for name in sorted(set(MODULES) - ENDS_THE_PROCESS):
         module = importlib.import_module(name)
