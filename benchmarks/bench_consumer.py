@@ -9,6 +9,10 @@ read_records: the columns, by the reader that a consumer's streams are made of: 
 poll_arrow: the same columns by a consumer, remote_only.
 plain: confluent-kafka, consume(10000) in a loop, value lengths added up, from the broker.
 bucket: the same loop over ours, remote_only. live: the same loop over ours, kafka_preferred, all from the broker.
+
+Ratios are of the wall and, with ``_by_cpu``, of processor time, which a loaded machine changes less (the broker's is
+not in it). Beside them: how long the change of sides takes (from the last record of the bucket to the first one of the
+broker, 50 times), how evenly eight equal partitions are served, and what 500 partitions that wait cost.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import argparse
 import json
 import statistics
 import tempfile
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +29,7 @@ from typing import Any, Final
 import confluent_kafka
 from confluent_kafka import TopicPartition
 
+from benchmarks.consumer_waiting import fairness, idle
 from benchmarks.measuring import Job, Taken, interleaved, machine
 from tests.support.kafka_topics import make_topic, producer_of
 from tests.support.servers.kafka import KafkaServer, start_kafka
@@ -35,6 +41,7 @@ from tieredstore.records import read_records
 from tieredstore.remote import RemoteStorageManager
 
 _CONSUME: Final = 10_000
+_RATIOS: Final = (("poll_arrow", "read_records"), ("poll_arrow", "plain"), ("bucket", "plain"), ("live", "plain"))
 _library: Final[Any] = confluent_kafka.Consumer
 
 
@@ -100,6 +107,22 @@ class Contest:
                 batch = consumer.poll_arrow(1.0)
                 rows += 0 if batch is None else batch.records.num_rows
 
+    def changes_of_side(self, count: int = 50) -> list[float]:
+        """Seconds between the last record of the bucket and the first one of the broker, ascending."""
+        waits: list[float] = []
+        with Consumer(self._client({"tiered.storage.mode": "remote_preferred"})) as consumer:
+            for _ in range(count):
+                consumer.assign([TopicPartition(self._topic, 0, self.seam - 100)])
+                read, last = 0, 0.0
+                while read <= 100:
+                    message = consumer.poll(1.0)
+                    if message is not None and message.error() is None:
+                        read += 1
+                        if read == 101:
+                            waits.append(time.monotonic() - last)
+                        last = time.monotonic()
+        return sorted(waits)
+
     def _loop(self, opened: Callable[[], Any]) -> None:
         consumer, read, lengths = opened(), 0, 0
         consumer.assign([TopicPartition(self._topic, 0, 0)])
@@ -117,6 +140,12 @@ def ratio(taken: Mapping[str, list[Taken]], job: str, other: str) -> float:
     return round(statistics.median(theirs.seconds / ours.seconds for theirs, ours in pairs), 2)
 
 
+def ratio_by_cpu(taken: Mapping[str, list[Taken]], job: str, other: str) -> float:
+    """The same by processor time."""
+    pairs = zip(taken[other], taken[job], strict=True)
+    return round(statistics.median(theirs.cpu_seconds / ours.cpu_seconds for theirs, ours in pairs), 2)
+
+
 def main() -> None:
     """Print the figures as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -127,16 +156,20 @@ def main() -> None:
         contest = Contest(server, Path(folder), arguments.records)
         taken = interleaved(contest.jobs(), arguments.runs)
         seconds = {name: statistics.median(run.seconds for run in runs) for name, runs in taken.items()}
-        figures = {
+        figures: dict[str, Any] = {
             "machine": machine(),
             "records": contest.seam,
             "records_per_second": {name: round(contest.seam / each) for name, each in seconds.items()},
-            "poll_arrow_to_read_records": ratio(taken, "poll_arrow", "read_records"),
-            "poll_arrow_to_plain": ratio(taken, "poll_arrow", "plain"),
-            "bucket_to_plain": ratio(taken, "bucket", "plain"),
-            "live_to_plain": ratio(taken, "live", "plain"),
+            **{f"{job}_to_{other}": ratio(taken, job, other) for job, other in _RATIOS},
+            **{f"{job}_to_{other}_by_cpu": ratio_by_cpu(taken, job, other) for job, other in _RATIOS},
         }
-        print(json.dumps(figures, indent=2))
+        waits = contest.changes_of_side()
+        figures["change_of_side_s"] = {"median": statistics.median(waits), "p99": waits[len(waits) * 99 // 100]}
+    with tempfile.TemporaryDirectory() as folder:
+        figures["eight_partitions_most_to_least"] = fairness(Path(folder))
+    with tempfile.TemporaryDirectory() as folder:
+        figures["idle_with_500"] = idle(Path(folder))
+    print(json.dumps(figures, indent=2))
 
 
 if __name__ == "__main__":

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sized
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,13 +15,8 @@ from confluent_kafka import KafkaException, TopicPartition
 from tests.project.test_docs import blocks
 from tests.support.kafka_topics import (
     Produced,
-    Transaction,
-    consumed,
     delete_records,
-    end_offset,
-    produce_transaction,
     producer_of,
-    random_produced,
     send,
 )
 from tests.support.live_topics import TieredTopic
@@ -195,39 +188,7 @@ def test_members_come_and_go_and_nothing_is_lost(tiered: TieredTopic, protocol: 
     assert {partition: sorted(set(given)) for partition, given in offsets.items()} == WHOLE
 
 
-def test_a_record_of_both_isolations_is_as_others_see_it(kafka: KafkaServer, tmp_path: Path) -> None:
-    """Codecs, nulls, headers, aborted transactions across the seam: each start offset, as aiokafka reads the log."""
-    topic = TieredTopic(kafka, tmp_path)
-    source = random.Random(3)
-    for number, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
-        write(topic, random_produced(source, 30, size=300), codec=codec)
-        outcome: Any = "abort" if number % 2 else "commit"
-        produce_transaction(kafka, topic.topic, random_produced(source, 20, size=300), outcome)
-    open_one = Transaction(kafka)
-    open_one.send(topic.topic, random_produced(source, 10, size=300))
-    write(topic, random_produced(source, 30, size=300))
-    seam = topic.tier()
-    open_one.end("abort")
-    write(topic, random_produced(source, 10))
-    end = end_offset(kafka, topic.topic)
-    twins = {
-        isolation: consumed(kafka, topic.topic, 0, end, isolation=isolation)
-        for isolation in ("read_committed", "read_uncommitted")
-    }
-    delete_records(kafka, topic.topic, seam // 2)
-    for mode in MODES:
-        for isolation, twin in twins.items():
-            own = {"tiered.storage.mode": mode, "isolation.level": isolation}
-            with Consumer(properties(topic) | own) as consumer:
-                for start in (0, seam // 3, seam - 1, seam, end - 1):
-                    consumer.assign([TopicPartition(topic.topic, 0, start)])
-                    expected = [row for row in twin if row["offset"] >= start]
-                    messages = gathered([consumer], partial(has_as_many, expected))
-                    assert [_row(message) for message in messages] == expected, (mode, isolation, start)
-    topic.close()
-
-
-def _row(message: Any) -> dict[str, Any]:
+def row_of(message: Any) -> dict[str, Any]:
     kind, moment = message.timestamp()
     headers = [{"key": key, "value": value} for key, value in message.headers() or ()]
     return {

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +67,7 @@ class Members:
             )
         )  # fmt: skip
         self._names = itertools.count()
+        self._outputs: dict[int, Path] = {}
         self.running: list[subprocess.Popen[bytes]] = []
         self.written = 0
 
@@ -74,6 +75,7 @@ class Members:
         output = self._folder / f"member-{next(self._names)}.txt"
         line = [sys.executable, "-m", "tests.support.group_member", str(self._config), str(output)]
         self.running.append(subprocess.Popen(line, cwd=REPOSITORY, env=environment()))
+        self._outputs[self.running[-1].pid] = output
 
     def kill(self, source: random.Random) -> None:
         """One of them, at whatever it is doing."""
@@ -83,6 +85,10 @@ class Members:
 
     def leave(self) -> None:
         process = self.running.pop(0)
+        end = time.monotonic() + DEADLINE_S
+        while not self._outputs[process.pid].exists():  # before that a signal just ends it
+            assert time.monotonic() < end
+            time.sleep(0.05)
         process.terminate()
         assert process.wait(DEADLINE_S) == 0
 
@@ -146,7 +152,7 @@ class Members:
 
 
 @contextmanager
-def members_of(server: KafkaServer, folder: Path, protocol: str) -> Iterator[Members]:
+def members_of(server: KafkaServer, folder: Path, protocol: str) -> Generator[Members]:
     tiered = TieredTopic(server, folder, partitions=PARTITIONS)
     members = Members(tiered, folder, PROTOCOLS[protocol])
     try:

@@ -23,9 +23,13 @@ def main() -> None:
     """Be a member until SIGTERM."""
     properties = json.loads(Path(sys.argv[1]).read_text())
     topic = properties.pop("topic")
-    output = os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     leaves = threading.Event()
-    signal.signal(signal.SIGTERM, lambda *_: leaves.set())
+
+    def leave(signum: int, frame: object) -> None:
+        leaves.set()
+
+    signal.signal(signal.SIGTERM, leave)
+    output = os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     def note(kind: str, rows: list[tuple[int, int]]) -> None:
         now = time.monotonic_ns()

@@ -1,0 +1,144 @@
+"""Bucket and broker as one log, from each offset, is what others read of the same log while it was whole.
+
+The others: confluent-kafka and aiokafka.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import confluent_kafka
+import pytest
+from confluent_kafka import TopicPartition
+
+from tests.consumer.test_live import gathered, has_as_many, properties, row_of, write
+from tests.support.kafka_topics import (
+    Row,
+    Transaction,
+    consumed,
+    delete_records,
+    end_offset,
+    produce_transaction,
+    random_produced,
+)
+from tests.support.live_topics import TieredTopic
+from tests.support.servers.kafka import KafkaServer
+from tieredstore.consumer import Consumer
+from tieredstore.model import Isolation
+
+pytestmark = [pytest.mark.slow, pytest.mark.broker]
+
+DEADLINE_S: Final = 60.0
+ISOLATIONS: Final[tuple[Isolation, ...]] = ("read_committed", "read_uncommitted")
+_library: Any = confluent_kafka
+
+
+class WholeLog:
+    """A topic of about 300 records of all kinds, copied in part, and what others read of it before it is cut.
+
+    Codecs, nulls, headers, transactions of both outcomes, one of them open where the bucket ends.
+    """
+
+    def __init__(self, server: KafkaServer, folder: Path, seed: int) -> None:
+        source = random.Random(seed)
+        self.server = server
+        self.tiered = TieredTopic(server, folder)
+        self.topic = self.tiered.topic
+        for number, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
+            write(self.tiered, random_produced(source, 30, size=400), codec=codec)
+            outcome: Any = "abort" if number % 2 else "commit"
+            produce_transaction(server, self.topic, random_produced(source, 20, size=400), outcome)
+        open_one = Transaction(server)
+        open_one.send(self.topic, random_produced(source, 10, size=400))
+        write(self.tiered, random_produced(source, 30, size=400))
+        self.seam = self.tiered.tier()
+        open_one.end("abort")
+        write(self.tiered, random_produced(source, 10))
+        self.end = end_offset(server, self.topic)
+        self.rows = {isolation: self._twin(isolation) for isolation in ISOLATIONS}
+        self.segments = sorted(metadata.start_offset for metadata in self.tiered.copied.values())
+
+    def _twin(self, isolation: Isolation) -> list[Row]:
+        """As aiokafka and the plain client both have it."""
+        rows = consumed(self.server, self.topic, 0, self.end, isolation=isolation)
+        client = _library.Consumer(
+            {
+                "bootstrap.servers": self.server.bootstrap_servers, "group.id": "twin", "enable.auto.commit": False,
+                "isolation.level": isolation,
+            }
+        )  # fmt: skip
+        client.assign([TopicPartition(self.topic, 0, 0)])
+        plain = [row_of(message) for message in gathered([client], partial(has_as_many, rows))]
+        client.close()
+        assert plain == rows
+        return rows
+
+    def check(self, mode: str, isolation: Isolation, starts: Sequence[int]) -> None:
+        """From each of these offsets to the end: of the bucket, if the broker is not read."""
+        own = {"tiered.storage.mode": mode, "isolation.level": isolation}
+        with Consumer(properties(self.tiered) | own) as consumer:
+            end = self._stored_end(consumer) if mode == "remote_only" else self.end
+            for start in starts:
+                consumer.assign([TopicPartition(self.topic, 0, start)])
+                expected = [row for row in self.rows[isolation] if start <= row["offset"] < end]
+                messages = gathered([consumer], partial(has_as_many, expected))
+                assert [row_of(message) for message in messages] == expected, (mode, isolation, start)
+
+    def _stored_end(self, consumer: Consumer) -> int:
+        extent = consumer.get_watermark_offsets(TopicPartition(self.topic, 0), DEADLINE_S)
+        assert extent is not None
+        return int(extent[1])
+
+    def places_of_the_seam(self) -> list[int]:
+        """Where the broker may begin, ascending: at a segment's beginning, within one, and where the bucket ends.
+
+        That is before the open transaction, whose outcome only the broker has.
+        """
+        middle = self.segments[len(self.segments) // 2]
+        with Consumer(properties(self.tiered) | {"tiered.storage.mode": "remote_only"}) as consumer:
+            return [0, middle, middle + 7, self._stored_end(consumer)]
+
+
+@pytest.fixture
+def log(kafka: KafkaServer, tmp_path: Path) -> Iterator[WholeLog]:
+    whole = WholeLog(kafka, tmp_path, 3)
+    yield whole
+    whole.tiered.close()
+
+
+def test_some_offsets_are_as_others_read_them(log: WholeLog) -> None:
+    """About one in fifty, with a seam in the middle of a segment."""
+    middle = log.places_of_the_seam()[2]
+    delete_records(log.server, log.topic, middle)
+    starts = sorted({0, 71, middle - 1, middle, log.seam - 1, log.seam, log.end - 1})
+    for mode in ("kafka_preferred", "remote_preferred"):
+        for isolation in ISOLATIONS:
+            log.check(mode, isolation, starts)
+    log.check("remote_only", "read_committed", [0, middle])
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_all_offsets_are_as_others_read_them(log: WholeLog) -> None:
+    """Each mode and isolation, each place of the seam; and with a segment gone that the broker has."""
+    modes = ("kafka_preferred", "remote_preferred", "remote_only")
+    for place in log.places_of_the_seam():
+        if place:
+            delete_records(log.server, log.topic, place)
+        for mode in modes:
+            for isolation in ISOLATIONS:
+                log.check(mode, isolation, range(log.end if mode != "remote_only" else log.seam))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_a_missing_segment_is_filled_by_the_broker(log: WholeLog) -> None:
+    missing = log.segments[len(log.segments) // 2]
+    log.tiered.manager.delete_log_segment_data(log.tiered.copied[0, missing])
+    for mode in ("kafka_preferred", "remote_preferred"):
+        for isolation in ISOLATIONS:
+            log.check(mode, isolation, range(log.end))
