@@ -21,6 +21,7 @@ from tieredstore.model import human_bytes
 
 if TYPE_CHECKING:
     from tieredstore.uploader import Uploader
+    from tieredstore.uploader.retention import Expired
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -110,11 +111,23 @@ def _show_plan(shipping: Uploader, *, as_json: bool, wide: bool) -> None:
                     "last_offset": None if end is None else end - 1,
                 }
             )
+    expired = list(shipping.expire(only_check=True))
     warnings = [f"topic {topic}: {said}" for topic, sentences in shipping.topics.advice.items() for said in sentences]
     refused = shipping.topics.refused
     if as_json:
         named = [{"topic": topic, "reason": reason} for topic, reason in refused.items()]
-        print_json({"partitions": rows, "refused_topics": named, "warnings": warnings})
+        expiring: list[dict[str, JsonValue]] = [
+            {
+                "topic": entry.where.topic,
+                "topic_id": str(entry.where.topic_id),
+                "partition": entry.where.partition,
+                "segments": entry.segments,
+                "stored_size": entry.size,
+                "reason": entry.left_alone,
+            }
+            for entry in expired
+        ]
+        print_json({"partitions": rows, "refused_topics": named, "warnings": warnings, "expired": expiring})
         return
     if rows:
         cells = [
@@ -126,7 +139,14 @@ def _show_plan(shipping: Uploader, *, as_json: bool, wide: bool) -> None:
     print_lines(
         [f"{len(led)} of the {len(shipping.folders.partitions)} partitions here are this broker's to ship"]
         + ([] if rows else ["nothing closed waits to be shipped"])
+        + [_expiring(entry) for entry in expired]
     )
+
+
+def _expiring(entry: Expired) -> str:
+    where, size = f"{entry.where.topic}-{entry.where.partition}", human_bytes(entry.size)
+    stays = f"; one stays, and all behind it: {entry.left_alone}" if entry.left_alone else ""
+    return f"retention deletes {entry.segments} segments ({size}) of {where}{stays}"
 
 
 def _size(size: JsonValue) -> str:

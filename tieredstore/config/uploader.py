@@ -114,6 +114,25 @@ class UploaderSettings(SettingsGroup):
         alias="uploader.check.crcs",
         description="Check the checksums of all batches before a segment is shipped.",
     )
+    retention_ms: Annotated[int, long(-1)] = Field(
+        default=-1,
+        alias="uploader.retention.ms",
+        description="What is stored of a led partition is deleted when its records are older; -1: never.",
+    )
+    retention_bytes: Annotated[int, long(-1)] = Field(
+        default=-1,
+        alias="uploader.retention.bytes",
+        description="The oldest of what is stored of a led partition is deleted while the logs of the others have so "
+        "many bytes, as they are stored; -1: never.",
+    )
+    retention_dry_run: Annotated[bool, BOOLEAN] = Field(
+        default=True,
+        alias="uploader.retention.dry.run",
+        description="Log what retention would delete, and delete nothing.",
+    )
+    retention_interval_ms: Annotated[int, long(1000)] = Field(
+        default=3600000, alias="uploader.retention.interval.ms", description="How often retention is looked at."
+    )
     nice: Annotated[int, integer(0, 19)] = Field(
         default=0, alias="uploader.nice", description="How much the broker and others come before it for a processor."
     )

@@ -22,6 +22,8 @@ _COUNTERS: Final[Mapping[str, str]] = {
     "holes": "Losses: ranges of offsets that could not be shipped.",
     "lost_offsets": "Offsets in these ranges.",
     "filled_offsets": "Offsets that were holes, of whichever broker's uploader, and were shipped from here.",
+    "expired_segments": "Segments deleted from the store by uploader.retention.",
+    "expired_bytes": "Bytes that these took in the store.",
     "moved_back": "Watermarks moved back since a later leader epoch began before them.",
 }
 
@@ -53,6 +55,8 @@ class Counts:
     holes: int = 0
     lost_offsets: int = 0
     filled_offsets: int = 0
+    expired_segments: int = 0
+    expired_bytes: int = 0
     moved_back: int = 0
     recorded: dict[TopicIdPartition, int] = field(default_factory=dict[TopicIdPartition, int])
     unfilled: dict[TopicIdPartition, str] = field(default_factory=dict[TopicIdPartition, str])

@@ -129,7 +129,8 @@ class HoldDir:
                 )
         for folder in self._by_device.values():
             try:
-                self._locks.append(_locked(folder))
+                otherwise = f"another uploader holds files in {folder}: give each a folder of its own"
+                self._locks.append(locked(folder, otherwise))
             except BaseException:
                 self.close()
                 raise
@@ -261,11 +262,12 @@ def _usable(folder: Path, log_dirs: Sequence[Path]) -> Path:
     return real
 
 
-def _locked(folder: Path) -> int:
+def locked(folder: Path, otherwise: str) -> int:
+    """The folder, open and locked until it is closed; ConfigError that says ``otherwise`` if somebody else has it."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(descriptor)
-        raise ConfigError(f"another uploader holds files in {folder}: give each a folder of its own") from error
+        raise ConfigError(otherwise) from error
     return descriptor

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from tieredstore.errors import StoreUnavailable
+from tieredstore.errors import StoreUnavailable, TieredStoreError
 from tieredstore.process.service import Service
 from tieredstore.process.stopping import Stop
 from tieredstore.uploader.counts import CountsCollector
 from tieredstore.uploader.uploader import Uploader
 from tieredstore.uploader.watching import Watch
 
+_logger: Final = logging.getLogger(__name__)
+
 _LEADERSHIP_S: Final = 1.0
 _SETTLED_S: Final = 0.25
 _TOPICS_S: Final = 1.0
 _ADVICE_S: Final = 3600.0
 _FILL_S: Final = 60.0
+_FIRST_EXPIRY_S: Final = 60.0
 _INCOMPLETE_S: Final = 0.05
 _IDLE_S: Final = 0.5
 _LOOK_S: Final = 0.05
@@ -38,6 +42,7 @@ def uploader_service(uploader: Uploader, *, reload: Callable[[], None] | None = 
             "settled": lambda stop: threads.again("settled", stop, uploader.ask_settled, _SETTLED_S),
             "topics": threads.advise,
             "holes": threads.fill,
+            "retention": threads.expire,
             "time": threads.watch_time,
             **workers,
         },
@@ -102,6 +107,19 @@ class _Threads:
         """Look for holes each minute or so: replicas that do so at different times do the work once."""
         while not stop.wait(_FILL_S * (0.5 + random.random())):  # noqa: S311
             self._uploader.fill_holes()
+
+    def expire(self, stop: Stop) -> None:
+        """Delete what retention does not keep, where there is one; the first time once it is known who leads."""
+        uploader = self._uploader
+        pause_s = _FIRST_EXPIRY_S
+        while uploader.retention.is_on and not stop.wait(pause_s):
+            pause_s = uploader.own.retention_interval_ms / 1000
+            try:
+                for _ in uploader.expire():
+                    if stop.is_asked:
+                        break
+            except TieredStoreError as error:
+                _logger.warning("retention of what is stored ends early, and begins anew later: %s", error)
 
     def watch_time(self, stop: Stop) -> None:
         """Nobody can end a thread that a store does not let go: the process ends, and another begins where it stood."""

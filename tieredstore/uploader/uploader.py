@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.config import Settings
 from tieredstore.config.uploader import UploaderSettings
-from tieredstore.errors import ConfigError, TieredStoreError
+from tieredstore.errors import TieredStoreError
 from tieredstore.model import TopicIdPartition
 from tieredstore.process.closing import Closing
 from tieredstore.process.health import Health
@@ -25,10 +24,11 @@ from tieredstore.uploader.counts import Counts
 from tieredstore.uploader.environment import BrokerEnvironment, broker_environment
 from tieredstore.uploader.filling import Filler
 from tieredstore.uploader.folders import Folders
-from tieredstore.uploader.hold_dir import HoldDir
+from tieredstore.uploader.hold_dir import HoldDir, locked
 from tieredstore.uploader.holding import INCOMPLETE_S, Held, Holds
 from tieredstore.uploader.leadership import LeadershipView, leadership_of
 from tieredstore.uploader.partition import ClosedSegment, Partition
+from tieredstore.uploader.retention import Expired, RemoteRetention
 from tieredstore.uploader.schedule import Schedule
 from tieredstore.uploader.settling import Answers, BrokerSettling, DiskSettling, Settled, Settling, high_watermarks
 from tieredstore.uploader.shipper import Shipper, ShipperSettings, Standing, Step
@@ -82,7 +82,8 @@ class Uploader(Closing):
         self._given_store, self._monotonic = store, monotonic
         with contextlib.ExitStack() as opened:
             for log_dir in self.environment.log_dirs:
-                opened.callback(os.close, _locked(log_dir))
+                otherwise = f"another uploader ships from {log_dir}: end it before this one begins"
+                opened.callback(os.close, locked(log_dir, otherwise))
             self._links = HoldDir(uploader.hold_dir, self.environment.log_dirs)
             opened.callback(self._links.close)
             self._broker = self._open_broker(opened)
@@ -107,6 +108,9 @@ class Uploader(Closing):
             broker_id=self.environment.broker_id,
             timeout_s=uploader.upload_timeout_ms / 1000,
             concurrent=uploader.concurrent_uploads,
+        )
+        self.retention = RemoteRetention(
+            uploader.retention_ms, uploader.retention_bytes, is_dry=uploader.retention_dry_run
         )
         self._filler = Filler(uploads, self.counts, uploader.check_crcs)
         self._shipper = Shipper(
@@ -198,18 +202,24 @@ class Uploader(Closing):
     def fill_holes(self) -> None:
         """Fill holes of whichever partitions lie here, led or not, and learn which of its own others have filled."""
         before = set(self.counts.unfilled)
-        known = [
-            partition
-            for partition in self.folders.partitions
-            if self.topics.knows(partition.where.topic) and partition.where.topic not in self.topics.refused
-        ]
         try:
-            left = self._filler.fill(self.target, known)
+            left = self._filler.fill(self.target, self._known().values())
         except TieredStoreError as error:
             _logger.warning("holes cannot be looked for now: %s", error)
             return
         for where in before - set(left):
             self.counts.filled(where)
+
+    def expire(self, *, only_check: bool = False) -> Iterator[Expired]:
+        """Delete what is stored of partitions that are led past the bounds of uploader.retention, one by one.
+
+        Nothing of topics that the broker tiers, or may: those have a retention of their own.
+        """
+        others = self.own.force_topics
+        led = (where for where in self._known() if self.leadership.leads((where.topic, where.partition)))
+        mine = (where for where in led if self.leadership.is_known and where.topic not in others)
+        retention = replace(self.retention, is_dry=True) if only_check else self.retention
+        return retention.apply(self.target, mine, self.counts)
 
     def ship(self, partition: Partition) -> Step | None:
         """Make one step of a partition that was taken from the schedule; None if it failed."""
@@ -244,6 +254,8 @@ class Uploader(Closing):
                 moved_on = any(list(in_parallel(pool, self._ship_out, ready, at_once=self.own.concurrent_uploads)))
                 self.sweep()
         self.fill_holes()
+        for _ in self.expire():
+            pass
         left = [partition for partition in self.folders.partitions if self.leads(partition) and partition.first]
         return [
             Left(partition.where, partition.error or partition.waits_for or "it is not settled", partition.failures > 0)
@@ -345,6 +357,14 @@ class Uploader(Closing):
             return partition.is_unsure or self._shipper.must_begin(partition)
         return self.leadership.is_known or (self.leadership.was_ever_known and first.place.is_deleted)
 
+    def _known(self) -> dict[TopicIdPartition, Partition]:
+        """The partitions here of topics that are known to be the uploader's."""
+        return {
+            partition.where: partition
+            for partition in self.folders.partitions
+            if self.topics.knows(partition.where.topic) and partition.where.topic not in self.topics.refused
+        }
+
     def _standing(self, partition: Partition) -> Standing:
         if self.leadership.is_known:
             return Standing(self._answers.of(partition.name))
@@ -379,14 +399,3 @@ def _health() -> Health:
         health.fails(condition, "")
         health.holds(condition)
     return health
-
-
-def _locked(log_dir: os.PathLike[str]) -> int:
-    """The log directory, open and locked; ConfigError if another uploader has it."""
-    descriptor = os.open(log_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        raise ConfigError(f"another uploader ships from {log_dir}: end it before this one begins") from error
-    return descriptor

@@ -1,0 +1,166 @@
+"""What is stored is deleted by age or size: the oldest of led partitions, and nothing in a dry run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.cli_process import tieredstore
+from tests.support.uploader_disk import BrokerDisk, extents, run_once, stored, uploader_of, watermark_of
+from tieredstore.backends.base import ObjectInfo
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.catalog.listing import SegmentObjects
+from tieredstore.errors import StoreUnavailable
+from tieredstore.format.keys import Suffix
+from tieredstore.model import RemoteLogSegmentId, Uuid
+from tieredstore.testing.faults import FaultyStore, Moment
+from tieredstore.testing.segments import PARTITION
+from tieredstore.uploader.retention import first_within
+
+ALL = [(0, 9), (10, 19), (20, 29), (30, 39)]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> BrokerDisk:
+    """Four closed segments; the record at an offset is of 1,000 ms and as many as the offset says."""
+    disk = BrokerDisk(tmp_path / "logs")
+    disk.grow(5)
+    return disk
+
+
+@pytest.fixture
+def store(disk: BrokerDisk) -> MemoryObjectStore:
+    """All of them are stored."""
+    store = MemoryObjectStore()
+    run_once(disk.log_dir, store)
+    assert extents(store) == ALL
+    return store
+
+
+def keep_a_second(
+    disk: BrokerDisk, store: MemoryObjectStore, now_ms: int, dry_run: str = "true", leadership: str = "static"
+) -> None:
+    """A run at that time, of an uploader that keeps what is no older than a second."""
+    with uploader_of(
+        disk.log_dir, store, retention_ms="1000", retention_dry_run=dry_run, leadership=leadership
+    ) as shipping:
+        shipping.retention = replace(shipping.retention, now_ms=lambda: now_ms)
+        shipping.run_once()
+
+
+def test_records_that_are_too_old_go_and_the_watermark_stays(disk: BrokerDisk, store: MemoryObjectStore) -> None:
+    # The second segment has a record of 1,019 ms, the third one's newest is of 1,029 ms.
+    before = watermark_of(store)
+    keep_a_second(disk, store, 2025)
+    assert extents(store) == ALL, "it is a dry run unless it is told otherwise"
+    keep_a_second(disk, store, 9999, dry_run="false", leadership="tests.uploader.test_filling.Follower")
+    assert extents(store) == ALL, "another broker leads it"
+    keep_a_second(disk, store, 2025, dry_run="false")
+    assert extents(store) == ALL[2:]
+    assert watermark_of(store) == before
+    # What is here on the disk, and was shipped, is not shipped again.
+    disk.grow()
+    keep_a_second(disk, store, 2025, dry_run="false")
+    assert extents(store) == [*ALL[2:], (40, 49)]
+
+
+def test_what_is_too_much_goes_from_the_oldest_on(disk: BrokerDisk, store: MemoryObjectStore) -> None:
+    size = stored(store)[0].objects.find(Suffix.LOG)
+    assert size is not None
+    sizes = [info.size for segment in stored(store) if (info := segment.objects.find(Suffix.LOG)) is not None]
+    run_once(disk.log_dir, store, retention_bytes=str(sum(sizes)), retention_dry_run="false")
+    assert extents(store) == ALL
+    run_once(disk.log_dir, store, retention_bytes=str(sum(sizes[2:])), retention_dry_run="false")
+    assert extents(store) == ALL[2:]
+    run_once(disk.log_dir, store, retention_bytes="0", retention_dry_run="false")
+    assert extents(store) == ALL[3:], "the last one that is stored stays"
+
+
+def test_topics_that_the_broker_may_tier_have_their_own_retention(disk: BrokerDisk, store: MemoryObjectStore) -> None:
+    run_once(disk.log_dir, store, retention_bytes="0", retention_dry_run="false", force_topics=PARTITION.topic)
+    assert extents(store) == ALL
+
+
+def test_nothing_goes_while_nobody_knows_who_leads(disk: BrokerDisk, store: MemoryObjectStore) -> None:
+    with uploader_of(disk.log_dir, store, retention_bytes="0", retention_dry_run="false") as shipping:
+        shipping.sweep()
+        shipping.ask_topics()
+        assert list(shipping.expire()) == []
+        shipping.ask_leadership()
+        assert [entry.segments for entry in shipping.expire()] == [3]
+        assert (shipping.counts.expired_segments, shipping.counts.expired_bytes > 0) == (3, True)
+
+
+@pytest.mark.parametrize("moment", ["before", "during", "after"])
+def test_a_store_that_fails_makes_no_hole(disk: BrokerDisk, store: MemoryObjectStore, moment: Moment) -> None:
+    whole = [(info.key, store.get(info.key)) for info in store.list()]
+
+    def copied() -> MemoryObjectStore:
+        copy = MemoryObjectStore()
+        for key, raw in whole:
+            copy.put(key, raw)
+        return copy
+
+    quiet = FaultyStore(copied())
+    with uploader_of(disk.log_dir, quiet, retention_bytes="0", retention_dry_run="false") as shipping:
+        shipping.run_once()
+    for number in range(len(quiet.operations)):
+        inner = copied()
+        failing = FaultyStore(inner, fail_at=number, moment=moment)
+        with (
+            contextlib.suppress(StoreUnavailable),
+            uploader_of(disk.log_dir, failing, retention_bytes="0", retention_dry_run="false") as shipping,
+        ):
+            shipping.run_once()
+        left = extents(inner)
+        assert left == ALL[len(ALL) - len(left) :]
+        run_once(disk.log_dir, inner, retention_bytes="0", retention_dry_run="false")
+        assert extents(inner) == ALL[3:]
+
+
+def test_a_check_says_what_would_go(disk: BrokerDisk, tmp_path: Path) -> None:
+    settings = tmp_path / "uploader.properties"
+    lines = {
+        "storage.backend.class": "filesystem",
+        "storage.root": str(tmp_path / "bucket"),
+        "chunk.size": "256",
+        "uploader.log.dirs": str(disk.log_dir),
+        "uploader.leadership": "static",
+        "uploader.retention.bytes": "0",
+        "uploader.retention.dry.run": "false",
+    }
+    (tmp_path / "bucket").mkdir()
+    text = "".join(f"{name}={value}\n" for name, value in lines.items())
+    settings.write_text(text.replace("retention.dry.run=false", "retention.dry.run=true"))
+    assert tieredstore("uploader", "-c", settings, "--once").code == 0
+    settings.write_text(text)
+    said = tieredstore("uploader", "-c", settings, "--check")
+    assert "retention deletes 3 segments" in said.text
+    (entry,) = json.loads(tieredstore("uploader", "-c", settings, "--check", "--json").text)["expired"]
+    assert (entry["topic"], entry["segments"], entry["reason"]) == (PARTITION.topic, 3, None)
+    done = tieredstore("uploader", "-c", settings, "--once")
+    assert done.code == 0
+    assert json.loads(tieredstore("uploader", "-c", settings, "--check", "--json").text)["expired"] == []
+
+
+def segment(start: int, size: int) -> SegmentObjects:
+    objects = tuple((suffix, ObjectInfo(f"{start}", size if suffix is Suffix.LOG else 7)) for suffix in Suffix)
+    return SegmentObjects(RemoteLogSegmentId(PARTITION, Uuid.random()), start, objects, str(start))
+
+
+@given(st.lists(st.integers(1, 50), max_size=8), st.integers(0, 300))
+def test_what_is_kept_is_as_much_as_is_to_be_kept_and_no_segment_more(sizes: list[int], wanted: int) -> None:
+    listed = [segment(10 * number, size) for number, size in enumerate(sizes)]
+    offset = first_within(listed, wanted)
+    if offset is None:
+        assert sum(sizes) < max(1, wanted)
+        return
+    kept = [size for number, size in enumerate(sizes) if 10 * number >= offset]
+    assert sum(kept) >= wanted
+    assert sum(kept[1:]) < max(1, wanted)

@@ -1,0 +1,121 @@
+"""What is stored of the partitions that are led, deleted by the age of its records or by its size."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from tieredstore.catalog.listing import SegmentObjects, list_segments
+from tieredstore.errors import StoreError
+from tieredstore.format.keys import Suffix
+from tieredstore.model import TopicIdPartition, human_bytes
+from tieredstore.ops.deletion import delete_objects
+from tieredstore.ops.removal import Before, RemovalOutcome, RemovalStep, remove_segments
+from tieredstore.uploader.counts import Counts
+from tieredstore.uploader.target import Target
+
+_logger: Final = logging.getLogger(__name__)
+
+_READERS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """What of a partition is past its time or over its size: segments, and the bytes of their objects."""
+
+    where: TopicIdPartition
+    segments: int
+    size: int
+    left_alone: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteRetention:
+    """Bounds of what is stored of a partition, -1 for none; what is over them is only counted if it ``is_dry``.
+
+    As Kafka's retention it takes whole segments, the oldest ones, and makes no holes; legal holds stay.
+    """
+
+    retention_ms: int
+    retention_bytes: int
+    is_dry: bool
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+
+    @property
+    def is_on(self) -> bool:
+        """Whether there is a bound."""
+        return self.retention_ms >= 0 or self.retention_bytes >= 0
+
+    def apply(self, target: Target, partitions: Iterable[TopicIdPartition], counts: Counts) -> Iterator[Expired]:
+        """What was deleted of each partition that had something to delete, or would be in a dry run.
+
+        A listing of each partition, and the manifests of what is old. Raises what the store raises.
+        """
+        for where in partitions if self.is_on else ():
+            steps = list(self._steps(target, where))
+            gone = [step for step in steps if step.outcome is RemovalOutcome.REMOVED]
+            others = [step for step in steps if step.outcome not in (RemovalOutcome.REMOVED, RemovalOutcome.LEFTOVER)]
+            if not gone and not others:
+                continue
+            size = sum(step.segment.objects.stored_size for step in gone)
+            left = f"{others[0].outcome}: {others[0].reason}" if others else None
+            _logger.info(
+                "%s: %d segments (%s) %s by uploader.retention%s", where, len(gone), human_bytes(size),
+                "would be deleted" if self.is_dry else "were deleted", f"; one is left alone, {left}" if left else "",
+            )  # fmt: skip
+            if not self.is_dry:
+                counts.expired_segments += len(gone)
+                counts.expired_bytes += size
+            yield Expired(where, len(gone), size, left)
+
+    def _steps(self, target: Target, where: TopicIdPartition) -> Iterator[RemovalStep]:
+        listed = list(self._listed(target, where))
+        gone: set[SegmentObjects] = set()
+        for before in self._bounds(listed):
+            left = [objects for objects in listed if objects not in gone]
+            store, prefix, rules = target.manager.store, target.settings.key_prefix, target.manager.manifest_rules
+            # A dry run, whose steps are made one after the other: of two side by side the later one may be gone, and
+            # the earlier one have failed, which is a hole.
+            for step in remove_segments(store, prefix, left, before, rules=rules, dry_run=True, parallel=_READERS):
+                if step.outcome is RemovalOutcome.REMOVED and not self.is_dry:
+                    try:
+                        delete_objects(store, step.segment.objects)
+                    except StoreError as error:
+                        if error.retryable:
+                            raise
+                        yield RemovalStep(step.segment, RemovalOutcome.REFUSED, str(error))
+                        return
+                gone.add(step.segment.objects)
+                yield step
+
+    def _bounds(self, listed: list[SegmentObjects]) -> Iterator[Before]:
+        if self.retention_ms >= 0:
+            yield Before(time_ms=self.now_ms() - self.retention_ms)
+        if self.retention_bytes >= 0 and (offset := first_within(listed, self.retention_bytes)) is not None:
+            yield Before(offset=offset)
+
+    def _listed(self, target: Target, where: TopicIdPartition) -> Iterator[SegmentObjects]:
+        return list_segments(
+            target.manager.store,
+            target.settings.key_prefix,
+            topic=where.topic,
+            topic_id=where.topic_id,
+            partition=where.partition,
+        )
+
+
+def first_within(listed: Iterable[SegmentObjects], size: int) -> int | None:
+    """Where the latest segments begin that have at least ``size`` bytes together; None if all have less.
+
+    By the bytes of their logs as they are stored. Of segments that begin at the same offset all count.
+    """
+    left = max(1, size)
+    for objects in sorted(listed, key=lambda objects: objects.start_offset, reverse=True):
+        log = objects.find(Suffix.LOG)
+        left -= 0 if log is None or objects.missing else log.size
+        if left <= 0:
+            return objects.start_offset
+    return None
