@@ -9,9 +9,7 @@ import typer
 from tieredstore.cli.opened import opened
 from tieredstore.cli.service_logs import log_lines
 from tieredstore.errors import ConfigError
-from tieredstore.pubsub.broker.authorization import authorizer_of
-from tieredstore.pubsub.broker.broker import Broker
-from tieredstore.pubsub.broker.running import broker_service
+from tieredstore.pubsub.broker.running import broker_service, governed_broker
 from tieredstore.pubsub.topics import Topics
 
 
@@ -24,6 +22,5 @@ def run_broker(settings: Path | None, *, serve_reads: bool, json_logs: bool) -> 
         chosen = bucket.settings
         if serve_reads:
             chosen = chosen.model_copy(update={"broker": chosen.broker.model_copy(update={"serve_reads": True})})
-        broker = Broker(Topics(bucket.store, chosen), authorizer=authorizer_of(chosen.broker.authorizer))
-        code = broker_service(broker).run()
+        code = broker_service(*governed_broker(Topics(bucket.store, chosen))).run()
     raise typer.Exit(code)

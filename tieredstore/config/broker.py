@@ -68,6 +68,21 @@ class BrokerSettings(SettingsGroup):
         "producers whose Messages all go to the same read partition, which effectively-once needs with several "
         "brokers.",
     )
+    coordinator: Annotated[str, choice("none", "store")] = Field(
+        default="store",
+        alias="pubsub.broker.coordinator",
+        description="Who says which broker has which topics: a governor by leases in the `store`, or `none`: this one "
+        "has all of them.",
+    )
+    assignment: Annotated[str, NAME] = Field(
+        default="free-capacity",
+        alias="pubsub.broker.assignment",
+        description="How topics are assigned: `free-capacity`, or a Python class `module.Class`, a subclass of "
+        "`tieredstore.pubsub.governor.assigning.AssignmentStrategy`.",
+    )
+    capacity_mb: Annotated[int, integer(1, 1000000)] = Field(
+        default=200, alias="pubsub.broker.capacity.mb", description="MB a second that a broker takes in."
+    )
     drain_ms: Annotated[int, long(0)] = Field(
         default=60000,
         alias="pubsub.broker.drain.ms",

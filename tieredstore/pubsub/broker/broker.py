@@ -94,6 +94,11 @@ class Broker:
         host, port = self.own.advertised or (own_address(self.own.listen[0]), self._port)
         return BrokerAddress(self.own.rack, host, port)
 
+    @property
+    def connections(self) -> int:
+        """How many there are."""
+        return len(self._connections)
+
     async def start(self) -> None:
         """Begin to listen; ConfigError if nothing can listen there."""
         self._loop = asyncio.get_running_loop()

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
 from collections.abc import Callable
 from typing import Final
 
+from tieredstore.errors import TieredStoreError
 from tieredstore.process.health import Health
 from tieredstore.process.service import Service
 from tieredstore.process.stopping import Stop
+from tieredstore.pubsub.broker.authorization import authorizer_of
 from tieredstore.pubsub.broker.broker import Broker
 from tieredstore.pubsub.broker.directory import refreshed
+from tieredstore.pubsub.governor.assigning import BrokerSeat, TopicLoad, strategy_of
+from tieredstore.pubsub.governor.store_governor import TICK_S, StoreGovernor, broker_name
+from tieredstore.pubsub.topics import Topics
 
 REFRESH_S: Final = 10.0
 """How often topics are read again, as at MemQ's brokers."""
@@ -18,15 +25,52 @@ REFRESH_S: Final = 10.0
 _LOOK_S: Final = 0.2
 _BEAT_S: Final = 60.0
 _TOPICS: Final = "topics"
+_ASSIGNED: Final = "assignments"
+_logger: Final = logging.getLogger(__name__)
 
 
-def broker_service(broker: Broker, *, on_start: Callable[[Broker], None] | None = None) -> Service:
+def governed_broker(topics: Topics) -> tuple[Broker, StoreGovernor | None]:
+    """A broker as its settings say, and its part in governing, if there is more than one."""
+    own = topics.settings.broker
+    authorizer = authorizer_of(own.authorizer)
+    if own.coordinator == "none":
+        return Broker(topics, authorizer=authorizer), None
+
+    def seat() -> BrokerSeat:
+        return BrokerSeat(broker_name(broker.address), broker.address, own.capacity_mb, own.serve_reads)
+
+    def loads() -> list[TopicLoad]:
+        return [TopicLoad(topic.name, topics.settings.pubsub.batch_bytes) for topic in broker.directory.all()]
+
+    governor = StoreGovernor(topics.folder, seat, loads, strategy_of(own.assignment))
+    broker = Broker(topics, assignment=governor, authorizer=authorizer)
+    return broker, governor
+
+
+def broker_service(
+    broker: Broker, governor: StoreGovernor | None = None, *, on_start: Callable[[Broker], None] | None = None
+) -> Service:
     """A service that answers until it is stopped, and then stores what it holds. ``on_start`` is told once it listens:
     ``broker.address`` has the port by then."""
     health = Health({"listening": "it does not listen yet", _TOPICS: "the topics were not read yet"})
+    listens = threading.Event()
 
     def serve(stop: Stop) -> None:
-        asyncio.run(_serve(broker, stop, health, on_start))
+        try:
+            asyncio.run(_serve(broker, stop, health, started))
+        finally:
+            listens.set()
+
+    def started(broker: Broker) -> None:
+        listens.set()
+        if on_start is not None:
+            on_start(broker)
+
+    def govern(stop: Stop) -> None:
+        assert governor is not None
+        health.fails(_ASSIGNED, "nobody has told yet which topics are this broker's")
+        listens.wait()
+        _govern(governor, stop, health)
 
     def read_topics(stop: Stop) -> None:
         while True:
@@ -41,18 +85,37 @@ def broker_service(broker: Broker, *, on_start: Callable[[Broker], None] | None 
     # Answers that nobody waits for any more may be cut off after the drain; the loop's own end takes a moment too.
     return Service(
         "broker",
-        {"serve": serve, "topics": read_topics},
+        {"serve": serve, "topics": read_topics, **({} if governor is None else {"governor": govern})},
         drain_s=own.drain_ms / 1000 + 10,
         health=health,
         listen=own.pages,
     )
 
 
-async def _serve(broker: Broker, stop: Stop, health: Health, on_start: Callable[[Broker], None] | None) -> None:
+def _govern(governor: StoreGovernor, stop: Stop, health: Health) -> None:
+    while True:
+        try:
+            governor.tick()
+        except TieredStoreError as error:
+            # What was assigned holds until something else is known.
+            _logger.warning("governor: %s", error)
+            health.fails(_ASSIGNED, f"the store does not tell of assignments: {type(error).__name__}")
+        else:
+            health.holds(_ASSIGNED)
+        health.beat("governor", within_s=_BEAT_S)
+        if stop.wait(TICK_S):
+            break
+    try:
+        governor.leave()
+    except TieredStoreError as error:
+        _logger.warning("governor: others will see only by its silence that this broker has gone: %s", error)
+    health.rest("governor")
+
+
+async def _serve(broker: Broker, stop: Stop, health: Health, on_start: Callable[[Broker], None]) -> None:
     await broker.start()
     health.holds("listening")
-    if on_start is not None:
-        on_start(broker)
+    on_start(broker)
     while not stop.is_asked:
         health.beat("serve", within_s=_BEAT_S)
         await asyncio.sleep(_LOOK_S)

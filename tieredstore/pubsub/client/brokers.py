@@ -142,7 +142,8 @@ class TopicBrokers:
                 except BrokerUnavailable as failure:
                     error = failure
                 else:
-                    self._asked_s = time.monotonic()
+                    # A topic that nobody has yet is assigned in a moment.
+                    self._asked_s = time.monotonic() - (0.0 if self._brokers else _STALE_S - _MOST_REST_S / 10)
                     return
             if error is not None:
                 self._failure = (time.monotonic(), error)

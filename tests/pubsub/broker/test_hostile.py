@@ -1,0 +1,122 @@
+"""Brokers under fire: damaged packets by the thousand, clients that mean harm; good ones are served all the while."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+from collections import Counter
+
+import pytest
+
+from tests.support.memq_batches import GOLDEN
+from tests.support.pubsub_brokers import PacketClient, RunningBroker, message_of, running_broker, write_of
+from tests.support.pubsub_topics import topics_on, values_of
+from tieredstore.pubsub.consumer import Consumer
+from tieredstore.pubsub.format.packets import MetadataRequest, Request, parse_response, request_bytes
+
+GOOD = b"a good one"
+
+
+def originals() -> list[bytes]:
+    written = request_bytes(Request(5, 7, write_of(message_of([b"some", b"records"], 7))))
+    old = request_bytes(Request(2, 8, write_of(message_of([b"x" * 300], 8, compression="zstd"))))
+    golden = [(GOLDEN / f"wire/{name}-request-v5.bin").read_bytes() for name in ("write", "metadata")]
+    return [written, old, *golden, request_bytes(Request(5, 9, MetadataRequest()))]
+
+
+def damaged(source: random.Random, original: bytes) -> bytes:
+    packet = bytearray(original)
+    for _ in range(source.choice((1, 1, 2, 5))):
+        at = source.randrange(len(packet))
+        match source.randrange(4):
+            case 0:
+                packet[at] ^= 1 << source.randrange(8)
+            case 1:
+                packet[at] = source.choice((0, 1, 0x7F, 0x80, 0xFF))
+            case 2 if len(packet) > 20:
+                del packet[at : at + source.randrange(1, 5)]
+            case _:
+                packet[at:at] = source.randbytes(source.randrange(1, 5))
+    if source.random() < 0.8:
+        packet[:4] = (len(packet) - 4).to_bytes(4, "big")
+    return bytes(packet)
+
+
+def fire(running: RunningBroker, count: int, seed: int) -> Counter[str]:
+    """Each damaged packet on a connection of its own; what became of it."""
+    source, outcomes = random.Random(seed), Counter[str]()
+    for packet in (damaged(source, source.choice(originals())) for _ in range(count)):
+        with PacketClient(running.place) as client:
+            with contextlib.suppress(ConnectionError):
+                client.socket.sendall(packet)
+                client.socket.shutdown(socket.SHUT_WR)
+            answer = b""
+            with contextlib.suppress(ConnectionError):
+                while part := client.socket.recv(65536):
+                    answer += part
+        if not answer:
+            outcomes["ended"] += 1
+            continue
+        size = 4 + int.from_bytes(answer[:4], "big")
+        outcomes[parse_response(answer[:size]).code.name] += 1
+    return outcomes
+
+
+def shoot(count: int, seed: int) -> None:
+    topics = topics_on(None, batch_ms="1")
+    topics.create("orders")
+    with running_broker(topics) as running, PacketClient(running.place) as good:
+        outcomes = fire(running, count, seed)
+        assert good.ask(write_of(message_of([GOOD]))).code.name == "OK"
+        assert {"ended", "BAD_REQUEST", "OK"} <= outcomes.keys()
+        for _ in range(600):
+            if not running.broker.room.taken and running.broker.connections == 1:
+                break
+            running.call(_a_moment())
+        assert running.broker.room.taken == 0
+        assert running.broker.connections == 1
+        running.drain()
+    # What was stored decodes: none of it is damaged.
+    with Consumer(topics, "orders") as consumer:
+        values = values_of(consumer, at_least=1)
+    assert GOOD in values
+    assert set(values) <= {GOOD, b"some", b"records", b"x" * 300}
+
+
+async def _a_moment() -> None:
+    await asyncio.sleep(0.05)
+
+
+def test_damaged_packets_are_refused_and_nothing_of_them_is_kept() -> None:
+    shoot(150, 1)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(10, 20))
+def test_ten_thousand_damaged_packets_at_a_broker(seed: int) -> None:
+    shoot(1000, seed)
+
+
+def test_messages_that_never_come_whole_take_the_buffer_and_give_it_back() -> None:
+    topics = topics_on(None, batch_ms="1")
+    topics.create("orders")
+    own = topics.settings.broker.model_copy(update={"buffer_bytes": 16 << 20})
+    small = type(topics)(topics.store, topics.settings.model_copy(update={"broker": own}))
+    head = request_bytes(Request(5, 1, write_of(bytes(4_000_000))))[:100]
+    with running_broker(small) as running:
+        slow = [PacketClient(running.place) for _ in range(10)]
+        for client in slow:
+            client.socket.sendall(head)
+        room = running.broker.room
+        for _ in range(600):
+            if room.waiting == 6:
+                break
+            running.call(_a_moment())
+        assert (room.waiting, room.taken <= 16 << 20) == (6, True)
+        for client in slow:
+            client.socket.close()
+        with PacketClient(running.place) as good:
+            assert good.ask(write_of(message_of([GOOD]))).code.name == "OK"
+        assert (room.taken, room.waiting) == (0, 0)

@@ -1,0 +1,248 @@
+"""Brokers that govern themselves through a store: on one simulated clock, each with a will of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from dataclasses import dataclass, field
+
+import pytest
+
+from tieredstore.backends.base import Body
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.errors import CorruptData, Fenced, PreconditionFailed, StoreUnavailable
+from tieredstore.pubsub.format.packets import BrokerAddress
+from tieredstore.pubsub.governor.assigning import BrokerSeat, FreeCapacity, TopicLoad
+from tieredstore.pubsub.governor.store_governor import TICK_S, StoreGovernor, broker_name
+from tieredstore.pubsub.own_objects import OwnFolder
+from tieredstore.testing.delegating import DelegatingObjectStore
+
+ELSEWHERE_S = 15.0
+TOPICS = [TopicLoad(f"topic-{number}", 16 << 20) for number in range(5)]
+
+
+class Link(DelegatingObjectStore):
+    """One broker's way to the store, which may be cut; and what it writes, in order."""
+
+    def __init__(self, store: MemoryObjectStore, log: list[tuple[str, str]], name: str) -> None:
+        super().__init__(store)
+        self.is_cut = False
+        self.loses_answers = False
+        self._log, self._name = log, name
+
+    def replace(self, key: str, body: bytes | bytearray | memoryview, etag: str) -> str:
+        self._check()
+        new = super().replace(key, body, etag)
+        self._log.append((self._name, key))
+        self._answer()
+        return new
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+        self._check()
+        super().put(key, body, if_absent=if_absent)
+        self._answer()
+
+    def _check(self) -> None:
+        if self.is_cut:
+            raise StoreUnavailable("cut off")
+
+    def _answer(self) -> None:
+        if self.loses_answers:
+            raise StoreUnavailable("the answer was lost")
+
+
+@dataclass
+class Cluster:
+    """Some brokers; time passes for all of them alike."""
+
+    store: MemoryObjectStore = field(default_factory=MemoryObjectStore)
+    now_s: float = 0.0
+    governors: dict[str, StoreGovernor] = field(default_factory=dict[str, StoreGovernor])
+    links: dict[str, Link] = field(default_factory=dict[str, Link])
+    stopped: set[str] = field(default_factory=set[str])
+    writes: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+
+    def add(self, number: int, rack: str = "") -> str:
+        address = BrokerAddress(rack, f"10.0.0.{number}", 9092)
+        name = broker_name(address)
+        seat = BrokerSeat(name, address, 200)
+        self.links[name] = Link(self.store, self.writes, name)
+        self.governors[name] = StoreGovernor(
+            OwnFolder(self.links[name], "", "default"), lambda: seat, lambda: TOPICS, FreeCapacity(),
+            monotonic=lambda: self.now_s, wall_ms=lambda: int(self.now_s * 1000),
+        )  # fmt: skip
+        return name
+
+    def kill(self, name: str) -> None:
+        del self.governors[name]
+
+    def tick(self, name: str) -> None:
+        with contextlib.suppress(StoreUnavailable):
+            self.governors[name].tick()
+
+    def pass_s(self, seconds: float, source: random.Random | None = None) -> None:
+        end_s = self.now_s + seconds
+        while self.now_s < end_s:
+            names = [name for name in self.governors if name not in self.stopped]
+            if source is not None:
+                source.shuffle(names)
+            for name in names:
+                self.tick(name)
+            self.now_s += TICK_S
+
+    def well(self) -> list[str]:
+        return [name for name in self.governors if name not in self.stopped and not self.links[name].is_cut]
+
+    def check(self) -> None:
+        """Those that are well agree, and every topic is at one of them."""
+        well = self.well()
+        for topic in TOPICS:
+            serving = [name for name in well if self.governors[name].serves(topic.topic)]
+            assert serving, topic
+            answers = {self.governors[name].writers(topic.topic) for name in well}
+            assert len(answers) == 1
+            (addresses,) = answers
+            assert sorted(map(broker_name, addresses)) == sorted(serving)
+
+    def governing(self) -> list[str]:
+        return [name for name in self.well() if self.governors[name].generation is not None]
+
+
+def started(count: int) -> tuple[Cluster, list[str]]:
+    cluster = Cluster()
+    names = [cluster.add(number) for number in range(count)]
+    cluster.pass_s(5 * TICK_S)
+    return cluster, names
+
+
+def test_one_governs_and_topics_are_spread() -> None:
+    cluster, names = started(3)
+    cluster.check()
+    assert len(cluster.governing()) == 1
+    counts = [sum(cluster.governors[name].serves(topic.topic) for topic in TOPICS) for name in names]
+    assert sum(counts) == len(TOPICS)
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped", "cut off"])
+@pytest.mark.parametrize("governs", [False, True])
+def test_the_topics_of_a_lost_broker_are_elsewhere_in_15_s(how: str, *, governs: bool) -> None:
+    cluster, names = started(3)
+    (governor,) = cluster.governing()
+    lost = governor if governs else next(name for name in names if name != governor)
+    if how == "killed":
+        cluster.kill(lost)
+    elif how == "stopped":
+        cluster.stopped.add(lost)
+    else:
+        cluster.links[lost].is_cut = True
+    cluster.pass_s(ELSEWHERE_S)
+    cluster.check()
+    for topic in TOPICS:
+        addresses = cluster.governors[cluster.well()[0]].writers(topic.topic)
+        assert lost not in map(broker_name, addresses)
+    assert len(cluster.governing()) == 1
+
+
+def test_a_governor_that_slept_writes_no_more_assignments() -> None:
+    cluster, _ = started(3)
+    (old,) = cluster.governing()
+    generation = cluster.governors[old].generation
+    cluster.stopped.add(old)
+    cluster.pass_s(ELSEWHERE_S)
+    (new,) = cluster.governing()
+    assert cluster.governors[new].generation == (generation or 0) + 1
+    cluster.writes.clear()
+    # It wakes in the middle: with all that it knew, and its lease as it had it.
+    sleeper = cluster.governors[old]
+    with pytest.raises((Fenced, PreconditionFailed)):
+        sleeper._govern([sleeper._seat()])
+    cluster.stopped.discard(old)
+    cluster.tick(old)
+    assert sleeper.generation is None
+    assert (old, "!tieredstore/pubsub/default/governor/assignments") not in cluster.writes
+    cluster.pass_s(5 * TICK_S)
+    cluster.check()
+
+
+def test_who_leaves_is_replaced_at_once() -> None:
+    cluster, _ = started(2)
+    (governor,) = cluster.governing()
+    cluster.governors[governor].leave()
+    cluster.kill(governor)
+    cluster.pass_s(3 * TICK_S)
+    cluster.check()
+    assert len(cluster.governing()) == 1
+
+
+def test_a_broker_that_is_started_anew_at_its_address_goes_on_with_its_topics() -> None:
+    cluster, names = started(2)
+    before = {topic.topic: cluster.governors[names[1]].writers(topic.topic) for topic in TOPICS}
+    cluster.kill(names[1])
+    cluster.pass_s(2 * TICK_S)
+    cluster.add(1)
+    cluster.pass_s(3 * TICK_S)
+    assert before == {topic.topic: cluster.governors[names[0]].writers(topic.topic) for topic in TOPICS}
+    cluster.check()
+
+
+def test_a_store_that_loses_answers_only_delays() -> None:
+    cluster, names = started(3)
+    for name in names:
+        cluster.links[name].loses_answers = True
+    cluster.pass_s(30)
+    for name in names:
+        cluster.links[name].loses_answers = False
+    cluster.pass_s(ELSEWHERE_S)
+    cluster.check()
+    assert len(cluster.governing()) == 1
+
+
+def play(seed: int, steps: int) -> None:
+    source = random.Random(seed)
+    cluster, names = started(3)
+    numbers = iter(range(10, 1000))
+    for _ in range(steps):
+        name = source.choice(names)
+        match source.randrange(6):
+            case 0 if len(cluster.well()) > 1 and name in cluster.governors:
+                cluster.kill(name)
+                names.remove(name)
+                names.append(cluster.add(next(numbers)))
+            case 1:
+                cluster.stopped ^= {name}
+            case 2:
+                cluster.links[name].is_cut = not cluster.links[name].is_cut
+            case 3:
+                cluster.links[name].loses_answers = not cluster.links[name].loses_answers
+            case _:
+                pass
+        cluster.pass_s(source.choice((0, TICK_S, 5, 20)), source)
+        generations = [cluster.governors[each].generation for each in cluster.governing()]
+        assert len(set(generations)) == len(generations)  # never two with one generation
+    cluster.stopped.clear()
+    for link in cluster.links.values():
+        link.is_cut = link.loses_answers = False
+    cluster.pass_s(2 * ELSEWHERE_S, source)
+    cluster.check()
+    assert len(cluster.governing()) == 1
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_happens_to_brokers_they_agree_once_it_is_over(seed: int) -> None:
+    play(seed, 25)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(100, 300))
+def test_whatever_happens_to_brokers_for_long(seed: int) -> None:
+    play(seed, 100)
+
+
+@pytest.mark.parametrize(
+    "raw", [b"", b"{}", b'{"generation":1,"brokers":[],"topics":{}}', b'{"generation":-1}', b"[" * 99]
+)
+def test_assignments_that_nobody_wrote_are_named(raw: bytes) -> None:
+    cluster, names = started(1)
+    cluster.store.put("!tieredstore/pubsub/default/governor/assignments", raw)
+    with pytest.raises(CorruptData, match="governor/assignments is not what"):
+        cluster.governors[names[0]].tick()

@@ -1,0 +1,1 @@
+"""Who says which broker has which topics: one of the brokers, at a time. See docs/broker.md."""
