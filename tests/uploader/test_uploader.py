@@ -199,6 +199,27 @@ def test_an_unclean_election_moves_the_watermark_back(
     assert len(watermark_of(store).moved_back) == 1
 
 
+def test_an_unclean_election_whose_beginning_retention_has_taken_is_found_in_the_batches(
+    tmp_path: Path, store: MemoryObjectStore
+) -> None:
+    """The checkpoint has the new leader's epoch begin where the log begins now, long behind where it took over."""
+    old, new = BrokerDisk(tmp_path / "old"), BrokerDisk(tmp_path / "new")
+    old.grow(5)
+    run_once(old.log_dir, store)
+    new.grow()
+    new.lead(7)
+    new.grow(5)
+    new.mark_deleted(4)
+    assert new.epochs == ((7, 40),)
+    run_once(new.log_dir, store)
+    watermark = watermark_of(store)
+    assert [(move.from_offset, move.to_offset) for move in watermark.moved_back] == [(40, 10)]
+    assert (watermark.next_offset, watermark.holes) == (50, ())
+    written = [segment.metadata for segment in stored(store) if segment.metadata.segment_leader_epochs[-1][0] == 7]
+    extents_written = [(segment.start_offset, segment.end_offset) for segment in written]
+    assert extents_written == [(10, 19), (20, 29), (30, 39), (40, 49)]
+
+
 def test_a_deposed_leader_ships_nothing_more(disk: BrokerDisk, tmp_path: Path, store: MemoryObjectStore) -> None:
     run_once(disk.log_dir, store)
     ahead = watermark_of(store)

@@ -18,6 +18,7 @@ from tieredstore.kafka.held_segment import OpenSegment, SegmentIncomplete, descr
 from tieredstore.kafka.logdir import LogSegment
 from tieredstore.model import LogSegmentData, Uuid
 from tieredstore.uploader.counts import Counts
+from tieredstore.uploader.elections import later_epoch_began
 from tieredstore.uploader.page_cache import cache_as_it_was
 from tieredstore.uploader.partition import ClosedSegment, Partition
 from tieredstore.uploader.settling import Settled
@@ -146,13 +147,13 @@ class Shipper:
             if self._settings.start == "latest":
                 self._move(target, partition, value)
         self._refuse_deposed(partition, value)
-        later = [start for epoch, start in partition.epochs if epoch > value.leader_epoch >= 0]
-        if later and later[0] < value.next_offset:
-            back = value.back(later[0], partition.epochs[-1][0], self._settings.broker_id, self._now_ms())
+        began = later_epoch_began(partition, value)
+        if began is not None and began < value.next_offset:
+            back = value.back(began, partition.epochs[-1][0], self._settings.broker_id, self._now_ms())
             _logger.error(
                 "%s: leader epoch %d began at offset %d, before the watermark %d (an unclean election): what was "
                 "shipped behind it is no part of the log any more, and the new epoch's records are shipped",
-                partition.where, partition.epochs[-1][0], later[0], value.next_offset,
+                partition.where, partition.epochs[-1][0], began, value.next_offset,
             )  # fmt: skip
             self._move(target, partition, back)
             self._counts.moved_back += 1
