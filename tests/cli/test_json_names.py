@@ -55,11 +55,20 @@ PRINTING = {
     "pubsub topics": ["pubsub topics --store ./batches"],
     "pubsub consume": ["pubsub consume events --group readers --store ./batches"],
     "pubsub groups": ["pubsub groups events --store ./batches"],
+    "pubsub gc": ["pubsub gc events --store ./batches"],
     "pubsub inspect": [f"pubsub inspect {MEMQ}", f"pubsub inspect {MEMQ} --records"],
     "uploader": ["uploader --check", "uploader --once"],
     "version": ["version"],
 }
-WITHOUT_SETTINGS = {"dump", "version", "pubsub inspect", "pubsub topics", "pubsub consume", "pubsub groups"}
+WITHOUT_SETTINGS = {
+    "dump",
+    "version",
+    "pubsub inspect",
+    "pubsub topics",
+    "pubsub consume",
+    "pubsub gc",
+    "pubsub groups",
+}
 SELDOM = {"path", "broker_earliest_offset", "broker_end_offset"}
 """Names of which the lines above print none, by what the demo's bucket holds and as no broker is asked."""
 OF_RULES = {("lifecycle show", name) for name in ("name", "enabled", "prefixes", "limited", "action")}
@@ -155,6 +164,7 @@ def _publish() -> None:
     with opened_topics(None, "./batches") as topics, Producer(topics, "events") as producer:
         for _ in range(3):
             producer.send(b"v")
+        topics.store.put("db/default/topics/events/0_1_1_0_host", b"an object of which no notification tells")
 
 
 def _make_it_odd(folder: Path) -> None:

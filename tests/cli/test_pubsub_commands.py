@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -107,3 +108,21 @@ def test_a_broker_needs_settings_and_a_producer_one_place_to_write_to(tmp_path: 
     assert (both.code, "give one of them" in both.stderr) == (2, True)
     wrong = tieredstore("pubsub", "produce", "orders", "--bootstrap", "a")
     assert (wrong.code, "pubsub.bootstrap" in wrong.stderr) == (2, True)
+
+
+def test_garbage_is_named_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tieredstore("pubsub", "topics", "orders", "--create", "--store", tmp_path)
+    produce(monkeypatch, tmp_path, b"v\n")
+    (batch,) = (path for path in tmp_path.rglob("*") if path.is_file() and "default/topics/orders/" in str(path))
+    orphan = batch.with_name("0_77_1_0_h")
+    orphan.write_bytes(batch.read_bytes())
+    os.utime(orphan, (0, 0))
+    collect = ("pubsub", "gc", "orders", "--store", tmp_path)
+    dry = tieredstore(*collect)
+    assert f"would be deleted: {orphan.relative_to(tmp_path)}" in dry.text
+    assert orphan.exists()
+    assert tieredstore(*collect, "--adopt", "--json").text.count("adopted") == 2
+    assert tieredstore(*collect, "--min-age", "5m").code == 2
+    done = tieredstore(*collect, "--yes")
+    assert (done.code, orphan.exists(), batch.exists()) == (0, False, True)
+    assert tieredstore(*collect, "--yes").text == "there is nothing to collect\n"

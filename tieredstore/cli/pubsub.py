@@ -5,11 +5,14 @@ What the commands do lies in modules of their own, which are imported when one o
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Final, Literal, TypeAlias
 
 import typer
 
-from tieredstore.cli.arguments import Json, SettingsPath, StoreUrl, Wide
+from tieredstore.cli.arguments import DryRun, Json, SettingsPath, StoreUrl, Wide
+from tieredstore.cli.durations import parse_duration_ms
+from tieredstore.cli.steps import Report, Yes, is_dry
 
 _Topic: TypeAlias = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 
@@ -166,3 +169,39 @@ def groups(topic: _Topic, settings: SettingsPath = None, store: StoreUrl = None,
 
     with opened_topics(settings, store) as all_topics:
         show_groups(all_topics, topic, as_json=as_json)
+
+
+@app.command()
+def gc(
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only this topic.")] = None,
+    settings: SettingsPath = None,
+    store: StoreUrl = None,
+    min_age: Annotated[
+        str,
+        typer.Option("--min-age", metavar="AGE", help="Only orphans that are older, by the store's clock: 24h, 7d."),
+    ] = "24h",
+    adopt: Annotated[
+        bool, typer.Option("--adopt", help="Tell readers of orphans, and delete none: may double what was sent again.")
+    ] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    report: Report = None,
+    as_json: Json = False,
+) -> None:
+    """Delete what retention does not keep, and orphans: objects of which no notification tells.
+
+    Retention (pubsub.retention.ms, pubsub.retention.bytes) frees notifications first; their objects go with a run that
+    is pubsub.delete.delay.ms later. Orphans are left by writers that died between object and notification. Without
+    --yes it only says what would go. Killed, run it again; one at a time for a topic.
+
+    Example: tieredstore pubsub gc orders -c store.properties --yes
+    """
+    from tieredstore.cli.pubsub_commands import opened_topics  # noqa: PLC0415  as above
+    from tieredstore.cli.pubsub_gc import collect_garbage  # noqa: PLC0415  as above
+
+    is_dry_run, min_age_ms = is_dry(yes=yes, dry_run=dry_run), parse_duration_ms("--min-age", min_age)
+    with opened_topics(settings, store) as all_topics:
+        collect_garbage(
+            all_topics, topic, now_ms=time.time_ns() // 1_000_000, min_age_ms=min_age_ms, adopt=adopt,
+            is_dry_run=is_dry_run, report=report, as_json=as_json,
+        )  # fmt: skip

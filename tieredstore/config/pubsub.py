@@ -85,6 +85,21 @@ class PubsubSettings(SettingsGroup):
         alias="pubsub.fetch.bytes",
         description="Bytes of objects that one consumer holds; one object is always fetched.",
     )
+    retention_ms: Annotated[int | None, integer(1)] = Field(
+        default=None,
+        alias="pubsub.retention.ms",
+        description="`pubsub gc` frees batches that were notified so long ago; without it none for their age.",
+    )
+    retention_bytes: Annotated[int | None, integer(0)] = Field(
+        default=None,
+        alias="pubsub.retention.bytes",
+        description="`pubsub gc` frees a read partition's oldest batches until the others have so many bytes at most.",
+    )
+    delete_delay_ms: Annotated[int, integer(0)] = Field(
+        default=3600000,
+        alias="pubsub.delete.delay.ms",
+        description="The objects of freed batches are deleted so long after: readers may be about to fetch them.",
+    )
     dedup_window_ms: Annotated[int, integer(1)] = Field(
         default=600000,
         alias="pubsub.dedup.window.ms",

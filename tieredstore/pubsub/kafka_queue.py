@@ -254,8 +254,8 @@ class KafkaQueue(NotificationQueue):
         with self._lock:
             self._known_partitions = None
 
-    def retention_ms(self) -> int | None:
-        """How long Kafka itself keeps a notification; None for ever."""
+    def forgets_ms(self) -> int | None:
+        """``retention.ms`` of the Kafka topic; None for ever."""
         text = self._state.topic_settings([self._name])[self._name].get("retention.ms", "-1")
         return None if int(text) < 0 else int(text)
 

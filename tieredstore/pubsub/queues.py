@@ -107,6 +107,10 @@ class NotificationQueue(Closing):
         if partitions > self.partitions:
             raise ConfigError(f"the queue has {self.partitions} read partitions, and nobody here adds others to it")
 
+    def forgets_ms(self) -> int | None:
+        """After how long the queue forgets a notification by itself; None if only :meth:`free` does."""
+        return None
+
     def member(self, group: str) -> GroupMember | None:
         """A new member of ``group``, which joins at its first tick; None for a queue whose groups the store keeps."""
         del group
