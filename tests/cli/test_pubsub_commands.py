@@ -126,3 +126,19 @@ def test_garbage_is_named_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     done = tieredstore(*collect, "--yes")
     assert (done.code, orphan.exists(), batch.exists()) == (0, False, True)
     assert tieredstore(*collect, "--yes").text == "there is nothing to collect\n"
+
+
+def test_memqs_topic_json_names_the_topic_and_where_it_is(tmp_path: Path) -> None:
+    config = tmp_path / "orders.json"
+    handler = {"bucket": "logs", "path": "prod/orders", "notificationTopic": "told", "enableHashing": False}
+    config.write_text(json.dumps({"topic": "orders", "storageHandlerName": "s3v2", "storageHandlerConfig": handler}))
+    (tmp_path / "store").mkdir()
+    given = ("--store", tmp_path / "store", "--topic-config", config)
+    missing = tieredstore("pubsub", "gc", "orders", *given)
+    assert (missing.code, "set pubsub.kafka.bootstrap.servers" in missing.stderr) == (2, True)
+    both = tieredstore("pubsub", "produce", "orders", "--topic-config", config, "--bootstrap", "a:1")
+    assert (both.code, "give one of them" in both.stderr) == (2, True)
+    other = tieredstore("pubsub", "consume", "payments", *given)
+    assert (other.code, "there is no topic payments" in other.stderr) == (3, True)
+    config.write_text("{}")
+    assert tieredstore("pubsub", "topics", "orders", *given).code == 2

@@ -6,6 +6,7 @@ What the commands do lies in modules of their own, which are imported when one o
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Annotated, Final, Literal, TypeAlias
 
 import typer
@@ -15,6 +16,11 @@ from tieredstore.cli.durations import parse_duration_ms
 from tieredstore.cli.steps import Report, Yes, is_dry
 
 _Topic: TypeAlias = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
+
+_TopicConfig: TypeAlias = Annotated[
+    Path | None,
+    typer.Option("--topic-config", metavar="FILE", help="The topic as MemQ's JSON has it; its bucket without -c."),
+]
 
 app: Final = typer.Typer(no_args_is_help=True, help="Batches of records in a store, in the manner of MemQ.")
 
@@ -50,6 +56,7 @@ def topics(
     topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only this topic.")] = None,
     settings: SettingsPath = None,
     store: StoreUrl = None,
+    topic_config: _TopicConfig = None,
     create: Annotated[bool, typer.Option("--create", help="Create it.")] = False,
     partitions: Annotated[
         int | None,
@@ -65,7 +72,7 @@ def topics(
     """
     from tieredstore.cli.pubsub_commands import change_topic, opened_topics, show_topics  # noqa: PLC0415  as above
 
-    with opened_topics(settings, store) as all_topics:
+    with opened_topics(settings, store, topic_config) as all_topics:
         change_topic(all_topics, topic, create=create, partitions=partitions)
         show_topics(all_topics, topic, as_json=as_json)
 
@@ -75,6 +82,7 @@ def produce(
     topic: _Topic,
     settings: SettingsPath = None,
     store: StoreUrl = None,
+    topic_config: _TopicConfig = None,
     key_separator: Annotated[
         str | None,
         typer.Option("-K", "--key-separator", metavar="TEXT", help="Each line is a key, this, and a value."),
@@ -92,7 +100,7 @@ def produce(
     """
     from tieredstore.cli.pubsub_commands import opened_producer, produce_lines  # noqa: PLC0415  as above
 
-    with opened_producer(settings, store, topic, bootstrap) as producer:
+    with opened_producer(settings, store, topic, bootstrap, topic_config) as producer:
         produce_lines(producer, topic, key_separator)
 
 
@@ -121,6 +129,7 @@ def consume(
     topic: _Topic,
     settings: SettingsPath = None,
     store: StoreUrl = None,
+    topic_config: _TopicConfig = None,
     group: Annotated[
         str | None,
         typer.Option("--group", metavar="GROUP", help="Share the topic with this group, go on where it was, commit."),
@@ -144,7 +153,7 @@ def consume(
     """
     from tieredstore.cli.pubsub_commands import consume_records, opened_topics  # noqa: PLC0415  as above
 
-    with opened_topics(settings, store) as all_topics:
+    with opened_topics(settings, store, topic_config) as all_topics:
         consume_records(
             all_topics,
             topic,
@@ -158,7 +167,13 @@ def consume(
 
 
 @app.command()
-def groups(topic: _Topic, settings: SettingsPath = None, store: StoreUrl = None, as_json: Json = False) -> None:
+def groups(
+    topic: _Topic,
+    settings: SettingsPath = None,
+    store: StoreUrl = None,
+    topic_config: _TopicConfig = None,
+    as_json: Json = False,
+) -> None:
     """Show the groups of a topic: who reads which partition, and how far the group has come.
 
     POSITION is offset/message/record of the next record; END the end of the partition's queue.
@@ -167,7 +182,7 @@ def groups(topic: _Topic, settings: SettingsPath = None, store: StoreUrl = None,
     """
     from tieredstore.cli.pubsub_commands import opened_topics, show_groups  # noqa: PLC0415  as above
 
-    with opened_topics(settings, store) as all_topics:
+    with opened_topics(settings, store, topic_config) as all_topics:
         show_groups(all_topics, topic, as_json=as_json)
 
 
@@ -176,6 +191,7 @@ def gc(
     topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only this topic.")] = None,
     settings: SettingsPath = None,
     store: StoreUrl = None,
+    topic_config: _TopicConfig = None,
     min_age: Annotated[
         str,
         typer.Option("--min-age", metavar="AGE", help="Only orphans that are older, by the store's clock: 24h, 7d."),
@@ -200,7 +216,7 @@ def gc(
     from tieredstore.cli.pubsub_gc import collect_garbage  # noqa: PLC0415  as above
 
     is_dry_run, min_age_ms = is_dry(yes=yes, dry_run=dry_run), parse_duration_ms("--min-age", min_age)
-    with opened_topics(settings, store) as all_topics:
+    with opened_topics(settings, store, topic_config) as all_topics:
         collect_garbage(
             all_topics, topic, now_ms=time.time_ns() // 1_000_000, min_age_ms=min_age_ms, adopt=adopt,
             is_dry_run=is_dry_run, report=report, as_json=as_json,

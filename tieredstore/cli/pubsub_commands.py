@@ -22,6 +22,7 @@ from tieredstore.errors import ConfigError, InvalidRecord
 from tieredstore.process.futures import outcome
 from tieredstore.pubsub.client.producer import BrokerProducer
 from tieredstore.pubsub.producer import Producer, RecordPlace, RecordProducer
+from tieredstore.pubsub.topic_config import configured_topics, load_topic_config
 from tieredstore.pubsub.topics import Topic, Topics
 
 if TYPE_CHECKING:
@@ -33,10 +34,16 @@ _NO_STORE: Final = {"storage.backend.class": "memory", "chunk.size": "4194304"}
 
 
 @contextlib.contextmanager
-def opened_topics(settings: Path | None, store: str | None) -> Generator[Topics]:
-    """The topics of the bucket that a command's options name."""
+def opened_topics(settings: Path | None, store: str | None, topic_config: Path | None = None) -> Generator[Topics]:
+    """The topics of the bucket that a command's options name, with that of MemQ's topic JSON among them."""
+    config = None if topic_config is None else load_topic_config(topic_config)
+    if config is not None and settings is None and store is None:
+        store = f"s3://{config.bucket}"
     with opened(settings, store) as bucket:
-        yield Topics(bucket.store, bucket.settings)
+        if config is None:
+            yield Topics(bucket.store, bucket.settings)
+        else:
+            yield configured_topics(bucket.store, bucket.settings, config)
 
 
 def change_topic(topics: Topics, name: str | None, *, create: bool, partitions: int | None) -> None:
@@ -85,11 +92,17 @@ def _topic_row(topics: Topics, topic: Topic) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def opened_producer(
-    settings: Path | None, store: str | None, topic: str, bootstrap: str | None
+    settings: Path | None, store: str | None, topic: str, bootstrap: str | None, topic_config: Path | None = None
 ) -> Generator[RecordProducer]:
     """A producer of brokers if some are named, else one that writes to the store itself."""
     if bootstrap is not None and store is not None:
         raise ConfigError("--bootstrap writes to brokers and --store to a store: give one of them")
+    if topic_config is not None:
+        if bootstrap is not None:
+            raise ConfigError("--bootstrap writes to brokers, which have the topic's configuration: give one of them")
+        with opened_topics(settings, store, topic_config) as topics, Producer(topics, topic) as producer:
+            yield producer
+        return
     given = {} if bootstrap is None else {"pubsub.bootstrap": bootstrap}
     if settings is None and bootstrap is not None:
         chosen = settings_from({**_NO_STORE, **given}, source="--bootstrap")

@@ -46,7 +46,8 @@ class Topic:
 class Topics:
     """The topics of a cluster in one store; ConfigError for a store whose conditional writes are not atomic."""
 
-    def __init__(self, store: ObjectStore, settings: Settings) -> None:
+    def __init__(self, store: ObjectStore, settings: Settings, *, configured: Topic | None = None) -> None:
+        """``configured`` is a topic that somebody else defines: it is what :meth:`get` gives for its name."""
         if not store.conditional_writes:
             raise ConfigError(
                 f"pubsub needs a store of which one of racing writers wins, and {store.identity} cannot promise that; "
@@ -56,10 +57,11 @@ class Topics:
         self.settings = settings
         self.folder = OwnFolder(store, settings.key_prefix, settings.pubsub.cluster)
         self.bucket_name = bucket_name(settings)
+        self._configured = configured
 
     def create(self, name: str, partitions: int = 1) -> Topic:
         """A new topic; PreconditionFailed if there is one of that name."""
-        _check_name(name)
+        check_topic_name(name)
         _check_partitions(name, partitions)
         path = check_path(f"{self.settings.key_prefix}{self.settings.pubsub.cluster}/topics/{name}")
         kind = self.settings.pubsub.queue
@@ -76,7 +78,9 @@ class Topics:
 
     def get(self, name: str) -> Topic:
         """The topic; TopicNotFound if there is none."""
-        _check_name(name)
+        check_topic_name(name)
+        if self._configured is not None and self._configured.name == name:
+            return self._configured
         try:
             return _parse(self.folder.read(self._key(name)), name, self._key(name))
         except ObjectNotFound:
@@ -152,9 +156,11 @@ def bucket_name(settings: Settings) -> str:
     return settings.azure.container_name if settings.azure is not None else ""
 
 
-def _check_name(name: str) -> None:
+def check_topic_name(name: str) -> str:
+    """``name`` as it is; ConfigError for what cannot be one."""
     if not _NAME.fullmatch(name) or name in {".", ".."}:
         raise ConfigError(f"{name!r:.120} cannot name a topic: letters, digits, dots, dashes and underscores can")
+    return name
 
 
 def _check_partitions(name: str, partitions: int) -> None:
