@@ -66,9 +66,7 @@ def _idle(name: str, note: str) -> ForeignProperty:
 TABLE: Final = (
     _honoured(f"{_UPLOADER}kafka.topics.include", "uploader.topics.include"),
     _honoured(f"{_UPLOADER}kafka.topics.exclude", "uploader.topics.exclude"),
-    _honoured(
-        f"{_UPLOADER}offset.reset.strategy", "uploader.start", "in lower case", lambda text: text.strip().lower()
-    ),
+    _honoured(f"{_UPLOADER}offset.reset.strategy", "uploader.start", "in lower case", _lower),
     _honoured(f"{_UPLOADER}upload.thread.count", "uploader.concurrent.uploads", "here it bounds what is under way"),
     _honoured(f"{_UPLOADER}upload.timeout.ms", "uploader.upload.timeout.ms"),
     _honoured(f"{_UPLOADER}leadership.watcher.class", "uploader.leadership", f"`{_ZOOKEEPER}` alone", _leadership),
