@@ -19,7 +19,8 @@ Job = Callable[[], object]
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What one run of a job took: seconds on the wall, and of this process's threads on all processors."""
+    """What one run of a job took: seconds on the wall, and on all processors, of this process unless somebody counts
+    more."""
 
     seconds: float
     cpu_seconds: float
@@ -30,7 +31,9 @@ def interleaved_seconds(jobs: Mapping[str, Job], runs: int) -> dict[str, list[fl
     return {name: [run.seconds for run in taken] for name, taken in interleaved(jobs, runs).items()}
 
 
-def interleaved(jobs: Mapping[str, Job], runs: int) -> dict[str, list[Taken]]:
+def interleaved(
+    jobs: Mapping[str, Job], runs: int, *, processor_seconds: Callable[[], float] = time.process_time
+) -> dict[str, list[Taken]]:
     """:func:`interleaved_seconds` with processor time, which other programs on the machine change less."""
     taken: dict[str, list[Taken]] = {name: [] for name in jobs}
     order = list(jobs.items())
@@ -38,9 +41,9 @@ def interleaved(jobs: Mapping[str, Job], runs: int) -> dict[str, list[Taken]]:
         if round_number:
             random.Random(round_number).shuffle(order)
         for name, job in order:
-            start, processor = time.perf_counter(), time.process_time()
+            start, processor = time.perf_counter(), processor_seconds()
             job()
-            run = Taken(time.perf_counter() - start, time.process_time() - processor)
+            run = Taken(time.perf_counter() - start, processor_seconds() - processor)
             if round_number:
                 taken[name].append(run)
         print(f"round {round_number} of {runs}", file=sys.stderr)

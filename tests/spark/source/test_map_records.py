@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.golden.segments import case_path, segments
+from tests.support.kafka_topics import produce_transaction, random_produced
+from tests.support.live_topics import TieredTopic
+from tests.support.servers.kafka import KafkaServer
 from tests.support.spark_readings import fill
 from tests.support.spark_stream_topics import Bucket
 from tieredstore.errors import ConfigError
@@ -55,6 +59,25 @@ def test_the_records_are_those_of_the_source(spark: SparkSession, bucket: Bucket
     assert rows.schema == source.schema
     key = ("topic", "partition", "offset")
     assert rows.sort(*key).collect() == source.sort(*key).collect()
+
+
+def test_the_records_are_those_of_the_source_across_the_seam(
+    spark: SparkSession, kafka: KafkaServer, tmp_path: Path
+) -> None:
+    tiered = TieredTopic(kafka, tmp_path)
+    records = random_produced(random.Random(3), 200)
+    for outcome in ("commit", "abort"):
+        tiered.produce(records)
+        produce_transaction(kafka, tiered.topic, records[:30], outcome)
+        tiered.produce(records[:100])
+    assert tiered.tier(but_last=2) > 0
+    for isolation in ("read_committed", "read_uncommitted"):
+        options = tiered.options(isolationLevel=isolation, maxSplitBytes=5000)
+        source = spark.read.format("tieredstore").options(**options).load()
+        rows = map_records(spark, identity, source.schema, **options)
+        assert rows.rdd.getNumPartitions() > 2
+        assert rows.sort("offset").collect() == source.sort("offset").collect()
+    tiered.close()
 
 
 def test_only_results_reach_the_jvm_one_call_a_task(spark: SparkSession, bucket: Bucket) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
+from tests.support.spark_stream_topics import Bucket
 from tieredstore.errors import CorruptData
+from tieredstore.spark.source.map_records import MappedReader
 from tieredstore.spark.source.mapped_rows import MappedRows, rows_given, schema_of
+from tieredstore.spark.source.options import parse_options
 
 SCHEMA = StructType([StructField("n", LongType())])
 ROWS = pa.RecordBatch.from_pydict({"n": [1, 2]})
@@ -54,3 +59,26 @@ def test_an_error_of_the_records_passes_through_the_function() -> None:
     assert next(rows) == ROWS
     with pytest.raises(Exception, match="a chunk is damaged"):
         next(rows)
+
+
+def test_two_attempts_of_a_task_side_by_side_give_the_same_rows(tmp_path: Path) -> None:
+    bucket = Bucket(tmp_path)
+    for _ in range(3):
+        bucket.write(300)
+    bucket.close()
+    options = {**bucket.options, "subscribe": "orders", "maxSplitBytes": "5000", "columns": "offset,value"}
+    source = parse_options(options, streaming=False)
+    arrow: Any = pa
+    schema: Any = arrow.schema([("value", pa.binary()), ("offset", pa.int64())])
+    mapped = MappedRows(lambda batches: batches, schema_of(schema))
+    reader = MappedReader(source, mapped)
+    tasks = pickle.loads(pickle.dumps(reader.partitions()))
+    assert len(tasks) > 3
+    offsets: list[int] = []
+    for task in tasks:
+        first, second = reader.read(task), reader.read(task)
+        pairs = list(zip(first, second, strict=True))
+        assert all(one.equals(other) for one, other in pairs)
+        for batch, _ in pairs:
+            offsets += batch.to_pydict()["offset"]
+    assert offsets == list(range(900))
