@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Literal, TypeVar
 
-from tieredstore.backends.base import Body, Buffer, ObjectInfo, ObjectStore
+from tieredstore.backends.base import AbandonedWrite, Body, Buffer, ObjectInfo, ObjectStore, Prepared
 from tieredstore.testing.delegating import DelegatingObjectStore
 
 Result = TypeVar("Result")
@@ -60,6 +60,15 @@ class DyingStore(DelegatingObjectStore):
 
     def delete(self, keys: Iterable[str]) -> None:
         self._do(lambda: self.inner.delete(keys))
+
+    def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
+        return self._do(lambda: self.inner.prepare(key, body, staging_prefix=staging_prefix))
+
+    def publish(self, prepared: Prepared) -> None:
+        self._do(lambda: self.inner.publish(prepared))
+
+    def discard(self, write: AbandonedWrite | Prepared) -> bool:
+        return self._do(lambda: self.inner.discard(write))
 
     def replace(self, key: str, body: Buffer, etag: str) -> str:
         return self._do(lambda: self.inner.replace(key, body, etag))

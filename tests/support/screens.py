@@ -6,8 +6,8 @@
 
 A file names its own commands, in the lines that begin with ``$ tieredstore``. Those of help come by themselves, one for
 each command that there is. Each file has the working folder anew: ``store.properties`` with ``store`` and ``key1``, the
-log directories in ``kafka``, a ``batch`` of MemQ's, ``odd.properties`` with the store ``odd``, in which all that can be
-is odd, and a key management service, ``safe``.
+log directories in ``kafka``, ``kept.properties`` of a pipeline into ``kept``, a ``batch`` of MemQ's, ``odd.properties``
+with the store ``odd``, in which all that can be is odd, and a key management service, ``safe``.
 """
 
 from __future__ import annotations
@@ -48,6 +48,11 @@ chunk.size=1048576
 compression.enabled=true
 uploader.log.dirs=kafka
 uploader.leadership=static
+"""
+_PIPELINE: Final = """\
+pipeline.name=kept
+output.storage.backend.class=filesystem
+output.storage.root=kept
 """
 _MOST_LINES: Final = 30
 _COPIED_AT_NS: Final = 1_767_312_000_000_000_000
@@ -99,10 +104,13 @@ def demo_bucket() -> Generator[Path]:
             shutil.copytree(GOLDEN / case / "original", folder / "kafka", dirs_exist_ok=True)
         (folder / "store").mkdir()
         (folder / "backup").mkdir()
+        (folder / "kept").mkdir()
         shutil.copy(next((REPOSITORY / "tests/pubsub/golden/batches").glob("v05*")), folder / "batch")
         shutil.copy(REPOSITORY / "examples" / "prices.toml", folder)
         settings = folder / "store.properties"
         settings.write_text(_SETTINGS.format(root="store") + tieredstore("keys", "generate", "key1").text)
+        source = (line for line in settings.read_text().splitlines() if not line.startswith("uploader."))
+        (folder / "kept.properties").write_text("\n".join([*source, _PIPELINE]))
         ids = (Uuid(bytes([0x54, *([number] * 15)])) for number in range(1, 100))
         with (
             mock.patch("tieredstore.ops.shipping.time.time_ns", return_value=_COPIED_AT_NS),

@@ -30,6 +30,7 @@ from tieredstore.cli import (
     keys,
     lifecycle,
     ls,
+    pipeline,
     pubsub,
     query,
     records,
@@ -139,6 +140,7 @@ app.command()(doctor.doctor)
 app.add_typer(keys.app, name="keys")
 app.add_typer(hold.app, name="hold")
 app.add_typer(lifecycle.app, name="lifecycle")
+app.add_typer(pipeline.app, name="pipeline")
 app.add_typer(pubsub.app, name="pubsub")
 
 

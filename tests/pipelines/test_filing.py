@@ -1,0 +1,154 @@
+"""Parsers: what goes where, what is bad, and that no message chooses a path."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.pipeline_runs import pipeline_of, texts
+from tieredstore.errors import ConfigError
+from tieredstore.pipelines.directories import TimeDirectories, escaped, java_format
+from tieredstore.pipelines.parsers import Filed, Parser, to_millis
+from tieredstore.pipelines.setup import parser_of
+
+DAY = 1_405_970_352_123
+"""2014-07-21T19:19:12.123Z, the time of Secor's own examples."""
+
+
+def parser(**properties: str) -> Parser:
+    return parser_of(pipeline_of(**texts(properties)).own)
+
+
+def records(*values: bytes | None, timestamps: list[int] | None = None, start: int = 0) -> Any:
+    arrow: Any = pa
+    count = len(values)
+    return arrow.RecordBatch.from_arrays(
+        [
+            arrow.array(list(values), arrow.binary()),
+            arrow.array(range(start, start + count), arrow.int64()),
+            arrow.array(timestamps or [DAY] * count, arrow.int64()),
+        ],
+        names=["value", "offset", "timestamp"],
+    )
+
+
+def filed(how: Parser, batch: Any) -> list[str | None]:
+    result: Filed = how.file(batch)
+    return [None if code < 0 else result.directories[code] for code in result.codes]
+
+
+def value(**fields: object) -> bytes:
+    return json.dumps(fields).encode()
+
+
+def test_a_backup_is_filed_by_offset() -> None:
+    how = parser(**{"secor.offsets.per.partition": "10"})
+    assert filed(how, records(b"", None, b"", start=9)) == ["offset=0", "offset=10", "offset=10"]
+
+
+@pytest.mark.parametrize(
+    ("properties", "directory"),
+    [
+        ({}, "dt=2014-07-21"),
+        ({"partitioner.granularity.hour": "true"}, "dt=2014-07-21/hr=19"),
+        ({"partitioner.granularity.minute": "true"}, "dt=2014-07-21/hr=19/min=19"),
+        ({"secor.parser.timezone": "Asia/Tokyo"}, "dt=2014-07-22"),
+        (
+            {"partitioner.granularity.date.format": "yyyyMMdd", "partitioner.granularity.date.prefix": "d-"},
+            "d-20140721",
+        ),
+    ],
+)
+def test_directories_of_time_are_secors(properties: dict[str, str], directory: str) -> None:
+    by_record = parser(**{"secor.message.parser.class": "kafka-timestamp", **properties})
+    assert filed(by_record, records(b"x", timestamps=[DAY])) == [directory]
+    by_value = parser(**{"secor.message.parser.class": "com.pinterest.secor.parser.JsonMessageParser", **properties})
+    for number in (DAY, DAY * 1000, DAY * 1_000_000, DAY // 1000, str(DAY), float(DAY)):
+        assert filed(by_value, records(value(timestamp=number))) == [directory]
+
+
+def test_a_day_and_offsets_within() -> None:
+    assert filed(parser(**{"secor.message.parser.class": "daily-offset"}), records(b"x")) == ["dt=2014-07-21/offset=0"]
+
+
+@pytest.mark.parametrize(
+    ("properties", "content"),
+    [
+        ({"secor.message.parser.class": "json", "message.timestamp.name": "meta.at",
+          "message.timestamp.name.separator": "."}, value(meta={"at": DAY})),
+        ({"secor.message.parser.class": "iso8601"}, value(timestamp="2014-07-21T21:19:12+02:00")),
+        ({"secor.message.parser.class": "iso8601"}, value(timestamp="2014-07-21T19:19:12Z")),
+        ({"secor.message.parser.class": "date", "message.timestamp.input.pattern": "yyyy/MM/dd HH:mm:ss"},
+         value(timestamp="2014/07/21 19:19:12")),
+        ({"secor.message.parser.class": "regex", "message.timestamp.input.pattern": r"^\w+ (\d+) "},
+         f"GET {DAY} /index".encode()),
+    ],
+)  # fmt: skip
+def test_times_are_where_the_settings_say(properties: dict[str, str], content: bytes) -> None:
+    how = parser(**properties)
+    assert filed(how, records(content)) == ["dt=2014-07-21"]
+
+
+@pytest.mark.parametrize("name", ["json", "iso8601", "date", "regex", "split-by-field"])
+def test_what_has_no_usable_time_is_bad_and_never_1970(name: str) -> None:
+    pattern = r"^(\d+)$" if name == "regex" else "yyyy-MM-dd"
+    how = parser(**{
+        "secor.message.parser.class": name, "message.timestamp.input.pattern": pattern, "message.split.field.name": "k",
+    })  # fmt: skip
+    bad = [None, b"", b"\xff", b"[]", b"{}", b"null", value(timestamp=None), value(timestamp="soon", k="a"),
+           value(timestamp=True, k="a"), value(timestamp=[], k="a"), value(timestamp={}, k="a"),
+           value(timestamp=0, k="a"), value(timestamp=-5, k="a"), value(timestamp=float("nan"), k="a"),
+           b"[" * 100_000]  # fmt: skip
+    result = how.file(records(*bad))
+    assert result.codes == [-1] * len(bad)
+    assert len(result.reasons) == len(bad)
+    assert not any("soon" in reason for reason in result.reasons.values())
+
+
+def test_fields_are_escaped_as_hive_does() -> None:
+    how = parser(**{"secor.message.parser.class": "split-by-field", "message.split.field.name": "k"})
+    names = ["plain", "../../etc", "..", ".", "a/b", "a=b", "%2F", "\x00", "å", 7]
+    directories = filed(how, records(*(value(k=name, timestamp=DAY) for name in names)))
+    assert [directory and directory.partition("/dt=")[0] for directory in directories] == [
+        "plain", "..%2F..%2Fetc", "%2E%2E", "%2E", "a%2Fb", "a%3Db", "%252F", "%00", "å", "7",
+    ]  # fmt: skip
+    nothings: tuple[object, ...] = ("", "x" * 300, True, None, [])
+    assert filed(how, records(*(value(k=nothing, timestamp=DAY) for nothing in nothings))) == [None] * 5
+
+
+@given(st.text())
+def test_no_text_becomes_more_than_one_part_of_a_path(text: str) -> None:
+    try:
+        part = escaped(text)
+    except ValueError:
+        return
+    assert part not in {"", ".", ".."}
+    assert not set(part) & set("/\\=\x00\n")
+    part.encode()
+
+
+@given(st.integers(1, 4_000_000_000))
+def test_units_are_told_by_how_large_a_time_is(seconds: int) -> None:
+    for unit in (10**3, 10**6, 10**9):
+        if seconds * unit >= unit // 1000 * 10**12:
+            assert to_millis(seconds * unit) == seconds * 1000
+    assert to_millis(seconds) == seconds * 1000
+
+
+@given(st.binary(max_size=200))
+def test_hostile_values_are_filed_or_bad(payload: bytes) -> None:
+    for name in ("json", "iso8601", "split-by-field"):
+        how = parser(**{"secor.message.parser.class": name, "message.split.field.name": "k"})
+        assert len(how.file(records(payload)).codes) == 1
+
+
+def test_patterns_of_java_that_mean_more_are_refused() -> None:
+    assert java_format("'at' yyyy-MM-dd'T'HH:mm:ss", "x") == "at %Y-%m-%dT%H:%M:%S"
+    with pytest.raises(ConfigError, match="'EEE'"):
+        java_format("EEE MMM", "x")
+    assert TimeDirectories().of_minute(0) == "dt=1970-01-01"

@@ -1,0 +1,182 @@
+"""``tieredstore pipeline``: topics kept as files, each record exactly once.
+
+What the commands do lies in modules that are imported when one of them is asked for.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+
+import typer
+
+from tieredstore.cli.arguments import Json, Wide
+from tieredstore.cli.output import JsonValue, counted, iso_utc, print_json, print_json_line, print_lines, print_table
+from tieredstore.cli.query_output import extra_module
+from tieredstore.cli.tables import moment, number, text
+from tieredstore.errors import ConfigError, CorruptData
+from tieredstore.model import human_bytes
+
+if TYPE_CHECKING:
+    from tieredstore.pipelines.entries import Entry, WrittenWindow
+
+_File: TypeAlias = Annotated[
+    Path, typer.Argument(metavar="FILE", help="The pipeline's .properties file (docs/pipelines.md).")
+]
+
+_STATUS: Final = (
+    text("TOPIC"),
+    number("PART"),
+    number("NEXT"),
+    number("END"),
+    number("LAG"),
+    number("RECORDS", rank=1),
+    number("FILES", rank=1),
+    moment("LATEST", rank=2),
+)
+
+app: Final = typer.Typer(no_args_is_help=True, help="Topics kept as files, each record exactly once.")
+
+
+@app.callback()
+def pipeline() -> None:
+    """Topics kept as files, each record exactly once."""
+
+
+@app.command()
+def run(
+    file: _File,
+    once: Annotated[bool, typer.Option("--once", help="Write all that there is by now, and end.")] = False,
+    threads: Annotated[
+        int | None, typer.Option("--threads", metavar="N", min=1, max=64, help="Windows at once; as many as cores.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write what is not yet written, batch by batch, in this process.
+
+    A batch is committed before any of its files is seen, so that whoever lists the output has each record once, however
+    often this is killed. Exit code 4 if a batch has too many bad messages, 5 if another process runs the pipeline.
+
+    Example: tieredstore pipeline run backup.properties --once
+    """
+    if not once:
+        raise ConfigError("give --once: a pipeline that runs on is not built yet; start it again and again instead")
+    room: Any = extra_module("tieredstore.pipelines", "arrow")
+    opened: Any = extra_module("tieredstore.pipelines.opened", "arrow")
+    parallelism: Any = extra_module("tieredstore.query.topic_log", "arrow")
+    settings = room.load_pipeline(file)
+    files = records = size = 0
+    with (
+        opened.open_parts(settings) as parts,
+        room.Runner(settings, parts, threads=threads or parallelism.default_parallelism()) as runner,
+    ):
+        for entry in runner.run_once():
+            files += len(entry.files)
+            records += sum(window.records for window in entry.windows)
+            size += sum(one.size for one in entry.files)
+            if as_json:
+                for window in entry.windows:
+                    print_json_line(_window_json(window))
+            else:
+                print_lines(_entry_lines(entry))
+    if not as_json:
+        print_lines([f"{counted(records, 'record')} in {counted(files, 'new file')} ({human_bytes(size)})"])
+
+
+@app.command()
+def status(file: _File, as_json: Json = False, wide: Wide = False) -> None:
+    """Show how far each partition is written, and how much of its log is not.
+
+    Example: tieredstore pipeline status backup.properties
+    """
+    room: Any = extra_module("tieredstore.pipelines", "arrow")
+    opened: Any = extra_module("tieredstore.pipelines.opened", "arrow")
+    inspection: Any = extra_module("tieredstore.pipelines.inspection", "arrow")
+    partitions: Any = extra_module("tieredstore.partitions", "arrow")
+    runner: Any = extra_module("tieredstore.pipelines.runner", "arrow")
+    settings = room.load_pipeline(file)
+    with opened.open_parts(settings) as parts:
+        snapshot = partitions.LogSnapshot.take(parts.source, runner.query_of(settings))
+        rows = inspection.partition_statuses(settings, parts.store, snapshot)
+    if as_json:
+        print_json([_status_json(row) for row in rows])
+        return
+    print_table(_STATUS, [_status_cells(row) for row in rows], wide=wide)
+
+
+@app.command()
+def verify(
+    file: _File,
+    sizes_only: Annotated[bool, typer.Option("--sizes-only", help="List, and read no file.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Check that the output is what the commit log says: each file there, whole, and no other.
+
+    Exit code 4 if it is not.
+
+    Example: tieredstore pipeline verify backup.properties
+    """
+    room: Any = extra_module("tieredstore.pipelines", "arrow")
+    opened: Any = extra_module("tieredstore.pipelines.opened", "arrow")
+    inspection: Any = extra_module("tieredstore.pipelines.inspection", "arrow")
+    settings = room.load_pipeline(file)
+    with opened.open_parts(settings) as parts:
+        problems = list(inspection.verify_output(settings, parts.store, contents=not sizes_only))
+    if as_json:
+        named: list[JsonValue] = [
+            {"fault": one.kind, "output_key": one.subject, "problem": one.words} for one in problems
+        ]
+        print_json({"problems": named})
+    else:
+        print_lines(f"{one.kind:<8}  {one.subject} {one.words}" for one in problems)
+        print_lines([counted(len(problems), "problem") if problems else "all is as it was committed"])
+    if problems:
+        raise typer.Exit(CorruptData.exit_code)
+
+
+def _window_json(window: WrittenWindow) -> JsonValue:
+    return {
+        "topic": window.topic,
+        "partition": window.partition,
+        "first_offset": window.start,
+        "last_offset": window.stop - 1,
+        "records": window.records,
+        "quarantined": window.quarantined,
+        "output_keys": [one.key for one in window.files],
+    }
+
+
+def _entry_lines(entry: Entry) -> list[str]:
+    lines: list[str] = []
+    for window in entry.windows:
+        aside = f", {window.quarantined} put aside" if window.quarantined else ""
+        where = f"{window.topic}-{window.partition} {window.start} … {window.stop - 1}"
+        lines.append(f"{where}: {counted(window.records, 'record')} in {counted(len(window.files), 'file')}{aside}")
+    return lines
+
+
+def _status_json(row: Any) -> JsonValue:
+    return {
+        "topic": row.topic,
+        "partition": row.partition,
+        "next_offset": row.next_offset,
+        "end_offset": row.end_offset,
+        "lag": row.lag,
+        "records": row.records,
+        "files": row.files,
+        "max_timestamp_ms": None if row.max_timestamp < 0 else row.max_timestamp,
+        "max_timestamp": None if row.max_timestamp < 0 else iso_utc(row.max_timestamp),
+    }
+
+
+def _status_cells(row: Any) -> list[str]:
+    return [
+        row.topic,
+        str(row.partition),
+        str(row.next_offset),
+        "-" if row.end_offset is None else str(row.end_offset),
+        "-" if row.lag is None else str(row.lag),
+        str(row.records),
+        str(row.files),
+        "-" if row.max_timestamp < 0 else iso_utc(row.max_timestamp) or "-",
+    ]

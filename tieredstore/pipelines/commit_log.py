@@ -1,0 +1,180 @@
+"""The commit log: objects with dense numbers, each created only if absent. It alone says what is written."""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tieredstore.backends.base import ObjectStore
+from tieredstore.errors import CommitLogCorrupt, Fenced, ObjectNotFound, PreconditionFailed, StoreError
+from tieredstore.pipelines.entries import Entry, EntryKind, WrittenWindow, loaded_object
+
+_logger: Final = logging.getLogger(__name__)
+
+SNAPSHOT_EVERY: Final = 1000
+_MOST_BYTES: Final = 256 << 20
+_SNAPSHOT_FORMAT: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far one life of a partition is written: the next offset, and the latest time of what was."""
+
+    topic_id: str
+    next_offset: int
+    max_timestamp: int
+    files: int
+    records: int
+
+
+@dataclass(slots=True)
+class LogState:
+    """What the entries up to ``number`` say together. ``written`` is the last that has windows, -1 without any."""
+
+    number: int = -1
+    written: int = -1
+    positions: dict[tuple[str, int], Progress] = field(default_factory=dict[tuple[str, int], Progress])
+
+    def apply(self, entry: Entry) -> None:
+        """Go on by one entry; CommitLogCorrupt for one that does not follow."""
+        if entry.number != self.number + 1:
+            raise CommitLogCorrupt(f"the commit log has entry {entry.number} behind {self.number}: some are missing")
+        self.number = entry.number
+        if entry.kind == "begin":
+            return
+        self.written = entry.number
+        if entry.kind == "batch":
+            # A rewrite has the windows of the batch before it, which count already.
+            for window in entry.windows:
+                self._count(window)
+
+    def _count(self, window: WrittenWindow) -> None:
+        before = self.positions.get(window.where)
+        if before is not None and (before.topic_id, before.next_offset) != (window.topic_id, window.start):
+            raise CommitLogCorrupt(
+                f"entry {self.number} of the commit log goes on with {window.topic}-{window.partition} at offset "
+                f"{window.start}, and the entries before it end at {before.next_offset}"
+            )
+        data = [file for file in window.files if file.kind == "data"]
+        self.positions[window.where] = Progress(
+            window.topic_id,
+            window.stop,
+            max(before.max_timestamp if before else -1, window.max_timestamp),
+            (before.files if before else 0) + len(data),
+            (before.records if before else 0) + window.records,
+        )
+
+
+class CommitLog:
+    """The log of one generation of a pipeline, below ``root`` of a store. For one thread.
+
+    ``state`` is what was read of it; ``append`` goes on behind that, or is Fenced if somebody else has.
+    """
+
+    def __init__(self, store: ObjectStore, root: str, pipeline: str, generation: int) -> None:
+        self.store = store
+        self.folder = f"{root}_tieredstore/{pipeline}/{generation}/"
+        self.writer = uuid.uuid4().hex
+        """Who writes: new in each process that opens the log."""
+        self.state = LogState()
+
+    @property
+    def staging_prefix(self) -> str:
+        """Where stores that hold nothing back keep what is prepared."""
+        return f"{self.folder}staging/"
+
+    def read(self) -> LogState:
+        """All that is committed by now: the latest snapshot, and the entries behind it."""
+        if self.state.number < 0:
+            self.state = self._snapshot()
+        for info in self.store.list(f"{self.folder}commits/", self._key(self.state.number)):
+            self.state.apply(self.entry(_number_of(info.key)))
+        return self.state
+
+    def entry(self, number: int) -> Entry:
+        """One entry; CommitLogCorrupt for one that is not what was written, or too large."""
+        key = self._key(number)
+        data = self.store.get_small(key, _MOST_BYTES)
+        if data is None:
+            raise CommitLogCorrupt(f"{key} has more than {_MOST_BYTES} bytes, and is no entry of a commit log")
+        entry = Entry.from_bytes(data, key)
+        if entry.number != number:
+            raise CommitLogCorrupt(f"{key} says that it is entry {entry.number}")
+        return entry
+
+    def entries(self, first: int = 0) -> Iterator[Entry]:
+        """From ``first`` on, in their order."""
+        for info in self.store.list(f"{self.folder}commits/", self._key(first - 1) if first else None):
+            yield self.entry(_number_of(info.key))
+
+    def append(self, kind: EntryKind, fingerprint: str, windows: Sequence[WrittenWindow] = ()) -> Entry:
+        """Commit. Fenced if another driver has written an entry meanwhile: then nothing of this is committed.
+
+        StoreUnavailable says nothing of whether it is: who reads the log again finds out.
+        """
+        entry = Entry(self.state.number + 1, kind, self.writer, fingerprint, tuple(windows))
+        try:
+            self.store.put(self._key(entry.number), entry.to_bytes(), if_absent=True)
+        except PreconditionFailed as refusal:
+            # The create may have won, and lost its answer.
+            if self.entry(entry.number) != entry:
+                raise self._fenced(entry.number) from refusal
+        self.state.apply(entry)
+        if entry.number % SNAPSHOT_EVERY == SNAPSHOT_EVERY - 1:
+            self._write_snapshot()
+        return entry
+
+    def check_alone(self) -> None:
+        """Fenced if there is an entry behind the last one that this log knows: another driver works by now."""
+        try:
+            self.store.head(self._key(self.state.number + 1))
+        except ObjectNotFound:
+            return
+        raise self._fenced(self.state.number + 1)
+
+    def _fenced(self, number: int) -> Fenced:
+        return Fenced(
+            f"another process has written entry {number} of {self.folder}commits/: it runs this pipeline by now, and "
+            "this one ends; run one of them only"
+        )
+
+    def _key(self, number: int) -> str:
+        return f"{self.folder}commits/{max(number, 0):020}.json" if number >= 0 else f"{self.folder}commits/"
+
+    def _write_snapshot(self) -> None:
+        state = self.state
+        rows = [
+            [*where, one.topic_id, one.next_offset, one.max_timestamp, one.files, one.records]
+            for where, one in sorted(state.positions.items())
+        ]
+        content = {"format": _SNAPSHOT_FORMAT, "number": state.number, "written": state.written, "positions": rows}
+        try:
+            self.store.put(f"{self.folder}snapshots/{state.number:020}.json", json.dumps(content).encode())
+        except StoreError as error:
+            # It only spares reading: the entries say the same.
+            _logger.warning("the snapshot of the commit log at entry %d was not written: %s", state.number, error)
+
+    def _snapshot(self) -> LogState:
+        last = None
+        for info in self.store.list(f"{self.folder}snapshots/"):
+            last = info.key
+        if last is None:
+            return LogState()
+        content = loaded_object(self.store.get(last), last)
+        try:
+            rows: list[Any] = content["positions"]
+            positions = {(str(row[0]), int(row[1])): Progress(str(row[2]), *map(int, row[3:7])) for row in rows}
+            return LogState(int(content["number"]), int(content["written"]), positions)
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise CommitLogCorrupt(f"{last} is no snapshot of a commit log") from error
+
+
+def _number_of(key: str) -> int:
+    digits = key.rpartition("/")[2].removesuffix(".json")
+    if not (key.endswith(".json") and len(digits) == 20 and digits.isascii() and digits.isdigit()):
+        raise CommitLogCorrupt(f"{key} lies among the entries of a commit log, and is none")
+    return int(digits)

@@ -1,0 +1,141 @@
+"""The driver's part of a pipeline: recovery, commit and publication. It needs no Spark and no thread."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.errors import ConfigError, Fenced, InvalidValue, PreconditionFailed, PreparedGone
+from tieredstore.pipelines.commit_log import CommitLog
+from tieredstore.pipelines.entries import Entry, OutputFile, WrittenWindow
+from tieredstore.pipelines.naming import Naming
+from tieredstore.pipelines.setup import fingerprint_of
+from tieredstore.pipelines.window_writing import Window, discard_files
+
+if TYPE_CHECKING:
+    from tieredstore.backends.base import ObjectStore
+    from tieredstore.pipelines.settings import PipelineSettings
+
+_logger: Final = logging.getLogger(__name__)
+
+Written = tuple[WrittenWindow, dict[int, str]]
+"""A window's files, and why some of its records were put aside, by offset."""
+
+Rewrite = Callable[[Window], Written]
+"""Writes a window once more."""
+
+_SHOWN: Final = 10
+
+
+class Driver:
+    """Commits what tasks have prepared, then publishes it. For one thread.
+
+    Truth is the commit log alone. At any moment at most the last batch is committed and not wholly published: it is
+    published before the next one is committed, and by whoever starts first.
+    """
+
+    def __init__(self, store: ObjectStore, own: PipelineSettings, naming: Naming) -> None:
+        self.store, self._own, self.naming = store, own, naming
+        self.log = CommitLog(store, naming.root, own.name, own.generation)
+        self.fingerprint = fingerprint_of(own)
+
+    def begin(self, topics: Sequence[str], rewrite: Rewrite) -> None:
+        """Take over: read the log, write an entry of one's own, and finish what is committed.
+
+        ConfigError for a generation that is another pipeline's, or has files and no log.
+        """
+        state = self.log.read()
+        self.naming.claim(self.store)
+        if state.number < 0:
+            self.naming.refuse_strangers(self.store, list(topics))
+        self.log.append("begin", self.fingerprint)
+        if state.written >= 0:
+            self._finish(self.log.entry(state.written), rewrite)
+
+    def commit(self, written: Sequence[Written]) -> Entry:
+        """Commit windows that were prepared, and publish them; what is not committed is discarded.
+
+        InvalidValue if more messages are bad than the settings allow: nothing of it appears then.
+        """
+        windows = [window for window, _ in written]
+        files = [file for window in windows for file in window.files]
+        try:
+            self._judge(written)
+            entry = self.log.append("batch", self.fingerprint, windows)
+        except (InvalidValue, Fenced):
+            # Any other failure may be a commit whose answer was lost.
+            discard_files(self.store, files)
+            raise
+        self._publish(entry.files)
+        return entry
+
+    def _judge(self, written: Sequence[Written]) -> None:
+        bad = [
+            (window.topic, window.partition, offset, reason)
+            for window, reasons in written
+            for offset, reason in sorted(reasons.items())
+        ]
+        if 0 <= self._own.max_bad_messages < len(bad):
+            shown = "; ".join(f"{topic}-{number} at {offset}: {why}" for topic, number, offset, why in bad[:_SHOWN])
+            raise InvalidValue(
+                f"{len(bad)} messages of a batch are bad, and secor.consumer.max_bad_messages is "
+                f"{self._own.max_bad_messages}, so nothing of it is written ({shown}); mend the parser's settings, or "
+                "allow more"
+            )
+
+    def _publish(self, files: Sequence[OutputFile]) -> None:
+        self.log.check_alone()
+        for file in files:
+            self._publish_one(file)
+
+    def _publish_one(self, file: OutputFile) -> None:
+        try:
+            self.store.publish(file.prepared)
+        except PreconditionFailed as error:
+            raise PreconditionFailed(
+                f"{file.key} is committed and cannot be published: somebody else has written an object of that name; "
+                "move it away, and start again"
+            ) from error
+
+    def _finish(self, entry: Entry, rewrite: Rewrite) -> None:
+        """Publish what a driver before this one committed; write anew what the store has dropped since."""
+        missing: list[OutputFile] = []
+        self.log.check_alone()
+        for file in entry.files:
+            try:
+                self._publish_one(file)
+            except PreparedGone:
+                missing.append(file)
+        if missing:
+            _logger.warning("%d committed files were dropped by the store before they were published", len(missing))
+            self._write_again(entry, {file.key for file in missing}, rewrite)
+
+    def _write_again(self, entry: Entry, missing: set[str], rewrite: Rewrite) -> None:
+        if entry.fingerprint != self.fingerprint:
+            raise ConfigError(
+                f"{min(missing)} is committed under other settings of parser and files than these, and the store "
+                "has dropped it before it was published: start once more with the settings that wrote it"
+            )
+        windows: list[WrittenWindow] = []
+        renewed: list[OutputFile] = []
+        for window in entry.windows:
+            if missing.isdisjoint(file.key for file in window.files):
+                windows.append(window)
+                continue
+            again, _ = rewrite(Window(window.topic, window.topic_id, window.partition, window.start, window.stop))
+            fresh = {file.key: file for file in again.files}
+            if fresh.keys() != {file.key for file in window.files}:
+                discard_files(self.store, again.files)
+                raise ConfigError(
+                    f"offsets {window.start} to {window.stop - 1} of {window.topic}-{window.partition} become other "
+                    "files now than those that are committed: its records are not those that they were"
+                )
+            discard_files(self.store, [file for file in again.files if file.key not in missing])
+            files = tuple(fresh[file.key] if file.key in missing else file for file in window.files)
+            renewed += [file for file in files if file.key in missing]
+            windows.append(replace(window, files=files))
+        # Also where the bytes are the same: what is prepared now is known to the log, should this process die here.
+        self.log.append("rewrite", self.fingerprint, windows)
+        self._publish(renewed)

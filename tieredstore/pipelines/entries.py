@@ -1,0 +1,150 @@
+"""What a pipeline commits: windows of offsets and the files that hold them, as values and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final, Literal, Self, TypeAlias, TypeVar, cast, get_args
+
+from tieredstore.backends.base import Prepared
+from tieredstore.errors import CommitLogCorrupt, StoreError
+from tieredstore.limits import MAX_INT64
+
+FORMAT: Final = 1
+EntryKind: TypeAlias = Literal["begin", "batch", "rewrite"]
+"""``begin``: a driver takes over; ``batch``: windows were written; ``rewrite``: those of the batch before, once more,
+since the store had dropped what was prepared and other bytes came out."""
+
+Part = TypeVar("Part")
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFile:
+    """One file of a window. ``kind``: ``data``, ``sidecar`` (what a format cannot say) or ``quarantine``.
+
+    Offsets are those of its records, the last one inclusive; times in ms since the epoch, -1 without records.
+    """
+
+    kind: str
+    key: str
+    size: int
+    sha256: str
+    first_offset: int
+    last_offset: int
+    records: int
+    min_timestamp: int
+    max_timestamp: int
+    prepared: Prepared
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenWindow:
+    """A window (``start`` up to ``stop``, half-open) of one life of a partition, all of it filed or put aside."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    start: int
+    stop: int
+    records: int
+    filtered: int
+    quarantined: int
+    files: tuple[OutputFile, ...]
+
+    @property
+    def where(self) -> tuple[str, int]:
+        """Topic and partition."""
+        return self.topic, self.partition
+
+    @property
+    def max_timestamp(self) -> int:
+        """The latest time of its records, -1 without any."""
+        return max((file.max_timestamp for file in self.files), default=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One object of the commit log. ``writer`` is the id of the driver that wrote it."""
+
+    number: int
+    kind: EntryKind
+    writer: str
+    fingerprint: str
+    windows: tuple[WrittenWindow, ...] = ()
+
+    @property
+    def files(self) -> list[OutputFile]:
+        """Those of all windows."""
+        return [file for window in self.windows for file in window.files]
+
+    def to_bytes(self) -> bytes:
+        """As it is stored; the same entry is always the same bytes."""
+        return json.dumps({"format": FORMAT, **asdict(self)}, separators=(",", ":"), sort_keys=True).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, key: str) -> Self:
+        """What ``to_bytes`` wrote; CommitLogCorrupt for anything else."""
+        content = _object(_loaded(data, key), key)
+        if content.pop("format", None) != FORMAT or content.get("kind") not in get_args(EntryKind):
+            raise CommitLogCorrupt(f"{key} is no entry of a commit log of format {FORMAT}: a later version wrote it?")
+        windows = tuple(_window(one, key) for one in _list(content.pop("windows", None), key))
+        return _built(cls, {**content, "windows": windows}, key)
+
+
+def _window(value: object, key: str) -> WrittenWindow:
+    content = _object(value, key)
+    files = tuple(_file(one, key) for one in _list(content.pop("files", None), key))
+    window = _built(WrittenWindow, {**content, "files": files}, key)
+    if not 0 <= window.start <= window.stop <= MAX_INT64:
+        raise CommitLogCorrupt(f"{key} has a window from {window.start} to {window.stop}")
+    return window
+
+
+def _file(value: object, key: str) -> OutputFile:
+    content = _object(value, key)
+    try:
+        prepared = Prepared.from_json(content.pop("prepared", None))
+    except StoreError as error:
+        raise CommitLogCorrupt(f"{key}: {error}") from error
+    return _built(OutputFile, {**content, "prepared": prepared}, key)
+
+
+def _loaded(data: bytes, key: str) -> object:
+    try:
+        return cast("object", json.loads(data))
+    except (ValueError, RecursionError):
+        raise CommitLogCorrupt(f"{key} is no JSON, though entries of a commit log are") from None
+
+
+def loaded_object(data: bytes, key: str) -> dict[str, Any]:
+    """An object of JSON; CommitLogCorrupt for anything else."""
+    return _object(_loaded(data, key), key)
+
+
+def _object(value: object, key: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise CommitLogCorrupt(f"{key} has something else where an object of JSON belongs")
+    return dict(cast("Mapping[str, Any]", value))
+
+
+def _list(value: object, key: str) -> list[object]:
+    if not isinstance(value, list):
+        raise CommitLogCorrupt(f"{key} has something else where a list of JSON belongs")
+    return cast("list[object]", value)
+
+
+def _built(kind: type[Part], content: Mapping[str, Any], key: str) -> Part:
+    """A value of these fields, no more and no less, each of its type."""
+    untyped: Any = kind
+    types = {one.name: one.type for one in fields(untyped)}
+    if types.keys() != content.keys():
+        raise CommitLogCorrupt(f"{key}: a {kind.__name__} has other fields than {', '.join(types)}")
+    for name, wanted in types.items():
+        value = content[name]
+        if (wanted == "int" and (type(value) is not int or not -1 <= value <= MAX_INT64)) or (
+            wanted == "str" and not isinstance(value, str)
+        ):
+            raise CommitLogCorrupt(f"{key}: {name} of a {kind.__name__} is no {wanted}")
+    built: Part = untyped(**content)
+    return built

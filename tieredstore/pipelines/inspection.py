@@ -1,0 +1,138 @@
+"""What of a pipeline is written, and whether it is all there: by its commit log and by plain listings."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.errors import ObjectNotFound
+from tieredstore.pipelines.commit_log import CommitLog
+from tieredstore.pipelines.setup import naming_of
+
+if TYPE_CHECKING:
+    from tieredstore.backends.base import ObjectStore
+    from tieredstore.partitions.log_snapshot import LogSnapshot
+    from tieredstore.pipelines.entries import OutputFile
+    from tieredstore.pipelines.settings import Pipeline
+
+_PIECE: Final = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """How far a partition is written. ``end_offset`` is that of its log, None where it is not known any more."""
+
+    topic: str
+    partition: int
+    next_offset: int
+    end_offset: int | None
+    max_timestamp: int
+    files: int
+    records: int
+
+    @property
+    def lag(self) -> int | None:
+        """Offsets that are not written."""
+        return None if self.end_offset is None else max(0, self.end_offset - self.next_offset)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputProblem:
+    """What is wrong with an output. ``kind``: ``missing``, ``size``, ``content``, ``stranger`` or ``offsets``."""
+
+    kind: str
+    subject: str
+    words: str
+
+
+def commit_log_of(pipeline: Pipeline, store: ObjectStore) -> CommitLog:
+    """The log of a pipeline's generation, not read yet."""
+    return CommitLog(store, pipeline.output.key_prefix, pipeline.own.name, pipeline.own.generation)
+
+
+def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnapshot) -> list[PartitionStatus]:
+    """Of each partition that is there or was written, in their order."""
+    positions = commit_log_of(pipeline, store).read().positions
+    statuses: list[PartitionStatus] = []
+    skipped = re.compile(pipeline.own.topic_blacklist) if pipeline.own.topic_blacklist else None
+    for topic, number in sorted(positions.keys() | snapshot.logs.keys()):
+        if skipped is not None and skipped.fullmatch(topic):
+            continue
+        progress, log = positions.get((topic, number)), snapshot.logs.get((topic, number))
+        begins = log.earliest if log is not None else 0
+        statuses.append(
+            PartitionStatus(
+                topic,
+                number,
+                begins if progress is None else progress.next_offset,
+                None if log is None else log.end,
+                -1 if progress is None else progress.max_timestamp,
+                0 if progress is None else progress.files,
+                0 if progress is None else progress.records,
+            )
+        )
+    return statuses
+
+
+def verify_output(pipeline: Pipeline, store: ObjectStore, *, contents: bool = True) -> Iterator[OutputProblem]:
+    """All that is wrong with the files of a generation; with ``contents`` each of them is read.
+
+    Entries that contradict each other are CommitLogCorrupt, as for a driver that starts.
+    """
+    log = commit_log_of(pipeline, store)
+    log.read()
+    committed: dict[str, OutputFile] = {}
+    ends: dict[tuple[str, int], int] = {}
+    for entry in log.entries():
+        for window in entry.windows:
+            if entry.kind == "batch":
+                yield from _offset_problems(window.files, window.start, window.stop)
+                ends[window.where] = window.stop
+            committed |= {file.key: file for file in window.files}
+    listed = _listed(pipeline, store, {topic for topic, _ in ends})
+    for key in sorted(listed.keys() - committed.keys()):
+        yield OutputProblem("stranger", key, "is of this generation by its name, and no entry of the commit log has it")
+    for key, file in sorted(committed.items()):
+        if key not in listed:
+            yield OutputProblem("missing", key, "is committed, and is not there")
+        elif listed[key] != file.size:
+            yield OutputProblem("size", key, f"has {listed[key]} bytes, and {file.size} are committed")
+        elif contents and (said := _content_problem(store, file)) is not None:
+            yield said
+
+
+def _offset_problems(files: tuple[OutputFile, ...], start: int, stop: int) -> Iterator[OutputProblem]:
+    for file in files:
+        if not start <= file.first_offset <= file.last_offset < stop:
+            yield OutputProblem(
+                "offsets",
+                file.key,
+                f"has offsets {file.first_offset} to {file.last_offset}, and its window has {start} to {stop - 1}",
+            )
+
+
+def _listed(pipeline: Pipeline, store: ObjectStore, topics: set[str]) -> dict[str, int]:
+    """Sizes of all files of the generation, those of bad messages too, by plain listings."""
+    naming = naming_of(pipeline)
+    name = re.compile(rf"\.?{naming.generation}_\d+_\d{{20}}(\..*)?")
+    sizes: dict[str, int] = {}
+    for prefix in [*(f"{naming.root}{topic}/" for topic in sorted(topics)), f"{naming.folder}quarantine/"]:
+        for info in store.list(prefix):
+            if name.fullmatch(info.key.rpartition("/")[2]):
+                sizes[info.key] = info.size
+    return sizes
+
+
+def _content_problem(store: ObjectStore, file: OutputFile) -> OutputProblem | None:
+    sha256 = hashlib.sha256()
+    try:
+        for start in range(0, file.size, _PIECE):
+            sha256.update(store.get(file.key, start, min(start + _PIECE, file.size)))
+    except ObjectNotFound:
+        return OutputProblem("missing", file.key, "is committed, and went away while it was read")
+    if sha256.hexdigest() == file.sha256:
+        return None
+    return OutputProblem("content", file.key, "has other bytes than those that are committed")

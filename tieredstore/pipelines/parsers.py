@@ -1,0 +1,275 @@
+"""Parsers: from records to the directories they are filed in. What cannot be filed is a bad message, with a reason."""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, cast
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tieredstore.pipelines.directories import TimeDirectories, escaped, minute_of
+
+# What their type stubs say is partial.
+_arrow: Final[Any] = pa
+_compute: Final[Any] = pc
+
+_MINUTE_MS: Final = 60_000
+_INTEGER: Final = re.compile(r"-?\d{1,19}")
+
+
+class BadMessage(ValueError):
+    """Why a message cannot be filed; in words without its content."""
+
+
+@dataclass(slots=True)
+class Filed:
+    """Where the rows of a batch go: ``directories`` by ``codes`` (-1: nowhere), and why some go nowhere."""
+
+    directories: list[str] = field(default_factory=list[str])
+    codes: list[int] = field(default_factory=list[int])
+    reasons: dict[int, str] = field(default_factory=dict[int, str])
+    _numbers: dict[str, int] = field(default_factory=dict[str, int])
+
+    def add(self, directory: str) -> None:
+        """The next row goes here."""
+        code = self._numbers.get(directory)
+        if code is None:
+            code = self._numbers[directory] = len(self.directories)
+            self.directories.append(directory)
+        self.codes.append(code)
+
+    def put_aside(self, reason: str) -> None:
+        """The next row goes nowhere."""
+        self.reasons[len(self.codes)] = reason
+        self.codes.append(-1)
+
+
+class Parser(ABC):
+    """Files records. Frozen, picklable, and without state: the same records go to the same directories."""
+
+    columns: tuple[str, ...] = ("offset",)
+    """What it looks at."""
+
+    @abstractmethod
+    def file(self, records: pa.RecordBatch) -> Filed:
+        """The directories of the records, without the topic's."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetParser(Parser):
+    """So many offsets in each directory: what a backup is filed by."""
+
+    per_directory: int = 10_000_000
+    prefix: str = "offset="
+
+    def file(self, records: pa.RecordBatch) -> Filed:
+        """By the offset alone, so that nothing is bad."""
+        filed = Filed()
+        for offset in _integers(records, "offset"):
+            filed.add(self.directory(offset))
+        return filed
+
+    def directory(self, offset: int) -> str:
+        """Of one offset."""
+        return f"{self.prefix}{offset // self.per_directory * self.per_directory}"
+
+
+@dataclass(frozen=True, slots=True)
+class TimeParser(Parser):
+    """By a time that the record's own timestamp or its value tells; ``by_offset`` within it."""
+
+    directories: TimeDirectories
+    time_of: Callable[[bytes], int] | None = None
+    """Finds the ms since the epoch in a value, or raises BadMessage; None: the record's timestamp."""
+    by_offset: OffsetParser | None = None
+
+    def file(self, records: pa.RecordBatch) -> Filed:
+        """By minutes, of which a batch has few."""
+        filed, known = Filed(), dict[int, str]()
+        offsets = _integers(records, "offset")
+        for row, time_ms in enumerate(self._times(records)):
+            minute = time_ms if isinstance(time_ms, str) else minute_of(time_ms)
+            if minute is None or isinstance(minute, str):
+                filed.put_aside(minute or "its time is none that a directory can have")
+                continue
+            directory = known.get(minute)
+            if directory is None:
+                directory = known[minute] = self.directories.of_minute(minute)
+            if self.by_offset is not None:
+                directory = f"{directory}/{self.by_offset.directory(offsets[row])}"
+            filed.add(directory)
+        return filed
+
+    def _times(self, records: pa.RecordBatch) -> list[int | str]:
+        """Of each row the time, or why there is none."""
+        if self.time_of is None:
+            return cast("list[int | str]", _integers(records, "timestamp"))
+        times: list[int | str] = []
+        for value in _values(records):
+            try:
+                times.append(self.time_of(_some(value)))
+            except BadMessage as bad:
+                times.append(str(bad))
+        return times
+
+
+@dataclass(frozen=True, slots=True)
+class FieldParser(Parser):
+    """By a field of a JSON value, and below it by the value's time."""
+
+    field: JsonField
+    directories: TimeDirectories
+    time_of: Callable[[bytes], int]
+
+    def file(self, records: pa.RecordBatch) -> Filed:
+        """Row by row."""
+        filed = Filed()
+        for value in _values(records):
+            try:
+                payload = _some(value)
+                filed.add(f"{self._name(payload)}/{self.directories.of_minute(_minute(self.time_of(payload)))}")
+            except BadMessage as bad:
+                filed.put_aside(str(bad))
+        return filed
+
+    def _name(self, payload: bytes) -> str:
+        content = self.field.of(payload)
+        if not isinstance(content, str | int) or isinstance(content, bool):
+            raise BadMessage(f"its field {self.field.name} is neither a text nor a whole number")
+        try:
+            return escaped(str(content))
+        except ValueError as error:
+            raise BadMessage(f"its field {self.field.name} cannot be a directory: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class JsonField:
+    """A field of JSON objects, by its name, or by several parted by ``separator`` where objects hold objects."""
+
+    name: str
+    separator: str = ""
+
+    def of(self, payload: bytes) -> object:
+        """The field's value; BadMessage where there is none."""
+        try:
+            content: object = json.loads(payload)
+        except (ValueError, RecursionError):
+            raise BadMessage("its value is not JSON") from None
+        for part in self.name.split(self.separator) if self.separator else [self.name]:
+            if not isinstance(content, dict):
+                raise BadMessage(f"its value has no field {self.name}")
+            content = cast("Mapping[str, object]", content).get(part)
+        if content is None:
+            raise BadMessage(f"its value has no field {self.name}")
+        return content
+
+    def text_of(self, payload: bytes) -> str:
+        """The field's value, which must be a text."""
+        content = self.of(payload)
+        if not isinstance(content, str):
+            raise BadMessage(f"its field {self.name} is no text")
+        return content
+
+
+@dataclass(frozen=True, slots=True)
+class JsonTime:
+    """A time since the epoch, in s, ms, us or ns, in a field of JSON."""
+
+    field: JsonField
+
+    def __call__(self, payload: bytes) -> int:
+        """In ms."""
+        content = self.field.of(payload)
+        if isinstance(content, str) and _INTEGER.fullmatch(content):
+            content = int(content)
+        if isinstance(content, float) and content == content and abs(content) < 2**63:
+            content = int(content)
+        if not isinstance(content, int) or isinstance(content, bool):
+            raise BadMessage(f"its field {self.field.name} is no number since the epoch")
+        return to_millis(content)
+
+
+@dataclass(frozen=True, slots=True)
+class Iso8601Time:
+    """A date with a time by ISO 8601, in a field of JSON; without a zone it is in UTC."""
+
+    field: JsonField
+
+    def __call__(self, payload: bytes) -> int:
+        """In ms."""
+        content = self.field.text_of(payload)
+        try:
+            moment = datetime.fromisoformat(content)
+            return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+        except (ValueError, OverflowError):
+            raise BadMessage(f"its field {self.field.name} is no date by ISO 8601") from None
+
+
+@dataclass(frozen=True, slots=True)
+class DateTime:
+    """A date in a format of the user's, in a field of JSON, in a zone."""
+
+    field: JsonField
+    format: str
+    zone: str = "UTC"
+
+    def __call__(self, payload: bytes) -> int:
+        """In ms."""
+        content = self.field.text_of(payload)
+        try:
+            moment = datetime.strptime(content, self.format).replace(tzinfo=ZoneInfo(self.zone))
+            return int(moment.timestamp() * 1000)
+        except (ValueError, OverflowError):
+            raise BadMessage(f"its field {self.field.name} is no date of the pattern") from None
+
+
+@dataclass(frozen=True, slots=True)
+class RegexTime:
+    """A time since the epoch in the first group of an expression that the value matches."""
+
+    pattern: str
+
+    def __call__(self, payload: bytes) -> int:
+        """In ms."""
+        match = re.search(self.pattern.encode(), payload)
+        digits = match[1] if match is not None else None
+        if digits is None or not re.fullmatch(rb"\d{1,19}", digits):
+            raise BadMessage("its value does not match the expression of the time")
+        return to_millis(int(digits))
+
+
+def to_millis(number: int) -> int:
+    """A time of unknown unit, as Secor takes it: by how large it is, ns, us, ms or s."""
+    if number >= 10**18:
+        return number // 10**6
+    if number >= 10**15:
+        return number // 10**3
+    return number if number >= 10**12 else number * 1000
+
+
+def _minute(time_ms: int) -> int:
+    minute = minute_of(time_ms)
+    if minute is None:
+        raise BadMessage("its time is none that a directory can have")
+    return minute
+
+
+def _some(value: bytes | None) -> bytes:
+    if value is None:
+        raise BadMessage("its value is null")
+    return value
+
+
+def _integers(records: Any, name: str) -> list[int]:
+    return cast("list[int]", records.column(name).to_pylist())
+
+
+def _values(records: Any) -> list[bytes | None]:
+    return cast("list[bytes | None]", records.column("value").to_pylist())

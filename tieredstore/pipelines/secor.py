@@ -1,0 +1,149 @@
+"""Secor's properties: which are honoured, which have no effect here, and which are refused, with the way out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+WITHOUT_EFFECT: Final[Mapping[str, str]] = {
+    "aws.proxy.": "",
+    "hive.table.prefix": "nothing is finalized yet",
+    "include": "files are not included: give all properties in one",
+    "kafka.client.className": "",
+    "kafka.consumer.timeout.ms": "",
+    "kafka.dual.commit.enabled": "progress is in the commit log",
+    "kafka.fetch.": "",
+    "kafka.message.iterator.className": "",
+    "kafka.message.timestamp.className": "",
+    "kafka.new.consumer.max.poll.": "",
+    "kafka.new.consumer.partition.assignment.strategy.class": "",
+    "kafka.new.consumer.poll.timeout.seconds": "",
+    "kafka.new.consumer.request.timeout.ms": "",
+    "kafka.offsets.storage": "progress is in the commit log",
+    "kafka.partition.assignment.strategy": "",
+    "kafka.rebalance.": "",
+    "kafka.socket.receive.buffer.bytes": "",
+    "kafka.useTimestamp": "timestamps are always read",
+    "kafka.zookeeper.path": "",
+    "monitoring.": "",
+    "ostrich.port": "",
+    "parquet.": "row groups end by records and bytes of our own",
+    "partitioner.finalizer.delay.seconds": "nothing is finalized yet",
+    "qubole.": "",
+    "schema.registry.url": "",
+    "secor.consumer.threads": "windows are written side by side, by as many threads as there are cores",
+    "secor.enable.qubole": "",
+    "secor.file.reader.Delimiter": "",
+    "secor.finalizer.lookback.periods": "nothing is finalized yet",
+    "secor.gs.upload.direct": "",
+    "secor.local.log.delete.age.hours": "temporary files go with their process",
+    "secor.max.message.size.bytes": "",
+    "secor.messages.per.second": "",
+    "secor.monitoring.": "",
+    "secor.offsets.commit": "",
+    "secor.orc.": "",
+    "secor.qubole.timeout.ms": "",
+    "secor.s3.filesystem": "",
+    "secor.swift.": "",
+    "secor.thrift.": "",
+    "secor.topic_partition.forget.seconds": "",
+    "secor.upload.deterministic": "files are always the same for the same windows",
+    "secor.upload.last.seen.offset": "",
+    "secor.upload.manager.class": "files go through the project's stores",
+    "secor.upload.on.shutdown": "a run without --once writes what is due, and the rest when it starts again",
+    "secor.upload.secor.upload.last.seen.offset": "",
+    "secor.zookeeper.path": "",
+    "statsd.": "",
+    "swift.": "",
+    "tsdb.hostport": "",
+    "zookeeper.": "no ZooKeeper is used",
+}
+"""Names, and beginnings that end in a dot; where there is something to say, what."""
+
+REFUSED: Final[Mapping[str, str]] = {
+    "aws.access.key": "give output.storage.aws.access.key.id",
+    "aws.endpoint": "give output.storage.s3.endpoint.url",
+    "aws.region": "give output.storage.s3.region",
+    "aws.role": "give the credentials of the role by the SDK's own ways",
+    "aws.secret.key": "give output.storage.aws.secret.access.key",
+    "aws.session.token": "give credentials by the SDK's own ways",
+    "aws.sse.": "let the bucket encrypt by its own default",
+    "cloud.service": "name the store by output.storage.backend.class",
+    "kafka.seed.broker.host": "give kafka.bootstrap.servers",
+    "kafka.seed.broker.port": "give kafka.bootstrap.servers",
+    "message.timestamp.id": "thrift is not built",
+    "message.timestamp.required": "a message without a usable time is a bad message",
+    "secor.file.age.youngest": "a file's age is that of the first unwritten record: leave it out",
+    "secor.gs.": "give output.storage.gcs.*",
+    "secor.kafka.upload_at_minute_mark.topic_filter": "the minute mark is not built",
+    "secor.max.file.count": "the bound of open writers is not built",
+    "secor.max.file.timestamp.range.millis": "the deterministic limits are not built; files are deterministic anyway",
+    "secor.max.input.payload.size.bytes": "give secor.max.file.size.bytes, which files keep to deterministically",
+    "secor.message.transformer.class": "transformers are not built",
+    "secor.s3.alter.path.date": "the alternative path is not built",
+    "secor.s3.alternative.path": "the alternative path is not built",
+    "secor.s3.bucket": "give output.storage.s3.bucket.name",
+    "secor.s3.path": "give output.key.prefix, ended by a slash",
+    "secor.s3.prefix.md5hash": "the MD5 prefix is not built",
+    "secor.azure.": "give output.storage.azure.*",
+    "secor.upload.minute_mark": "the minute mark is not built",
+}
+"""As above; the way out."""
+
+HARMLESS: Final[Mapping[str, frozenset[str]]] = {
+    "kafka.seed.broker.port": frozenset({"9092"}),
+    "message.timestamp.id": frozenset({"1"}),
+    "message.timestamp.required": frozenset({"true"}),
+    "message.timestamp.type": frozenset({"i64"}),
+    "secor.max.file.timestamp.range.millis": frozenset({"0"}),
+    "secor.max.input.payload.size.bytes": frozenset({"0"}),
+    "secor.message.transformer.class": frozenset({"com.pinterest.secor.transformer.IdentityMessageTransformer"}),
+    "secor.s3.prefix.md5hash": frozenset({"false"}),
+    "secor.upload.minute_mark": frozenset({"0"}),
+}
+"""Texts of what is refused that ask for nothing: they stand in Secor's own files."""
+
+_PARSERS: Final = "com.pinterest.secor.parser."
+PARSER_CLASSES: Final = {
+    f"{_PARSERS}OffsetMessageParser": "offset",
+    f"{_PARSERS}DailyOffsetMessageParser": "daily-offset",
+    f"{_PARSERS}JsonMessageParser": "json",
+    f"{_PARSERS}Iso8601MessageParser": "iso8601",
+    f"{_PARSERS}DateMessageParser": "date",
+    f"{_PARSERS}RegexMessageParser": "regex",
+    f"{_PARSERS}SplitByFieldMessageParser": "split-by-field",
+}
+_WRITERS: Final = "com.pinterest.secor.io.impl."
+WRITER_CLASSES: Final = {
+    f"{_WRITERS}DelimitedTextFileReaderWriterFactory": "text",
+    f"{_WRITERS}ThriftParquetFileReaderWriterFactory": None,
+    f"{_WRITERS}SequenceFileReaderWriterFactory": None,
+}
+_CODECS: Final = "org.apache.hadoop.io.compress."
+CODEC_CLASSES: Final = {
+    f"{_CODECS}GzipCodec": "gzip",
+    f"{_CODECS}ZStandardCodec": "zstd",
+    f"{_CODECS}SnappyCodec": "snappy",
+}
+
+
+def entry_of(name: str, table: Mapping[str, str]) -> str | None:
+    """What the table says of a property, by its name or its beginning; None if nothing."""
+    if name in table:
+        return table[name]
+    return next((words for start, words in table.items() if start.endswith(".") and name.startswith(start)), None)
+
+
+def table() -> str:
+    """The tables of ``docs/pipelines.md``."""
+    lines = ["| property of Secor's | here |", "|---|---|"]
+    for name, words in sorted(WITHOUT_EFFECT.items()):
+        lines.append(f"| `{name}{'*' if name.endswith('.') else ''}` | without effect{f': {words}' if words else ''} |")
+    for name, words in sorted(REFUSED.items()):
+        lines.append(f"| `{name}{'*' if name.endswith('.') else ''}` | refused: {words} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(table() + "\n")

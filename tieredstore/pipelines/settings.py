@@ -1,0 +1,293 @@
+"""The settings of a pipeline: one file for one group, with the bucket that is read and the store that is written."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final
+from zoneinfo import ZoneInfo
+
+from pydantic import Field, model_validator
+
+from tieredstore.config import Settings, settings_from
+from tieredstore.config.fields import SettingsGroup, broken_rule, property_names
+from tieredstore.config.nearest import nearest_name
+from tieredstore.config.properties import OwnProperties, read_properties, shown_name
+from tieredstore.config.source import SettingProblem, SettingsReader
+from tieredstore.config.values import BOOLEAN, choice, integer, long, string
+from tieredstore.errors import ConfigError
+from tieredstore.pipelines import secor
+from tieredstore.pipelines.directories import java_format
+
+_logger: Final = logging.getLogger(__name__)
+
+PARSERS: Final = ("offset", "daily-offset", "kafka-timestamp", "json", "iso8601", "date", "regex", "split-by-field")
+FORMATS: Final = ("parquet", "json", "text")
+_OUTPUT: Final = "output."
+_KAFKA: Final = "kafka."
+_SOURCE: Final = ("storage.", "key.prefix", "chunk.size", "encryption.", "fetch.", "compression.", "rsm.config.")
+_CHUNK_SIZE: Final = {"chunk.size": "4194304"}
+
+
+def _name(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", text):
+        raise ValueError
+    return text
+
+
+def _regex(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error:
+        raise ValueError from None
+    return text
+
+
+def _zone(text: str) -> str:
+    try:
+        ZoneInfo(text)
+    except (KeyError, ValueError, OSError):
+        raise ValueError from None
+    return text
+
+
+def _named(names: Mapping[str, str | None], known: tuple[str, ...]) -> Any:
+    def parse(text: str) -> str:
+        short = names.get(text, text)
+        if short is None or short not in known:
+            raise ValueError
+        return short
+
+    return parse
+
+
+def _prefix(text: str) -> str:
+    if "/" in text or text in {".", ".."}:
+        raise ValueError
+    return text
+
+
+def _extension(text: str) -> str:
+    if not re.fullmatch(r"\.[A-Za-z0-9._-]{1,40}", text):
+        raise ValueError
+    return text
+
+
+class PipelineSettings(SettingsGroup):
+    """What a group reads, how it files it, and when a file ends."""
+
+    name: Annotated[str, string("letters, digits, ., _ and -", _name)] = Field(
+        alias="pipeline.name", description="The group's name: its commit log lies under it."
+    )
+    generation: Annotated[int, integer(0, 999999999)] = Field(
+        default=1,
+        alias="secor.generation",
+        description="Stands in the names of files; generations run side by side, each with its log.",
+    )
+    topic_filter: Annotated[str, string("a regular expression", _regex)] = Field(
+        default=".*", alias="secor.kafka.topic_filter", description="The topics that are read: the whole name matches."
+    )
+    topic_list: Annotated[str, string("names parted by commas")] = Field(
+        default="", alias="kafka.new.consumer.topic.list", description="The topics that are read, by name."
+    )
+    topic_blacklist: Annotated[str, string("a regular expression", _regex)] = Field(
+        default="", alias="secor.kafka.topic_blacklist", description="Topics that are not read all the same."
+    )
+    starting: Annotated[str, choice("earliest", "latest")] = Field(
+        default="earliest",
+        alias="kafka.new.consumer.auto.offset.reset",
+        description="Where a partition begins of which nothing is committed.",
+    )
+    isolation: Annotated[str, choice("read_committed", "read_uncommitted")] = Field(
+        default="read_committed",
+        alias="kafka.new.consumer.isolation.level",
+        description="Whether records of open and aborted transactions are left out.",
+    )
+    parser: Annotated[str, string("a short name or Secor's class", _named(secor.PARSER_CLASSES, PARSERS))] = Field(
+        default="offset",
+        alias="secor.message.parser.class",
+        description=f"What records are filed by: {', '.join(PARSERS)}.",
+    )
+    offsets_per_partition: Annotated[int, long(1)] = Field(
+        default=10000000, alias="secor.offsets.per.partition", description="Offsets of a directory of `offset`."
+    )
+    offsets_prefix: Annotated[str, string("without /", _prefix)] = Field(
+        default="offset=", alias="secor.offsets.prefix", description="What such a directory's name begins with."
+    )
+    hours: Annotated[bool, BOOLEAN] = Field(
+        default=False, alias="partitioner.granularity.hour", description="Directories of hours within those of days."
+    )
+    minutes: Annotated[bool, BOOLEAN] = Field(
+        default=False, alias="partitioner.granularity.minute", description="And of minutes within these."
+    )
+    date_prefix: Annotated[str, string("without /", _prefix)] = Field(
+        default="dt=", alias="partitioner.granularity.date.prefix", description="Of directories of days."
+    )
+    hour_prefix: Annotated[str, string("without /", _prefix)] = Field(
+        default="hr=", alias="partitioner.granularity.hour.prefix", description="Of directories of hours."
+    )
+    minute_prefix: Annotated[str, string("without /", _prefix)] = Field(
+        default="min=", alias="partitioner.granularity.minute.prefix", description="Of directories of minutes."
+    )
+    date_format: Annotated[str, string("a date pattern of Java's")] = Field(
+        default="yyyy-MM-dd", alias="partitioner.granularity.date.format", description="How a day is written."
+    )
+    hour_format: Annotated[str, string("a date pattern of Java's")] = Field(
+        default="HH", alias="partitioner.granularity.hour.format", description="How an hour is written."
+    )
+    minute_format: Annotated[str, string("a date pattern of Java's")] = Field(
+        default="mm", alias="partitioner.granularity.minute.format", description="How a minute is written."
+    )
+    zone: Annotated[str, string("a time zone", _zone)] = Field(
+        default="UTC", alias="secor.parser.timezone", description="Of the directories, and of dates without a zone."
+    )
+    timestamp_name: Annotated[str, string("a field")] = Field(
+        default="timestamp", alias="message.timestamp.name", description="The field of JSON that has the time."
+    )
+    timestamp_separator: Annotated[str, string("a text")] = Field(
+        default="",
+        alias="message.timestamp.name.separator",
+        description="Parts the names of fields where objects hold objects.",
+    )
+    timestamp_pattern: Annotated[str, string("a date pattern of Java's, or a regular expression")] = Field(
+        default="",
+        alias="message.timestamp.input.pattern",
+        description="For `date` a pattern of its dates; for `regex` an expression whose first group is the time.",
+    )
+    split_field: Annotated[str, string("a field")] = Field(
+        default="", alias="message.split.field.name", description="The field of JSON that `split-by-field` files by."
+    )
+    format: Annotated[str, string("a short name or Secor's class", _named(secor.WRITER_CLASSES, FORMATS))] = Field(
+        default="parquet",
+        alias="secor.file.reader.writer.factory",
+        description=f"What files are written: {', '.join(FORMATS)}.",
+    )
+    codec: Annotated[
+        str,
+        string(
+            "none, gzip, zstd, snappy or Hadoop's class",
+            _named(secor.CODEC_CLASSES, ("none", "gzip", "zstd", "snappy")),
+        ),
+    ] = Field(default="zstd", alias="secor.compression.codec", description="How files are compressed.")
+    extension: Annotated[str, string("begins with a dot", _extension)] = Field(
+        default="", alias="secor.file.extension", description="What files end with; unset, by format and codec."
+    )
+    delimiter: Annotated[str, string("a text; \\n stands for a new line")] = Field(
+        default="\\n", alias="secor.file.writer.Delimiter", description="What ends a value in a file of text."
+    )
+    max_file_bytes: Annotated[int, long(1)] = Field(
+        default=200000000,
+        alias="secor.max.file.size.bytes",
+        description="A window is so many bytes of the log, and a file ends at the record that reaches it.",
+    )
+    max_file_age_s: Annotated[int, long(0)] = Field(
+        default=3600,
+        alias="secor.max.file.age.seconds",
+        description="Records are written at the latest so long after the first unwritten one was seen.",
+    )
+    max_file_records: Annotated[int, long(0)] = Field(
+        default=0, alias="max.file.records", description="A file ends at this many records; 0: at none."
+    )
+    max_bad_messages: Annotated[int, long(-1)] = Field(
+        default=1000,
+        alias="secor.consumer.max_bad_messages",
+        description="With more in a batch nothing of it appears; -1: any number is put aside.",
+    )
+    local_path: Annotated[str, string("a folder")] = Field(
+        default="", alias="secor.local.path", description="Where files are written before they are uploaded."
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> PipelineSettings:
+        if self.parser in {"date", "regex"} and not self.timestamp_pattern:
+            raise broken_rule("message.timestamp.input.pattern", f"is missing; the parser {self.parser} needs it")
+        if self.parser == "split-by-field" and not self.split_field:
+            raise broken_rule("message.split.field.name", "is missing; the parser split-by-field needs it")
+        if self.format != "parquet" and self.codec == "snappy":
+            raise broken_rule(
+                "secor.compression.codec", f"is snappy, which a file of {self.format} cannot be: gzip can"
+            )
+        for name, pattern in (
+            ("partitioner.granularity.date.format", self.date_format),
+            ("partitioner.granularity.hour.format", self.hour_format),
+            ("partitioner.granularity.minute.format", self.minute_format),
+            ("message.timestamp.input.pattern", self.timestamp_pattern if self.parser == "date" else ""),
+        ):
+            try:
+                java_format(pattern, name)
+            except ConfigError as error:
+                raise broken_rule(name, str(error).removeprefix(f"{name} ")) from None
+        if self.parser == "regex" and re.compile(self.timestamp_pattern).groups < 1:
+            raise broken_rule("message.timestamp.input.pattern", "has no group, which is what holds the time")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """One group: its own settings, the bucket that it reads (None: the broker alone), the client, and the output."""
+
+    own: PipelineSettings
+    output: Settings
+    source: Settings | None
+    client: tuple[tuple[str, str], ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Pipeline({self.own.name!r}, generation={self.own.generation})"
+
+
+def load_pipeline(path: Path | str) -> Pipeline:
+    """The pipeline that a file describes; ConfigError with all that is wrong with it."""
+    return pipeline_from(read_properties(path), base_dir=Path(path).absolute().parent, source=str(path))
+
+
+def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None, source: str = "pipeline") -> Pipeline:
+    """The same of a mapping; relative paths start from ``base_dir``."""
+    # Secor's own files have most names with nothing behind them.
+    given = {name: text for name, text in properties.items() if text.strip()}
+    own_names = set(property_names(PipelineSettings))
+    output = {name.removeprefix(_OUTPUT): text for name, text in given.items() if name.startswith(_OUTPUT)}
+    stored = {name: text for name, text in given.items() if name.startswith(_SOURCE)}
+    rest = {name: text for name, text in given.items() if name not in stored and not name.startswith(_OUTPUT)}
+    own = {name: text for name, text in rest.items() if name in own_names}
+    reader = SettingsReader(OwnProperties(source, "", own), base_dir or Path())
+    client = _sorted_out(rest, own_names, reader)
+    settings = reader.result(reader.read(PipelineSettings))
+    if not output:
+        raise ConfigError(f"{source}: no output is named: give output.storage.backend.class, and what that store needs")
+    if not stored and "bootstrap.servers" not in client:
+        raise ConfigError(
+            f"{source}: no source is named: give the bucket's storage.backend.class, kafka.bootstrap.servers, or both"
+        )
+    return Pipeline(
+        settings,
+        settings_from({**_CHUNK_SIZE, **output}, base_dir=base_dir, source=f"{source}, output.*"),
+        settings_from({**_CHUNK_SIZE, **stored}, base_dir=base_dir, source=source) if stored else None,
+        tuple(sorted(client.items())) if "bootstrap.servers" in client else (),
+    )
+
+
+def _sorted_out(rest: Mapping[str, str], own_names: set[str], reader: SettingsReader) -> dict[str, str]:
+    """The properties of the Kafka client; notes what is refused or unknown, and says what has no effect."""
+    client: dict[str, str] = {}
+    idle: list[str] = []
+    for name, text in rest.items():
+        if name in own_names or text.strip() in secor.HARMLESS.get(name, ()):
+            continue
+        if (way_out := secor.entry_of(name, secor.REFUSED)) is not None:
+            reader.problems.append(SettingProblem(name, f"{name} is refused: {way_out}"))
+        elif secor.entry_of(name, secor.WITHOUT_EFFECT) is not None:
+            idle.append(name)
+        elif name.startswith(_KAFKA) and not name.startswith(f"{_KAFKA}new.consumer."):
+            client[name.removeprefix(_KAFKA)] = text
+        elif name.startswith(f"{_KAFKA}new.consumer."):
+            client[name.removeprefix(f"{_KAFKA}new.consumer.")] = text
+        else:
+            near = nearest_name(name, frozenset(own_names))
+            nearest = f"; the nearest is {near}" if near else ""
+            reader.problems.append(SettingProblem(name, f"{shown_name(name)} is not known{nearest}"))
+    if idle:
+        _logger.info("%s: accepted without effect: %s", reader.own.source, ", ".join(sorted(idle)))
+    return client

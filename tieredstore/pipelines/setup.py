@@ -1,0 +1,86 @@
+"""Parser, format, names and fingerprint of a pipeline, out of its settings."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Final
+
+from tieredstore.pipelines.directories import TimeDirectories, java_format
+from tieredstore.pipelines.naming import Naming
+from tieredstore.pipelines.parsers import (
+    DateTime,
+    FieldParser,
+    Iso8601Time,
+    JsonField,
+    JsonTime,
+    OffsetParser,
+    Parser,
+    RegexTime,
+    TimeParser,
+)
+from tieredstore.pipelines.settings import Pipeline, PipelineSettings
+from tieredstore.pipelines.writers import Format, JsonLines, Parquet, Text
+
+_VERSION: Final = 1
+"""Of what the same settings make of the same records: one more whenever that changes."""
+
+_NOT_OF_FILES: Final = frozenset({"max_file_age_s", "max_bad_messages", "local_path", "starting"})
+"""What changes neither names nor bytes of the files of a window."""
+
+
+def parser_of(own: PipelineSettings) -> Parser:
+    """What records are filed by."""
+    times = TimeDirectories(
+        own.zone,
+        own.hours or own.minutes,
+        own.minutes,
+        (own.date_prefix, own.hour_prefix, own.minute_prefix),
+        (
+            java_format(own.date_format, "date.format"),
+            java_format(own.hour_format, "hour.format"),
+            java_format(own.minute_format, "minute.format"),
+        ),
+    )
+    field = JsonField(own.timestamp_name, own.timestamp_separator)
+    offsets = OffsetParser(own.offsets_per_partition, own.offsets_prefix)
+    match own.parser:
+        case "offset":
+            return offsets
+        case "daily-offset":
+            return TimeParser(times, None, offsets)
+        case "kafka-timestamp":
+            return TimeParser(times)
+        case "json":
+            return TimeParser(times, JsonTime(field))
+        case "iso8601":
+            return TimeParser(times, Iso8601Time(field))
+        case "date":
+            return TimeParser(times, DateTime(field, java_format(own.timestamp_pattern, "pattern"), own.zone))
+        case "regex":
+            return TimeParser(times, RegexTime(own.timestamp_pattern))
+        case _:
+            return FieldParser(JsonField(own.split_field, own.timestamp_separator), times, JsonTime(field))
+
+
+def format_of(own: PipelineSettings) -> Format:
+    """What files are written."""
+    match own.format:
+        case "parquet":
+            return Parquet(own.codec)
+        case "json":
+            return JsonLines(own.codec)
+        case _:
+            return Text(own.codec, own.delimiter.replace("\\n", "\n").encode())
+
+
+def naming_of(pipeline: Pipeline) -> Naming:
+    """The names of its files."""
+    own = pipeline.own
+    return Naming(pipeline.output.key_prefix, own.name, own.generation, own.extension or format_of(own).ending)
+
+
+def fingerprint_of(own: PipelineSettings) -> str:
+    """Of all that decides which files a window becomes, and of which bytes."""
+    decisive = {name: value for name, value in own.model_dump().items() if name not in _NOT_OF_FILES}
+    return hashlib.sha256(json.dumps([_VERSION, decisive], sort_keys=True).encode()).hexdigest()

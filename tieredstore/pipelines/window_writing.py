@@ -1,0 +1,222 @@
+"""One window of a partition into prepared files: read, filed, encoded, uploaded, and seen by nobody."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+import pyarrow as pa
+
+from tieredstore.errors import TieredStoreError
+from tieredstore.pipelines.entries import OutputFile, WrittenWindow
+from tieredstore.pipelines.naming import Naming
+from tieredstore.pipelines.parsers import Parser
+from tieredstore.pipelines.writers import (
+    ENVELOPE,
+    FileWriter,
+    Format,
+    ParquetFile,
+    envelope,
+    payload_sizes,
+)
+
+if TYPE_CHECKING:
+    from tieredstore.backends.base import ObjectStore
+
+# What its type stubs say of batches is partial.
+_arrow: Final[Any] = pa
+
+_PIECE: Final = 4 << 20
+_QUARANTINE_SCHEMA: Final = _arrow.schema([*ENVELOPE, _arrow.field("reason", _arrow.string())])
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Offsets ``start`` up to ``stop`` (half-open) of one life of a partition. Small, and picklable."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """All that decides what a window becomes, but its records. Picklable."""
+
+    parser: Parser
+    format: Format
+    naming: Naming
+    file_bytes: int
+    file_records: int
+    """0 for no such end of a file."""
+    staging_prefix: str
+    local_path: str | None = None
+
+
+def write_window(
+    window: Window, records: Iterable[pa.RecordBatch], recipe: Recipe, store: ObjectStore
+) -> tuple[WrittenWindow, dict[int, str]]:
+    """Prepare the files of a window, whose records come ascending; why some of them were put aside, by offset.
+
+    The same records become the same files, in whatever batches they come. What was prepared before an error is
+    discarded again, as far as the store lets.
+    """
+    writing = _WindowWriting(window, recipe, store)
+    try:
+        with writing:
+            for batch in records:
+                writing.take(batch)
+            return writing.written(), writing.reasons
+    except BaseException:
+        discard_files(store, writing.files)
+        raise
+
+
+def discard_files(store: ObjectStore, files: Sequence[OutputFile]) -> None:
+    """Take back what was prepared. What cannot be is for ``gc``, and the life-cycle rule."""
+    for file in files:
+        try:
+            store.discard(file.prepared)
+        except TieredStoreError:
+            continue
+
+
+class _WindowWriting:
+    """A window under way; a context manager, which closes its temporary files."""
+
+    def __init__(self, window: Window, recipe: Recipe, store: ObjectStore) -> None:
+        self._window, self._recipe, self._store = window, recipe, store
+        self._open: dict[str, _OpenFile] = {}
+        self._aside: _OpenFile | None = None
+        self._stack = ExitStack()
+        self.files: list[OutputFile] = []
+        self.reasons: dict[int, str] = {}
+        self.records = 0
+
+    def __enter__(self) -> None:
+        """Nothing is open yet."""
+
+    def __exit__(self, *_: object) -> None:
+        # After an error: nobody will read these files, but their writers hold memory and would complain.
+        for file in [*self._open.values(), *([self._aside] if self._aside else [])]:
+            file.writer.close()
+        self._stack.close()
+
+    def take(self, batch: Any) -> None:
+        filed = self._recipe.parser.file(batch)
+        faults = {**self._recipe.format.faults(batch), **filed.reasons}
+        rows = envelope(batch, self._window.topic, self._window.partition)
+        if len(filed.directories) == 1 and not faults:
+            self._write(filed.directories[0], rows)
+            return
+        good: dict[int, list[int]] = {}
+        for row, code in enumerate(filed.codes):
+            if row not in faults:
+                good.setdefault(code, []).append(row)
+        for code, numbers in good.items():
+            self._write(filed.directories[code], rows.take(_arrow.array(numbers)))
+        if faults:
+            self._put_aside(rows, dict(sorted(faults.items())))
+
+    def written(self) -> WrittenWindow:
+        for directory in sorted(self._open):
+            self._end(self._open.pop(directory))
+        if self._aside is not None:
+            aside, self._aside = self._aside, None
+            self._end(aside)
+        window = self._window
+        return WrittenWindow(
+            window.topic, window.topic_id, window.partition, window.start, window.stop,
+            self.records, 0, len(self.reasons), tuple(self.files),
+        )  # fmt: skip
+
+    def _write(self, directory: str, rows: Any) -> None:
+        """A file ends at the record that reaches one of the limits."""
+        recipe, start = self._recipe, 0
+        for row, size in enumerate(payload_sizes(rows)):
+            file = self._open.get(directory)
+            if file is None:
+                first = rows.column("offset")[row].as_py()
+                key = recipe.naming.data_key(self._window.topic, directory, self._window.partition, first)
+                file = self._open[directory] = self._begin("data", key)
+            file.records += 1
+            file.bytes += size
+            if file.bytes >= recipe.file_bytes or file.records == recipe.file_records:
+                file.write(rows.slice(start, row + 1 - start))
+                self._end(self._open.pop(directory))
+                start = row + 1
+        if start < rows.num_rows:
+            self._open[directory].write(rows.slice(start))
+        self.records += rows.num_rows
+
+    def _put_aside(self, rows: Any, faults: dict[int, str]) -> None:
+        bad = rows.take(_arrow.array(list(faults)))
+        offsets = bad.column("offset").to_pylist()
+        self.reasons.update(zip(offsets, faults.values(), strict=True))
+        if self._aside is None:
+            key = self._recipe.naming.quarantine_key(self._window.topic, self._window.partition, offsets[0])
+            self._aside = self._begin("quarantine", key)
+        self._aside.records += len(offsets)
+        arrays = [*bad.columns, _arrow.array(list(faults.values()), _arrow.string())]
+        self._aside.write(_arrow.RecordBatch.from_arrays(arrays, schema=_QUARANTINE_SCHEMA))
+
+    def _begin(self, kind: str, key: str) -> _OpenFile:
+        file = self._temporary()
+        if kind == "quarantine":
+            return _OpenFile(kind, key, file, None, ParquetFile(file, _QUARANTINE_SCHEMA))
+        sidecar = self._temporary() if self._recipe.format.has_sidecar else None
+        return _OpenFile(kind, key, file, sidecar, self._recipe.format.open(file, sidecar))
+
+    def _temporary(self) -> BinaryIO:
+        return self._stack.enter_context(tempfile.TemporaryFile(dir=self._recipe.local_path))
+
+    def _end(self, file: _OpenFile) -> None:
+        file.writer.close()
+        self._prepare(file.kind, file.key, file.file, file)
+        if file.sidecar is not None:
+            self._prepare("sidecar", self._recipe.naming.sidecar_key(file.key), file.sidecar, file)
+
+    def _prepare(self, kind: str, key: str, body: BinaryIO, file: _OpenFile) -> None:
+        prepared = self._store.prepare(key, _pieces(body), staging_prefix=self._recipe.staging_prefix)
+        body.close()
+        span = file.first, file.last, file.records, file.earliest, file.latest
+        self.files.append(OutputFile(kind, key, prepared.size, prepared.sha256, *span, prepared))
+
+
+@dataclass(slots=True)
+class _OpenFile:
+    """A file under way: where it will be, and what is in it."""
+
+    kind: str
+    key: str
+    file: BinaryIO
+    sidecar: BinaryIO | None
+    writer: FileWriter
+    records: int = 0
+    bytes: int = 0
+    first: int = -1
+    last: int = -1
+    earliest: int = -1
+    latest: int = -1
+
+    def write(self, rows: Any) -> None:
+        self.writer.write(rows)
+        offsets = rows.column("offset")
+        if self.first < 0:
+            self.first = offsets[0].as_py()
+        self.last = offsets[-1].as_py()
+        times = [time for time in rows.column("timestamp").cast(_arrow.int64()).to_pylist() if time >= 0]
+        if times:
+            self.earliest = min(times) if self.earliest < 0 else min(self.earliest, *times)
+            self.latest = max(self.latest, *times)
+
+
+def _pieces(file: BinaryIO) -> Generator[bytes]:
+    file.seek(0)
+    while piece := file.read(_PIECE):
+        yield piece

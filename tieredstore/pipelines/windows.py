@@ -1,0 +1,115 @@
+"""Which offsets are written next: what is due by size, age or number, cut into windows that many may write at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.errors import ConfigError, DataLoss
+from tieredstore.pipelines.commit_log import Progress
+from tieredstore.pipelines.window_writing import Window
+
+if TYPE_CHECKING:
+    from tieredstore.model import TopicPartition
+    from tieredstore.partitions.log_snapshot import LogSnapshot
+    from tieredstore.partitions.partition_log import PartitionLog
+
+_BATCH_WINDOWS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """When records are written: at so many bytes of the log, so many offsets (0: never), or at an age in seconds."""
+
+    window_bytes: int
+    records: int
+    age_s: float
+
+
+class Waiting:
+    """Since when records wait of which none is written. For one thread; ``now_s`` only ever goes up."""
+
+    def __init__(self) -> None:
+        self._since_s: dict[TopicPartition, tuple[int, float]] = {}
+
+    def age_s(self, where: TopicPartition, start: int, now_s: float) -> float:
+        """For how long the records from ``start`` on are known."""
+        known = self._since_s.get(where)
+        if known is None or known[0] != start:
+            known = self._since_s[where] = start, now_s
+        return now_s - known[1]
+
+    def clear(self, where: TopicPartition) -> None:
+        """There is nothing that waits."""
+        self._since_s.pop(where, None)
+
+
+def position_of(log: PartitionLog, progress: Progress | None, starting: str) -> int:
+    """Where a partition is gone on with. DataLoss for an offset beyond the log's end, ConfigError for another life."""
+    if progress is None:
+        return log.earliest if starting == "earliest" else log.end
+    if progress.topic_id != str(log.topic_id):
+        raise ConfigError(
+            f"the topic {log.topic} was created again since it was written: its files would have the names of the old "
+            "one's; give the pipeline another secor.generation"
+        )
+    if progress.next_offset > log.end:
+        raise DataLoss(
+            f"{log.topic}-{log.partition} is written up to offset {progress.next_offset - 1}, and its log ends before "
+            f"offset {log.end}: records that are written were lost in Kafka"
+        )
+    return progress.next_offset
+
+
+def due_windows(
+    snapshot: LogSnapshot,
+    positions: Mapping[TopicPartition, Progress],
+    policy: Policy,
+    waiting: Waiting,
+    now_s: float,
+    *,
+    starting: str,
+    is_last: bool,
+) -> list[Window]:
+    """The windows to be written now, a batch at the most; all that there is if ``is_last``.
+
+    Those of one partition follow each other without a gap. An offset range without any record has a window too: it is
+    committed, and not looked at again.
+    """
+    windows: list[Window] = []
+    for where, log in sorted(snapshot.logs.items()):
+        start = position_of(log, positions.get(where), starting)
+        end = log.end_from(start)
+        if end <= start:
+            waiting.clear(where)
+            continue
+        is_old = is_last or waiting.age_s(where, start, now_s) >= policy.age_s
+        for window in _cut(log, start, end, policy, with_rest=is_old):
+            if len(windows) == _BATCH_WINDOWS:
+                return windows
+            windows.append(window)
+    return windows
+
+
+def _cut(log: PartitionLog, start: int, end: int, policy: Policy, *, with_rest: bool) -> Iterator[Window]:
+    while start < end:
+        stop = min(end, start + policy.records) if policy.records else end
+        if log.bytes_between(start, stop) > policy.window_bytes:
+            stop = _stop_by_bytes(log, start, stop, policy.window_bytes)
+        elif stop == end and not with_rest and not (policy.records and stop - start >= policy.records):
+            return
+        yield Window(log.topic, str(log.topic_id), log.partition, start, stop)
+        start = stop
+
+
+def _stop_by_bytes(log: PartitionLog, start: int, stop: int, most: int) -> int:
+    """The first offset at which the window has its bytes, about."""
+    low, high = start + 1, stop
+    while low < high:
+        middle = (low + high) // 2
+        if log.bytes_between(start, middle) >= most:
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -1,0 +1,301 @@
+"""Writers: records into files of Parquet, JSON lines or text; the same records always into the same bytes."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import importlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO, ClassVar, Final, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import zstandard
+
+from tieredstore.errors import ConfigError
+
+_arrow: Final[Any] = pa
+_compute: Final[Any] = pc
+
+GROUP_ROWS: Final = 65_536
+GROUP_BYTES: Final = 64 << 20
+"""A row group ends at the record that reaches one of these: so it does not matter how records came in batches."""
+
+_HEADER: Final = _arrow.struct([_arrow.field("key", _arrow.string()), _arrow.field("value", _arrow.binary())])
+ENVELOPE: Final[Any] = _arrow.schema(
+    [
+        _arrow.field("key", _arrow.binary()),
+        _arrow.field("value", _arrow.binary()),
+        _arrow.field("topic", _arrow.string()),
+        _arrow.field("partition", _arrow.int32()),
+        _arrow.field("offset", _arrow.int64()),
+        _arrow.field("timestamp", _arrow.timestamp("ms", "UTC")),
+        _arrow.field("timestampType", _arrow.int32()),
+        _arrow.field("headers", _arrow.list_(_HEADER)),
+    ]
+)
+"""All columns of Spark's Kafka source, under its names."""
+
+_BESIDE_TEXT: Final = ("offset", "timestamp", "key", "headers", "is_null")
+
+
+def envelope(records: Any, topic: str, partition: int) -> pa.RecordBatch:
+    """Records as they came, with all that Kafka tells of them."""
+    rows = records.num_rows
+    columns = {
+        "topic": _arrow.repeat(topic, rows),
+        "partition": _arrow.repeat(_arrow.scalar(partition, _arrow.int32()), rows),
+        "timestamp": records.column("timestamp").cast(_arrow.timestamp("ms")).cast(_arrow.timestamp("ms", "UTC")),
+        "timestampType": records.column("timestampType").cast(_arrow.int32()),
+    }
+    arrays = [columns[name] if name in columns else records.column(name) for name in ENVELOPE.names]
+    batch: pa.RecordBatch = _arrow.RecordBatch.from_arrays(arrays, schema=ENVELOPE)
+    return batch
+
+
+def payload_sizes(records: Any) -> list[int]:
+    """How many bytes of key and value each record has: what files are measured by, whatever they are compressed to."""
+    keys, values = (
+        _compute.fill_null(_compute.binary_length(records.column(name)), 0).cast(_arrow.int64())
+        for name in ("key", "value")
+    )
+    return cast("list[int]", _compute.add(keys, values).to_pylist())
+
+
+@dataclass(frozen=True, slots=True)
+class Codec:
+    """How a file is compressed, by a short name."""
+
+    name: str
+    ending: str
+
+
+CODECS: Final = {
+    "none": Codec("none", ""),
+    "gzip": Codec("gzip", ".gz"),
+    "zstd": Codec("zstd", ".zst"),
+    "snappy": Codec("snappy", ".snappy"),
+}
+
+
+class FileWriter(ABC):
+    """Writes one file, and perhaps one beside it for what the format cannot say."""
+
+    @abstractmethod
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Append rows of the envelope."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the file, which stays open for reading."""
+
+
+class Format(ABC):
+    """A kind of files. Frozen and picklable."""
+
+    name: ClassVar[str]
+    has_sidecar: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def ending(self) -> str:
+        """What the names of its files end with."""
+
+    @abstractmethod
+    def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:
+        """A writer into ``file``, and into ``sidecar`` where the format has one."""
+
+    def faults(self, records: pa.RecordBatch) -> dict[int, str]:  # noqa: ARG002  most formats hold anything
+        """Why rows cannot be written, by their numbers."""
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Parquet(Format):
+    """Apache Parquet."""
+
+    codec: str = "zstd"
+    name: ClassVar[str] = "parquet"
+
+    @property
+    def ending(self) -> str:
+        """Whatever it is compressed by: that is said inside."""
+        return ".parquet"
+
+    def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
+        """Its row groups end at the same records, however these come."""
+        return ParquetFile(file, ENVELOPE, self.codec)
+
+
+class ParquetFile(FileWriter):
+    """A file of Parquet under way."""
+
+    def __init__(self, file: BinaryIO, schema: Any, codec: str = "zstd") -> None:
+        parquet: Any = importlib.import_module("pyarrow.parquet")
+        self._writer = parquet.ParquetWriter(file, schema, compression=codec)
+        self._schema = schema
+        self._pending: list[Any] = []
+        self._rows = self._bytes = 0
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Append, group by group."""
+        untyped: Any = rows
+        sizes = payload_sizes(untyped) if "value" in untyped.schema.names else [0] * untyped.num_rows
+        start = 0
+        for row, size in enumerate(sizes):
+            self._rows += 1
+            self._bytes += size
+            if self._rows >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
+                self._pending.append(untyped.slice(start, row + 1 - start))
+                self._flush()
+                start = row + 1
+        if start < untyped.num_rows:
+            self._pending.append(untyped.slice(start))
+
+    def close(self) -> None:
+        """The last group, and the footer."""
+        self._flush()
+        self._writer.close()
+
+    def _flush(self) -> None:
+        if self._pending:
+            table = _arrow.Table.from_batches(self._pending, self._schema).combine_chunks()
+            self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+        self._pending = []
+        self._rows = self._bytes = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JsonLines(Format):
+    """An object of JSON a line: the envelope, bytes in base64 as Spark writes them."""
+
+    codec: str = "none"
+    name: ClassVar[str] = "json"
+
+    @property
+    def ending(self) -> str:
+        """With the codec's."""
+        return f".json{CODECS[self.codec].ending}"
+
+    def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
+        """Lines into a compressed stream."""
+        return _JsonFile(compressed(file, self.codec))
+
+
+class _JsonFile(FileWriter):
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        lines = [
+            json.dumps(_plain(row), ensure_ascii=False, separators=(",", ":")) for row in cast("Any", rows).to_pylist()
+        ]
+        self._stream.write(("\n".join(lines) + "\n").encode("utf-8", "replace") if lines else b"")
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the envelope as JSON has it; fields that are null are left out, as Spark does."""
+    row["timestamp"] = row["timestamp"].isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    for name in ("key", "value"):
+        if row[name] is not None:
+            row[name] = base64.b64encode(row[name]).decode()
+    if row["headers"] is not None:
+        row["headers"] = [
+            {
+                "key": header["key"],
+                "value": None if header["value"] is None else base64.b64encode(header["value"]).decode(),
+            }
+            for header in row["headers"]
+        ]
+    return {name: content for name, content in row.items() if content is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Text(Format):
+    """The values alone, each ended by the delimiter; beside it a file of Parquet for all else."""
+
+    codec: str = "none"
+    delimiter: bytes = b"\n"
+    name: ClassVar[str] = "text"
+    has_sidecar: ClassVar[bool] = True
+
+    @property
+    def ending(self) -> str:
+        """With the codec's."""
+        return f".txt{CODECS[self.codec].ending}"
+
+    def faults(self, records: pa.RecordBatch) -> dict[int, str]:
+        """A value with the delimiter inside would be two."""
+        if not self.delimiter:
+            return {}
+        values = cast("Any", records).column("value")
+        inside = _compute.fill_null(_compute.match_substring(values, self.delimiter), False)
+        rows = cast("Sequence[int]", _compute.indices_nonzero(inside).to_pylist())
+        return dict.fromkeys(rows, "its value has the delimiter of text inside")
+
+    def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:
+        """Values into one, the rest into the other."""
+        if sidecar is None:
+            raise ConfigError("text needs a file beside it for offsets, keys and headers")
+        return _TextFile(compressed(file, self.codec), self.delimiter, sidecar)
+
+
+class _TextFile(FileWriter):
+    _SCHEMA: Final = _arrow.schema(
+        [*(ENVELOPE.field(name) for name in _BESIDE_TEXT[:-1]), _arrow.field("is_null", _arrow.bool_())]
+    )
+
+    def __init__(self, stream: BinaryIO, delimiter: bytes, sidecar: BinaryIO) -> None:
+        self._stream, self._delimiter = stream, delimiter
+        self._beside = ParquetFile(sidecar, self._SCHEMA)
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        untyped: Any = rows
+        values = untyped.column("value")
+        for value in values.to_pylist():
+            self._stream.write((value or b"") + self._delimiter)
+        arrays = [*(untyped.column(name) for name in _BESIDE_TEXT[:-1]), values.is_null()]
+        self._beside.write(_arrow.RecordBatch.from_arrays(arrays, schema=self._SCHEMA))
+
+    def close(self) -> None:
+        self._stream.close()
+        self._beside.close()
+
+
+class _Kept:
+    """A file that a stream which compresses may close, and that stays open."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def write(self, data: bytes) -> int:
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.flush()
+
+
+def compressed(file: BinaryIO, codec: str) -> BinaryIO:
+    """A stream into ``file``, which stays open when the stream is closed; no time goes into it."""
+    kept: Any = _Kept(file)
+    match codec:
+        case "gzip":
+            return cast("BinaryIO", _Gzip(kept))
+        case "zstd":
+            return cast("BinaryIO", zstandard.ZstdCompressor(level=3).stream_writer(kept, closefd=False))
+        case _:
+            return cast("BinaryIO", kept)
+
+
+class _Gzip(gzip.GzipFile):
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__(filename="", mode="wb", compresslevel=6, fileobj=file, mtime=0)
