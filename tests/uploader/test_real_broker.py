@@ -39,8 +39,9 @@ PARTITIONS: Final = 4
 TOPIC: Final = {
     "internal.segment.bytes": "20000",
     "retention.bytes": "20000",
-    # What retention marks is there for a while: long enough for a process that is killed to be started anew.
-    "file.delete.delay.ms": "60000",
+    # What retention marks is there for a while: long enough for a process that is killed to be started anew, and again
+    # and again on a machine that is busy.
+    "file.delete.delay.ms": "1800000",
 }
 Place = tuple[str, int]
 
@@ -168,7 +169,7 @@ def ship_under_fire(folder: Path, *, rounds: int, kills: int) -> None:
         assert not writer.is_alive()
         assert written.failed == []
         with uploader_process(settings, folder / "log") as process:
-            until(300, lambda: all_shipped(server, store, topics))
+            until(1800, lambda: all_shipped(server, store, topics))
             process.send_signal(signal.SIGTERM)
             assert process.wait(240) == 0
         check(server, store, topics, written)
