@@ -26,7 +26,7 @@ demo: $(VENV)/installed ## real Kafka segments into a store (STORE=filesystem or
 # Coverage of product code by branch; it must not fall under the floor in pyproject.toml. Many tests wait, for a server or
 # for Spark: on two cores a third worker computes meanwhile.
 test: static $(VENV)/servers/installed ## everything CI runs
-	$(BIN)/python -m pytest --numprocesses 3 -p tests.support.coverage --durations=40 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses 4 -p tests.support.coverage --durations=40 $(PYTEST_ARGS)
 
 # The type checkers take a core each.
 static: toolchain
