@@ -15,7 +15,7 @@ from tieredstore.kafka.logdir import describe
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.places.entropy_bits import all_folders, entropy_bits
 from tieredstore.places.opening import placed
-from tieredstore.places.record import layout_key
+from tieredstore.places.record import layout_key, refuse_other_layout
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.doubles import CountingStore
 
@@ -155,3 +155,10 @@ def test_an_absent_topic_tells_of_the_bits_that_the_settings_do_not_say(within: 
     error = absence(within, "tiered/", {"topicA": ()})
     assert "entropy.bits=5, endpoint.cluster=kafkaCluster1, which the settings do not say" in str(error)
     assert "entropy.bits" not in str(absence(placed(within, entropy_settings()), "tiered/", {"none": ()}))
+
+
+def test_who_would_write_the_plugins_keys_there_is_refused(within: MemoryObjectStore) -> None:
+    with pytest.raises(ConfigError, match=r"entropy\.bits=5.*which the settings do not say"):
+        refuse_other_layout(within, "tiered/")
+    refuse_other_layout(placed(within, entropy_settings()), "tiered/")
+    refuse_other_layout(within, "others/")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -18,7 +18,7 @@ from tieredstore.catalog.problems import Problem, unreadable_between
 from tieredstore.errors import CorruptData, IndexesCorrupt, SegmentNotFound
 from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.limits import MAX_OFFSET
-from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition
+from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
 
 NO_EPOCH: Final = -1
 """The epoch of a segment that names none: older than all others."""
@@ -193,13 +193,36 @@ def needs_history(ruler: RemoteLogSegmentMetadata, segments: Iterable[RemoteLogS
     return any(_epochs_of(segment)[0][0] < first for segment in segments)
 
 
+def earliest_of_first_epoch(
+    segments: Iterable[RemoteLogSegmentMetadata], history: LeaderEpochs, asked: Container[RemoteLogSegmentId]
+) -> RemoteLogSegmentMetadata | None:
+    """The segment whose leader-epoch index may tell what came before ``history``; None if that is not needed.
+
+    A broker that tiers nothing itself cuts its checkpoint where retention cuts the log, and a later copy of it does not
+    name earlier leaders. But an epoch has one leader, and so one history: whoever holds a record of the first epoch
+    that ``history`` names has the log that ruled before it. The earliest such segment was copied when the checkpoint
+    reached furthest back. ``asked`` are those whose indexes are known already.
+    """
+    epoch, start = history[0]
+    named = [(segment, _epochs_of(segment)) for segment in segments]
+    # What begins at the first offset of all has nothing before it.
+    if not start or all(epochs[0][0] >= epoch for _, epochs in named):
+        return None
+    bridging = [
+        segment
+        for segment, epochs in named
+        if segment.remote_log_segment_id not in asked and any(own == epoch for own, _ in epochs)
+    ]
+    return min(bridging, key=lambda segment: (segment.start_offset, segment.event_timestamp_ms), default=None)
+
+
 def trace_lineage(
     segments: Sequence[RemoteLogSegmentMetadata], ruler: RemoteLogSegmentMetadata, history: LeaderEpochs | None
 ) -> Lineage:
     """The log that the ``ruler`` tells of, put together from the checked ``segments`` of its partition.
 
-    ``history`` is the ruler's leader-epoch index; None will do where ``needs_history`` says so. IndexesCorrupt if it
-    contradicts the ruler itself.
+    ``history`` is the ruler's leader-epoch index, with what was cut from its front as far as others tell; None will do
+    where ``needs_history`` says so. IndexesCorrupt if it contradicts the ruler itself.
     """
     epochs = _epochs_of(ruler) if history is None else history
     reigns = _reigns(epochs)

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tieredstore.catalog.claims import proven, reaching_over
 from tieredstore.catalog.completion import read_history
-from tieredstore.catalog.lineage import Lineage, needs_history, ruling_segment, trace_lineage
+from tieredstore.catalog.lineage import (
+    Lineage,
+    earliest_of_first_epoch,
+    needs_history,
+    ruling_segment,
+    trace_lineage,
+)
 from tieredstore.catalog.problems import Problem, ProblemKind
 from tieredstore.catalog.view import Catalog, PartitionSegments
 from tieredstore.errors import CorruptData, IndexNotRecorded, SegmentNotFound, TieredStoreError, UnknownKey, WrongKey
-from tieredstore.kafka.checkpoints import LeaderEpochs
+from tieredstore.kafka.checkpoints import LeaderEpochs, joined_epochs
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
 from tieredstore.process.parallel import in_parallel
 
 if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
+
+_logger: Final = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +68,8 @@ def trace_partitions(
     *,
     at_once: int,
 ) -> Traced:
-    """The lineage of each partition of ``segments``; two requests where an index is needed and not ``known``.
+    """The lineage of each partition of ``segments``; two requests where an index is needed and not ``known``, and two
+    for each one more that reaches back behind what retention had cut from it.
 
     A segment that is said to reach into others, or to be of a leader epoch that was left behind, is held against its
     own objects first, three requests. What is wrong with one partition's index takes the place of its lineage; an error
@@ -118,8 +128,20 @@ class _Tracing:
     def _history(self, ruler: RemoteLogSegmentMetadata) -> LeaderEpochs | None:
         if not needs_history(ruler, self._segments.values()):
             return None
-        # The index never changes under its id, so that the catalog file may keep it.
-        return self._known.histories.get(ruler.remote_log_segment_id) or read_history(self._source, ruler)
+        history = self._index(ruler)
+        asked = {ruler.remote_log_segment_id}
+        while (older := earliest_of_first_epoch(self._segments.values(), history, asked)) is not None:
+            asked.add(older.remote_log_segment_id)
+            try:
+                history = joined_epochs(self._index(older), history)
+            # It stays as short as it is then, and what lies before its beginning is not called part of the log.
+            except (CorruptData, UnknownKey, WrongKey, IndexNotRecorded, SegmentNotFound) as error:
+                _logger.warning("which leaders came before %s cannot be told by %s: %s", history[0], older, error)
+        return history
+
+    def _index(self, segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
+        # It never changes under its id, so that the catalog file may keep it.
+        return self._known.histories.get(segment.remote_log_segment_id) or read_history(self._source, segment)
 
     def _prove(self, doubtful: Iterable[RemoteLogSegmentMetadata]) -> bool:
         """Hold these against what they hold, each once; whether there were any."""

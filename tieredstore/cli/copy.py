@@ -19,6 +19,7 @@ from tieredstore.errors import ConfigError
 from tieredstore.kafka.logdir import Discovery, FoundSegment, discover
 from tieredstore.model import Uuid
 from tieredstore.ops.shipping import SegmentOutcome, in_order, plan_segment, ship_segment, size_on_disk
+from tieredstore.places.record import refuse_other_layout
 
 _MOST_NAMED: Final = 5
 
@@ -52,6 +53,7 @@ def copy(
         _check_one_topic(path, discovery)
     total = sum(map(size_on_disk, discovery.segments))
     with opened(settings, store) as bucket, contextlib.ExitStack() as stack:
+        refuse_other_layout(bucket.store, bucket.prefix)
         manager = None if dry_run else stack.enter_context(bucket.manager())
         started = time.monotonic()
         teller = stack.enter_context(telling(total, len(discovery.segments), as_json=as_json))

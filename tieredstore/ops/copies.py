@@ -43,6 +43,7 @@ from tieredstore.ops.proven_store import ProvenStore
 from tieredstore.ops.recoding import Recoding
 from tieredstore.ops.transcoding import Transcoder
 from tieredstore.ops.verbatim import LeftAlone, VerbatimCopies, VerbatimSegment
+from tieredstore.places.record import refuse_other_layout
 from tieredstore.process.boot_clock import boot_clock_s
 from tieredstore.process.parallel import in_parallel
 from tieredstore.process.thread_pool import ThreadPool
@@ -92,6 +93,7 @@ def copy_segments(
     if (source.store.identity, source.prefix) == (target.store.identity, target.prefix):
         raise ConfigError("source and target are the same place: nothing would be copied")
     require_conditional_writes(target.store, "cp")
+    refuse_other_layout(target.store, target.prefix)
     threads = target.settings.transform_thread_pool_size or os.cpu_count() or 1
     recoding = Recoding.between(source.settings, target.settings, threads, decrypt=decrypt)
     store: ObjectStore = ProvenStore(target.store) if read_back else target.store

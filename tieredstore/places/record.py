@@ -113,6 +113,20 @@ def laid_out(store: ObjectStore) -> ObjectStore:
     return store
 
 
+def refuse_other_layout(store: ObjectStore, prefix: str) -> None:
+    """ConfigError if other keys are recorded under the prefix than ``store`` was opened with; one request at most.
+
+    For whoever is about to write: what has the plugin's keys there is found by none of those who read the others.
+    """
+    if not hasattr(laid_out(store), "layout"):
+        recorded = recorded_layout(store, prefix)
+        if recorded is not None and not recorded.is_default:
+            raise ConfigError(
+                f"what lies under {prefix!r} of {store.identity} was written with {recorded}, which the settings do "
+                "not say: add these settings, or choose another key.prefix"
+            )
+
+
 def layout_hint(store: ObjectStore, prefix: str) -> list[str]:
     """A sentence if other keys are recorded under the prefix than ``store`` was opened with; one request."""
     if hasattr(laid_out(store), "layout"):

@@ -15,6 +15,7 @@ from tieredstore.errors import CorruptData, ObjectNotFound, PreconditionFailed
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 from tieredstore.kafka.checkpoints import LeaderEpochs, segment_leader_epochs
 from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition
+from tieredstore.places.record import refuse_other_layout
 from tieredstore.uploader.watermark import (
     MAX_BYTES,
     ShippedSegment,
@@ -41,12 +42,17 @@ class WatermarkStore:
 
     def __init__(self, store: ObjectStore, prefix: str, pool: Executor, rules: ManifestRules = DEFAULT_RULES) -> None:
         self._store, self._prefix, self._pool, self._rules = store, prefix, pool, rules
+        self._is_layout_known = False
 
     def load(self, where: TopicIdPartition, history: LeaderEpochs) -> StoredWatermark:
         """The partition's watermark: its object, else what the stored segments of these epochs say, else None.
 
-        A damaged object is told and passed over; the next move replaces it.
+        A damaged object is told and passed over; the next move replaces it. ConfigError where segments were stored
+        under other keys than those of the store.
         """
+        if not self._is_layout_known:
+            refuse_other_layout(self._store, self._prefix)
+            self._is_layout_known = True
         key = watermark_key(self._prefix, where)
         etag: str | None = None
         try:
