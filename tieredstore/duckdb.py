@@ -148,6 +148,11 @@ class QueryTables(Closing):
             reader: pa.RecordBatchReader = relation.to_arrow_reader(batch_rows)
         except _DUCK.Error as error:
             raise self.cause_of(error) from None
+        except RuntimeError as error:
+            # DuckDB waits in Python's place, and drops the exception that a signal has raised there.
+            if str(error) == "Query interrupted":
+                raise KeyboardInterrupt from None
+            raise
         return reader
 
     def cause_of(self, error: Exception) -> TieredStoreError:
