@@ -10,11 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 from confluent_kafka import Producer
@@ -22,9 +19,9 @@ from confluent_kafka import Producer
 from tests.support.cli_process import command, environment
 from tests.support.golden.records import rows_of
 from tests.support.kafka_topics import CODECS, TIMEOUT_S, make_topic
-from tests.support.paths import REPOSITORY
 from tests.support.servers.kafka import KafkaServer, start_kafka
 from tests.support.uploader_disk import watermark_of
+from tests.support.uploader_runs import Written, until, uploader_process
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.catalog import list_segments
 from tieredstore.config import settings_from
@@ -43,42 +40,6 @@ TOPIC: Final = {
     # and again on a machine that is busy.
     "file.delete.delay.ms": "1800000",
 }
-Place = tuple[str, int]
-
-
-class Written:
-    """What producers were told of: the value at each offset, and whether its transaction was aborted."""
-
-    def __init__(self) -> None:
-        self.values: dict[Place, dict[int, bytes]] = defaultdict(dict)
-        self.aborted: dict[Place, set[int]] = defaultdict(set)
-        self.failed: list[object] = []
-
-    def write(self, producer: Producer, topic: str, source: random.Random, count: int, outcome: str | None) -> None:
-        """Records to random partitions, in batches that fit a segment; ``outcome`` is that of a transaction."""
-        if outcome is not None:
-            producer.begin_transaction()
-        for _ in range(count):
-            producer.produce(
-                topic,
-                source.randbytes(source.randrange(400)),
-                partition=source.randrange(PARTITIONS),
-                on_delivery=lambda error, message: self._note(error, message, outcome),
-            )
-        assert producer.flush(TIMEOUT_S) == 0
-        if outcome == "commit":
-            producer.commit_transaction(TIMEOUT_S)
-        elif outcome == "abort":
-            producer.abort_transaction(TIMEOUT_S)
-
-    def _note(self, error: object, message: Any, outcome: str | None) -> None:
-        if error:
-            self.failed.append(error)
-            return
-        place = (message.topic(), message.partition())
-        self.values[place][message.offset()] = message.value()
-        if outcome == "abort":
-            self.aborted[place].add(message.offset())
 
 
 def producer_for(server: KafkaServer, codec: str, transactional_id: str | None) -> Producer:
@@ -109,29 +70,6 @@ def write_rounds(server: KafkaServer, topics: list[str], written: Written, round
             written.write(producers["none", None], topic, source, 150, None)
 
 
-@contextmanager
-def uploader_process(settings: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            command("uploader", "-c", settings),
-            env=environment(PYTHONPATH=str(REPOSITORY)),
-            stdout=output,
-            stderr=output,
-        )
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait()
-
-
-def until(seconds: float, is_so: Any) -> None:
-    end = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < end, "it took too long"
-        time.sleep(0.05)
-
-
 def objects(store: FilesystemObjectStore) -> int:
     return sum(1 for info in store.list() if info.key.endswith(".rsm-manifest"))
 
@@ -155,7 +93,7 @@ def ship_under_fire(folder: Path, *, rounds: int, kills: int) -> None:
             "uploader.drain.ms": "20000",
         }
         settings.write_text("".join(f"{name}={text}\n" for name, text in lines.items()))
-        written = Written()
+        written = Written(PARTITIONS)
         writer = threading.Thread(target=write_rounds, args=(server, topics, written, rounds), daemon=True)
         writer.start()
         source = random.Random(3)

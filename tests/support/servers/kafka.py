@@ -66,7 +66,7 @@ def start_kafka(jvm: Sequence[str] = _JVM, **overrides: str) -> Generator[KafkaS
         properties = _properties(ports, log_dir) | overrides
         chosen.append((ports, Path(properties["log.dirs"])))
         (folder / "server.properties").write_text("".join(f"{name}={text}\n" for name, text in properties.items()))
-        return Launch(_command(folder, jvm), lambda: _answers(ports["PLAINTEXT"]), _ENVIRONMENT)
+        return Launch(java_command(folder, _SCRIPT, jvm), lambda: answers(ports["PLAINTEXT"]), _ENVIRONMENT)
 
     with running("kafka", prepare) as process:
         ports, log_dir = chosen[-1]
@@ -76,11 +76,12 @@ def start_kafka(jvm: Sequence[str] = _JVM, **overrides: str) -> Generator[KafkaS
         )
 
 
-def _command(folder: Path, jvm: Sequence[str]) -> list[str | Path]:
+def java_command(folder: Path, script: str, jvm: Sequence[str] = _JVM) -> list[str | Path]:
+    """The command that runs a shell's script in the folder, whose arguments are Java and its options."""
     java = located(JAVA)
     if java is None:
         raise ServerFailedError(missing(JAVA))
-    command = f"cd '{folder}' && {_SCRIPT.strip()}"
+    command = f"cd '{folder}' && {script.strip()}"
     return ["/bin/sh", "-c", command, "kafka", java, *jvm, "-cp", f"{installed_server('kafka/libs')}/*"]
 
 
@@ -141,7 +142,7 @@ def _properties(ports: Mapping[str, int], log_dir: Path) -> dict[str, str]:
 _API_VERSIONS = b"\x00\x00\x00\x0e\x00\x12\x00\x00\x00\x00\x00\x01\x00\x04test"
 
 
-def _answers(port: int) -> bool:
+def answers(port: int) -> bool:
     """Whether the broker answers the request that needs no login: which requests there are."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:

@@ -1,0 +1,140 @@
+"""Several brokers and a controller of their own, each of which can be killed and started again where it stood."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import tempfile
+import warnings
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from tests.support.servers.kafka import CLUSTER_ID, answers, java_command
+from tests.support.servers.process import Launch, ServerProcess, free_port
+
+_CONTROLLER: Final = 100
+_TIMEOUT_S: Final = 60
+_SCRIPT: Final = """
+"$@" kafka.tools.StorageTool format --cluster-id "$CLUSTER_ID" --config server.properties --ignore-formatted &&
+exec "$@" kafka.Kafka server.properties
+"""
+_COMMON: Final = {
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+    "auto.create.topics.enable": "false",
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "1",
+    "log.initial.task.delay.ms": "500",
+    "log.retention.ms": "-1",
+    "log.retention.check.interval.ms": "500",
+    "log.cleaner.enable": "false",
+    # A broker that was killed is missed soon; a busy one has a moment.
+    "broker.session.timeout.ms": "9000",
+    "replica.lag.time.max.ms": "5000",
+    "num.network.threads": "1",
+    "num.io.threads": "2",
+    "background.threads": "2",
+}
+
+
+@dataclass
+class ClusterNode:
+    """A broker, or the controller. ``kill`` is kill -9."""
+
+    node_id: int
+    folder: Path
+    port: int
+    properties: Mapping[str, str]
+    process: ServerProcess | None = field(default=None, repr=False)
+
+    @property
+    def log_dir(self) -> Path:
+        return self.folder / "logs"
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        self.folder.mkdir(exist_ok=True)
+        text = "".join(f"{name}={value}\n" for name, value in self.properties.items())
+        (self.folder / "server.properties").write_text(f"{text}log.dirs={self.log_dir}\n")
+        command = java_command(self.folder, _SCRIPT)
+        launch = Launch(command, lambda: answers(self.port), {"CLUSTER_ID": CLUSTER_ID})
+        self.process = ServerProcess(f"kafka-{self.node_id}", launch, self.folder.with_suffix(".log"))
+        self.process.wait_until_ready(launch.is_ready)
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process = None
+
+
+class KafkaCluster:
+    """``brokers`` by their ids, from 1 on."""
+
+    def __init__(self, brokers: Mapping[int, ClusterNode]) -> None:
+        self.brokers = brokers
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(node.address for node in self.brokers.values())
+
+    def prefer(self, topic: str, partition: int, broker: int) -> None:
+        """Have that broker lead, by a clean election: it is put before the others, and elected."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of what it imports
+            kafka: Any = importlib.import_module("kafka")
+            admin_module: Any = importlib.import_module("kafka.admin")
+        admin = admin_module.KafkaAdminClient(bootstrap_servers=self.bootstrap_servers.split(","))
+        try:
+            place = kafka.TopicPartition(topic, partition)
+            order = [broker, *(other for other in self.brokers if other != broker)]
+            admin.alter_partition_reassignments({place: order})
+        finally:
+            admin.close()
+        self.elect(topic, partition, "PREFERRED")
+
+    def elect(self, topic: str, partition: int, kind: str) -> None:
+        """An election, ``PREFERRED`` or ``UNCLEAN``; one that changes nothing is none."""
+        confluent: Any = importlib.import_module("confluent_kafka")
+        admin_module: Any = importlib.import_module("confluent_kafka.admin")
+        admin = admin_module.AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+        place = confluent.TopicPartition(topic, partition)
+        kinds: Any = confluent.ElectionType
+        admin.elect_leaders(getattr(kinds, kind), [place]).result(_TIMEOUT_S)
+
+
+@contextmanager
+def start_kafka_cluster(brokers: int = 2, **overrides: str) -> Generator[KafkaCluster]:
+    """That many brokers (about 10 s of a processor each), killed at the end of the block; ``overrides`` are theirs."""
+    root = Path(tempfile.mkdtemp(prefix="tieredstore-kafka-cluster-"))
+    controller_port = free_port()
+    common = {**_COMMON, "controller.quorum.voters": f"{_CONTROLLER}@127.0.0.1:{controller_port}"}
+    listeners = f"CONTROLLER://127.0.0.1:{controller_port}"
+    roles = {"process.roles": "controller", "node.id": str(_CONTROLLER), "listeners": listeners}
+    controller = ClusterNode(_CONTROLLER, root / "controller", controller_port, {**common, **roles})
+    nodes: dict[int, ClusterNode] = {}
+    for number in range(1, brokers + 1):
+        port = free_port()
+        own = {
+            "process.roles": "broker",
+            "node.id": str(number),
+            "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "inter.broker.listener.name": "PLAINTEXT",
+        }
+        nodes[number] = ClusterNode(number, root / f"broker-{number}", port, {**common, **own, **overrides})
+    try:
+        for node in (controller, *nodes.values()):
+            node.start()
+        yield KafkaCluster(nodes)
+    finally:
+        for node in (*nodes.values(), controller):
+            node.kill()
+        shutil.rmtree(root, ignore_errors=True)
