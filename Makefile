@@ -24,7 +24,7 @@ demo: $(VENV)/installed ## real Kafka segments into a store (STORE=filesystem or
 	$(BIN)/python examples/demo.py --store $(STORE)
 
 # Coverage of product code by branch; it must not fall under the floor in pyproject.toml. Many tests wait, for a server or
-# for Spark: on two cores a third worker computes meanwhile.
+# for Spark: on two cores two more workers compute meanwhile.
 test: static $(VENV)/servers/installed ## everything CI runs
 	$(BIN)/python -m pytest --numprocesses 4 -p tests.support.coverage --durations=40 $(PYTEST_ARGS)
 

@@ -37,12 +37,12 @@ def threads() -> Threads:
 
 
 def descriptors() -> Counter[str]:
-    """What the process has open, each socket and pipe by its number: those of earlier tests may be closed meanwhile."""
+    """The sockets that the process has open, by their numbers: those of earlier tests may be closed meanwhile."""
     links: list[str] = []
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):
             links.append(str(descriptor.readlink()))
-    return Counter(link for link in links if not link.startswith("/proc/"))
+    return Counter(link for link in links if link.startswith(("socket:", "anon_inode:")))
 
 
 def test_within_a_larger_process_the_end_of_the_block_stops_and_leaves_no_thread_and_no_port(threads: Threads) -> None:

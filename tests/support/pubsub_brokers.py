@@ -129,7 +129,7 @@ class PacketClient:
     def raw_answer(self) -> bytes:
         head = self._read(4)
         size = int.from_bytes(head, "big")
-        assert size <= 2 * MAX_PACKET_BYTES
+        assert size <= 16 * MAX_PACKET_BYTES
         return head + self._read(size)
 
     def ask(self, payload: RequestPayload, request_id: int = 0, version: int = 5) -> Response:
