@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
+from tests.support.fault_proxy import wait_until
 from tests.support.kafka_topics import Produced, Transaction, make_topic, produce
 from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.process import unanswered_port
@@ -24,11 +23,10 @@ def test_leaders_ends_and_settings_of_a_topic(kafka: KafkaServer) -> None:
         places = [(topic, 0), (topic, 1)]
         assert state.ends(places, stable=False)[places[0]] == PartitionEnd(3, 0)
         assert state.ends(places, stable=False)[places[1]].offset == 0
-        end = time.monotonic() + 60
-        while state.ends(places, stable=True)[places[0]].offset != 2:
-            assert time.monotonic() < end
+        assert wait_until(lambda: state.ends(places, stable=True)[places[0]].offset == 2)
         transaction.end("abort")
-        assert state.ends(places[:1], stable=True)[places[0]].offset == 4
+        # The coordinator writes the marker after it has answered.
+        assert wait_until(lambda: state.ends(places[:1], stable=True)[places[0]].offset == 4)
         settings = state.topic_settings([topic])
         assert settings[topic]["retention.ms"] == "123456"
         assert settings[topic]["cleanup.policy"] == "delete"

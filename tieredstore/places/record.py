@@ -114,11 +114,15 @@ def laid_out(store: ObjectStore) -> ObjectStore:
 
 
 def refuse_other_layout(store: ObjectStore, prefix: str) -> None:
-    """ConfigError if other keys are recorded under the prefix than ``store`` was opened with; one request at most.
+    """ConfigError if other keys are recorded under the prefix than ``store`` was opened with; one request for most.
 
     For whoever is about to write: what has the plugin's keys there is found by none of those who read the others.
     """
     if not hasattr(laid_out(store), "layout"):
+        try:
+            store.head(layout_key(prefix))
+        except ObjectNotFound:
+            return
         recorded = recorded_layout(store, prefix)
         if recorded is not None and not recorded.is_default:
             raise ConfigError(
