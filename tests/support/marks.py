@@ -67,9 +67,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """A worker takes half of the files that need Spark, or one other file: what a module's tests share is made once.
-
-    All of Spark's on one worker took longer than everything else on the others.
+    """A worker takes all files that need Spark, or one other file: what a module's tests share is made once.
 
     Of a file that says so (``UNIT_OF_WORK: Final = "test"``) a worker takes one test: it is more than the work of one.
     """
@@ -87,9 +85,7 @@ def _unit_of(nodeid: str) -> str:
     text = _text_of(file)
     if 'UNIT_OF_WORK: Final = "test"\n' in text:
         return nodeid
-    if "spark: SparkSession" in text:
-        return "spark beside a broker" if "live" in file or "docs" in file else "spark"
-    return file
+    return "spark" if "spark: SparkSession" in text else file
 
 
 @cache
