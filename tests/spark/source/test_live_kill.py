@@ -13,7 +13,7 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,13 @@ def check_killed(
     stored = topic.tier()
     fill(topic, range(records // 10, records), padding, transactions=TRANSACTIONS)
     job = job_of(topic, folder, per_trigger)
-    killed = kill_in_turn(job, port_of(topic.server), kills, moments, spread_s)
+
+    def write_more() -> None:
+        nonlocal records
+        fill(topic, range(records, records * 2), padding)
+        records *= 2
+
+    killed = kill_in_turn(job, port_of(topic.server), kills, moments, spread_s, write_more)
     with started(job) as process:
         assert process.wait(900) == 0
     rows: Any = spark.read.parquet(str(folder / "sink")).orderBy("partition", "offset").toArrow().to_pydict()
@@ -129,17 +135,26 @@ def job_of(topic: TieredTopic, folder: Path, per_trigger: int) -> Path:
     return path
 
 
-def kill_in_turn(job: Path, port: int, kills: int, moments: random.Random, spread_s: float) -> int:
-    """How many were killed, each while a task was reading from the broker."""
-    killed = 0
+def kill_in_turn(
+    job: Path, port: int, kills: int, moments: random.Random, spread_s: float, write_more: Callable[[], None]
+) -> int:
+    """How many were killed, each while a task was reading from the broker.
+
+    A job that has read all before it could be killed once more gets more to read, three times at most.
+    """
+    killed = ended = 0
     while killed < kills:
         with started(job) as process:
             while killed < kills:
                 if reading_worker(process, port) is not None:
                     time.sleep(moments.uniform(0, spread_s))
                 worker = reading_worker(process, port)
-                said = job.with_suffix(".err").read_text(errors="replace")[-3000:]
-                assert worker is not None, f"the job ended after {killed} kills: {said}"
+                if worker is None:
+                    said = job.with_suffix(".err").read_text(errors="replace")[-3000:]
+                    ended += 1
+                    assert (process.returncode, ended > 3) == (0, False), f"it ended after {killed} kills: {said}"
+                    write_more()
+                    break
                 killed += 1
                 if killed % 2 == 0:
                     os.killpg(process.pid, signal.SIGKILL)
