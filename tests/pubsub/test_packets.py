@@ -7,6 +7,7 @@ from zlib import crc32
 
 import pytest
 
+from tests.support.damaged_packets import damaged_packet
 from tests.support.memq_batches import GOLDEN
 from tieredstore.errors import PacketCorrupt
 from tieredstore.pubsub.format.packets import (
@@ -132,20 +133,7 @@ def damaged_packets(count: int) -> int:
     originals = [golden(name) for name in (*GOLDEN_REQUESTS, *GOLDEN_RESPONSES)]
     for _ in range(count):
         place = source.randrange(len(originals))
-        packet = bytearray(originals[place])
-        for _ in range(source.choice((1, 1, 2, 5))):
-            at = source.randrange(4, len(packet))
-            match source.randrange(4):
-                case 0:
-                    packet[at] ^= 1 << source.randrange(8)
-                case 1:
-                    packet[at] = source.choice((0, 1, 0x7F, 0x80, 0xFF))
-                case 2 if len(packet) > 20:
-                    del packet[at : at + source.randrange(1, 5)]
-                case _:
-                    packet[at:at] = source.randbytes(source.randrange(1, 5))
-        if source.random() < 0.9:
-            packet[:4] = (len(packet) - 4).to_bytes(4, "big")
+        packet = damaged_packet(source, originals[place], first=4, framed=0.9)
         try:
             if place < len(GOLDEN_REQUESTS):
                 request = parse_request(packet)

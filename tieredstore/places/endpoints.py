@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tieredstore.errors import ConfigError
+from tieredstore.config.named_class import named_class
 
 if TYPE_CHECKING:
     from tieredstore.config import Settings
@@ -70,13 +69,7 @@ def provider_of(settings: Settings) -> EndpointProvider:
     name = settings.endpoint.provider_class
     if name is None:
         return RulesProvider(settings)
-    module_name, _, class_name = name.replace(":", ".").rpartition(".")
-    try:
-        own_class: Any = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"endpoint.provider.class is {name!r:.120}, and no such class can be imported: {error}"
-        ) from error
-    if not isinstance(own_class, type) or not issubclass(own_class, EndpointProvider):
-        raise ConfigError(f"endpoint.provider.class is {name!r:.120}, which is no subclass of EndpointProvider")
+    own_class: type[EndpointProvider] = named_class(
+        "endpoint.provider.class", name.replace(":", "."), EndpointProvider, "and no such class can be imported"
+    )
     return own_class(settings)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tieredstore.errors import ConfigError
+from tieredstore.config.named_class import named_class
 from tieredstore.model import TopicPartition
 from tieredstore.process.forks import ForkSafeLock
 from tieredstore.uploader.environment import AUTO, STATIC, ZOOKEEPER, BrokerEnvironment
@@ -115,14 +114,8 @@ def leadership_of(name: str, environment: BrokerEnvironment, broker: BrokerState
         from tieredstore.uploader.zookeeper import ZooKeeperLeadership  # noqa: PLC0415
 
         return ZooKeeperLeadership(environment)
-    module_name, _, class_name = name.rpartition(".")
-    try:
-        own_class: Any = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"uploader.leadership is {name!r:.120}, which is none of auto, zookeeper and static, nor a class that can "
-            f"be imported: {error}"
-        ) from error
-    if not isinstance(own_class, type) or not issubclass(own_class, Leadership):
-        raise ConfigError(f"uploader.leadership is {name!r:.120}, which is no subclass of Leadership")
+    own_class: type[Leadership] = named_class(
+        "uploader.leadership", name, Leadership,
+        "which is none of auto, zookeeper and static, nor a class that can be imported",
+    )  # fmt: skip
     return own_class(environment)

@@ -10,6 +10,7 @@ from collections import Counter
 
 import pytest
 
+from tests.support.damaged_packets import damaged_packet
 from tests.support.memq_batches import GOLDEN
 from tests.support.pubsub_brokers import PacketClient, RunningBroker, message_of, running_broker, write_of
 from tests.support.pubsub_topics import topics_on, values_of
@@ -26,28 +27,10 @@ def originals() -> list[bytes]:
     return [written, old, *golden, request_bytes(Request(5, 9, MetadataRequest()))]
 
 
-def damaged(source: random.Random, original: bytes) -> bytes:
-    packet = bytearray(original)
-    for _ in range(source.choice((1, 1, 2, 5))):
-        at = source.randrange(len(packet))
-        match source.randrange(4):
-            case 0:
-                packet[at] ^= 1 << source.randrange(8)
-            case 1:
-                packet[at] = source.choice((0, 1, 0x7F, 0x80, 0xFF))
-            case 2 if len(packet) > 20:
-                del packet[at : at + source.randrange(1, 5)]
-            case _:
-                packet[at:at] = source.randbytes(source.randrange(1, 5))
-    if source.random() < 0.8:
-        packet[:4] = (len(packet) - 4).to_bytes(4, "big")
-    return bytes(packet)
-
-
 def fire(running: RunningBroker, count: int, seed: int) -> Counter[str]:
     """Each damaged packet on a connection of its own; what became of it."""
     source, outcomes = random.Random(seed), Counter[str]()
-    for packet in (damaged(source, source.choice(originals())) for _ in range(count)):
+    for packet in (damaged_packet(source, source.choice(originals()), framed=0.8) for _ in range(count)):
         with PacketClient(running.place) as client:
             with contextlib.suppress(ConnectionError):
                 client.socket.sendall(packet)

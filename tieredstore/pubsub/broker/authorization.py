@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from tieredstore.errors import ConfigError
+from tieredstore.config.named_class import named_class
 from tieredstore.pubsub.format.packets import PacketType
 
 NONE: Final = "none"
@@ -41,13 +40,7 @@ def authorizer_of(name: str) -> Authorizer:
     """What ``pubsub.broker.authorizer`` names; ConfigError for a class that cannot be used."""
     if name == NONE:
         return EverybodyMay()
-    module_name, _, class_name = name.rpartition(".")
-    try:
-        own_class: Any = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"pubsub.broker.authorizer is {name!r:.120}, neither none nor a class that can be imported: {error}"
-        ) from error
-    if not isinstance(own_class, type) or not issubclass(own_class, Authorizer):
-        raise ConfigError(f"pubsub.broker.authorizer is {name!r:.120}, which is no subclass of Authorizer")
+    own_class: type[Authorizer] = named_class(
+        "pubsub.broker.authorizer", name, Authorizer, "neither none nor a class that can be imported"
+    )
     return own_class()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from tieredstore.errors import ConfigError
+from tieredstore.config.named_class import named_class
 from tieredstore.pubsub.format.packets import BrokerAddress
 
 DEFAULT: Final = "free-capacity"
@@ -141,13 +140,7 @@ def strategy_of(name: str) -> AssignmentStrategy:
     """What ``pubsub.broker.assignment`` names; ConfigError for a class that cannot be used."""
     if name == DEFAULT:
         return FreeCapacity()
-    module_name, _, class_name = name.rpartition(".")
-    try:
-        own_class: Any = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(
-            f"pubsub.broker.assignment is {name!r:.120}, neither {DEFAULT} nor a class that can be imported: {error}"
-        ) from error
-    if not isinstance(own_class, type) or not issubclass(own_class, AssignmentStrategy):
-        raise ConfigError(f"pubsub.broker.assignment is {name!r:.120}, which is no subclass of AssignmentStrategy")
+    own_class: type[AssignmentStrategy] = named_class(
+        "pubsub.broker.assignment", name, AssignmentStrategy, f"neither {DEFAULT} nor a class that can be imported"
+    )
     return own_class()

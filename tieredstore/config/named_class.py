@@ -1,0 +1,23 @@
+"""A class of the user's own that a setting names by module and name."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from tieredstore.errors import ConfigError
+
+
+def named_class(setting: str, name: str, base: type, otherwise: str) -> Any:
+    """The subclass of ``base`` at ``package.module.Class``, the value of ``setting``.
+
+    ConfigError for what is none; ``otherwise`` says what a name that cannot be imported fails to be.
+    """
+    module_name, _, class_name = name.rpartition(".")
+    try:
+        own_class: Any = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{setting} is {name!r:.120}, {otherwise}: {error}") from error
+    if not isinstance(own_class, type) or not issubclass(own_class, base):
+        raise ConfigError(f"{setting} is {name!r:.120}, which is no subclass of {base.__name__}")
+    return own_class
