@@ -110,6 +110,21 @@ def test_without_a_segment_that_reaches_over_the_cut_nothing_older_is_called_par
     assert extents(lineage_of(store)) == [(30, 40), (40, 50)]
 
 
+def test_where_none_reaches_over_the_cut_only_the_earliest_are_asked(disk: BrokerDisk, store: CountingStore) -> None:
+    disk.grow(3)
+    copy(disk, store)
+    disk.lead(7)
+    disk.grow(1)
+    retention(disk, 3)
+    disk.grow(12)
+    copy(disk, store)
+    store.reset()
+    lineage_of(store)
+    asked = {parse_key("", key) for operation in store.operations for key in operation.keys if key.endswith(".indexes")}
+    # The ruler's and three more; those of the old epoch are held against what they hold, as all that is cut.
+    assert len([key for key in asked if key is not None and key.start_offset >= 30]) == 1 + 3
+
+
 def test_where_an_index_is_damaged_another_one_tells(
     disk: BrokerDisk, store: CountingStore, caplog: pytest.LogCaptureFixture
 ) -> None:

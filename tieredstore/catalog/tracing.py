@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 _logger: Final = logging.getLogger(__name__)
 
+_INDEXES_OF_AN_EPOCH: Final = 3
+"""Where the earliest copies of an epoch do not reach back over its beginning, later ones were cut no less."""
+
 
 @dataclass(frozen=True, slots=True)
 class TracedPartition:
@@ -128,15 +131,23 @@ class _Tracing:
     def _history(self, ruler: RemoteLogSegmentMetadata) -> LeaderEpochs | None:
         if not needs_history(ruler, self._segments.values()):
             return None
-        history = self._index(ruler)
+        history, tries = self._index(ruler), 0
         asked = {ruler.remote_log_segment_id}
-        while (older := earliest_of_first_epoch(self._segments.values(), history, asked)) is not None:
+        while tries < _INDEXES_OF_AN_EPOCH:
+            older = earliest_of_first_epoch(self._segments.values(), history, asked)
+            if older is None:
+                break
             asked.add(older.remote_log_segment_id)
+            tries += 1
             try:
-                history = joined_epochs(self._index(older), history)
+                reaching = joined_epochs(self._index(older), history)
             # It stays as short as it is then, and what lies before its beginning is not called part of the log.
             except (CorruptData, UnknownKey, WrongKey, IndexNotRecorded, SegmentNotFound) as error:
                 _logger.warning("which leaders came before %s cannot be told by %s: %s", history[0], older, error)
+                continue
+            if reaching[0][0] < history[0][0]:
+                tries = 0
+            history = reaching
         return history
 
     def _index(self, segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
