@@ -15,8 +15,8 @@ from tests.support.cli_process import (
     ORIGINALS,
     TXN,
     Result,
-    command,
     environment,
+    measured_command,
     stored_files,
     tieredstore,
     write_settings,
@@ -246,7 +246,7 @@ def test_a_terminal_sees_a_bar_and_stdout_does_not(
     terminal, stderr = pty.openpty()
     with (tmp_path / "stdout").open("wb") as stdout:
         running = subprocess.Popen(
-            command(*arguments, "-c", settings), stdout=stdout, stderr=stderr, env=environment(TERM="xterm")
+            measured_command(*arguments, "-c", settings), stdout=stdout, stderr=stderr, env=environment(TERM="xterm")
         )
     os.close(stderr)
     shown = read_terminal(terminal)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli_process import Result, command, environment, tieredstore, write_settings
+from tests.support.cli_process import Result, environment, measured_command, tieredstore, write_settings
 from tests.support.pubsub_brokers import free_port
 
 
@@ -84,7 +84,7 @@ def test_a_broker_takes_lines_and_stores_them_when_it_is_stopped(
     )
     assert tieredstore("pubsub", "topics", "orders", "--create", "-c", settings).code == 0
     process = subprocess.Popen(
-        command("pubsub", "broker", "-c", settings), stderr=subprocess.PIPE, env=environment(), text=True
+        measured_command("pubsub", "broker", "-c", settings), stderr=subprocess.PIPE, env=environment(), text=True
     )
     try:
         assert process.stderr is not None

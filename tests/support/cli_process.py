@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.support.paths import GOLDEN, REPOSITORY
+from tests.support.paths import COVERAGE_VARIABLE, GOLDEN, REPOSITORY
 from tieredstore.cli.main import main
 
 ORIGINALS = GOLDEN / "11-single-record" / "original"  # three segments of one record
@@ -53,6 +53,14 @@ def tieredstore(*arguments: object) -> Result:
 def command(*arguments: object) -> list[str]:
     """The command line of a process of its own."""
     return [sys.executable, "-m", "tieredstore.cli", *map(str, arguments)]
+
+
+def measured_command(*arguments: object) -> list[str]:
+    """The command line of a process of its own that counts for coverage, where that is measured."""
+    if COVERAGE_VARIABLE not in os.environ:
+        return command(*arguments)
+    begin = "import tests.support.measured_process\nfrom tieredstore.cli.entry import run\nrun()"
+    return [sys.executable, "-c", begin, *map(str, arguments)]
 
 
 def environment(**more: str) -> dict[str, str]:

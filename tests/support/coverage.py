@@ -3,32 +3,27 @@
 Slipcover puts a probe at each line and branch of a module as it is imported, and takes away those that have been
 reached. A tracer as coverage.py has it for Python 3.11 costs each line of all code, ours or not, each time: it doubled
 the processor time of the tests. pytest loads what ``-p`` names before any conftest.py, so nothing of the product is
-imported yet. What a worker of xdist has seen goes to the process that started the run, which adds it up and judges.
+imported yet. What a worker of xdist has seen goes to the process that started the run, which adds it up and judges, and
+so does what :mod:`tests.support.measured_process` measures in processes that tests start.
 """
 
 from __future__ import annotations
 
-import copyreg
-import importlib
 import json
+import os
 import re
+import tempfile
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from tests.support.unread_probes import Probe, without_its_place
+from tests.support.paths import COVERAGE_VARIABLE
+from tests.support.probes import SETTINGS, probes, slipcover
 
-_slipcover: Final[Any] = importlib.import_module("slipcover")  # it has no types
-_SETTINGS: Final[dict[str, Any]] = importlib.import_module("slipcover.config").read_config()
 _WORKER_OUTPUT: Final = "coverage"
 _SUITES: Final = re.compile(r"tieredstore/testing/store_\w+\.py")
 """The contract's own tests, which pytest loads by itself to rewrite their assertions, without probes. No product."""
-
-# Spark sends functions of ours to its workers with their code, and so with its probes.
-copyreg.pickle(Probe, without_its_place)
-
-_probes: Final = _slipcover.Slipcover(branch=True, exclude_also=_SETTINGS["exclude-also"])
-_slipcover.ImportManager(_probes, _slipcover.FileMatcher(sources=_SETTINGS["source"])).__enter__()
 
 
 class Coverage:
@@ -36,9 +31,7 @@ class Coverage:
 
     def __init__(self) -> None:
         # What no process imports counts as well.
-        everything = _slipcover.Slipcover(
-            branch=True, source=_SETTINGS["source"], exclude_also=_SETTINGS["exclude-also"]
-        )
+        everything = slipcover.Slipcover(branch=True, source=SETTINGS["source"], exclude_also=SETTINGS["exclude-also"])
         self._reached: dict[str, Any] = everything.get_coverage()
         files = self._reached["files"]
         for path in [path for path in files if _SUITES.fullmatch(path)]:
@@ -46,7 +39,7 @@ class Coverage:
 
     def add(self, reached: dict[str, Any]) -> None:
         """Add what one process has reached."""
-        _slipcover.merge_coverage(self._reached, reached)
+        slipcover.merge_coverage(self._reached, reached)
 
     @property
     def percent(self) -> float:
@@ -56,7 +49,7 @@ class Coverage:
 
     def write_table(self, file: object) -> None:
         """Write what was not reached, by file."""
-        _slipcover.print_coverage(self._reached, outfile=file, skip_covered=True, missing_width=60)
+        slipcover.print_coverage(self._reached, outfile=file, skip_covered=True, missing_width=60)
 
 
 class CoverageOfRun:
@@ -64,6 +57,9 @@ class CoverageOfRun:
 
     def __init__(self, *, judged: bool) -> None:
         self._judged = judged
+        # Before the workers start, which have the variable of this process.
+        self._folder = tempfile.TemporaryDirectory()
+        os.environ[COVERAGE_VARIABLE] = self._folder.name
 
     @pytest.hookimpl(tryfirst=True)  # here nothing is collected where there are workers, so this runs beside theirs
     def pytest_collection(self) -> None:
@@ -77,12 +73,15 @@ class CoverageOfRun:
 
     @pytest.hookimpl(trylast=True)  # once the workers are down
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        self._coverage.add(_probes.get_coverage())
-        if self._judged and not exitstatus and self._coverage.percent < _SETTINGS["fail-under"]:
+        self._coverage.add(probes.get_coverage())
+        for path in Path(self._folder.name).iterdir():
+            self._coverage.add(json.loads(path.read_text()))
+        self._folder.cleanup()
+        if self._judged and not exitstatus and self._coverage.percent < SETTINGS["fail-under"]:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        floor = _SETTINGS["fail-under"]
+        floor = SETTINGS["fail-under"]
         terminalreporter.section("coverage by line and branch")
         self._coverage.write_table(terminalreporter)
         if self._judged:
@@ -95,7 +94,7 @@ class CoverageOfWorker:
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         config: Any = session.config  # xdist gave it the attribute
-        config.workeroutput[_WORKER_OUTPUT] = json.dumps(_probes.get_coverage())
+        config.workeroutput[_WORKER_OUTPUT] = json.dumps(probes.get_coverage())
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

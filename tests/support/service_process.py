@@ -14,7 +14,7 @@ import urllib.request
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from tests.support.paths import REPOSITORY
+from tests.support.paths import COVERAGE_VARIABLE, REPOSITORY
 
 _BEGIN = """
     import logging, os, signal, sys, threading, time
@@ -80,8 +80,9 @@ class Running:
 
 @contextmanager
 def running(code: str) -> Generator[Running, None, None]:
+    measured = "import tests.support.measured_process" if COVERAGE_VARIABLE in os.environ else ""
     process = subprocess.Popen(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(_BEGIN) + textwrap.dedent(code)],
+        [sys.executable, "-W", "error", "-c", measured + textwrap.dedent(_BEGIN) + textwrap.dedent(code)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -13,7 +13,7 @@ from typing import Any
 
 from confluent_kafka import Producer
 
-from tests.support.cli_process import command, environment
+from tests.support.cli_process import command, environment, measured_command
 from tests.support.kafka_topics import TIMEOUT_S
 from tests.support.paths import REPOSITORY
 
@@ -57,10 +57,11 @@ class Written:
 
 
 @contextmanager
-def uploader_process(settings: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def uploader_process(settings: Path, log: Path, *, measured: bool = False) -> Iterator[subprocess.Popen[bytes]]:
+    """An uploader, until the end of the block at most; ``measured`` for coverage if it may end by itself."""
     with log.open("ab") as output:
         process = subprocess.Popen(
-            command("uploader", "-c", settings),
+            (measured_command if measured else command)("uploader", "-c", settings),
             env=environment(PYTHONPATH=str(REPOSITORY)),
             stdout=output,
             stderr=output,

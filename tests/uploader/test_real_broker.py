@@ -106,7 +106,7 @@ def ship_under_fire(folder: Path, *, rounds: int, kills: int) -> None:
         writer.join(600)
         assert not writer.is_alive()
         assert written.failed == []
-        with uploader_process(settings, folder / "log") as process:
+        with uploader_process(settings, folder / "log", measured=True) as process:
             until(1800, lambda: all_shipped(server, store, topics))
             process.send_signal(signal.SIGTERM)
             assert process.wait(240) == 0
