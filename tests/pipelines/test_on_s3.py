@@ -55,5 +55,5 @@ def test_a_small_file_costs_three_requests_and_a_batch_two(topic: StoredTopic, m
     assert len(entries) == 1
     assert kinds["file"] == 3 * files
     commits = [seen for seen in proxy.seen if "/commits/" in seen.path and seen.method in {"PUT", "HEAD"}]
-    # Two are the batch's; the others the beginning's, and its first look.
-    assert len(commits) == 2 + 1
+    # Two are the batch's; the others the beginning's, and the end's word that all is published.
+    assert len(commits) == 2 + 2

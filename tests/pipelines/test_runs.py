@@ -124,8 +124,9 @@ def test_a_zombie_publishes_nothing_behind_a_foreign_entry(topic: StoredTopic) -
         other = run_once(topic, store, SMALL)
         assert other
         before = listed(store)
-        # What it has read ends where the other began; it sees the new records at its next look.
-        list(run)
+        # What it has read ends where the other began: all that it would do is to say that all is published.
+        with pytest.raises(Fenced):
+            list(run)
         with pytest.raises(Fenced):
             zombie.driver.log.check_alone()
         with pytest.raises(Fenced):
@@ -204,12 +205,12 @@ def test_bad_messages_go_aside_whole_or_stop_the_batch(topic: StoredTopic, store
 def test_a_commit_log_with_a_hole_or_other_bytes_is_refused(topic: StoredTopic, store: ObjectStore) -> None:
     run_once(topic, store, SMALL)
     keys = [info.key for info in store.list("out/_tieredstore/kept/1/commits/")]
-    content = store.get(keys[-1])
+    content = store.get(keys[1])
     for damaged in (b"", b"[]", content[:-1], content.replace(b'"kind":"batch"', b'"kind":"other"')):
-        store.put(keys[-1], damaged)
+        store.put(keys[1], damaged)
         with pytest.raises(CommitLogCorrupt):
             run_once(topic, store, SMALL)
-    store.put(keys[-1], content)
+    store.put(keys[1], content)
     store.delete(keys[:1])
     with pytest.raises(CommitLogCorrupt, match="some are missing"):
         run_once(topic, store, SMALL)

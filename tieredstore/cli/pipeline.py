@@ -93,10 +93,10 @@ def status(file: _File, as_json: Json = False, wide: Wide = False) -> None:
     opened: Any = extra_module("tieredstore.pipelines.opened", "arrow")
     inspection: Any = extra_module("tieredstore.pipelines.inspection", "arrow")
     partitions: Any = extra_module("tieredstore.partitions", "arrow")
-    runner: Any = extra_module("tieredstore.pipelines.runner", "arrow")
+    planner: Any = extra_module("tieredstore.pipelines.planner", "arrow")
     settings = room.load_pipeline(file)
     with opened.open_parts(settings) as parts:
-        snapshot = partitions.LogSnapshot.take(parts.source, runner.query_of(settings))
+        snapshot = partitions.LogSnapshot.take(parts.source, planner.query_of(settings))
         rows = inspection.partition_statuses(settings, parts.store, snapshot)
     if as_json:
         print_json([_status_json(row) for row in rows])

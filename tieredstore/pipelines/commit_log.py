@@ -33,11 +33,15 @@ class Progress:
 
 @dataclass(slots=True)
 class LogState:
-    """What the entries up to ``number`` say together. ``written`` is the last that has windows, -1 without any."""
+    """What the entries up to ``number`` say together. ``written`` is the last that has windows, -1 without any.
+
+    ``is_published`` if its files are known to have been published, all of them.
+    """
 
     number: int = -1
     written: int = -1
     positions: dict[tuple[str, int], Progress] = field(default_factory=dict[tuple[str, int], Progress])
+    is_published: bool = False
 
     def apply(self, entry: Entry) -> None:
         """Go on by one entry; CommitLogCorrupt for one that does not follow."""
@@ -46,7 +50,11 @@ class LogState:
         self.number = entry.number
         if entry.kind == "begin":
             return
+        if entry.kind == "published":
+            self.is_published = True
+            return
         self.written = entry.number
+        self.is_published = False
         if entry.kind == "batch":
             # A rewrite has the windows of the batch before it, which count already.
             for window in entry.windows:
@@ -114,19 +122,29 @@ class CommitLog:
     def append(self, kind: EntryKind, fingerprint: str, windows: Sequence[WrittenWindow] = ()) -> Entry:
         """Commit. Fenced if another driver has written an entry meanwhile: then nothing of this is committed.
 
-        StoreUnavailable says nothing of whether it is: who reads the log again finds out.
+        StoreUnavailable says nothing of whether it is: who reads the log again finds out. What is returned is another
+        entry of this same writer if one that had been given up came to the store after all: that one stands.
         """
         entry = Entry(self.state.number + 1, kind, self.writer, fingerprint, tuple(windows))
         try:
             self.store.put(self._key(entry.number), entry.to_bytes(), if_absent=True)
         except PreconditionFailed as refusal:
             # The create may have won, and lost its answer.
-            if self.entry(entry.number) != entry:
+            entry = self.entry(entry.number)
+            if entry.writer != self.writer:
                 raise self._fenced(entry.number) from refusal
         self.state.apply(entry)
         if entry.number % SNAPSHOT_EVERY == SNAPSHOT_EVERY - 1:
             self._write_snapshot()
         return entry
+
+    def catch_up(self) -> None:
+        """Go on behind what this writer has committed by now, answered or not; Fenced if another one has."""
+        for info in self.store.list(f"{self.folder}commits/", self._key(self.state.number)):
+            entry = self.entry(_number_of(info.key))
+            if entry.writer != self.writer:
+                raise self._fenced(entry.number)
+            self.state.apply(entry)
 
     def check_alone(self) -> None:
         """Fenced if there is an entry behind the last one that this log knows: another driver works by now."""
@@ -151,7 +169,8 @@ class CommitLog:
             [*where, one.topic_id, one.next_offset, one.max_timestamp, one.files, one.records]
             for where, one in sorted(state.positions.items())
         ]
-        content = {"format": _SNAPSHOT_FORMAT, "number": state.number, "written": state.written, "positions": rows}
+        content: dict[str, object] = {"format": _SNAPSHOT_FORMAT, "number": state.number, "written": state.written}
+        content |= {"published": state.is_published, "positions": rows}
         try:
             self.store.put(f"{self.folder}snapshots/{state.number:020}.json", json.dumps(content).encode())
         except StoreError as error:
@@ -168,7 +187,8 @@ class CommitLog:
         try:
             rows: list[Any] = content["positions"]
             positions = {(str(row[0]), int(row[1])): Progress(str(row[2]), *map(int, row[3:7])) for row in rows}
-            return LogState(int(content["number"]), int(content["written"]), positions)
+            published = content.get("published") is True
+            return LogState(int(content["number"]), int(content["written"]), positions, published)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise CommitLogCorrupt(f"{last} is no snapshot of a commit log") from error
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _logger: Final = logging.getLogger(__name__)
 
 Written = tuple[WrittenWindow, dict[int, str]]
-"""A window's files, and why some of its records were put aside, by offset."""
+"""A window's files, and why some of its records were put aside, by offset: the first of them at least."""
 
 Rewrite = Callable[[Window], Written]
 """Writes a window once more."""
@@ -51,11 +51,29 @@ class Driver:
         if state.number < 0:
             self.naming.refuse_strangers(self.store, list(topics))
         self.log.append("begin", self.fingerprint)
-        if state.written >= 0:
-            self._finish(self.log.entry(state.written), rewrite)
+        self._finish_last(rewrite)
+
+    def resume(self, rewrite: Rewrite) -> None:
+        """Go on after an operation that failed, or whose answer was lost: publish what was committed all the same.
+
+        Fenced if another driver has taken over meanwhile.
+        """
+        self.log.catch_up()
+        self._finish_last(rewrite)
+
+    def mark_published(self) -> None:
+        """Write down that all that is committed was published: it is not published again, whatever becomes of it.
+
+        Nothing is written if the log says so already. A batch that is followed by another one needs no such mark.
+        """
+        state = self.log.state
+        if state.written >= 0 and not state.is_published:
+            self.log.append("published", self.fingerprint)
 
     def commit(self, written: Sequence[Written]) -> Entry:
         """Commit windows that were prepared, and publish them; what is not committed is discarded.
+
+        It is another entry that is returned, of this driver too, if that had lost its answer and stands there now.
 
         InvalidValue if more messages are bad than the settings allow: nothing of it appears then.
         """
@@ -68,6 +86,9 @@ class Driver:
             # Any other failure may be a commit whose answer was lost.
             discard_files(self.store, files)
             raise
+        if entry.windows != tuple(windows):
+            # One that this driver had given up came to the store after all: this one is none.
+            discard_files(self.store, files)
         self._publish(entry.files)
         return entry
 
@@ -77,10 +98,11 @@ class Driver:
             for window, reasons in written
             for offset, reason in sorted(reasons.items())
         ]
-        if 0 <= self._own.max_bad_messages < len(bad):
+        count = sum(window.quarantined for window, _ in written)
+        if 0 <= self._own.max_bad_messages < count:
             shown = "; ".join(f"{topic}-{number} at {offset}: {why}" for topic, number, offset, why in bad[:_SHOWN])
             raise InvalidValue(
-                f"{len(bad)} messages of a batch are bad, and secor.consumer.max_bad_messages is "
+                f"{count} messages of a batch are bad, and secor.consumer.max_bad_messages is "
                 f"{self._own.max_bad_messages}, so nothing of it is written ({shown}); mend the parser's settings, or "
                 "allow more"
             )
@@ -98,6 +120,11 @@ class Driver:
                 f"{file.key} is committed and cannot be published: somebody else has written an object of that name; "
                 "move it away, and start again"
             ) from error
+
+    def _finish_last(self, rewrite: Rewrite) -> None:
+        state = self.log.state
+        if state.written >= 0 and not state.is_published:
+            self._finish(self.log.entry(state.written), rewrite)
 
     def _finish(self, entry: Entry, rewrite: Rewrite) -> None:
         """Publish what a driver before this one committed; write anew what the store has dropped since."""

@@ -12,9 +12,10 @@ from tieredstore.errors import CommitLogCorrupt, StoreError
 from tieredstore.limits import MAX_INT64
 
 FORMAT: Final = 1
-EntryKind: TypeAlias = Literal["begin", "batch", "rewrite"]
+EntryKind: TypeAlias = Literal["begin", "batch", "rewrite", "published"]
 """``begin``: a driver takes over; ``batch``: windows were written; ``rewrite``: those of the batch before, once more,
-since the store had dropped what was prepared and other bytes came out."""
+since the store had dropped what was prepared and other bytes came out; ``published``: all files of the entries before
+it were seen, so that none of them that is gone later is written again."""
 
 Part = TypeVar("Part")
 

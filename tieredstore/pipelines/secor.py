@@ -51,7 +51,6 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "secor.upload.deterministic": "files are always the same for the same windows",
     "secor.upload.last.seen.offset": "",
     "secor.upload.manager.class": "files go through the project's stores",
-    "secor.upload.on.shutdown": "a run without --once writes what is due, and the rest when it starts again",
     "secor.upload.secor.upload.last.seen.offset": "",
     "secor.zookeeper.path": "",
     "statsd.": "",
@@ -76,7 +75,6 @@ REFUSED: Final[Mapping[str, str]] = {
     "message.timestamp.required": "a message without a usable time is a bad message",
     "secor.file.age.youngest": "a file's age is that of the first unwritten record: leave it out",
     "secor.gs.": "give output.storage.gcs.*",
-    "secor.kafka.upload_at_minute_mark.topic_filter": "the minute mark is not built",
     "secor.max.file.count": "the bound of open writers is not built",
     "secor.max.file.timestamp.range.millis": "the deterministic limits are not built; files are deterministic anyway",
     "secor.max.input.payload.size.bytes": "give secor.max.file.size.bytes, which files keep to deterministically",
@@ -87,7 +85,6 @@ REFUSED: Final[Mapping[str, str]] = {
     "secor.s3.path": "give output.key.prefix, ended by a slash",
     "secor.s3.prefix.md5hash": "the MD5 prefix is not built",
     "secor.azure.": "give output.storage.azure.*",
-    "secor.upload.minute_mark": "the minute mark is not built",
 }
 """As above; the way out."""
 
@@ -100,7 +97,6 @@ HARMLESS: Final[Mapping[str, frozenset[str]]] = {
     "secor.max.input.payload.size.bytes": frozenset({"0"}),
     "secor.message.transformer.class": frozenset({"com.pinterest.secor.transformer.IdentityMessageTransformer"}),
     "secor.s3.prefix.md5hash": frozenset({"false"}),
-    "secor.upload.minute_mark": frozenset({"0"}),
 }
 """Texts of what is refused that ask for nothing: they stand in Secor's own files."""
 

@@ -191,6 +191,26 @@ class PipelineSettings(SettingsGroup):
     max_file_records: Annotated[int, long(0)] = Field(
         default=0, alias="max.file.records", description="A file ends at this many records; 0: at none."
     )
+    minute_mark: Annotated[int, integer(0, 59)] = Field(
+        default=0,
+        alias="secor.upload.minute_mark",
+        description="The minute of each hour at which records are written that were seen before it.",
+    )
+    minute_mark_filter: Annotated[str, string("a regular expression", _regex)] = Field(
+        default="",
+        alias="secor.kafka.upload_at_minute_mark.topic_filter",
+        description="Topics of which that is done; unset, of none.",
+    )
+    upload_on_shutdown: Annotated[bool, BOOLEAN] = Field(
+        default=False,
+        alias="secor.upload.on.shutdown",
+        description="Whether a service that is stopped first writes all that there is.",
+    )
+    outage_s: Annotated[int, long(0)] = Field(
+        default=3600,
+        alias="outage.seconds",
+        description="For so long a service waits for a store or broker that is away; then it ends, with exit code 75.",
+    )
     max_bad_messages: Annotated[int, long(-1)] = Field(
         default=1000,
         alias="secor.consumer.max_bad_messages",

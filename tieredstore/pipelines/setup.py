@@ -20,12 +20,18 @@ from tieredstore.pipelines.parsers import (
     TimeParser,
 )
 from tieredstore.pipelines.settings import Pipeline, PipelineSettings
+from tieredstore.pipelines.window_writing import Recipe
 from tieredstore.pipelines.writers import Format, JsonLines, Parquet, Text
 
 _VERSION: Final = 1
 """Of what the same settings make of the same records: one more whenever that changes."""
 
-_NOT_OF_FILES: Final = frozenset({"max_file_age_s", "max_bad_messages", "local_path", "starting"})
+_NOT_OF_FILES: Final = frozenset(
+    {
+        "max_file_age_s", "max_bad_messages", "local_path", "starting",
+        "minute_mark", "minute_mark_filter", "upload_on_shutdown", "outage_s",
+    }
+)  # fmt: skip
 """What changes neither names nor bytes of the files of a window."""
 
 
@@ -78,6 +84,15 @@ def naming_of(pipeline: Pipeline) -> Naming:
     """The names of its files."""
     own = pipeline.own
     return Naming(pipeline.output.key_prefix, own.name, own.generation, own.extension or format_of(own).ending)
+
+
+def recipe_of(pipeline: Pipeline) -> Recipe:
+    """All that decides what its windows become."""
+    own, naming = pipeline.own, naming_of(pipeline)
+    return Recipe(
+        parser_of(own), format_of(own), naming, own.max_file_bytes, own.max_file_records,
+        f"{naming.folder}staging/", own.local_path or None,
+    )  # fmt: skip
 
 
 def fingerprint_of(own: PipelineSettings) -> str:

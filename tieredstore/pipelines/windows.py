@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -20,11 +21,22 @@ _BATCH_WINDOWS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """When records are written: at so many bytes of the log, so many offsets (0: never), or at an age in seconds."""
+    """When records are written: at so many bytes of the log, so many offsets (0: never), or at an age in seconds.
+
+    Those of ``marked`` topics (a regular expression) also at a minute of each hour, if they were seen before it.
+    """
 
     window_bytes: int
     records: int
     age_s: float
+    minute_mark: int = 0
+    marked: str = ""
+
+    def age_of(self, topic: str, wall_s: float) -> float:
+        """The age from which on a topic's records are written at the time ``wall_s`` (since the epoch)."""
+        if not self.marked or re.fullmatch(self.marked, topic) is None:
+            return self.age_s
+        return min(self.age_s, (wall_s - 60 * self.minute_mark) % 3600)
 
 
 class Waiting:
@@ -71,9 +83,11 @@ def due_windows(
     *,
     starting: str,
     is_last: bool,
+    wall_s: float = 0.0,
 ) -> list[Window]:
     """The windows to be written now, a batch at the most; all that there is if ``is_last``.
 
+    ``wall_s`` is the time of day, for the minute mark alone.
     Those of one partition follow each other without a gap. An offset range without any record has a window too: it is
     committed, and not looked at again.
     """
@@ -84,7 +98,7 @@ def due_windows(
         if end <= start:
             waiting.clear(where)
             continue
-        is_old = is_last or waiting.age_s(where, start, now_s) >= policy.age_s
+        is_old = is_last or waiting.age_s(where, start, now_s) >= policy.age_of(log.topic, wall_s)
         for window in _cut(log, start, end, policy, with_rest=is_old):
             if len(windows) == _BATCH_WINDOWS:
                 return windows

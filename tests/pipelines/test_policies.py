@@ -1,0 +1,62 @@
+"""When windows are due: by size, records, age and the minute mark."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.pipeline_runs import pipeline_of
+from tieredstore.model import Uuid
+from tieredstore.partitions.log_snapshot import LogSnapshot
+from tieredstore.partitions.partition_log import PartitionLog
+from tieredstore.pipelines.planner import look_s
+from tieredstore.pipelines.windows import Policy, Waiting, due_windows
+
+ID = Uuid(bytes(16))
+
+
+class Clocked:
+    """A partition of the broker alone, 1 KiB a record, looked at now and then."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy, self._waiting = policy, Waiting()
+
+    def due(self, end: int, now_s: float, *, start: int = 0, wall_s: float = 0.0) -> list[tuple[int, int]]:
+        log = PartitionLog("orders", 0, ID, None, 0, start, end, live_start=0)
+        snapshot = LogSnapshot({("orders", 0): log})
+        windows = due_windows(
+            snapshot, {}, self._policy, self._waiting, now_s, starting="earliest", is_last=False, wall_s=wall_s
+        )
+        return [(window.start, window.stop) for window in windows]
+
+
+def test_the_age_is_that_of_the_first_unwritten_record_since_it_was_seen() -> None:
+    clocked = Clocked(Policy(1 << 30, 0, 60))
+    assert clocked.due(10, 100) == []
+    assert clocked.due(20, 159) == []
+    assert clocked.due(30, 160) == [(0, 30)]
+    # What comes behind that window is young.
+    assert clocked.due(40, 161, start=30) == []
+    assert clocked.due(40, 300, start=30) == [(30, 40)]
+    assert clocked.due(40, 301, start=40) == []
+
+
+def test_a_backlog_becomes_many_windows_and_the_rest_waits() -> None:
+    clocked = Clocked(Policy(10 * 1024, 0, 60))
+    assert clocked.due(35, 0) == [(0, 10), (10, 20), (20, 30)]
+    clocked = Clocked(Policy(1 << 30, 8, 60))
+    assert clocked.due(20, 0) == [(0, 8), (8, 16)]
+
+
+@pytest.mark.parametrize(("topics", "windows"), [("orders|x", [(0, 9)]), ("order", []), ("", [])])
+def test_the_minute_mark_writes_what_was_seen_before_it(topics: str, windows: list[tuple[int, int]]) -> None:
+    clocked = Clocked(Policy(1 << 30, 0, 36_000, minute_mark=15, marked=topics))
+    hour = 1_700_000_000 // 3600 * 3600
+    assert clocked.due(5, 0, wall_s=hour + 14 * 60 + 30) == []
+    # The look falls behind the mark, and need not hit its minute.
+    assert clocked.due(9, 40, wall_s=hour + 15 * 60 + 10) == windows
+    assert clocked.due(12, 50, start=9, wall_s=hour + 15 * 60 + 20) == []
+
+
+def test_looks_are_as_rare_as_the_age_allows() -> None:
+    ages = {age: look_s(pipeline_of(secor__max__file__age__seconds=age).own) for age in ("0", "5", "50", "3600")}
+    assert ages == {"0": 1.0, "5": 1.0, "50": 5.0, "3600": 30.0}

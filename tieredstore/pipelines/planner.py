@@ -1,0 +1,117 @@
+"""What a pipeline has to write: it looks at bucket and broker again and again, and cuts what is due into windows."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from tieredstore.errors import DataLoss
+from tieredstore.partitions.log_query import LogQuery, timeout_of
+from tieredstore.partitions.selections import Selection, Subscribe, SubscribePattern
+from tieredstore.partitions.snapshots import LogSnapshots
+from tieredstore.partitions.unreadable import check_readable
+from tieredstore.pipelines.commit_log import Progress
+from tieredstore.pipelines.window_writing import Window
+from tieredstore.pipelines.windows import Policy, Waiting, due_windows
+
+if TYPE_CHECKING:
+    from tieredstore.model import TopicPartition
+    from tieredstore.partitions.log_snapshot import LogSnapshot
+    from tieredstore.partitions.partition_log import PartitionLog
+    from tieredstore.pipelines.settings import Pipeline, PipelineSettings
+    from tieredstore.remote.source import SegmentSource
+
+_SHORTEST_LOOK_S: Final = 1.0
+_LONGEST_LOOK_S: Final = 30.0
+
+
+class Planner:
+    """Plans the windows of one pipeline. For one thread; to be closed.
+
+    ``clock`` gives seconds that only ever go up, ``wall_clock`` the time of day, for the minute mark alone.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        source: SegmentSource,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        own = pipeline.own
+        self.query = query_of(pipeline)
+        self._starting, self._clock, self._wall_clock = own.starting, clock, wall_clock
+        self._skipped = re.compile(own.topic_blacklist) if own.topic_blacklist else None
+        self._policy = Policy(
+            own.max_file_bytes, own.max_file_records, own.max_file_age_s, own.minute_mark, own.minute_mark_filter
+        )
+        self._waiting = Waiting()
+        self._logs = LogSnapshots(lambda: source, self.query, fresh_s=look_s(own), clock=clock)
+
+    def close(self) -> None:
+        """Close the connection to the broker; the source is its owner's."""
+        self._logs.close()
+
+    def snapshot(self) -> LogSnapshot:
+        """The logs that the pipeline reads, as of now or a moment ago."""
+        snapshot = self._logs.current()
+        if self._skipped is None:
+            return snapshot
+        logs = {where: log for where, log in snapshot.logs.items() if not self._skipped.fullmatch(where[0])}
+        return replace(snapshot, logs=logs)
+
+    def due(
+        self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress], *, is_last: bool
+    ) -> list[Window]:
+        """The windows to be written now, a batch at the most; all that there is if ``is_last``.
+
+        An error for what is there and cannot be read.
+        """
+        windows = due_windows(
+            snapshot, positions, self._policy, self._waiting, self._clock(),
+            starting=self._starting, is_last=is_last, wall_s=self._wall_clock(),
+        )  # fmt: skip
+        reach: dict[Any, tuple[int, int]] = {}
+        for window in windows:
+            where = window.topic, window.partition
+            reach[where] = reach.get(where, (window.start, 0))[0], window.stop
+        if reach:
+            check_readable(snapshot, self.query, reach, starts_there=reach, stops_there=())
+        return windows
+
+
+def log_of(snapshot: LogSnapshot, window: Window) -> PartitionLog:
+    """The log that has a window; DataLoss if none has it any more."""
+    log = snapshot.logs.get((window.topic, window.partition))
+    if log is None or str(log.topic_id) != window.topic_id or window.start < log.earliest:
+        raise DataLoss(
+            f"offsets {window.start} to {window.stop - 1} of {window.topic}-{window.partition} are in neither "
+            "bucket nor broker any more"
+        )
+    return log
+
+
+def look_s(own: PipelineSettings) -> float:
+    """How often the bucket is listed: each time costs requests, and nothing is due before its age."""
+    return min(_LONGEST_LOOK_S, max(_SHORTEST_LOOK_S, own.max_file_age_s / 10))
+
+
+def query_of(pipeline: Pipeline) -> LogQuery:
+    """Which logs the pipeline reads, and how."""
+    own, client = pipeline.own, dict(pipeline.client) or None
+    return LogQuery(
+        selection_of(own),
+        isolation="read_uncommitted" if own.isolation == "read_uncommitted" else "read_committed",
+        client=client,
+        timeout_s=timeout_of(client or {}, named="kafka."),
+    )
+
+
+def selection_of(own: PipelineSettings) -> Selection:
+    """By name, or by the filter."""
+    names = tuple(name for part in own.topic_list.split(",") if (name := part.strip()))
+    return Subscribe(names) if names else SubscribePattern(own.topic_filter)
