@@ -20,7 +20,7 @@ from tieredstore.records import read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.doubles import CountingStore
 from tieredstore.testing.faults import FaultyStore, Moment
-from tieredstore.uploader import Uploader, schedule, uploader
+from tieredstore.uploader import Uploader, once, schedule
 
 FOLDER = "p/kafkaCluster1/events-0/"
 
@@ -29,7 +29,7 @@ FOLDER = "p/kafkaCluster1/events-0/"
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "_FIRST_DELAY_S", 0.001)
     monkeypatch.setattr(schedule, "WAIT_S", 0.001)
-    monkeypatch.setattr(uploader, "_AGAIN_S", 0.001)
+    monkeypatch.setattr(once, "_AGAIN_S", 0.001)
 
 
 @pytest.fixture

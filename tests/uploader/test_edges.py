@@ -33,7 +33,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.testing.faults import FaultyStore
 from tieredstore.testing.segments import PARTITION
-from tieredstore.uploader import schedule, uploader
+from tieredstore.uploader import once, schedule
 
 WHOLE = [(0, 9), (10, 19), (20, 29)]
 
@@ -42,7 +42,7 @@ WHOLE = [(0, 9), (10, 19), (20, 29)]
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries follow on each other."""
     monkeypatch.setattr(schedule, "_FIRST_DELAY_S", 0.001)
-    monkeypatch.setattr(uploader, "_AGAIN_S", 0.001)
+    monkeypatch.setattr(once, "_AGAIN_S", 0.001)
 
 
 @pytest.fixture

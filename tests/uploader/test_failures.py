@@ -26,7 +26,7 @@ from tieredstore.config import settings_from
 from tieredstore.ops.listing import QUARANTINE
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.faults import FaultyStore, Moment
-from tieredstore.uploader import schedule, shipper, uploader
+from tieredstore.uploader import once, schedule, shipper
 from tieredstore.uploader.watermark import watermark_key
 
 WHOLE = [(0, 9), (10, 19), (20, 29)]
@@ -37,7 +37,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries follow on each other."""
     monkeypatch.setattr(schedule, "_FIRST_DELAY_S", 0.001)
     monkeypatch.setattr(schedule, "WAIT_S", 0.001)
-    monkeypatch.setattr(uploader, "_AGAIN_S", 0.001)
+    monkeypatch.setattr(once, "_AGAIN_S", 0.001)
     # How often a watermark is moved, and with it the number of operations, does not depend on the machine then.
     monkeypatch.setattr(shipper, "_MOVES_S", 1e9)
 
@@ -193,7 +193,7 @@ def test_a_snapshot_that_never_comes_is_a_hole_after_a_while(disk: BrokerDisk, m
     from tieredstore.uploader import holding  # noqa: PLC0415
 
     monkeypatch.setattr(holding, "INCOMPLETE_S", 0.02)
-    monkeypatch.setattr(uploader, "INCOMPLETE_S", 0.3)
+    monkeypatch.setattr(once, "INCOMPLETE_S", 0.3)
     (disk.folder / f"{20:020d}.snapshot").unlink()
     store = MemoryObjectStore()
     assert run_once(disk.log_dir, store) == []

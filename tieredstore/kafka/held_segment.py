@@ -26,6 +26,7 @@ from tieredstore.kafka.log_scan import LogExtent, explained, scan_log
 from tieredstore.kafka.logdir import DELETED, FoundSegment, LogSegment
 from tieredstore.model import LogSegmentData, OpenFile, Uuid
 
+_TO_READ: Final = os.O_RDONLY | os.O_CLOEXEC
 _TRIMMED: Final = (("index", OFFSET_ENTRY_SIZE), ("timeindex", TIME_ENTRY_SIZE))
 
 
@@ -151,11 +152,13 @@ def _end_offset(segment: FoundSegment, log: OpenFile) -> int:
 
 
 def _opened(path: Path, segment: FoundSegment) -> OpenFile:
+    with contextlib.suppress(FileNotFoundError):
+        return OpenFile(path, os.open(path, _TO_READ))
     plain = path.with_name(path.name.removesuffix(DELETED))
     # The names change one after the other, and only in this direction.
-    for name in (path, plain, plain.with_name(plain.name + DELETED)):
+    for name in (plain, plain.with_name(plain.name + DELETED)):
         with contextlib.suppress(FileNotFoundError):
-            return OpenFile(name, os.open(name, os.O_RDONLY | os.O_CLOEXEC))
+            return OpenFile(name, os.open(name, _TO_READ))
     raise SegmentIncomplete(f"segment {segment} has no file {plain}, and cannot be copied without it")
 
 

@@ -14,7 +14,7 @@ What the broker is about to delete it renames first: ``.log.deleted``, and so th
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -189,9 +189,9 @@ def discover_deleted(directory: Path) -> tuple[FoundSegment, ...]:
     tells all, since a segment may be closed, and marked deleted, within the same millisecond.
     """
     topic, partition = partition_of(directory)
-    entries = _listed(directory)
-    live = _base_offsets(directory, _LOG, entries)
-    marked = [base for base in _base_offsets(directory, _DELETED_LOG, entries) if not live or base < live[0]]
+    names = _names(directory)
+    live = _base_offsets(directory, _LOG, names)
+    marked = [base for base in _base_offsets(directory, _DELETED_LOG, names) if not live or base < live[0]]
     bases = [*marked, *live]
     return tuple(
         FoundSegment(directory, topic, partition, base, next_base, is_deleted=place < len(marked))
@@ -277,7 +277,7 @@ def _reason_to_leave(name: str, topics: Collection[str]) -> str | None:
 def _discover_partition(directory: Path) -> Discovery:
     topic, partition = partition_of(directory)
     entries = _listed(directory)
-    bases = _base_offsets(directory, _LOG, entries)
+    bases = _base_offsets(directory, _LOG, [entry.name for entry in entries])
     following = [*bases[1:], None]
     return Discovery(
         tuple(FoundSegment(directory, topic, partition, *pair) for pair in zip(bases, following, strict=False)),
@@ -285,8 +285,8 @@ def _discover_partition(directory: Path) -> Discovery:
     )
 
 
-def _base_offsets(directory: Path, name: re.Pattern[str], entries: Sequence[Path]) -> list[int]:
-    bases = sorted(int(match[1]) for match in (name.fullmatch(entry.name) for entry in entries) if match)
+def _base_offsets(directory: Path, pattern: re.Pattern[str], names: Iterable[str]) -> list[int]:
+    bases = sorted(int(match[1]) for match in map(pattern.fullmatch, names) if match)
     # Twenty digits can say more than a long holds.
     if bases and bases[-1] > MAX_OFFSET:
         raise InvalidSegment(f"{directory} has a log at offset {bases[-1]}, beyond 63 bits")
@@ -384,8 +384,12 @@ def _present(path: Path, segment: FoundSegment) -> Path:
 
 
 def _listed(directory: Path) -> list[Path]:
+    return [directory / name for name in sorted(_names(directory))]
+
+
+def _names(directory: Path) -> list[str]:
     try:
-        return sorted(directory.iterdir())
+        return [entry.name for entry in directory.iterdir()]
     except FileNotFoundError:
         return []  # the broker has deleted the partition since it was seen
     except OSError as error:

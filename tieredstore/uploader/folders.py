@@ -60,6 +60,7 @@ class Folders:
         self._monotonic = monotonic
         self._lock = ForkSafeLock()
         self._folders: dict[Path, _Folder] = {}
+        self._paths: dict[Path, dict[str, Path | None]] = {}
         self._touched: set[Path] = set()
         self._failed: set[Path] = set()
 
@@ -107,6 +108,22 @@ class Folders:
         for path in self._folders.keys() - seen:
             self._drop(path)
 
+    def sweep_touched(self) -> None:
+        """List what something was told of since; of all the others the next :meth:`sweep` will see."""
+        with self._lock:
+            touched, self._touched = self._touched, set()
+        for path in touched:
+            folder = self._folders.get(path)
+            if folder is None:
+                continue
+            try:
+                mtime_ns = path.stat().st_mtime_ns
+            except OSError:
+                # Gone, or on its way elsewhere: with all others beside it, it is seen which.
+                self.touch(path)
+            else:
+                self._list(path, folder, mtime_ns)
+
     def relist(self, partition: Partition) -> None:
         """List the folder of one partition now."""
         with self._lock:
@@ -133,21 +150,32 @@ class Folders:
     def _folders_of(self, log_dir: Path) -> list[tuple[Path, int]] | None:
         """Those of partitions, and when each has changed; None if the disk does not tell."""
         folders: list[tuple[Path, int]] = []
+        before, paths = self._paths.get(log_dir, {}), dict[str, Path | None]()
         try:
             with os.scandir(log_dir) as entries:
                 for entry in entries:
+                    name = entry.name
+                    path = paths[name] = before[name] if name in before else self._wanted(log_dir, name)
                     # Of each its time alone: as long as nothing happens in it, nobody lists it.
-                    with contextlib.suppress(FileNotFoundError, ConfigError):
-                        topic, _ = partition_of(Path(entry.name))
-                        if self._is_wanted(topic) and entry.is_dir():
-                            folders.append((log_dir / entry.name, entry.stat().st_mtime_ns))
+                    with contextlib.suppress(FileNotFoundError):
+                        if path is not None and entry.is_dir():
+                            folders.append((path, entry.stat().st_mtime_ns))
         except OSError as error:
             if log_dir not in self._failed:
                 _logger.error("the log directory %s cannot be listed: %s", log_dir, error.strerror)  # noqa: TRY400
             self._failed.add(log_dir)
             return None
         self._failed.discard(log_dir)
+        self._paths[log_dir] = paths
         return folders
+
+    def _wanted(self, log_dir: Path, name: str) -> Path | None:
+        """The folder of that name, if it is that of a partition of a topic that is wanted."""
+        try:
+            topic, _ = partition_of(Path(name))
+        except ConfigError:
+            return None
+        return log_dir / name if self._is_wanted(topic) else None
 
     def _list(self, path: Path, folder: _Folder, mtime_ns: int) -> None:
         listed_ns = time.time_ns()
@@ -173,10 +201,11 @@ class Folders:
         if known is not None:
             known.drop()
         partition = Partition(where, path, is_moving=self._is_elsewhere(where, path))
-        if self._links is not None:
+        links = [] if self._links is None else self._links.kept(where)
+        if links:
             # What an earlier process has linked belongs to what the first listing shows.
             self._take(partition)
-            partition.adopt(self._links.kept(where), self._monotonic())
+            partition.adopt(links, self._monotonic())
         folder.partition = partition
         return partition
 

@@ -83,7 +83,7 @@ class Holds:
     def _hold(self, partition: Partition, segment: ClosedSegment, now_s: float) -> int:
         with partition.lock:
             try:
-                segment.held = segment.open()
+                segment.held, partition.is_unheld = segment.open(), False
             except SegmentIncomplete as error:
                 if segment.incomplete_since_s is None:
                     segment.incomplete_since_s = now_s

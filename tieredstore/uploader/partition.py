@@ -114,6 +114,7 @@ class Partition:
     first seen. ``not_before_s`` is when it is looked at again, after a failure or while it waits for an answer;
     ``waits_for`` says for which. ``must_reload``: others may have moved the watermark.
     ``is_moving``: it is still in another log directory too, and what is held there is to come here.
+    ``is_unheld``: nothing is held, and no links are kept, for it is another broker's to ship.
     ``is_behind``: the object of the watermark stands before it, since ``moved_s`` is only a moment ago; ``is_unsure``:
     it may, since a move has failed of a segment that was the last.
     """
@@ -128,6 +129,7 @@ class Partition:
     first_active: int | None = None
     is_busy: bool = False
     is_dropped: bool = False
+    is_unheld: bool = False
     must_reload: bool = False
     moved_s: float | None = None
     is_behind: bool = False
@@ -146,13 +148,9 @@ class Partition:
     def first(self) -> ClosedSegment | None:
         """The segment that is next."""
         with self.lock:
-            return next(iter(self.segments.values()), None)
-
-    @property
-    def is_marked(self) -> bool:
-        """Whether the broker is about to delete its first segment, or has deleted it."""
-        first = self.first
-        return first is not None and (first.is_gone or first.place.is_deleted)
+            for segment in self.segments.values():
+                return segment
+        return None
 
     def take(self, listed: Iterable[FoundSegment], epochs: LeaderEpochs, now_s: float) -> None:
         """What a listing of the folder shows now, ``epochs`` the partition's own with what was cut from them.
@@ -203,6 +201,7 @@ class Partition:
         What was cut off from the end of the log, or replaced, is removed.
         """
         with self.lock:
+            self.is_unheld = False
             live = [base for base, segment in self.segments.items() if not segment.place.is_deleted]
             first_live = min(live, default=self.first_active)
             for kept in links:
@@ -234,7 +233,7 @@ class Partition:
                     segment.place = FoundSegment(self.folder, *self.name, base, segment.next_offset, is_deleted=True)
                     self.segments[base] = earlier.segments.pop(base)
             self.segments = dict(sorted(self.segments.items()))
-            self.is_moving = False
+            self.is_moving = self.is_unheld = False
 
     def shipped_to(self, next_offset: int) -> None:
         """Let go what lies before ``next_offset``."""
@@ -263,9 +262,12 @@ class Partition:
     def unhold(self) -> None:
         """Close all files, and go on knowing of the segments: the partition is another broker's to ship."""
         with self.lock:
-            for segment in () if self.is_busy else self.segments.values():
+            if self.is_busy or self.is_unheld:
+                return
+            for segment in self.segments.values():
                 segment.described = None
                 segment.give_up()
+            self.is_unheld = True
 
     def settled(self, high_watermark: int) -> None:
         """All before that offset is replicated, which the links to it say from now on."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -81,14 +82,20 @@ class _Threads:
         watch = Watch(self._touched)
         collector = CountsCollector(uploader.counts, uploader.gauges)
         try:
+            scan_s = uploader.own.scan_interval_ms / 1000
+            whole_at_s = 0.0
             while not stop.is_asked:
                 self._changed.clear()
-                held = uploader.sweep()
+                is_whole = time.monotonic() >= whole_at_s
+                held = uploader.sweep(only_touched=not is_whole)
+                if is_whole:
+                    whole_at_s = time.monotonic() + scan_s
                 uploader.health.beat("notice", within_s=_BEAT_S)
                 led = [partition.folder for partition in uploader.folders.partitions if uploader.leads(partition)]
                 if watch.watch(led):
+                    whole_at_s = 0.0
                     continue
-                self._pause(stop, _INCOMPLETE_S if held.incomplete else uploader.own.scan_interval_ms / 1000)
+                self._pause(stop, _INCOMPLETE_S if held.incomplete else whole_at_s - time.monotonic())
         finally:
             uploader.health.rest("notice")
             collector.close()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from tieredstore.process.forks import begin_again_after_fork
@@ -22,7 +24,11 @@ _LONGEST_DELAY_S: Final = 60.0
 
 
 class Schedule:
-    """Thread-safe. ``may_ship`` says of a partition whether it is to be looked at at all."""
+    """Thread-safe. ``may_ship`` says of a partition whether it is to be looked at at all.
+
+    All partitions are looked at when something may have changed (:meth:`ring`). Else those that are ready stand in a
+    line, and those whose time comes later in another one: thousands that have nothing to ship cost nothing.
+    """
 
     def __init__(
         self,
@@ -32,6 +38,10 @@ class Schedule:
     ) -> None:
         self._partitions, self._may_ship, self._monotonic = partitions, may_ship, monotonic
         self._something = threading.Condition()
+        self._numbers = itertools.count()
+        self._ready: list[tuple[tuple[bool, float], int, Partition]] = []
+        self._later: list[tuple[float, int, Partition]] = []
+        self._is_rung = True
         begin_again_after_fork(self)
 
     def begin_again(self) -> None:
@@ -39,8 +49,9 @@ class Schedule:
         self._something = threading.Condition()
 
     def ring(self) -> None:
-        """There may be something to do."""
+        """There may be something to do, of whatever partition."""
         with self._something:
+            self._is_rung = True
             self._something.notify_all()
 
     def take(self, timeout_s: float) -> Partition | None:
@@ -48,7 +59,7 @@ class Schedule:
         with self._something:
             partition = self._next()
             if partition is None:
-                self._something.wait(timeout_s)
+                self._something.wait(self._until_next(timeout_s))
                 partition = self._next()
             if partition is not None:
                 partition.is_busy = True
@@ -57,7 +68,8 @@ class Schedule:
     def take_all(self, is_wanted: Callable[[Partition], bool]) -> list[Partition]:
         """All that are ready now, marked busy, those first whose segments go first."""
         with self._something:
-            ready = sorted((partition for partition in self._ready() if is_wanted(partition)), key=_urgency)
+            now_s = self._monotonic()
+            ready = sorted((p for p in self._partitions() if self._is_ready(p, now_s) and is_wanted(p)), key=_urgency)
             for partition in ready:
                 partition.is_busy = True
             return ready
@@ -93,23 +105,46 @@ class Schedule:
         partition.is_busy = False
         if partition.is_dropped:
             partition.give_up()
+        self._line_up(partition, self._monotonic())
         self._something.notify()
 
     def _next(self) -> Partition | None:
-        return min(self._ready(), key=_urgency, default=None)
-
-    def _ready(self) -> Iterator[Partition]:
         now_s = self._monotonic()
-        for partition in self._partitions():
-            if (
-                not partition.is_busy
-                and not partition.is_dropped
-                and partition.not_before_s <= now_s
-                and self._may_ship(partition)
-            ):
-                yield partition
+        if self._is_rung:
+            self._is_rung = False
+            self._ready, self._later = [], []
+            for partition in self._partitions():
+                self._line_up(partition, now_s)
+        while self._later and self._later[0][0] <= now_s:
+            self._line_up(heapq.heappop(self._later)[2], now_s)
+        while self._ready:
+            partition = heapq.heappop(self._ready)[2]
+            # Much may have changed since it came into the line.
+            if self._is_ready(partition, now_s):
+                return partition
+        return None
+
+    def _line_up(self, partition: Partition, now_s: float) -> None:
+        if partition.is_busy or partition.is_dropped or not self._may_ship(partition):
+            return
+        if partition.not_before_s > now_s:
+            heapq.heappush(self._later, (partition.not_before_s, next(self._numbers), partition))
+        else:
+            heapq.heappush(self._ready, (_urgency(partition), next(self._numbers), partition))
+
+    def _is_ready(self, partition: Partition, now_s: float) -> bool:
+        is_free = not partition.is_busy and not partition.is_dropped and partition.not_before_s <= now_s
+        return is_free and self._may_ship(partition)
+
+    def _until_next(self, timeout_s: float) -> float:
+        """How long to wait: the first of those whose time comes later has no one to ring for it."""
+        if not self._later:
+            return timeout_s
+        return min(timeout_s, max(0.0, self._later[0][0] - self._monotonic()))
 
 
 def _urgency(partition: Partition) -> tuple[bool, float]:
     first = partition.first
-    return not partition.is_marked, 0.0 if first is None else first.noticed_s
+    if first is None:
+        return True, 0.0
+    return not (first.is_gone or first.place.is_deleted), first.noticed_s

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 REPLICATION_CHECKPOINT: Final = "replication-offset-checkpoint"
 
+_NEW_S: Final = 5.0
+
 _LINE: Final = re.compile(r"([a-zA-Z0-9._-]{1,249}) (\d{1,10}) (\d{1,19})", re.ASCII)
 _SNAPSHOT: Final = re.compile(r"(\d{20})\.snapshot", re.ASCII)
 
@@ -142,6 +144,11 @@ class Answers:
         """Keep them."""
         now_s = self._monotonic()
         self._answers.update({name: (now_s, settled) for name, settled in answers.items()})
+
+    def are_new(self, name: TopicPartition) -> bool:
+        """Whether nobody needs to be asked again yet: not within seconds."""
+        answer = self._answers.get(name)
+        return answer is not None and self._monotonic() - answer[0] <= _NEW_S
 
     def of(self, name: TopicPartition) -> Settled | None:
         """The answer, if it is new enough. An old one would be true as well, but for its epoch."""

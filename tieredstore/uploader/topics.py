@@ -88,6 +88,8 @@ class TopicAdvice:
         """The topics that are not shipped, and why."""
         self.advice: dict[str, tuple[str, ...]] = {}
         """What is to be warned of, by topic; each topic is here once it is known."""
+        self.has_news = False
+        """Whether a topic was told of since somebody has set this back."""
 
     def knows(self, topic: str) -> bool:
         """Whether it is known if the topic is refused; without a broker nobody is asked."""
@@ -132,3 +134,4 @@ class TopicAdvice:
         for sentence in advice:
             _logger.warning("topic %s: %s", topic, sentence)
         self.advice[topic] = advice
+        self.has_news = True

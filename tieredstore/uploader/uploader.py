@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.backends.base import ObjectStore
@@ -18,15 +18,14 @@ from tieredstore.errors import TieredStoreError
 from tieredstore.model import TopicIdPartition
 from tieredstore.process.closing import Closing
 from tieredstore.process.health import Health
-from tieredstore.process.parallel import in_parallel
-from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.uploader.counts import Counts
 from tieredstore.uploader.environment import BrokerEnvironment, broker_environment
 from tieredstore.uploader.filling import Filler
 from tieredstore.uploader.folders import Folders
 from tieredstore.uploader.hold_dir import HoldDir, locked
-from tieredstore.uploader.holding import INCOMPLETE_S, Held, Holds
+from tieredstore.uploader.holding import Held, Holds
 from tieredstore.uploader.leadership import LeadershipView, leadership_of
+from tieredstore.uploader.once import MOVED_ON, Left, begin, ship_once
 from tieredstore.uploader.partition import ClosedSegment, Partition
 from tieredstore.uploader.retention import Expired, RemoteRetention
 from tieredstore.uploader.schedule import Schedule
@@ -44,16 +43,6 @@ _logger: Final = logging.getLogger(__name__)
 
 _AGAIN_S: Final = 0.05
 _SOON_S: Final = 1.0
-_MOVED_ON: Final = frozenset({Step.SHIPPED, Step.STORED, Step.HOLE})
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    """A partition of which something was left, and why."""
-
-    where: TopicIdPartition
-    reason: str
-    has_failed: bool
 
 
 class Uploader(Closing):
@@ -129,15 +118,17 @@ class Uploader(Closing):
 
     # Parts, each bounded in time
 
-    def sweep(self) -> Held:
-        """Look at the folders, and hold what is closed of the partitions that are led."""
-        self.folders.sweep()
-        self.leadership.watch({partition.name for partition in self.folders.partitions})
-        led: list[Partition] = []
-        for partition in self.folders.partitions:
-            if self.leads(partition):
-                led.append(partition)
-            elif self.leadership.is_known:
+    def sweep(self, *, only_touched: bool = False) -> Held:
+        """Look at the folders, or at those that something was told of, and hold what is closed of what is led."""
+        if only_touched:
+            self.folders.sweep_touched()
+        else:
+            self.folders.sweep()
+        partitions = self.folders.partitions
+        self.leadership.watch({partition.name for partition in partitions})
+        led = [partition for partition in partitions if self.leads(partition)]
+        if self.leadership.is_known:
+            for partition in set(partitions).difference(led):
                 partition.unhold()
         self.held = self._holds.renew(led, self._monotonic())
         if not self._has_left and self.folders.is_whole:
@@ -160,6 +151,7 @@ class Uploader(Closing):
 
         An error is told by ``health`` once the last answer does not hold any more.
         """
+        was_known = self.leadership.is_known
         try:
             self.leadership.refresh()
         except TieredStoreError as error:
@@ -167,12 +159,21 @@ class Uploader(Closing):
                 self.health.fails("leadership", f"nobody says who leads: {error}")
             return False
         self.health.holds("leadership")
-        return self._relist_new()
+        has_new = self._relist_new()
+        if has_new or not was_known:
+            self.schedule.ring()
+        return has_new
 
     def ask_settled(self) -> None:
         """Ask how far the partitions are settled of which something waits to be shipped."""
         soon_s = self._monotonic() + _SOON_S
-        waiting = [p for p in self.folders.partitions if p.not_before_s <= soon_s and self.may_ship(p)]
+        waiting = [
+            partition
+            for partition in self.folders.partitions
+            if partition.not_before_s <= soon_s
+            and self.may_ship(partition)
+            and (partition.waits_for is not None or not self._answers.are_new(partition.name))
+        ]
         if not waiting or not self.leadership.is_known:
             return
         try:
@@ -188,7 +189,8 @@ class Uploader(Closing):
                 partition.epochs[-1][0] if partition.epochs else -1,
             ):
                 partition.settled(settled.high_watermark)
-        self.schedule.ring()
+        if any(partition.waits_for is not None for partition in waiting):
+            self.schedule.ring()
 
     def ask_topics(self) -> None:
         """Ask for the settings of topics that were not asked for yet."""
@@ -198,6 +200,9 @@ class Uploader(Closing):
             self.health.fails("topics", f"the settings of topics are not known: {error}")
             return
         self.health.holds("topics")
+        if self.topics.has_news:
+            self.topics.has_news = False
+            self.schedule.ring()
 
     def fill_holes(self) -> None:
         """Fill holes of whichever partitions lie here, led or not, and learn which of its own others have filled."""
@@ -232,7 +237,7 @@ class Uploader(Closing):
             self.health.fails("store", f"{partition.where}: {error}")
             return None
         self.schedule.done(partition, waits=step is Step.WAITS)
-        if step in _MOVED_ON:
+        if step in MOVED_ON:
             self.health.holds("store")
         return step
 
@@ -243,57 +248,17 @@ class Uploader(Closing):
 
         What fails is tried so many times. Raises what keeps it from beginning.
         """
-        self._begin()
-        pool = ThreadPool(self.own.concurrent_uploads, "tieredstore-uploader-once")
-        moved_on = True
-        with pool:
-            while moved_on or self._failing(tries):
-                time.sleep(0 if moved_on else _AGAIN_S)
-                self.ask_settled()
-                ready = self.schedule.take_all(lambda partition: partition.failures < tries)
-                moved_on = any(list(in_parallel(pool, self._ship_out, ready, at_once=self.own.concurrent_uploads)))
-                self.sweep()
-        self.fill_holes()
-        for _ in self.expire():
-            pass
-        left = [partition for partition in self.folders.partitions if self.leads(partition) and partition.first]
-        return [
-            Left(partition.where, partition.error or partition.waits_for or "it is not settled", partition.failures > 0)
-            for partition in left
-        ]
+        return ship_once(self, tries)
 
     def plan(self) -> list[tuple[Partition, list[ClosedSegment]]]:
         """What would be shipped of each partition that is led, sooner or later. Nothing is written."""
         self._links.is_read_only = True
-        self._begin()
+        begin(self)
         return [
             (partition, self._shipper.plan(self.target, partition))
             for partition in self.folders.partitions
             if self.leads(partition)
         ]
-
-    def _begin(self) -> None:
-        # In this order: who leads may be asked of what lies here alone.
-        self.folders.sweep()
-        self.leadership.watch({partition.name for partition in self.folders.partitions})
-        self.leadership.refresh()
-        self.health.holds("leadership")
-        end_s = self._monotonic() + INCOMPLETE_S
-        while self.sweep().incomplete and self._monotonic() < end_s:
-            time.sleep(_AGAIN_S)
-        self.topics.ask(partition.where.topic for partition in self.folders.partitions)
-
-    def _ship_out(self, partition: Partition) -> bool:
-        """Steps of one partition until it has nothing more that may be shipped; whether one moved on."""
-        moved_on = False
-        while self.ship(partition) in _MOVED_ON:
-            moved_on = True
-            if not self.schedule.take_again(partition):
-                break
-        return moved_on
-
-    def _failing(self, tries: int) -> bool:
-        return any(0 < partition.failures < tries and self.may_ship(partition) for partition in self.folders.partitions)
 
     def replace_target(self, settings: Settings) -> None:
         """Go on with other settings of the store; ConfigError, and all stays as it was, if they cannot be used.
@@ -303,6 +268,7 @@ class Uploader(Closing):
         old, self.target = self.target, Target.open(settings, self._given_store)
         for partition in self.folders.partitions:
             partition.must_reload, partition.not_before_s = True, 0.0
+        self.schedule.ring()
         busy = [partition for partition in self.folders.partitions if partition.is_busy]
         thread = threading.Thread(
             target=self._close_later, args=(old, busy), name="tieredstore-uploader-old", daemon=True
@@ -350,11 +316,14 @@ class Uploader(Closing):
 
     def may_ship(self, partition: Partition) -> bool:
         """Whether there is something to ship of the partition, and it is this broker's to do so."""
+        first = partition.first
+        # First of all whether there is anything: of thousands of partitions there mostly is not.
+        if first is None and not partition.is_unsure and not self._shipper.must_begin(partition):
+            return False
         if partition.is_moving or not self.topics.knows(partition.where.topic) or not self.leads(partition):
             return False
-        first = partition.first
         if first is None:
-            return partition.is_unsure or self._shipper.must_begin(partition)
+            return True
         return self.leadership.is_known or (self.leadership.was_ever_known and first.place.is_deleted)
 
     def _known(self) -> dict[TopicIdPartition, Partition]:

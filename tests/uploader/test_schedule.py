@@ -1,0 +1,139 @@
+"""The line in which partitions stand, by a clock that the test moves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.uploader_disk import BrokerDisk, run_once, uploader_of
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.kafka.logdir import FoundSegment
+from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.uploader.partition import ClosedSegment, Partition
+from tieredstore.uploader.schedule import WAIT_S, Schedule
+
+_ID = Uuid(bytes([7] * 16))
+
+
+def partition_of(number: int, noticed_s: float, *, is_deleted: bool = False) -> Partition:
+    partition = Partition(TopicIdPartition(_ID, "events", number), Path("nowhere"))
+    place = FoundSegment(Path("nowhere"), "events", number, 0, 10, is_deleted=is_deleted)
+    partition.segments[0] = ClosedSegment(place, noticed_s, ((0, 0),))
+    return partition
+
+
+class Line:
+    """A schedule of partitions, whose looks at them are counted."""
+
+    def __init__(self, *partitions: Partition) -> None:
+        self.partitions, self.now_s, self.looks = partitions, 100.0, 0
+        self.schedule = Schedule(lambda: self.partitions, self.may_ship, lambda: self.now_s)
+
+    def may_ship(self, partition: Partition) -> bool:
+        self.looks += 1
+        return partition.first is not None
+
+    def take(self) -> int | None:
+        partition = self.schedule.take(0)
+        return None if partition is None else partition.where.partition
+
+
+def test_those_next_to_be_deleted_go_first_then_those_that_wait_the_longest() -> None:
+    line = Line(partition_of(0, 3), partition_of(1, 1), partition_of(2, 9, is_deleted=True), partition_of(3, 2))
+    assert [line.take() for _ in range(5)] == [2, 1, 3, 0, None]
+
+
+def test_a_partition_whose_step_is_made_stands_in_line_again() -> None:
+    one, two = partition_of(1, 1), partition_of(2, 2)
+    line = Line(one, two)
+    assert line.take() == 1
+    line.schedule.done(one, waits=False)
+    assert [line.take(), line.take(), line.take()] == [1, 2, None]
+    one.segments.clear()
+    line.schedule.done(one, waits=False)
+    assert line.take() is None
+
+
+def test_who_waits_or_has_failed_comes_when_it_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tieredstore.uploader.schedule.random.random", lambda: 1.0)
+    one, two = partition_of(1, 1), partition_of(2, 2)
+    line = Line(one, two)
+    assert [line.take(), line.take()] == [1, 2]
+    line.schedule.done(one, waits=True)
+    line.schedule.failed(two, OSError("no"))
+    assert line.take() is None
+    line.now_s += WAIT_S
+    assert [line.take(), line.take()] == [1, None]
+    line.now_s += 1.0
+    assert line.take() == 2
+    # Twice as long after each failure, a minute at most.
+    for delay_s in (2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0):
+        line.schedule.failed(two, OSError("no"))
+        line.now_s += delay_s - 0.01
+        assert line.take() is None
+        line.now_s += 0.02
+        assert line.take() == 2
+
+
+def test_what_a_ring_tells_of_is_seen_and_what_has_changed_since_is_passed_over() -> None:
+    one, two, three = (partition_of(number, number) for number in (1, 2, 3))
+    line = Line(one, two)
+    assert line.take() == 1
+    line.partitions = (one, two, three)
+    two.is_dropped = True
+    assert line.take() is None
+    line.schedule.ring()
+    assert [line.take(), line.take()] == [3, None]
+
+
+def test_thousands_that_have_nothing_to_ship_are_looked_at_once() -> None:
+    line = Line(*(partition_of(number, 1) for number in range(2000)))
+    for partition in line.partitions:
+        partition.segments.clear()
+    assert [line.take() for _ in range(100)] == [None] * 100
+    assert line.looks == 2000
+
+
+def test_a_step_of_one_of_thousands_does_not_look_at_the_others() -> None:
+    line = Line(*(partition_of(number, number) for number in range(2000)))
+    for number in range(500):
+        assert line.take() == number
+        partition = line.partitions[number]
+        partition.segments.clear()
+        line.schedule.done(partition, waits=False)
+    assert line.looks < 2000 + 3 * 500
+
+
+def test_a_forked_child_goes_on_with_a_lock_of_its_own() -> None:
+    line = Line(partition_of(0, 1))
+    with line.schedule._something:  # pyright: ignore[reportPrivateUsage]
+        line.schedule.begin_again()
+        assert line.take() == 0
+
+
+def test_a_touched_folder_alone_is_listed_and_what_left_it_is_seen_by_the_next_sweep(tmp_path: Path) -> None:
+    disk = BrokerDisk(tmp_path)
+    disk.grow(2)
+    other = BrokerDisk(tmp_path, TopicIdPartition(_ID, "other", 0))
+    other.grow(2)
+    store = MemoryObjectStore()
+    with uploader_of(tmp_path, store) as uploader:
+        assert uploader.run_once() == []
+        disk.grow()
+        other.grow()
+        uploader.folders.touch(disk.folder)
+        uploader.sweep(only_touched=True)
+        by_topic = {partition.where.topic: partition for partition in uploader.folders.partitions}
+        assert [sorted(by_topic[topic].segments) for topic in ("events", "other")] == [[10], []]
+        uploader.sweep()
+        assert sorted(by_topic["other"].segments) == [10]
+        # A folder that nobody knows, and one that is gone meanwhile.
+        uploader.folders.touch(tmp_path / "unknown-0")
+        disk.folder.rename(tmp_path / "events-0.0123-delete")
+        uploader.folders.touch(disk.folder)
+        uploader.sweep(only_touched=True)
+        assert len(uploader.folders.partitions) == 2
+        uploader.sweep()
+        assert [partition.where.topic for partition in uploader.folders.partitions] == ["other"]
+    assert run_once(tmp_path, store) == []
