@@ -46,7 +46,8 @@ class RunningBroker:
 
     @property
     def place(self) -> str:
-        return f"127.0.0.1:{self.broker.address.port}"
+        address = self.broker.address
+        return f"{address.ip}:{address.port}"
 
     def drain(self, seconds: float = LONG_S) -> None:
         if not self.is_gone:
@@ -66,6 +67,10 @@ class RunningBroker:
 
     def _end(self) -> None:
         async def settled() -> None:
+            # A connection that was accepted in this moment is a task that has not begun: cancelled, it would never
+            # close its socket.
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
             others = asyncio.all_tasks() - {asyncio.current_task()}
             for task in others:
                 task.cancel()
@@ -92,9 +97,9 @@ def running_broker(topics: Topics, **given: Any) -> Generator[RunningBroker]:
         running.kill()
 
 
-def listening_anywhere(topics: Topics) -> Topics:
-    """The same topics for a broker on the loopback interface."""
-    own = topics.settings.broker.model_copy(update={"listen": ("127.0.0.1", free_port())})
+def listening_anywhere(topics: Topics, host: str = "127.0.0.1", **given: Any) -> Topics:
+    """The same topics for a broker on the loopback interface, with whatever other settings of a broker."""
+    own = topics.settings.broker.model_copy(update={"listen": (host, free_port()), **given})
     return Topics(topics.store, topics.settings.model_copy(update={"broker": own}))
 
 

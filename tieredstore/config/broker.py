@@ -14,6 +14,7 @@ from tieredstore.config.values import BOOLEAN, NAME, PATH, choice, integer, long
 MOST_BROKER_PORT: Final = 32767
 """MemQ's packets have a port in signed 16 bits."""
 
+_COORDINATOR: Final = "pubsub.broker.coordinator"
 _KEY: Final = "pubsub.broker.tls.key"
 _CLIENT_KEY: Final = "pubsub.tls.key"
 
@@ -68,11 +69,21 @@ class BrokerSettings(SettingsGroup):
         "producers whose Messages all go to the same read partition, which effectively-once needs with several "
         "brokers.",
     )
-    coordinator: Annotated[str, choice("none", "store")] = Field(
+    coordinator: Annotated[str, choice("none", "store", "zookeeper")] = Field(
         default="store",
-        alias="pubsub.broker.coordinator",
-        description="Who says which broker has which topics: a governor by leases in the `store`, or `none`: this one "
-        "has all of them.",
+        alias=_COORDINATOR,
+        description="Who says which broker has which topics: a governor by leases in the `store`, or by MemQ's nodes "
+        "in `zookeeper`; or `none`: this one has all of them.",
+    )
+    zookeeper: Annotated[str | None, NAME] = Field(
+        default=None,
+        alias="pubsub.broker.zookeeper.connect",
+        description="ZooKeeper's servers, `host:port,host:port/path`: those of MemQ's brokers, if there are any.",
+    )
+    zookeeper_session_ms: Annotated[int, integer(1000, 600000)] = Field(
+        default=8000,
+        alias="pubsub.broker.zookeeper.session.ms",
+        description="A broker that ZooKeeper did not hear of for so long is gone.",
     )
     assignment: Annotated[str, NAME] = Field(
         default="free-capacity",
@@ -114,6 +125,8 @@ class BrokerSettings(SettingsGroup):
             raise broken_rule(_KEY, "and pubsub.broker.tls.certificate belong together: set both, or none")
         if self.client_ca is not None and self.certificate is None:
             raise broken_rule("pubsub.broker.tls.client.ca", "needs pubsub.broker.tls.certificate")
+        if self.coordinator == "zookeeper" and self.zookeeper is None:
+            raise broken_rule(_COORDINATOR, "zookeeper needs pubsub.broker.zookeeper.connect")
         return self
 
 

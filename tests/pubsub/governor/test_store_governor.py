@@ -13,7 +13,8 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CorruptData, Fenced, PreconditionFailed, StoreUnavailable
 from tieredstore.pubsub.format.packets import BrokerAddress
 from tieredstore.pubsub.governor.assigning import BrokerSeat, FreeCapacity, TopicLoad
-from tieredstore.pubsub.governor.store_governor import TICK_S, StoreGovernor, broker_name
+from tieredstore.pubsub.governor.governing import TICK_S
+from tieredstore.pubsub.governor.store_governor import StoreGovernor, broker_name
 from tieredstore.pubsub.own_objects import OwnFolder
 from tieredstore.testing.delegating import DelegatingObjectStore
 

@@ -50,6 +50,14 @@ def zookeeper_client(hosts: str) -> Generator[Any, None, None]:
         client.close()
 
 
+def end_session(hosts: str, client: Any) -> None:
+    """End the session of a connected client, which does not know of it: as if nobody had heard of it for long."""
+    other = importlib.import_module("kazoo.client").KazooClient(hosts, client_id=client.client_id, timeout=30)
+    other.start(60)
+    other.stop()
+    other.close()
+
+
 @contextmanager
 def start_zookeeper(folder: Path | None = None, port: int | None = None) -> Generator[ZooKeeperServer, None, None]:
     """A server (about 1 s to be ready), killed at the end of the block.

@@ -16,7 +16,7 @@ from tieredstore.pubsub.broker.authorization import Authorizer, Client, Everybod
 from tieredstore.pubsub.broker.checks import check_message
 from tieredstore.pubsub.broker.connection import Connection
 from tieredstore.pubsub.broker.counts import SNAPSHOTS, BrokerCounts
-from tieredstore.pubsub.broker.directory import AllTopics, Assignment, Directory, metadata_of
+from tieredstore.pubsub.broker.directory import AllTopics, Assignment, Directory, KnownTopic, StoreTopics, metadata_of
 from tieredstore.pubsub.broker.listening import own_address, server_tls
 from tieredstore.pubsub.broker.processor import BatchLimits, TopicProcessor
 from tieredstore.pubsub.broker.reads import ReadAnswers
@@ -37,7 +37,7 @@ from tieredstore.pubsub.format.packets import (
     request_head,
     response_bytes,
 )
-from tieredstore.pubsub.topics import Topic, Topics
+from tieredstore.pubsub.topics import Topics
 from tieredstore.pubsub.writer import BatchWriter
 
 _logger: Final = logging.getLogger(__name__)
@@ -67,9 +67,8 @@ class Broker:
         settings: Settings = topics.settings
         self.own = settings.broker
         self.counts = BrokerCounts()
-        self.directory = Directory(topics) if directory is None else directory
+        self.directory = Directory(StoreTopics(topics)) if directory is None else directory
         self.room = Room(self.own.buffer_bytes)
-        self._topics = topics
         self._settings = settings
         self._assignment = assignment or AllTopics(lambda: self.address, serves_reads=self.own.serve_reads)
         self._authorizer = authorizer or EverybodyMay()
@@ -102,7 +101,7 @@ class Broker:
     async def start(self) -> None:
         """Begin to listen; ConfigError if nothing can listen there."""
         self._loop = asyncio.get_running_loop()
-        self._reads = ReadAnswers(self._topics, self._read_threads, at_once=_READS_AT_ONCE)
+        self._reads = ReadAnswers(self._read_threads, at_once=_READS_AT_ONCE)
         host, port = self.own.listen
         try:
             self._server = await self._loop.create_server(
@@ -267,24 +266,26 @@ class Broker:
         assert self._loop is not None
         processor, failure = None, None
         try:
-            topic = self.directory.known(name) or await self._in_thread(self.directory.look, name)
-            if topic is not None and self._assignment.serves(name):
-                processor = self._processor(topic, await self._in_thread(self._writer, topic))
+            known = self.directory.known(name) or await self._in_thread(self.directory.look, name)
+            if known is not None and self._assignment.serves(name):
+                processor = await self._in_thread(self._processor, known)
                 self._processors[name] = processor
         except TieredStoreError as error:
             failure = error
         for then in self._preparing.pop(name):
             then(processor, failure)
 
-    def _writer(self, topic: Topic) -> BatchWriter:
-        return BatchWriter(self._topics, topic, self._topics.queue(topic))
-
-    def _processor(self, topic: Topic, writer: BatchWriter) -> TopicProcessor:
+    def _processor(self, known: KnownTopic) -> TopicProcessor:
+        """On a thread: the queue of a topic may have to be asked for."""
         assert self._loop is not None
-        pubsub = self._settings.pubsub
+        topic, topics = known.topic, known.topics
+        if topic is None or topics is None:
+            raise ConfigError(f"this broker cannot store topic {known.name}: see its log")
+        pubsub = topics.settings.pubsub
         limits = BatchLimits(
             pubsub.batch_bytes, pubsub.batch_ms / 1000, pubsub.batch_messages, pubsub.delivery_timeout_ms / 1000
         )
+        writer = BatchWriter(topics, topic, topics.queue(topic))
         return TopicProcessor(
             topic.name,
             writer,
@@ -316,29 +317,29 @@ class Broker:
         self._tell_known(connection, request, names)
 
     def _tell_known(self, connection: Connection, request: Request, names: tuple[str, ...]) -> None:
-        topics: list[Topic] = [] if names else self.directory.all()
+        topics: list[KnownTopic] = [] if names else self.directory.all()
         for name in names:
-            topic = self.directory.known(name)
-            if topic is None:
+            known = self.directory.known(name)
+            if known is None:
                 self._refuse(connection, request, Code.NOT_FOUND, f"there is no topic {name}")
                 return
-            topics.append(topic)
-        answer = MetadataAnswer(tuple(metadata_of(topic, self._settings, self._assignment) for topic in topics))
+            topics.append(known)
+        answer = MetadataAnswer(tuple(metadata_of(known, self._assignment) for known in topics))
         connection.send(
             response_bytes(Response(request.version, request.request_id, PacketType.METADATA, Code.OK, payload=answer))
         )
 
     def _read(self, connection: Connection, request: Request, read: ReadRequest) -> None:
-        topic = self.directory.known(read.topic)
+        known = self.directory.known(read.topic)
         if not self.own.serve_reads:
             self._refuse(connection, request, Code.BAD_REQUEST, "this broker does not serve reads")
         elif not self._authorizer.allows(_client(connection), PacketType.READ, read.topic):
             self._refuse_access(connection, request, read.topic)
-        elif topic is None:
+        elif known is None or known.topic is None or known.topics is None:
             self._refuse(connection, request, Code.NOT_FOUND, f"there is no topic {read.topic}")
         else:
             assert self._reads is not None
-            self._begin(self._reads.answer(connection, request, read, topic))
+            self._begin(self._reads.answer(connection, request, read, known.topic, known.topics))
 
     # --- of all ---
 

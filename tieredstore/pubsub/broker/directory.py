@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
 from tieredstore.config import Settings
 from tieredstore.errors import ConfigError, TieredStoreError, TopicNotFound
 from tieredstore.pubsub.format.packets import BrokerAddress, TopicMetadata
+from tieredstore.pubsub.governor.assigning import TopicLoad
 from tieredstore.pubsub.topics import Topic, Topics
 
 _logger: Final = logging.getLogger(__name__)
@@ -55,49 +57,115 @@ class AllTopics(Assignment):
         return (self._address(),) if self._serves_reads else ()
 
 
-class Directory:
-    """The topics as they were last read. ``refresh`` and ``look`` ask the store, on a thread; the rest is memory."""
+@dataclass(frozen=True, slots=True)
+class KnownTopic:
+    """A topic as brokers speak of it: what it needs of them, and what clients are told of how it is stored.
 
-    def __init__(self, topics: Topics, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    ``topic`` and ``topics``, with its settings, are there if this broker can store it: a topic of MemQ's may be in
+    another bucket, or have another handler, and is told of all the same. ``document`` is MemQ's JSON, if it has any.
+    """
+
+    load: TopicLoad
+    handler: str
+    properties: tuple[tuple[str, str], ...]
+    topic: Topic | None = None
+    topics: Topics | None = None
+    document: Mapping[str, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """The topic's name."""
+        return self.load.topic
+
+
+class TopicSource(ABC):
+    """Where topics are looked up. Asked on a thread; an error of it is raised."""
+
+    @abstractmethod
+    def all(self) -> Iterable[KnownTopic]:
+        """Each of them."""
+
+    @abstractmethod
+    def get(self, name: str) -> KnownTopic | None:
+        """The one of that name, None if there is none."""
+
+    def close(self) -> None:
+        """Let go of what it holds."""
+        return
+
+
+class StoreTopics(TopicSource):
+    """Topics that ``pubsub topics --create`` made."""
+
+    def __init__(self, topics: Topics) -> None:
         self._topics = topics
+
+    def all(self) -> Iterable[KnownTopic]:
+        """Each of the store."""
+        return map(self._known, self._topics.list())
+
+    def get(self, name: str) -> KnownTopic | None:
+        """One of the store."""
+        try:
+            return self._known(self._topics.get(name))
+        except (TopicNotFound, ConfigError):
+            return None
+
+    def _known(self, topic: Topic) -> KnownTopic:
+        settings = self._topics.settings
+        load = TopicLoad(topic.name, settings.pubsub.batch_bytes)
+        handler, properties = _handler(topic, settings)
+        return KnownTopic(load, handler, tuple(properties.items()), topic, self._topics)
+
+
+class Directory:
+    """The topics as they were last read. ``refresh`` and ``look`` ask the sources, on a thread; the rest is memory."""
+
+    def __init__(self, *sources: TopicSource, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """Of a name that several ``sources`` have, the first one's topic counts."""
+        self._sources = sources
         self._monotonic = monotonic
-        self._known: dict[str, Topic] = {}
+        self._known: dict[str, KnownTopic] = {}
         self._unknown: dict[str, float] = {}
 
     def refresh(self) -> None:
         """Read all topics. One that is gone stays known, as at MemQ's brokers: what was sent for it has its place."""
-        self._known |= {topic.name: topic for topic in self._topics.list()}
+        for source in reversed(self._sources):
+            self._known |= {known.name: known for known in source.all()}
 
-    def look(self, name: str) -> Topic | None:
-        """Ask the store for a topic that may be new; None if there is none. An error of the store is raised."""
-        try:
-            topic = self._topics.get(name)
-        except (TopicNotFound, ConfigError):
+    def look(self, name: str) -> KnownTopic | None:
+        """Ask for a topic that may be new; None if there is none. An error of a source is raised."""
+        known = next((known for source in self._sources if (known := source.get(name)) is not None), None)
+        if known is None:
             if len(self._unknown) >= _MOST_UNKNOWN:  # names that a client makes up cost no memory
                 self._unknown.clear()
             self._unknown[name] = self._monotonic() + _UNKNOWN_S
             return None
-        self._known |= {name: topic}
-        return topic
+        self._known |= {name: known}
+        return known
 
-    def known(self, name: str) -> Topic | None:
+    def close(self) -> None:
+        """Let go of what the sources hold."""
+        for source in self._sources:
+            source.close()
+
+    def known(self, name: str) -> KnownTopic | None:
         """A topic that was read."""
         return self._known.get(name)
 
     def is_unknown(self, name: str) -> bool:
-        """Whether the store was asked a moment ago, and had none of that name."""
+        """Whether it was asked for a moment ago, and there was none of that name."""
         return self._unknown.get(name, 0.0) > self._monotonic()
 
-    def all(self) -> list[Topic]:
+    def all(self) -> list[KnownTopic]:
         """All that were read, by name."""
-        return sorted(self._known.values(), key=lambda topic: topic.name)
+        return sorted(self._known.values(), key=lambda known: known.name)
 
 
-def metadata_of(topic: Topic, settings: Settings, assignment: Assignment) -> TopicMetadata:
+def metadata_of(known: KnownTopic, assignment: Assignment) -> TopicMetadata:
     """What a client is told of a topic: who takes its Messages, and how they are stored."""
-    handler, properties = _handler(topic, settings)
-    writers, readers = assignment.writers(topic.name), assignment.readers(topic.name)
-    return TopicMetadata(topic.name, writers, handler, tuple(properties.items()), readers)
+    writers, readers = assignment.writers(known.name), assignment.readers(known.name)
+    return TopicMetadata(known.name, writers, known.handler, known.properties, readers)
 
 
 def _handler(topic: Topic, settings: Settings) -> tuple[str, dict[str, str]]:

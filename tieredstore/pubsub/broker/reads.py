@@ -64,12 +64,13 @@ def plan_read(read: ReadRequest, topic: Topic, topics: Topics) -> ReadPlan:
 class ReadAnswers:
     """Answers of one broker; an answer at a time goes out on a connection, so that their pieces do not mix."""
 
-    def __init__(self, topics: Topics, threads: Executor, *, at_once: int) -> None:
-        self._topics = topics
+    def __init__(self, threads: Executor, *, at_once: int) -> None:
         self._threads = threads
         self._turns = asyncio.Semaphore(at_once)
 
-    async def answer(self, connection: Connection, request: Request, read: ReadRequest, topic: Topic) -> None:
+    async def answer(
+        self, connection: Connection, request: Request, read: ReadRequest, topic: Topic, topics: Topics
+    ) -> None:
         """Answer one request. A store that fails in the middle ends the connection: what was begun cannot be unsaid."""
         loop = asyncio.get_running_loop()
         request_id = request.request_id
@@ -79,10 +80,12 @@ class ReadAnswers:
 
         async with self._turns:
             try:
-                plan = plan_read(read, topic, self._topics)
+                plan = plan_read(read, topic, topics)
                 pieces = plan.pieces()
                 first = next(pieces, None)
-                data = b"" if first is None else await loop.run_in_executor(self._threads, self._get, plan.key, *first)
+                data = (
+                    b"" if first is None else await loop.run_in_executor(self._threads, _get, topics, plan.key, *first)
+                )
             except (NotificationCorrupt, InvalidRange) as error:
                 refuse(Code.BAD_REQUEST, str(error))
                 return
@@ -99,10 +102,11 @@ class ReadAnswers:
                     await send(read_response_head(READ_VERSION, request_id, plan.stop - plan.start))
                     await send(data)
                     for piece in pieces:
-                        if not await send(await loop.run_in_executor(self._threads, self._get, plan.key, *piece)):
+                        if not await send(await loop.run_in_executor(self._threads, _get, topics, plan.key, *piece)):
                             return
             except (TieredStoreError, TimeoutError):
                 connection.abort()
 
-    def _get(self, key: str, start: int, stop: int) -> bytes:
-        return bytes(self._topics.store.get(key, start, stop))
+
+def _get(topics: Topics, key: str, start: int, stop: int) -> bytes:
+    return bytes(topics.store.get(key, start, stop))

@@ -14,9 +14,13 @@ from tieredstore.process.service import Service
 from tieredstore.process.stopping import Stop
 from tieredstore.pubsub.broker.authorization import authorizer_of
 from tieredstore.pubsub.broker.broker import Broker
-from tieredstore.pubsub.broker.directory import refreshed
-from tieredstore.pubsub.governor.assigning import BrokerSeat, TopicLoad, strategy_of
-from tieredstore.pubsub.governor.store_governor import TICK_S, StoreGovernor, broker_name
+from tieredstore.pubsub.broker.directory import Directory, KnownTopic, StoreTopics, refreshed
+from tieredstore.pubsub.governor.assigning import BrokerSeat, strategy_of
+from tieredstore.pubsub.governor.governing import TICK_S, Governor
+from tieredstore.pubsub.governor.store_governor import StoreGovernor, broker_name
+from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
+from tieredstore.pubsub.governor.zookeeper_session import ZooKeeperSession
+from tieredstore.pubsub.governor.zookeeper_topics import ZooKeeperTopics
 from tieredstore.pubsub.topics import Topics
 
 REFRESH_S: Final = 10.0
@@ -29,7 +33,7 @@ _ASSIGNED: Final = "assignments"
 _logger: Final = logging.getLogger(__name__)
 
 
-def governed_broker(topics: Topics) -> tuple[Broker, StoreGovernor | None]:
+def governed_broker(topics: Topics) -> tuple[Broker, Governor | None]:
     """A broker as its settings say, and its part in governing, if there is more than one."""
     own = topics.settings.broker
     authorizer = authorizer_of(own.authorizer)
@@ -39,16 +43,23 @@ def governed_broker(topics: Topics) -> tuple[Broker, StoreGovernor | None]:
     def seat() -> BrokerSeat:
         return BrokerSeat(broker_name(broker.address), broker.address, own.capacity_mb, own.serve_reads)
 
-    def loads() -> list[TopicLoad]:
-        return [TopicLoad(topic.name, topics.settings.pubsub.batch_bytes) for topic in broker.directory.all()]
+    def known() -> list[KnownTopic]:
+        return broker.directory.all()
 
-    governor = StoreGovernor(topics.folder, seat, loads, strategy_of(own.assignment))
-    broker = Broker(topics, assignment=governor, authorizer=authorizer)
+    strategy = strategy_of(own.assignment)
+    directory = Directory(StoreTopics(topics))
+    if own.zookeeper is not None and own.coordinator == "zookeeper":
+        session_s = own.zookeeper_session_ms / 1000
+        directory = Directory(ZooKeeperTopics(ZooKeeperSession(own.zookeeper, session_s), topics), StoreTopics(topics))
+        governor: Governor = ZooKeeperGovernor(ZooKeeperSession(own.zookeeper, session_s), seat, known, strategy)
+    else:
+        governor = StoreGovernor(topics.folder, seat, lambda: [topic.load for topic in known()], strategy)
+    broker = Broker(topics, assignment=governor, authorizer=authorizer, directory=directory)
     return broker, governor
 
 
 def broker_service(
-    broker: Broker, governor: StoreGovernor | None = None, *, on_start: Callable[[Broker], None] | None = None
+    broker: Broker, governor: Governor | None = None, *, on_start: Callable[[Broker], None] | None = None
 ) -> Service:
     """A service that answers until it is stopped, and then stores what it holds. ``on_start`` is told once it listens:
     ``broker.address`` has the port by then."""
@@ -60,6 +71,7 @@ def broker_service(
             asyncio.run(_serve(broker, stop, health, started))
         finally:
             listens.set()
+            broker.directory.close()
 
     def started(broker: Broker) -> None:
         listens.set()
@@ -92,14 +104,14 @@ def broker_service(
     )
 
 
-def _govern(governor: StoreGovernor, stop: Stop, health: Health) -> None:
+def _govern(governor: Governor, stop: Stop, health: Health) -> None:
     while True:
         try:
             governor.tick()
         except TieredStoreError as error:
             # What was assigned holds until something else is known.
             _logger.warning("governor: %s", error)
-            health.fails(_ASSIGNED, f"the store does not tell of assignments: {type(error).__name__}")
+            health.fails(_ASSIGNED, f"nobody tells of assignments: {type(error).__name__}")
         else:
             health.holds(_ASSIGNED)
         health.beat("governor", within_s=_BEAT_S)

@@ -23,13 +23,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tieredstore.errors import CorruptData, Fenced, ObjectNotFound, PreconditionFailed
-from tieredstore.pubsub.broker.directory import Assignment
 from tieredstore.pubsub.format.packets import BrokerAddress
 from tieredstore.pubsub.governor.assigning import AssignmentStrategy, BrokerSeat, TopicLoad
+from tieredstore.pubsub.governor.governing import Governor
 from tieredstore.pubsub.own_objects import OwnFolder, json_body, number_in
-
-TICK_S: Final = 1.5
-"""Seconds between two beats."""
 
 PATIENCE_S: Final = 8.0
 """Seconds after which a beat that stands still is that of a dead broker. With a tick to see it, and one for the others
@@ -59,9 +56,8 @@ class _Watched:
     since_s: float
 
 
-class StoreGovernor(Assignment):
-    """One broker's part in it. ``tick``, and ``leave`` at the end, are for one thread; what it answers to the broker's
-    loop is from memory."""
+class StoreGovernor(Governor):
+    """One broker's part in it."""
 
     def __init__(
         self,
@@ -76,8 +72,7 @@ class StoreGovernor(Assignment):
     ) -> None:
         """``seat`` and ``topics`` are asked at each tick."""
         self.session = uuid.uuid4().hex
-        self.generation: int | None = None
-        """That of the lease while this one governs; None while another does."""
+        self.generation = None  # that of the lease
         self._folder = folder
         self._seat = seat
         self._topics = topics
@@ -113,7 +108,7 @@ class StoreGovernor(Assignment):
     # --- on a thread of its own ---
 
     def tick(self) -> None:
-        """Say that this broker lives, look who does, govern if it is this one's turn, read what is assigned."""
+        """As the contract says: some six requests of the store."""
         seat = self._seat()
         self._move_own_beat(seat)
         living = self._living(seat)

@@ -1,0 +1,26 @@
+"""A broker's part in governing, whatever the brokers agree by."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Final
+
+from tieredstore.pubsub.broker.directory import Assignment
+
+TICK_S: Final = 1.5
+"""Seconds between two ticks."""
+
+
+class Governor(Assignment):
+    """``tick``, and ``leave`` at the end, are for one thread; what it answers to the broker's loop is from memory."""
+
+    generation: int | None = None
+    """Grows from one that governs to the next; None while another broker does."""
+
+    @abstractmethod
+    def tick(self) -> None:
+        """Say that this broker lives, look who does, govern if it is this one's turn, read what is assigned."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """Go: others have its topics soon."""

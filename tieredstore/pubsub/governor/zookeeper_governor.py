@@ -1,0 +1,245 @@
+"""A governor by ZooKeeper, with MemQ's nodes: brokers of ours and MemQ's share a cluster, and either kind governs.
+
+::
+
+    /brokers/<ip>                        ephemeral: a broker and what is assigned to it (zookeeper_nodes)
+    /topics/<topic>                      a topic's JSON
+    /governor                            the address of who governs
+    /governor/_c_<uuid>-lock-<number>    ephemeral: who would; the least number governs, as Curator has it
+
+Who has the least number has it until its node is gone, since numbers only grow. Whatever a governor writes is one
+transaction with a check that its own node is still there: what it writes after it was deposed fails, whenever it woke.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from tieredstore.errors import ConfigError, CorruptData, Fenced, ResourceNotFound
+from tieredstore.pubsub.broker.directory import KnownTopic
+from tieredstore.pubsub.format.packets import BrokerAddress
+from tieredstore.pubsub.governor.assigning import AssignmentStrategy, BrokerSeat
+from tieredstore.pubsub.governor.governing import Governor
+from tieredstore.pubsub.governor.zookeeper_nodes import (
+    BrokerNode,
+    assignment_document,
+    own_node_body,
+    parse_broker_node,
+)
+from tieredstore.pubsub.governor.zookeeper_session import ZooKeeperSession
+
+BROKERS: Final = "/brokers"
+GOVERNOR: Final = "/governor"
+_LOCK: Final = "lock-"
+_logger: Final = logging.getLogger(__name__)
+
+Nodes = Mapping[str, BrokerNode]
+"""The brokers that live, by the names of their nodes."""
+
+
+class ZooKeeperGovernor(Governor):
+    """One broker's part in it. Its node has the name of its address, of which MemQ's clusters have one broker each."""
+
+    def __init__(
+        self,
+        session: ZooKeeperSession,
+        seat: Callable[[], BrokerSeat],
+        topics: Callable[[], Sequence[KnownTopic]],
+        strategy: AssignmentStrategy,
+        *,
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        """``seat`` and ``topics`` are asked at each tick."""
+        self._session = session
+        self._seat = seat
+        self._topics = topics
+        self._strategy = strategy
+        self._wall_ms = wall_ms
+        self._candidate = f"_c_{uuid.uuid4()}-{_LOCK}"
+        self._nodes: Nodes = {}
+        self._own: Mapping[str, Mapping[str, Any]] = {}
+
+    # --- what the broker is told; on its loop ---
+
+    def serves(self, topic: str) -> bool:
+        """Whether it was assigned here; what was assigned holds until something else is known."""
+        return topic in self._own
+
+    def writers(self, topic: str) -> tuple[BrokerAddress, ...]:
+        """Who has it, of either kind."""
+        return tuple(
+            node.seat.address for _, node in sorted(self._nodes.items()) if node.writes and topic in node.assigned
+        )
+
+    def readers(self, topic: str) -> tuple[BrokerAddress, ...]:
+        """Brokers of ours that give out objects, and MemQ's to which the topic is assigned."""
+        return tuple(
+            node.seat.address
+            for _, node in sorted(self._nodes.items())
+            if node.seat.serves_reads and (node.is_own_kind or topic in node.assigned)
+        )
+
+    # --- on a thread of its own ---
+
+    def tick(self) -> None:
+        """As the contract says."""
+        for path in (BROKERS, GOVERNOR):
+            self._session.provide(path)
+        seat = self._seat()
+        self._keep_own_node(seat)
+        candidate = self._leading_candidate(seat)
+        nodes = self._read_nodes()
+        if candidate is not None:
+            try:
+                if self._govern(nodes, candidate):
+                    nodes = self._read_nodes()
+            except Fenced:
+                self.generation = None
+                _logger.info("%s governs no more: its session ended", seat.name)
+        self._nodes = nodes
+        own = nodes.get(seat.address.ip)
+        if own is not None:
+            self._own = own.assigned
+
+    def leave(self) -> None:
+        """Go: the nodes end with the session, and others have the topics after a tick."""
+        self.generation = None
+        self._session.close()
+
+    def _keep_own_node(self, seat: BrokerSeat) -> None:
+        """This broker's node, made anew with what it had when the session that owned it has ended."""
+        path = f"{BROKERS}/{seat.address.ip}"
+        try:
+            raw, stat = self._session.get(path)
+        except ResourceNotFound:
+            pass
+        else:
+            if stat.ephemeralOwner == self._session.id:
+                return
+            self._check_own(raw, path, seat)
+            self._session.delete(path)
+        body = own_node_body(seat, self._own.values())
+        try:
+            self._session.create(path, body, ephemeral=True)
+        except self._session.errors.NodeExistsError:
+            _logger.info("%s: another has made it just now", path)
+
+    def _check_own(self, raw: bytes, path: str, seat: BrokerSeat) -> None:
+        """That a node is of this broker's earlier life, and not of another one at the same address."""
+        try:
+            address = parse_broker_node(raw, path).seat.address
+        except CorruptData as error:
+            _logger.warning("%s: it is replaced by that of this broker", error)
+            return
+        if address.port != seat.address.port:
+            raise ConfigError(
+                f"another broker has the node {path}, with port {address.port}: brokers of one cluster in ZooKeeper "
+                "have an address each (pubsub.broker.advertised)"
+            )
+
+    def _leading_candidate(self, seat: BrokerSeat) -> str | None:
+        """The path of this broker's node in the election if it governs; makes the node if there is none."""
+        if not any(name.startswith(self._candidate) for name in self._session.children(GOVERNOR)):
+            data = seat.address.ip.encode()
+            self._session.create(f"{GOVERNOR}/{self._candidate}", data, ephemeral=True, sequence=True)
+        # As Curator: whatever is there, by what stands behind the last "lock-".
+        first = min(self._session.children(GOVERNOR), key=lambda name: name.rpartition(_LOCK)[2])
+        if not first.startswith(self._candidate):
+            self.generation = None
+            return None
+        path = f"{GOVERNOR}/{first}"
+        if self.generation is None:
+            try:
+                self.generation = int(self._session.get(path)[1].czxid)
+                self._session.set_if(path, GOVERNOR, seat.address.ip.encode())
+            except ResourceNotFound:
+                self.generation = None
+                return None
+            _logger.info("%s governs, generation %d", seat.name, self.generation)
+        return path
+
+    def _read_nodes(self) -> dict[str, BrokerNode]:
+        paths = [f"{BROKERS}/{name}" for name in self._session.children(BROKERS)]
+        nodes: dict[str, BrokerNode] = {}
+        for path, (raw, stat) in self._session.get_all(paths).items():
+            try:
+                node = parse_broker_node(raw, path, version=stat.version, session=stat.ephemeralOwner)
+            except CorruptData as error:
+                _logger.warning("%s; it is passed over", error)
+                continue
+            nodes[node.seat.name] = node
+        return nodes
+
+    # --- governing ---
+
+    def _govern(self, nodes: Nodes, candidate: str) -> bool:
+        """Assign, and write the nodes that change; whether any did. Fenced if another governs by now."""
+        topics = {known.name: known for known in self._topics()}
+        assigned = self._assign(topics, nodes)
+        changed = False
+        for name, node in nodes.items():
+            mine = {topic: holders[name] for topic, holders in assigned.items() if name in holders}
+            documents = [
+                assignment_document(
+                    _document(topics[topic]), topics[topic].load.input_mb / max(1, len(assigned[topic])), since
+                )
+                for topic, since in sorted(mine.items())
+            ]
+            if node.writes and documents != [node.assigned[topic] for topic in sorted(node.assigned)]:
+                changed = True
+                self._write(candidate, name, node.body_with(documents), node.version)
+        if changed:
+            _logger.info("%d topics are at %d brokers", len(topics), len(nodes))
+        return changed
+
+    def _write(self, candidate: str, name: str, body: bytes, version: int) -> None:
+        try:
+            if not self._session.set_if(candidate, f"{BROKERS}/{name}", body, version):
+                _logger.info("the node of broker %s has changed meanwhile: the next tick looks again", name)
+        except ResourceNotFound as error:
+            raise Fenced(f"another governs by now: {candidate} is gone") from error
+
+    def _assign(self, topics: Mapping[str, KnownTopic], nodes: Nodes) -> dict[str, dict[str, int]]:
+        """Of each topic the brokers that can store it, as the strategy has it.
+
+        A topic without a node is one of our store's, which MemQ's brokers do not know; one of MemQ's may lie in a place
+        that ours cannot reach. Most topics are neither, and go first, to whatever broker has room.
+        """
+        writing = {name: node for name, node in nodes.items() if node.writes}
+        free = {name: float(node.seat.capacity_mb) for name, node in writing.items()}
+        both = {name for name, known in topics.items() if known.document is not None and known.topic is not None}
+        own = {name for name, known in topics.items() if known.document is None}
+        theirs = topics.keys() - both - own
+        assigned: dict[str, dict[str, int]] = {}
+        for names, brokers in (
+            (both, list(writing)),
+            (own, [name for name, node in writing.items() if node.is_own_kind]),
+            (theirs, [name for name, node in writing.items() if not node.is_own_kind]),
+        ):
+            current = {topic: {name: node.since(topic) for name, node in _holders(writing, topic)} for topic in names}
+            seats = [replace(writing[name].seat, name=name, capacity_mb=int(free[name])) for name in brokers]
+            decided = self._strategy.assign([topics[name].load for name in names], seats, current, self._wall_ms())
+            for topic, holders in decided.items():
+                assigned[topic] = {name: since for name, since in holders.items() if name in writing}
+                for name in assigned[topic]:
+                    free[name] -= topics[topic].load.input_mb / len(assigned[topic])
+        return assigned
+
+
+def _holders(nodes: Nodes, topic: str) -> Iterable[tuple[str, BrokerNode]]:
+    return [(name, node) for name, node in nodes.items() if topic in node.assigned]
+
+
+def _document(known: KnownTopic) -> Mapping[str, Any]:
+    """MemQ's JSON of a topic; of one of our store's the part that clients are told."""
+    if known.document is not None:
+        return known.document
+    return {
+        "topic": known.name, "storageHandlerName": known.handler, "storageHandlerConfig": dict(known.properties),
+        "batchSizeBytes": known.load.batch_bytes,
+    }  # fmt: skip

@@ -1,0 +1,138 @@
+"""What MemQ's brokers write into ZooKeeper: the JSON of a broker, and that of a topic.
+
+::
+
+    /brokers/<ip>    {"brokerIP", "brokerPort", "instanceType", "locality", "brokerType", "totalNetworkCapacity",
+                      "assignedTopics": [{…the topic's JSON, "assignmentTimestamp", "assignmentInputTrafficMB"}]}
+    /topics/<topic>  the topic's JSON
+
+Fields that are not known here stay as they are when an assignment is written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from tieredstore.errors import CorruptData
+from tieredstore.pubsub.format.packets import BrokerAddress
+from tieredstore.pubsub.governor.assigning import BrokerSeat, TopicLoad
+
+OWN_TYPE: Final = "tieredstore"
+"""The ``instanceType`` of brokers of ours, which MemQ's governor leaves as it is."""
+
+_MEMQ_CAPACITY_MB: Final = 200
+_BATCH_BYTES: Final = 100 << 20
+_MIB: Final = 1 << 20
+_READS: Final = frozenset({"READ", "READ_WRITE"})
+_WRITES: Final = frozenset({"WRITE", "READ_WRITE"})
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerNode:
+    """A broker as its node tells of it. ``assigned`` are the JSON of topics, by name; ``version`` is the node's."""
+
+    seat: BrokerSeat
+    assigned: Mapping[str, Mapping[str, Any]]
+    document: Mapping[str, Any]
+    version: int = 0
+    session: int = 0
+
+    @property
+    def is_own_kind(self) -> bool:
+        """Whether it is a broker of ours."""
+        return self.document.get("instanceType") == OWN_TYPE
+
+    @property
+    def writes(self) -> bool:
+        """Whether it takes Messages."""
+        return self.document.get("brokerType", "WRITE") in _WRITES
+
+    def since(self, topic: str) -> int:
+        """Since which ms of the governor's clock it has a topic."""
+        since = self.assigned[topic].get("assignmentTimestamp")
+        return since if isinstance(since, int) else 0
+
+    def body_with(self, assigned: Iterable[Mapping[str, Any]]) -> bytes:
+        """The JSON with these topics."""
+        return _body({**self.document, "assignedTopics": list(assigned)})
+
+
+def own_node_body(seat: BrokerSeat, assigned: Iterable[Mapping[str, Any]]) -> bytes:
+    """The JSON of a broker of ours."""
+    address = seat.address
+    return _body({
+        "brokerIP": address.ip, "brokerPort": address.port, "instanceType": OWN_TYPE, "locality": address.locality,
+        "assignedTopics": list(assigned), "totalNetworkCapacity": seat.capacity_mb,
+        "brokerType": "READ_WRITE" if seat.serves_reads else "WRITE",
+    })  # fmt: skip
+
+
+def parse_broker_node(raw: bytes, path: str, *, version: int = 0, session: int = 0) -> BrokerNode:
+    """The broker of a node; CorruptData for what is none."""
+    document = parse_object(raw, path)
+    ip, port, locality = document.get("brokerIP"), document.get("brokerPort"), document.get("locality") or ""
+    if not isinstance(ip, str) or not ip or type(port) is not int or not isinstance(locality, str):
+        raise CorruptData(f"{path} is not what a broker wrote: it tells of no address")
+    capacity = document.get("totalNetworkCapacity")
+    # MemQ's brokers leave it to their governor to say.
+    capacity_mb = capacity if type(capacity) is int and capacity > 0 else _MEMQ_CAPACITY_MB
+    assigned: dict[str, Mapping[str, Any]] = {}
+    topics: object = document.get("assignedTopics") or ()
+    if not isinstance(topics, list | tuple):
+        raise CorruptData(f"{path} is not what a broker or its governor wrote: its topics are no list")
+    for topic in cast("Sequence[object]", topics):
+        name = cast("dict[str, Any]", topic).get("topic") if isinstance(topic, dict) else None
+        if not isinstance(name, str):
+            raise CorruptData(f"{path} is not what a governor wrote: one of its topics has no name")
+        assigned[name] = cast("dict[str, Any]", topic)
+    address = BrokerAddress(locality, ip, port)
+    seat = BrokerSeat(path.rpartition("/")[2], address, capacity_mb, document.get("brokerType") in _READS)
+    return BrokerNode(seat, assigned, document, version, session)
+
+
+def parse_object(raw: bytes, path: str) -> dict[str, Any]:
+    """The object of a node; CorruptData for what is none."""
+    try:
+        document: object = json.loads(raw)
+    except (ValueError, RecursionError) as error:
+        raise CorruptData(f"{path} is no JSON") from error
+    if not isinstance(document, dict):
+        raise CorruptData(f"{path} is no object of JSON")
+    return cast("dict[str, Any]", document)
+
+
+def load_of(document: Mapping[str, Any], topic: str, path: str) -> TopicLoad:
+    """What a topic's JSON says of its traffic, with MemQ's defaults; CorruptData for another topic's, or no number."""
+    if document.get("topic") != topic:
+        raise CorruptData(f"{path} is of topic {document.get('topic')!r:.80}")
+    batch_bytes = _amount(document, "batchSizeBytes", 0, path) or _amount(document, "batchSizeMB", 0, path) * _MIB
+    multiplier = _amount(document, "clusteringMultiplier", 3, path)
+    if batch_bytes < 0 or multiplier <= 0:
+        raise CorruptData(f"{path}: no broker can be assigned by batches of {batch_bytes:g} bytes and {multiplier:g}")
+    traffic = max(0.0, _amount(document, "inputTrafficMB", 0, path))
+    return TopicLoad(topic, int(batch_bytes) or _BATCH_BYTES, traffic, multiplier)
+
+
+def assignment_document(topic: Mapping[str, Any], share_mb: float, since_ms: int) -> dict[str, Any]:
+    """A topic's JSON as it stands in the node of a broker that has it."""
+    return {**topic, "assignmentTimestamp": since_ms, "assignmentInputTrafficMB": share_mb}
+
+
+def _amount(document: Mapping[str, Any], name: str, default: float, path: str) -> float:
+    value = document.get(name)
+    if value is None:
+        return default
+    try:
+        amount = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
+    except (ValueError, OverflowError):
+        amount = None
+    if amount is None or not abs(amount) < 1e18:
+        raise CorruptData(f"{path}: {name} is {value!r:.60}, and must be a number")
+    return amount
+
+
+def _body(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()

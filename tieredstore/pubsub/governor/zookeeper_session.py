@@ -1,0 +1,146 @@
+"""A session with ZooKeeper: each call has a deadline, and errors are of our classes."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from tieredstore.errors import BrokerDenied, BrokerUnavailable, ConfigError, ResourceNotFound
+from tieredstore.installation import install_command
+
+_ANSWER_S: Final = 5.0
+
+
+class ZooKeeperSession:
+    """Connects with the first call, and again and again by itself; for any thread.
+
+    Calls raise BrokerUnavailable without an answer in time, BrokerDenied, and ResourceNotFound where there is no node;
+    a node that is there, or is another version than was asked for, is kazoo's own error: :attr:`errors`.
+    """
+
+    def __init__(self, hosts: str, session_s: float, *, answer_s: float = _ANSWER_S) -> None:
+        try:
+            self._kazoo = importlib.import_module("kazoo.client")
+            self.errors: Any = importlib.import_module("kazoo.exceptions")
+        except ImportError as error:
+            raise ConfigError(
+                f"pubsub.broker.coordinator=zookeeper needs the package kazoo: {install_command('zookeeper')}"
+            ) from error
+        self._hosts = hosts
+        self._session_s = session_s
+        self._answer_s = answer_s
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._client: Any = None
+        self._is_live = threading.Event()
+
+    @property
+    def id(self) -> int:
+        """The session's number: who owns the nodes that end with it."""
+        return int(self._connected().client_id[0])
+
+    def close(self) -> None:
+        """End the session, and with it its nodes."""
+        with self._lock:
+            client, self._client, self._is_closed = self._client, None, True
+        self._is_live.clear()
+        if client is not None:
+            with contextlib.suppress(Exception):
+                client.stop()
+                client.close()
+
+    def children(self, path: str) -> list[str]:
+        """The names of the nodes below ``path``."""
+        return list(self._call(path, "get_children_async", path))
+
+    def get(self, path: str) -> tuple[bytes, Any]:
+        """The data of a node, and what kazoo says of it."""
+        raw, stat = self._call(path, "get_async", path)
+        return raw, stat
+
+    def get_all(self, paths: Sequence[str]) -> dict[str, tuple[bytes, Any]]:
+        """The same of many, asked for at once; those that are gone are left out."""
+        client = self._connected()
+        answers = [(path, client.get_async(path)) for path in paths]
+        nodes: dict[str, tuple[bytes, Any]] = {}
+        for path, answer in answers:
+            with contextlib.suppress(ResourceNotFound):
+                nodes[path] = self._outcome(path, answer)
+        return nodes
+
+    def provide(self, path: str) -> None:
+        """Have a node there, and those above it."""
+        self._call(path, "ensure_path_async", path)
+
+    def create(self, path: str, data: bytes, *, ephemeral: bool = False, sequence: bool = False) -> str:
+        """A new node, and its whole path."""
+        return str(self._call(path, "create_async", path, data, ephemeral=ephemeral, sequence=sequence))
+
+    def delete(self, path: str) -> None:
+        """Remove a node; none need be there."""
+        with contextlib.suppress(ResourceNotFound):
+            self._call(path, "delete_async", path)
+
+    def set_if(self, condition: str, path: str, data: bytes, version: int = -1) -> bool:
+        """Set the data of a node of a certain version, if the node ``condition`` is there, in one step.
+
+        ResourceNotFound if that is not there; False if the node is gone, or another version.
+        """
+        transaction = self._connected().transaction()
+        transaction.check(condition, -1)
+        transaction.set_data(path, data, version)
+        results = self._outcome(path, transaction.commit_async())
+        if isinstance(results[0], self.errors.NoNodeError):
+            raise ResourceNotFound(f"ZooKeeper at {self._hosts} has no {condition}")
+        return not any(isinstance(result, Exception) for result in results)
+
+    def _call(self, path: str, name: str, *given: Any, **options: Any) -> Any:
+        client = self._connected()
+        start: Callable[..., Any] = getattr(client, name)
+        return self._outcome(path, start(*given, **options))
+
+    def _outcome(self, path: str, answer: Any) -> Any:
+        try:
+            return answer.get(timeout=self._answer_s)
+        except self.errors.NoNodeError as error:
+            raise ResourceNotFound(f"ZooKeeper at {self._hosts} has no {path}") from error
+        except (self.errors.NodeExistsError, self.errors.BadVersionError):
+            raise
+        except (self.errors.NoAuthError, self.errors.AuthFailedError) as error:
+            raise BrokerDenied(f"ZooKeeper at {self._hosts} refuses to have {path} read or changed") from error
+        except Exception as error:
+            raise BrokerUnavailable(f"ZooKeeper at {self._hosts} does not answer of {path}: {error!r:.200}") from error
+
+    def _connected(self) -> Any:
+        with self._lock:
+            if self._is_closed:
+                raise BrokerUnavailable(f"the session with ZooKeeper at {self._hosts} has ended")
+            if self._client is None:
+                self._client = self._started()
+            client = self._client
+        if not self._is_live.wait(self._answer_s):
+            raise BrokerUnavailable(f"ZooKeeper at {self._hosts} is not connected")
+        return client
+
+    def _started(self) -> Any:
+        try:
+            client = self._kazoo.KazooClient(
+                self._hosts,
+                timeout=self._session_s,
+                # Without an end to it, and a second apart at most.
+                connection_retry={"max_tries": -1, "max_delay": 1.0},
+            )
+        except ValueError as error:
+            raise ConfigError(f"pubsub.broker.zookeeper.connect is no list of hosts: {error}") from error
+        client.add_listener(self._changed)
+        client.start_async()
+        return client
+
+    def _changed(self, state: object) -> None:
+        if state == self._kazoo.KazooState.CONNECTED:
+            self._is_live.set()
+        else:
+            self._is_live.clear()
