@@ -14,6 +14,8 @@ import pytest
 from tests.support.cli_process import Result, tieredstore
 from tests.support.odd_bucket import make_it_odd
 from tests.support.paths import REPOSITORY
+from tests.support.planted_messages import store_messages
+from tests.support.pubsub_brokers import message_of
 from tests.support.screens import demo_bucket
 from tieredstore.cli.help import command_of
 from tieredstore.cli.main import app
@@ -55,6 +57,7 @@ PRINTING = {
     "pipeline run": ["pipeline run kept.properties --once"],
     "pipeline status": ["pipeline status kept.properties"],
     "pipeline verify": ["pipeline verify kept.properties"],
+    "pubsub audit": ["pubsub audit holes --store ./batches --settle 0s"],
     "pubsub topics": ["pubsub topics --store ./batches"],
     "pubsub consume": ["pubsub consume events --group readers --store ./batches"],
     "pubsub groups": ["pubsub groups events --store ./batches"],
@@ -66,6 +69,7 @@ PRINTING = {
 WITHOUT_SETTINGS = {"pipeline run", "pipeline status", "pipeline verify"} | {
     "dump",
     "version",
+    "pubsub audit",
     "pubsub inspect",
     "pubsub topics",
     "pubsub consume",
@@ -169,6 +173,9 @@ def _publish() -> None:
     with opened_topics(None, "./batches") as topics, Producer(topics, "events") as producer:
         for _ in range(3):
             producer.send(b"v")
+        topics.create("holes")
+        for number in (0, 2):
+            store_messages(topics, "holes", [message_of([b"v"], number)])
         topics.store.put("db/default/topics/events/0_1_1_0_host", b"an object of which no notification tells")
 
 

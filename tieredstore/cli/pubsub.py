@@ -221,3 +221,41 @@ def gc(
             all_topics, topic, now_ms=time.time_ns() // 1_000_000, min_age_ms=min_age_ms, adopt=adopt,
             is_dry_run=is_dry_run, report=report, as_json=as_json,
         )  # fmt: skip
+
+
+@app.command()
+def audit(
+    topic: _Topic,
+    settings: SettingsPath = None,
+    store: StoreUrl = None,
+    topic_config: _TopicConfig = None,
+    settle: Annotated[
+        str | None,
+        typer.Option(
+            "--settle", metavar="AGE", help="What is younger may still come; pubsub.delivery.timeout.ms if not given."
+        ),
+    ] = None,
+    late: Annotated[
+        str, typer.Option("--late", metavar="AGE", help="Stored so long after a later one, a request is late.")
+    ] = "60s",
+    bodies: Annotated[bool, typer.Option("--bodies", help="Read every object, and look at its checksums.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Find requests of producers that are lost, doubled, late or altered, by the headers of Messages alone.
+
+    Each producer counts its requests from 0, so that a hole tells of a loss; what it sent last and lost leaves none.
+    Where retention has freed something it counts from the first that is there. The exit code is 4 if anything is found
+    but what is pending. MemQ's brokers acknowledge Messages without records and store none: a hole of theirs.
+
+    Example: tieredstore pubsub audit orders -c store.properties
+    """
+    from tieredstore.cli.pubsub_audit import show_audit  # noqa: PLC0415  as above
+    from tieredstore.cli.pubsub_commands import opened_topics  # noqa: PLC0415  as above
+
+    settle_ms = None if settle is None else parse_duration_ms("--settle", settle)
+    late_ms = parse_duration_ms("--late", late)
+    with opened_topics(settings, store, topic_config) as all_topics:
+        show_audit(
+            all_topics, topic, now_ms=time.time_ns() // 1_000_000, settle_ms=settle_ms, late_ms=late_ms, bodies=bodies,
+            as_json=as_json,
+        )  # fmt: skip

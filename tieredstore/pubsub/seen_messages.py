@@ -9,17 +9,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 from tieredstore.errors import CorruptData, MessageCorrupt, ObjectNotFound
 from tieredstore.pubsub.format.batches import BatchIndex
 from tieredstore.pubsub.format.messages import MessageHeader, ProducerRequest, check_crc, parse_message_header
 from tieredstore.pubsub.format.notifications import Notification, parse_notification
 from tieredstore.pubsub.queues import NotificationQueue, QueuedNotification
+from tieredstore.pubsub.stored_headers import headers_in, stored_headers
 from tieredstore.pubsub.topics import Topic, Topics
-
-_MOST_HEADER: Final = 256
-_WHOLE_BELOW: Final = 65_536  # bytes a Message, below which the whole object is read for its headers
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +62,9 @@ class SeenMessages:
             self._is_rebuilt = True
         batch = _Batch(queued.offset, queued.appended_ms, key, notification)
         repeated: set[int] = set()
-        for number, header in _headers_in(body, key):
-            request = header.request
+        for number, header in headers_in(body, key):
             # Without a request nothing tells a copy from a record that somebody sent twice.
-            if request is None:
+            if not isinstance(header, MessageHeader) or (request := header.request) is None:
                 continue
             if any(self._is_earlier(sighting, batch, number, header) for sighting in self._seen.get(request, ())):
                 repeated.add(number)
@@ -139,16 +135,10 @@ class SeenMessages:
                 yield header.request, _Sighting(batch, number, header)
 
     def _stored_headers(self, batch: _Batch) -> Iterator[tuple[int, MessageHeader]]:
-        """By one GET of the object, or by small ones where Messages are large."""
-        store, notification = self._topics.store, batch.notification
-        if notification.total_size <= _WHOLE_BELOW * notification.message_count:
-            yield from _headers_in(store.get(batch.key), batch.key)
-            return
-        index = BatchIndex(store.get(batch.key, 0, notification.header_size), batch.key, notification.total_size)
-        for number in range(len(index)):
-            start, stop = index.extent(number)
-            head = store.get(batch.key, start, min(stop, start + _MOST_HEADER))
-            yield number, parse_message_header(head, index.place(number), whole=False)
+        """Those that say something; the others are damage, which decoding tells of."""
+        for number, header in stored_headers(self._topics.store, batch.key, batch.notification):
+            if isinstance(header, MessageHeader):
+                yield number, header
 
     def _note(self, request: ProducerRequest, sighting: _Sighting) -> None:
         sightings = self._seen.setdefault(request, [])
@@ -164,12 +154,3 @@ class SeenMessages:
                 self._seen[request] = left
             else:
                 self._seen.pop(request, None)
-
-
-def _headers_in(body: bytes, name: str) -> Iterator[tuple[int, MessageHeader]]:
-    """Those headers of an object that say something; the others are damage, which decoding tells of."""
-    for place, message in BatchIndex(body, name, len(body)).messages(body):
-        try:
-            yield place.number, parse_message_header(message, place)
-        except MessageCorrupt:
-            continue
