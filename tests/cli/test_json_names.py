@@ -29,6 +29,7 @@ DOCUMENTED = {name: set(commands.split(", ")) for name, commands in ROW.findall(
 LOG = "kafka/txn-0/00000000000000000605"
 MEMQ = next((REPOSITORY / "tests/pubsub/golden/batches").glob("v02*"))
 
+KEPT = "none/offset=0/1_1_00000000000000000000.parquet"
 PRINTING = {
     "ls": ["ls"],
     "copy": ["copy kafka --dry-run", "copy active --dry-run"],
@@ -58,6 +59,12 @@ PRINTING = {
     "pipeline status": ["pipeline status kept.properties"],
     "pipeline verify": ["pipeline verify kept.properties"],
     "pubsub audit": ["pubsub audit holes --store ./batches --settle 0s"],
+    "pipeline print": [f"pipeline print kept.properties {KEPT} -n 3"],
+    "pipeline sources": [f"pipeline sources kept.properties {KEPT} --backup kept.properties"],
+    "pipeline changes": ["pipeline changes kept.properties"],
+    "pipeline redrive": ["pipeline run strict.properties --once", "pipeline redrive mended.properties"],
+    "pipeline gc": ["pipeline gc kept.properties"],
+    "pipeline drop": ["pipeline drop kept.properties"],
     "pubsub topics": ["pubsub topics --store ./batches"],
     "pubsub consume": ["pubsub consume events --group readers --store ./batches"],
     "pubsub groups": ["pubsub groups events --store ./batches"],
@@ -66,7 +73,7 @@ PRINTING = {
     "uploader": ["uploader --check", "uploader --once"],
     "version": ["version"],
 }
-WITHOUT_SETTINGS = {"pipeline run", "pipeline status", "pipeline verify"} | {
+WITHOUT_SETTINGS = {command for command in PRINTING if command.startswith("pipeline ")} | {
     "dump",
     "version",
     "pubsub audit",
@@ -89,6 +96,7 @@ def printed() -> Iterator[dict[str, set[str]]]:
         _make_it_odd(folder)
         with (folder / "kept.properties").open("a") as kept:
             kept.write("kafka.new.consumer.topic.list=none\n")  # of those that are whole
+        _kept_twice(folder)
         _publish()
         yield {
             command: {
@@ -96,6 +104,16 @@ def printed() -> Iterator[dict[str, set[str]]]:
             }
             for command, lines in PRINTING.items()
         }
+
+
+def _kept_twice(folder: Path) -> None:
+    """Another generation, whose messages are all bad at first; and what a killed run left."""
+    mended = (folder / "kept.properties").read_text() + "secor.generation=2\n"
+    (folder / "mended.properties").write_text(mended)
+    bad = "secor.message.parser.class=json\nsecor.consumer.max_bad_messages=-1\n"
+    (folder / "strict.properties").write_text(mended + bad)
+    (folder / "kept" / "none").mkdir()
+    (folder / "kept" / "none" / ".~tieredstore-left").write_bytes(b"of a killed run")
 
 
 def test_every_name_stands_on_the_page_under_its_command(printed: dict[str, set[str]]) -> None:

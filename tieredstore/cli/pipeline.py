@@ -5,13 +5,14 @@ What the commands do lies in modules that are imported when one of them is asked
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from tieredstore.cli.arguments import Json, Wide
 from tieredstore.cli.output import JsonValue, counted, iso_utc, print_json, print_json_line, print_lines, print_table
+from tieredstore.cli.pipeline_files import PipelineFile as _File
+from tieredstore.cli.pipeline_files import changes, drop, gc, print_, redrive, sources
 from tieredstore.cli.query_output import extra_module
 from tieredstore.cli.tables import moment, number, text
 from tieredstore.errors import ConfigError, CorruptData
@@ -19,10 +20,6 @@ from tieredstore.model import human_bytes
 
 if TYPE_CHECKING:
     from tieredstore.pipelines.entries import Entry, WrittenWindow
-
-_File: TypeAlias = Annotated[
-    Path, typer.Argument(metavar="FILE", help="The pipeline's .properties file (docs/pipelines.md).")
-]
 
 _STATUS: Final = (
     text("TOPIC"),
@@ -50,12 +47,18 @@ def run(
     threads: Annotated[
         int | None, typer.Option("--threads", metavar="N", min=1, max=64, help="Windows at once; as many as cores.")
     ] = None,
+    take_over: Annotated[
+        int | None,
+        typer.Option("--take-over", metavar="N", min=0, help="Seal generation N, and go on where it ends."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write what is not yet written, batch by batch, in this process.
 
     A batch is committed before any of its files is seen, so that whoever lists the output has each record once, however
     often this is killed. Exit code 4 if a batch has too many bad messages, 5 if another process runs the pipeline.
+
+    With --take-over this generation begins where generation N ends, which is sealed: whoever runs that one ends.
 
     Example: tieredstore pipeline run backup.properties --once
     """
@@ -68,7 +71,9 @@ def run(
     files = records = size = 0
     with (
         opened.open_parts(settings) as parts,
-        room.Runner(settings, parts, threads=threads or parallelism.default_parallelism()) as runner,
+        room.Runner(
+            settings, parts, threads=threads or parallelism.default_parallelism(), take_over=take_over
+        ) as runner,
     ):
         for entry in runner.run_once():
             files += len(entry.files)
@@ -180,3 +185,8 @@ def _status_cells(row: Any) -> list[str]:
         str(row.files),
         "-" if row.max_timestamp < 0 else iso_utc(row.max_timestamp) or "-",
     ]
+
+
+app.command("print")(print_)
+for _verb in (sources, changes, redrive, gc, drop):
+    app.command()(_verb)

@@ -86,9 +86,10 @@ def json_lines(
 
 def table_cells(row: Mapping[str, Any], partition: str, offset_width: int = 0) -> list[str]:
     """The cells of one record, for the columns of ``TABLE``; offsets of one width stand below each other."""
-    time = iso_utc(row["timestamp"]) or str(row["timestamp"])
+    time = "-" if row["timestamp"] is None else iso_utc(row["timestamp"]) or str(row["timestamp"])
     headers = "".join(f"  {header['key']}={shown_text(header['value'])}" for header in row["headers"] or ())
-    offset = str(row["offset"]).rjust(offset_width)
+    # Files of others have values alone.
+    offset = ("-" if row["offset"] is None else str(row["offset"])).rjust(offset_width)
     return [partition, offset, time, shown_text(row["key"]), shown_text(row["value"]) + headers]
 
 

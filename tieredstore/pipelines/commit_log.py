@@ -6,7 +6,7 @@ import json
 import logging
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tieredstore.backends.base import ObjectStore
@@ -33,32 +33,58 @@ class Progress:
 
 @dataclass(slots=True)
 class LogState:
-    """What the entries up to ``number`` say together. ``written`` is the last that has windows, -1 without any.
+    """What the entries up to ``number`` say together. ``written`` is the last that has files, -1 without any.
 
-    ``is_published`` if its files are known to have been published, all of them.
+    ``is_published`` if its files are known to have been published, all of them. ``closed`` is how the log has ended,
+    ``seal`` or ``drop``; empty while it goes on. ``other`` is then the generation that goes on, or the one before.
     """
 
     number: int = -1
     written: int = -1
     positions: dict[tuple[str, int], Progress] = field(default_factory=dict[tuple[str, int], Progress])
     is_published: bool = False
+    closed: str = ""
+    other: int = -1
 
     def apply(self, entry: Entry) -> None:
         """Go on by one entry; CommitLogCorrupt for one that does not follow."""
         if entry.number != self.number + 1:
             raise CommitLogCorrupt(f"the commit log has entry {entry.number} behind {self.number}: some are missing")
         self.number = entry.number
-        if entry.kind == "begin":
-            return
-        if entry.kind == "published":
-            self.is_published = True
-            return
-        self.written = entry.number
-        self.is_published = False
+        self.other = entry.other if entry.other >= 0 else self.other
+        match entry.kind:
+            case "begin":
+                pass
+            case "published":
+                self.is_published = True
+            case "seal" | "drop":
+                self.closed = entry.kind
+            case "take-over":
+                self._count_all(entry)
+            case "batch" | "redrive" | "rewrite":
+                self._write(entry)
+
+    def _write(self, entry: Entry) -> None:
+        self.written, self.is_published = entry.number, False
         if entry.kind == "batch":
-            # A rewrite has the windows of the batch before it, which count already.
+            self._count_all(entry)
+        elif entry.kind == "redrive":
             for window in entry.windows:
-                self._count(window)
+                self._add(window)
+        # A rewrite has the windows of the entry before it, which count already.
+
+    def _count_all(self, entry: Entry) -> None:
+        for window in entry.windows:
+            self._count(window)
+
+    def _add(self, window: WrittenWindow) -> None:
+        """Records of a window that was written before: it moves nothing on."""
+        before = self.positions.get(window.where)
+        if before is None:
+            raise CommitLogCorrupt(f"entry {self.number} of the commit log redrives what no entry before it has")
+        self.positions[window.where] = replace(
+            before, files=before.files + len(window.data_files), records=before.records + window.records
+        )
 
     def _count(self, window: WrittenWindow) -> None:
         before = self.positions.get(window.where)
@@ -67,12 +93,11 @@ class LogState:
                 f"entry {self.number} of the commit log goes on with {window.topic}-{window.partition} at offset "
                 f"{window.start}, and the entries before it end at {before.next_offset}"
             )
-        data = [file for file in window.files if file.kind == "data"]
         self.positions[window.where] = Progress(
             window.topic_id,
             window.stop,
             max(before.max_timestamp if before else -1, window.max_timestamp),
-            (before.files if before else 0) + len(data),
+            (before.files if before else 0) + len(window.data_files),
             (before.records if before else 0) + window.records,
         )
 
@@ -119,13 +144,21 @@ class CommitLog:
         for info in self.store.list(f"{self.folder}commits/", self._key(first - 1) if first else None):
             yield self.entry(_number_of(info.key))
 
-    def append(self, kind: EntryKind, fingerprint: str, windows: Sequence[WrittenWindow] = ()) -> Entry:
+    def append(
+        self,
+        kind: EntryKind,
+        fingerprint: str,
+        windows: Sequence[WrittenWindow] = (),
+        *,
+        removed: Sequence[str] = (),
+        other: int = -1,
+    ) -> Entry:
         """Commit. Fenced if another driver has written an entry meanwhile: then nothing of this is committed.
 
         StoreUnavailable says nothing of whether it is: who reads the log again finds out. What is returned is another
         entry of this same writer if one that had been given up came to the store after all: that one stands.
         """
-        entry = Entry(self.state.number + 1, kind, self.writer, fingerprint, tuple(windows))
+        entry = Entry(self.state.number + 1, kind, self.writer, fingerprint, tuple(windows), tuple(removed), other)
         try:
             self.store.put(self._key(entry.number), entry.to_bytes(), if_absent=True)
         except PreconditionFailed as refusal:
@@ -171,6 +204,7 @@ class CommitLog:
         ]
         content: dict[str, object] = {"format": _SNAPSHOT_FORMAT, "number": state.number, "written": state.written}
         content |= {"published": state.is_published, "positions": rows}
+        content |= {"closed": state.closed, "other": state.other}
         try:
             self.store.put(f"{self.folder}snapshots/{state.number:020}.json", json.dumps(content).encode())
         except StoreError as error:
@@ -188,7 +222,8 @@ class CommitLog:
             rows: list[Any] = content["positions"]
             positions = {(str(row[0]), int(row[1])): Progress(str(row[2]), *map(int, row[3:7])) for row in rows}
             published = content.get("published") is True
-            return LogState(int(content["number"]), int(content["written"]), positions, published)
+            ends = str(content.get("closed", "")), int(content.get("other", -1))
+            return LogState(int(content["number"]), int(content["written"]), positions, published, *ends)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise CommitLogCorrupt(f"{last} is no snapshot of a commit log") from error
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import ConfigError, Fenced, InvalidValue, PreconditionFailed, PreparedGone
-from tieredstore.pipelines.commit_log import CommitLog
+from tieredstore.pipelines.commit_log import CommitLog, LogState
 from tieredstore.pipelines.entries import Entry, OutputFile, WrittenWindow
 from tieredstore.pipelines.naming import Naming
 from tieredstore.pipelines.setup import fingerprint_of
@@ -26,6 +26,9 @@ Written = tuple[WrittenWindow, dict[int, str]]
 Rewrite = Callable[[Window], Written]
 """Writes a window once more."""
 
+RewriteAside = Callable[[Window, str], Written]
+"""Parses the bad messages of a window once more, which are in the file of this key."""
+
 _SHOWN: Final = 10
 
 
@@ -40,13 +43,16 @@ class Driver:
         self.store, self._own, self.naming = store, own, naming
         self.log = CommitLog(store, naming.root, own.name, own.generation)
         self.fingerprint = fingerprint_of(own)
+        self.rewrite_aside: RewriteAside | None = None
+        """To complete what was redriven; without it that is refused."""
 
     def begin(self, topics: Sequence[str], rewrite: Rewrite) -> None:
         """Take over: read the log, write an entry of one's own, and finish what is committed.
 
-        ConfigError for a generation that is another pipeline's, or has files and no log.
+        ConfigError for a generation that is another pipeline's, has ended, or has files and no log.
         """
         state = self.log.read()
+        refuse_closed(state, self._own.generation)
         self.naming.claim(self.store)
         if state.number < 0:
             self.naming.refuse_strangers(self.store, list(topics))
@@ -92,6 +98,19 @@ class Driver:
         self._publish(entry.files)
         return entry
 
+    def redrive(self, window: WrittenWindow, aside: str) -> Entry:
+        """Commit and publish what has become of the bad messages in the file ``aside``, which is deleted then."""
+        try:
+            entry = self.log.append("redrive", self.fingerprint, [window], removed=[aside])
+        except Fenced:
+            discard_files(self.store, window.files)
+            raise
+        if entry.windows != (window,):
+            discard_files(self.store, window.files)
+        self._publish(entry.files)
+        self.store.delete(entry.removed)
+        return entry
+
     def _judge(self, written: Sequence[Written]) -> None:
         bad = [
             (window.topic, window.partition, offset, reason)
@@ -124,7 +143,8 @@ class Driver:
     def _finish_last(self, rewrite: Rewrite) -> None:
         state = self.log.state
         if state.written >= 0 and not state.is_published:
-            self._finish(self.log.entry(state.written), rewrite)
+            entry = self.log.entry(state.written)
+            self._finish(entry, _rewriting(entry, rewrite, self.rewrite_aside))
 
     def _finish(self, entry: Entry, rewrite: Rewrite) -> None:
         """Publish what a driver before this one committed; write anew what the store has dropped since."""
@@ -138,6 +158,7 @@ class Driver:
         if missing:
             _logger.warning("%d committed files were dropped by the store before they were published", len(missing))
             self._write_again(entry, {file.key for file in missing}, rewrite)
+        self.store.delete(entry.removed)
 
     def _write_again(self, entry: Entry, missing: set[str], rewrite: Rewrite) -> None:
         if entry.fingerprint != self.fingerprint:
@@ -164,5 +185,28 @@ class Driver:
             renewed += [file for file in files if file.key in missing]
             windows.append(replace(window, files=files))
         # Also where the bytes are the same: what is prepared now is known to the log, should this process die here.
-        self.log.append("rewrite", self.fingerprint, windows)
+        self.log.append("rewrite", self.fingerprint, windows, removed=entry.removed)
         self._publish(renewed)
+
+
+def refuse_closed(state: LogState, generation: int) -> None:
+    """ConfigError for a log that has ended."""
+    if state.closed == "drop":
+        raise ConfigError(f"generation {generation} was dropped: give the pipeline another secor.generation")
+    if state.closed:
+        raise ConfigError(
+            f"generation {generation} was sealed when generation {state.other} took it over: run that one"
+        )
+
+
+def _rewriting(entry: Entry, rewrite: Rewrite, aside: RewriteAside | None) -> Rewrite:
+    """How the windows of an entry are written again: one of ``redrive`` out of the files that it removes, in order."""
+    if not entry.removed:
+        return rewrite
+    if aside is None:
+        raise ConfigError(
+            f"entry {entry.number} of the commit log is of messages that were redriven, and not wholly published: run "
+            "tieredstore pipeline redrive, which completes it"
+        )
+    keys = {(*window.where, window.start): key for window, key in zip(entry.windows, entry.removed, strict=True)}
+    return lambda window: aside(window, keys[window.topic, window.partition, window.start])

@@ -12,10 +12,12 @@ from tieredstore.errors import CommitLogCorrupt, StoreError
 from tieredstore.limits import MAX_INT64
 
 FORMAT: Final = 1
-EntryKind: TypeAlias = Literal["begin", "batch", "rewrite", "published"]
-"""``begin``: a driver takes over; ``batch``: windows were written; ``rewrite``: those of the batch before, once more,
+EntryKind: TypeAlias = Literal["begin", "batch", "rewrite", "published", "redrive", "take-over", "seal", "drop"]
+"""``begin``: a driver takes over; ``batch``: windows were written; ``rewrite``: those of the entry before, once more,
 since the store had dropped what was prepared and other bytes came out; ``published``: all files of the entries before
-it were seen, so that none of them that is gone later is written again."""
+it were seen, so that none of them that is gone later is written again; ``redrive``: messages that had been put aside
+were parsed again. The first of a log may be ``take-over``: it goes on where another generation was sealed. ``seal`` and
+``drop`` end a log."""
 
 Part = TypeVar("Part")
 
@@ -59,6 +61,16 @@ class WrittenWindow:
         return self.topic, self.partition
 
     @property
+    def where_in_life(self) -> tuple[str, str, int]:
+        """The same with the topic's id."""
+        return self.topic, self.topic_id, self.partition
+
+    @property
+    def data_files(self) -> list[OutputFile]:
+        """Those that hold records, without those beside them and without bad messages."""
+        return [file for file in self.files if file.kind == "data"]
+
+    @property
     def max_timestamp(self) -> int:
         """The latest time of its records, -1 without any."""
         return max((file.max_timestamp for file in self.files), default=-1)
@@ -73,6 +85,10 @@ class Entry:
     writer: str
     fingerprint: str
     windows: tuple[WrittenWindow, ...] = ()
+    removed: tuple[str, ...] = ()
+    """Keys of files that are deleted once those of the windows are published."""
+    other: int = -1
+    """The generation that goes on (``seal``), or that went before (``take-over``); otherwise -1."""
 
     @property
     def files(self) -> list[OutputFile]:
@@ -81,7 +97,13 @@ class Entry:
 
     def to_bytes(self) -> bytes:
         """As it is stored; the same entry is always the same bytes."""
-        return json.dumps({"format": FORMAT, **asdict(self)}, separators=(",", ":"), sort_keys=True).encode()
+        content = {"format": FORMAT, **asdict(self)}
+        # Most entries have neither, and earlier versions know neither.
+        if not self.removed:
+            del content["removed"]
+        if self.other < 0:
+            del content["other"]
+        return json.dumps(content, separators=(",", ":"), sort_keys=True).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes, key: str) -> Self:
@@ -90,7 +112,8 @@ class Entry:
         if content.pop("format", None) != FORMAT or content.get("kind") not in get_args(EntryKind):
             raise CommitLogCorrupt(f"{key} is no entry of a commit log of format {FORMAT}: a later version wrote it?")
         windows = tuple(_window(one, key) for one in _list(content.pop("windows", None), key))
-        return _built(cls, {**content, "windows": windows}, key)
+        removed = tuple(_texts(content.pop("removed", []), key))
+        return _built(cls, {"other": -1, **content, "windows": windows, "removed": removed}, key)
 
 
 def _window(value: object, key: str) -> WrittenWindow:
@@ -133,6 +156,13 @@ def _list(value: object, key: str) -> list[object]:
     if not isinstance(value, list):
         raise CommitLogCorrupt(f"{key} has something else where a list of JSON belongs")
     return cast("list[object]", value)
+
+
+def _texts(value: object, key: str) -> list[str]:
+    texts = _list(value, key)
+    if not all(isinstance(text, str) for text in texts):
+        raise CommitLogCorrupt(f"{key} has something else where a text of JSON belongs")
+    return cast("list[str]", texts)
 
 
 def _built(kind: type[Part], content: Mapping[str, Any], key: str) -> Part:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import ObjectNotFound
 from tieredstore.pipelines.commit_log import CommitLog
+from tieredstore.pipelines.committed import Committed, CommittedFile
 from tieredstore.pipelines.setup import naming_of
 
 if TYPE_CHECKING:
@@ -82,39 +83,32 @@ def verify_output(pipeline: Pipeline, store: ObjectStore, *, contents: bool = Tr
 
     Entries that contradict each other are CommitLogCorrupt, as for a driver that starts.
     """
-    log = commit_log_of(pipeline, store)
-    log.read()
-    committed: dict[str, OutputFile] = {}
-    ends: dict[tuple[str, int], int] = {}
-    for entry in log.entries():
-        for window in entry.windows:
-            if entry.kind == "batch":
-                yield from _offset_problems(window.files, window.start, window.stop)
-                ends[window.where] = window.stop
-            committed |= {file.key: file for file in window.files}
-    listed = _listed(pipeline, store, {topic for topic, _ in ends})
-    for key in sorted(listed.keys() - committed.keys()):
+    committed = Committed.of(commit_log_of(pipeline, store))
+    listed = listed_files(pipeline, store, committed.topics)
+    for key in sorted(listed.keys() - committed.files.keys() - committed.going):
         yield OutputProblem("stranger", key, "is of this generation by its name, and no entry of the commit log has it")
-    for key, file in sorted(committed.items()):
+    for key, one in sorted(committed.files.items()):
+        yield from _offset_problems(one)
         if key not in listed:
             yield OutputProblem("missing", key, "is committed, and is not there")
-        elif listed[key] != file.size:
-            yield OutputProblem("size", key, f"has {listed[key]} bytes, and {file.size} are committed")
-        elif contents and (said := _content_problem(store, file)) is not None:
+        elif listed[key] != one.file.size:
+            yield OutputProblem("size", key, f"has {listed[key]} bytes, and {one.file.size} are committed")
+        elif contents and (said := _content_problem(store, one.file)) is not None:
             yield said
 
 
-def _offset_problems(files: tuple[OutputFile, ...], start: int, stop: int) -> Iterator[OutputProblem]:
-    for file in files:
-        if not start <= file.first_offset <= file.last_offset < stop:
-            yield OutputProblem(
-                "offsets",
-                file.key,
-                f"has offsets {file.first_offset} to {file.last_offset}, and its window has {start} to {stop - 1}",
-            )
+def _offset_problems(one: CommittedFile) -> Iterator[OutputProblem]:
+    file, window = one.file, one.window
+    if not window.start <= file.first_offset <= file.last_offset < window.stop:
+        yield OutputProblem(
+            "offsets",
+            file.key,
+            f"has offsets {file.first_offset} to {file.last_offset}, and its window has {window.start} to "
+            f"{window.stop - 1}",
+        )
 
 
-def _listed(pipeline: Pipeline, store: ObjectStore, topics: set[str]) -> dict[str, int]:
+def listed_files(pipeline: Pipeline, store: ObjectStore, topics: set[str]) -> dict[str, int]:
     """Sizes of all files of the generation, those of bad messages too, by plain listings."""
     naming = naming_of(pipeline)
     name = re.compile(rf"\.?{naming.generation}_\d+_\d{{20}}(\..*)?")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +23,8 @@ class Naming:
     pipeline: str
     generation: int
     extension: str
+    redriven: int = 0
+    """How often the bad messages in a file of these were parsed again."""
 
     def data_key(self, topic: str, directory: str, partition: int, first_offset: int) -> str:
         """Of a file of records."""
@@ -34,7 +37,8 @@ class Naming:
 
     def quarantine_key(self, topic: str, partition: int, first_offset: int) -> str:
         """Of bad messages."""
-        return f"{self.folder}quarantine/{topic}/{self._stem(partition, first_offset)}.parquet"
+        again = f".r{self.redriven}" if self.redriven else ""
+        return f"{self.folder}quarantine/{topic}/{self._stem(partition, first_offset)}{again}.parquet"
 
     @property
     def folder(self) -> str:
@@ -57,7 +61,7 @@ class Naming:
                     "give this one another secor.generation"
                 ) from None
 
-    def refuse_strangers(self, store: ObjectStore, topics: list[str]) -> None:
+    def refuse_strangers(self, store: ObjectStore, topics: Sequence[str]) -> None:
         """ConfigError if there are files of this generation though nobody has committed any."""
         for topic in topics:
             for info in store.list(f"{self.root}{topic}/"):

@@ -5,17 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from tieredstore.partitions.live_window import open_reader
 from tieredstore.partitions.window import read_window
-from tieredstore.pipelines.driver import Driver, Written
+from tieredstore.pipelines.driver import Driver, Rewrite, RewriteAside, Written
 from tieredstore.pipelines.entries import Entry
+from tieredstore.pipelines.generations import take_over
 from tieredstore.pipelines.planner import Planner, log_of
+from tieredstore.pipelines.redrive import asides, redriven
 from tieredstore.pipelines.setup import naming_of, recipe_of
-from tieredstore.pipelines.window_writing import Window, discard_files, write_window
+from tieredstore.pipelines.window_writing import Recipe, Window, discard_files, write_window
 from tieredstore.process.parallel import in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.records.settings import ReadSettings
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
     from tieredstore.live import LiveReader
     from tieredstore.partitions.log_snapshot import LogSnapshot
+    from tieredstore.pipelines.naming import Naming
     from tieredstore.pipelines.settings import Pipeline
     from tieredstore.remote.source import SegmentSource
 
@@ -45,7 +48,13 @@ class Runner:
     """One pipeline at work in this process. For one thread; to be closed."""
 
     def __init__(
-        self, pipeline: Pipeline, parts: Parts, *, threads: int = 2, clock: Callable[[], float] = time.monotonic
+        self,
+        pipeline: Pipeline,
+        parts: Parts,
+        *,
+        threads: int = 2,
+        take_over: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._parts, self._threads = parts, threads
         self.driver = Driver(parts.store, pipeline.own, naming_of(pipeline))
@@ -53,7 +62,8 @@ class Runner:
         self._planner = Planner(pipeline, parts.source, clock=clock)
         self._open = ExitStack()
         self._live: LiveReader | None = None
-        self._has_begun = False
+        self._own, self._has_begun, self._take_over = pipeline.own, False, take_over
+        self.driver.rewrite_aside = partial(redriven, parts.store, self._recipe)
 
     def __enter__(self) -> Self:
         return self
@@ -82,9 +92,28 @@ class Runner:
         snapshot = self._planner.snapshot()
         if not self._has_begun:
             topics = sorted({topic for topic, _ in snapshot.logs})
+            if self._take_over is not None:
+                before = partial(self._rewriters, snapshot)
+                take_over(self._own, self.driver, self._parts.store, self._take_over, topics, before)
             self.driver.begin(topics, partial(self._write, snapshot))
             self._has_begun = True
         return snapshot
+
+    def redrive(self) -> Iterator[Entry]:
+        """Parse the bad messages once more that were put aside; each file of which any is good now has an entry."""
+        self.begin()
+        for aside in asides(self.driver.log):
+            written, _ = redriven(self._parts.store, self._recipe, aside.window, aside.file.key)
+            if written.records:
+                yield self.driver.redrive(written, aside.file.key)
+            else:
+                discard_files(self._parts.store, written.files)
+        self.driver.mark_published()
+
+    def _rewriters(self, snapshot: LogSnapshot, naming: Naming) -> tuple[Rewrite, RewriteAside]:
+        """How windows are written again under the names of another generation."""
+        recipe = replace(self._recipe, naming=naming)
+        return partial(self._write, snapshot, recipe=recipe), partial(redriven, self._parts.store, recipe)
 
     def resume(self) -> None:
         """Go on after a failure: find out what of one's own was committed, and publish it."""
@@ -105,7 +134,7 @@ class Runner:
             raise
         return self.driver.commit(written)
 
-    def _write(self, snapshot: LogSnapshot, window: Window) -> Written:
+    def _write(self, snapshot: LogSnapshot, window: Window, recipe: Recipe | None = None) -> Written:
         query = self._planner.query
         records = read_window(
             log_of(snapshot, window), window.start, window.stop,
@@ -113,7 +142,7 @@ class Runner:
             settings=ReadSettings(columns=COLUMNS, isolation=query.isolation),
         )  # fmt: skip
         try:
-            return write_window(window, records, self._recipe, self._parts.store)
+            return write_window(window, records, recipe or self._recipe, self._parts.store)
         finally:
             records.close()
 

@@ -1,0 +1,278 @@
+"""``tieredstore pipeline``, the verbs about files that are written: print, sources, changes, redrive, gc, drop.
+
+What the commands do lies in modules that are imported when one of them is asked for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+
+import typer
+
+from tieredstore.cli.arguments import DryRun, Json
+from tieredstore.cli.durations import parse_duration_ms
+from tieredstore.cli.output import JsonValue, counted, print_json_line, print_lines
+from tieredstore.cli.query_output import extra_module
+from tieredstore.cli.steps import Report, Yes, is_dry, say_what_stays, telling
+from tieredstore.model import human_bytes
+
+if TYPE_CHECKING:
+    from tieredstore.pipelines.changes import Change
+    from tieredstore.pipelines.origins import Origin
+
+PipelineFile: TypeAlias = Annotated[
+    Path, typer.Argument(metavar="FILE", help="The pipeline's .properties file (docs/pipelines.md).")
+]
+
+_WORDS: Final = {
+    "young": "too young, or of a task at work",
+    "committed": "committed, to be published by the next run",
+    "left": "that only the store takes away, in its own time",
+}
+
+
+def _room(name: str = "") -> Any:
+    return extra_module(f"tieredstore.pipelines{name}", "arrow")
+
+
+def print_(
+    file: PipelineFile,
+    output: Annotated[list[str], typer.Argument(metavar="KEY", help="Files of the output, by their keys.")],
+    count: Annotated[
+        int | None, typer.Option("-n", metavar="N", min=1, help="At most so many records of each file.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the records in files of an output, of whatever format, Secor's too; a file's first bytes tell it.
+
+    Of text also what the file beside it says. Files of bad messages can be shown as well.
+
+    Example: tieredstore pipeline print backup.properties kafka/orders/offset=0/1_0_00000000000000000000.parquet
+    """
+    from tieredstore.cli.record_output import write_json, write_table  # noqa: PLC0415  loads what records need
+    from tieredstore.cli.record_rows import JsonBytes  # noqa: PLC0415  as above
+
+    settings = _room().load_pipeline(file)
+    topics: Any = extra_module("tieredstore.pipelines.origins", "arrow")
+    with _room(".opened").open_parts(settings) as parts:
+        for key in output:
+            topic, partition = topics.place_of(settings.output.key_prefix, key)
+            batches = _first(_room(".printing").printed(settings, parts.store, key), count)
+            if as_json:
+                write_json(((partition, batch) for batch in batches), topic=topic, coding=JsonBytes.BOTH)
+            else:
+                write_table((partition, batch) for batch in batches)
+
+
+def _first(batches: Iterator[Any], count: int | None) -> Iterator[Any]:
+    left = count
+    for batch in batches:
+        yield batch if left is None else batch.slice(0, left)
+        left = None if left is None else left - batch.num_rows
+        if left is not None and left <= 0:
+            return
+
+
+def sources(
+    file: PipelineFile,
+    output: Annotated[list[str], typer.Argument(metavar="KEY", help="Files of the output, by their keys.")],
+    backup: Annotated[
+        list[Path] | None,
+        typer.Option("--backup", metavar="FILE", help="A pipeline that keeps the same topics as they came."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show where the records of files came from: their offsets, and what else holds these raw.
+
+    That is segments of the bucket, and files of the pipelines that --backup names. The commit log tells the offsets; of
+    files that it does not have, as Secor's, the names of the partition's files do.
+
+    Example: tieredstore pipeline sources events.properties KEY --backup backup.properties
+    """
+    room, opened, origins = _room(), _room(".opened"), _room(".origins")
+    partitions: Any = extra_module("tieredstore.partitions", "arrow")
+    settings = room.load_pipeline(file)
+    with ExitStack() as stack:
+        parts = stack.enter_context(opened.open_parts(settings))
+        backups: list[Any] = []
+        for path in backup or ():
+            other = room.load_pipeline(path)
+            backups.append(origins.Backup.of(other, stack.enter_context(opened.open_parts(other)).store))
+        snapshot = partitions.LogSnapshot.take(parts.source, _room(".planner").query_of(settings))
+        for origin in origins.origins_of(settings, parts.store, output, snapshot=snapshot, backups=backups):
+            if as_json:
+                print_json_line(_origin_json(origin))
+            else:
+                print_lines(_origin_lines(origin))
+
+
+def _origin_json(origin: Origin) -> JsonValue:
+    return {
+        "output_key": origin.key,
+        "topic": origin.topic,
+        "partition": origin.partition,
+        "first_offset": origin.first,
+        "last_offset": origin.last,
+        "committed": origin.committed,
+        "backup_keys": [*origin.backups],
+        "segment_names": [*origin.segments],
+    }
+
+
+def _origin_lines(origin: Origin) -> list[str]:
+    by = "" if origin.committed else ", by the names of files"
+    last = "…" if origin.last is None else f"… {origin.last}"
+    return [
+        f"{origin.key}: {origin.topic}-{origin.partition} {origin.first} {last}{by}",
+        *(f"  backup   {key}" for key in origin.backups),
+        *(f"  segment  {name}" for name in origin.segments),
+    ]
+
+
+def changes(
+    file: PipelineFile,
+    since: Annotated[
+        int, typer.Option("--since", metavar="N", min=-1, help="Only behind entry N of the commit log.")
+    ] = -1,
+    as_json: Json = False,
+) -> None:
+    """Show what was done to the output, entry by entry: for whoever follows it without listing it.
+
+    The number of the last line is what the next call gives to --since.
+
+    Example: tieredstore pipeline changes backup.properties --since 41
+    """
+    settings = _room().load_pipeline(file)
+    with _room(".opened").open_parts(settings) as parts:
+        log = _room(".inspection").commit_log_of(settings, parts.store)
+        for change in _room(".changes").changes_since(log, since):
+            if as_json:
+                print_json_line(_change_json(change))
+            else:
+                print_lines(_change_lines(change))
+
+
+def _change_json(change: Change) -> JsonValue:
+    return {
+        "commit": change.number,
+        "kind": change.kind,
+        "output_keys": [one.key for one in change.added],
+        "removed_keys": [*change.removed],
+    }
+
+
+def _change_lines(change: Change) -> list[str]:
+    if change.kind == "drop":
+        return [f"{change.number} drop: all files of the generation"]
+    return [
+        *(f"{change.number} {change.kind}: {one.key} ({human_bytes(one.size)})" for one in change.added),
+        *(f"{change.number} {change.kind}: deleted {key}" for key in change.removed),
+    ]
+
+
+def redrive(file: PipelineFile, as_json: Json = False) -> None:
+    """Parse the bad messages once more that were put aside, by the settings of now, and file those that are good.
+
+    Records are filed below what is there, each once; what is still bad stays aside, with its reason. Whoever runs the
+    pipeline ends with exit code 5, and may be started again.
+
+    Example: tieredstore pipeline redrive events.properties
+    """
+    room = _room()
+    settings = room.load_pipeline(file)
+    records = bad = 0
+    with _room(".opened").open_parts(settings) as parts, room.Runner(settings, parts) as runner:
+        for entry in runner.redrive():
+            for window in entry.windows:
+                records += window.records
+                bad += window.quarantined
+                if as_json:
+                    print_json_line(
+                        {
+                            "topic": window.topic,
+                            "partition": window.partition,
+                            "first_offset": window.start,
+                            "last_offset": window.stop - 1,
+                            "records": window.records,
+                            "quarantined": window.quarantined,
+                            "output_keys": [one.key for one in window.files],
+                        }
+                    )
+    if not as_json:
+        still = f"; {bad} of the same files are still bad" if bad else ""
+        print_lines([f"{counted(records, 'message')} filed{still}"])
+
+
+def gc(
+    file: PipelineFile,
+    min_age: Annotated[
+        str, typer.Option("--min-age", metavar="AGE", help="Only what is older, by the store's clock: 24h, 7d.")
+    ] = "24h",
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    report: Report = None,
+    as_json: Json = False,
+) -> None:
+    """Delete what killed runs prepared and nobody will publish; no listing of a topic shows it.
+
+    Without --yes it only says what would go.
+
+    Example: tieredstore pipeline gc backup.properties --yes
+    """
+    is_dry_run, min_age_ms = is_dry(yes=yes, dry_run=dry_run), parse_duration_ms("--min-age", min_age)
+    settings = _room().load_pipeline(file)
+    outcomes: Counter[str] = Counter()
+    freed = 0
+    with _room(".opened").open_parts(settings) as parts, telling(as_json=as_json, report=report) as teller:
+        steps = _room(".garbage").collect_garbage(settings, parts.store, min_age_ms=min_age_ms, apply=not is_dry_run)
+        for step in steps:
+            outcome = str(step.outcome)
+            outcomes[outcome] += 1
+            freed += (step.size or 0) if outcome == "deleted" else 0
+            row: dict[str, JsonValue] = {"output_key": step.key, "size": step.size, "outcome": outcome}
+            would = "would be " if is_dry_run and outcome == "deleted" else ""
+            teller.tell(row, f"{would}{outcome}: {step.key}")
+        stays = say_what_stays(parts.store) if outcomes["deleted"] else []
+    done = "would be deleted" if is_dry_run else "deleted"
+    rest = [f"{outcomes[name]} {words}" for name, words in _WORDS.items() if outcomes[name]]
+    lines = [f"{counted(outcomes['deleted'], 'piece')} {done} ({human_bytes(freed)})"]
+    lines += [f"left alone: {'; '.join(rest)}"] if rest else []
+    lines += ["nothing was deleted: --yes does it"] if is_dry_run and outcomes["deleted"] else []
+    counts: dict[str, JsonValue] = {name: outcomes[name] for name in ("deleted", *_WORDS)}
+    summary: JsonValue = {**counts, "stored_size": freed, "dry_run": is_dry_run, "stays": stays}
+    with telling(as_json=as_json, report=report) as teller:
+        teller.tell({"summary": summary}, *lines)
+
+
+def drop(
+    file: PipelineFile,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    report: Report = None,
+    as_json: Json = False,
+) -> None:
+    """Delete all files of the pipeline's generation, and end it for good: an entry of its log says so before.
+
+    Without --yes it only says what would go. Whoever runs the generation ends with exit code 5. Its number cannot be
+    used again, and its log stays.
+
+    Example: tieredstore pipeline drop events.properties --yes
+    """
+    is_dry_run = is_dry(yes=yes, dry_run=dry_run)
+    settings = _room().load_pipeline(file)
+    files = freed = 0
+    with _room(".opened").open_parts(settings) as parts, telling(as_json=as_json, report=report) as teller:
+        for dropped in _room(".dropping").drop_generation(settings, parts.store, apply=not is_dry_run):
+            files += 1
+            freed += dropped.size
+            row: dict[str, JsonValue] = {"output_key": dropped.key, "size": dropped.size, "deleted": not is_dry_run}
+            teller.tell(row, f"{'would be deleted' if is_dry_run else 'deleted'}: {dropped.key}")
+        stays = say_what_stays(parts.store) if files else []
+        done = "would be deleted" if is_dry_run else "deleted"
+        summary: JsonValue = {"deleted": files, "stored_size": freed, "dry_run": is_dry_run, "stays": stays}
+        hint = "nothing was deleted: --yes does it" if is_dry_run else None
+        teller.tell({"summary": summary}, f"{counted(files, 'file')} {done} ({human_bytes(freed)})", hint)

@@ -1,0 +1,33 @@
+"""What was done to an output, entry by entry: for whoever follows it without listing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tieredstore.pipelines.commit_log import CommitLog
+    from tieredstore.pipelines.entries import EntryKind, OutputFile
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An entry that changed what a listing shows, or will in a moment: it is the last, and not wholly published yet.
+
+    ``kind`` ``drop``: all files of the generation go.
+    """
+
+    number: int
+    kind: EntryKind
+    added: tuple[OutputFile, ...]
+    removed: tuple[str, ...]
+
+
+def changes_since(log: CommitLog, number: int) -> Iterator[Change]:
+    """Those behind entry ``number`` (-1: all), in their order. Bad messages, which no reader sees, are left out."""
+    for entry in log.entries(number + 1):
+        seen = tuple(file for file in entry.files if file.kind != "quarantine")
+        if seen or entry.kind == "drop":
+            removed = tuple(key for key in entry.removed if "/quarantine/" not in key)
+            yield Change(entry.number, entry.kind, seen, removed)

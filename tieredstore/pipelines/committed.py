@@ -1,0 +1,49 @@
+"""The files of a generation that its commit log says are there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from tieredstore.pipelines.commit_log import CommitLog
+    from tieredstore.pipelines.entries import Entry, OutputFile, WrittenWindow
+
+
+@dataclass(slots=True)
+class CommittedFile:
+    """A file, the window that it is of, and the number of the entry."""
+
+    file: OutputFile
+    window: WrittenWindow
+    number: int
+
+
+@dataclass(slots=True)
+class Committed:
+    """Files by their keys. ``going``: those that the last entry deletes, which may still be there."""
+
+    files: dict[str, CommittedFile] = field(default_factory=dict[str, CommittedFile])
+    going: set[str] = field(default_factory=set[str])
+    topics: set[str] = field(default_factory=set[str])
+
+    @classmethod
+    def of(cls, log: CommitLog) -> Self:
+        """By all entries of the log, which is read to its end; none once it is dropped."""
+        log.read()
+        committed = cls()
+        for entry in log.entries():
+            committed.take(entry)
+        if log.state.closed == "drop":
+            committed.files.clear()
+        return committed
+
+    def take(self, entry: Entry) -> None:
+        """Go on by one entry."""
+        for window in entry.windows:
+            self.topics.add(window.topic)
+            self.files |= {file.key: CommittedFile(file, window, entry.number) for file in window.files}
+        if entry.files:
+            self.going = set(entry.removed)
+        for key in entry.removed:
+            self.files.pop(key, None)

@@ -1,0 +1,72 @@
+"""Generations of a pipeline: one that ends, and another that goes on where it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tieredstore.errors import ConfigError
+from tieredstore.pipelines.driver import Driver, Rewrite, RewriteAside, refuse_closed
+from tieredstore.pipelines.entries import WrittenWindow
+from tieredstore.pipelines.naming import Naming
+
+if TYPE_CHECKING:
+    from tieredstore.backends.base import ObjectStore
+    from tieredstore.pipelines.commit_log import LogState
+    from tieredstore.pipelines.settings import PipelineSettings
+
+
+def take_over(
+    own: PipelineSettings,
+    driver: Driver,
+    store: ObjectStore,
+    generation: int,
+    topics: Sequence[str],
+    rewrite: Callable[[Naming], tuple[Rewrite, RewriteAside]],
+) -> None:
+    """Have the driver's generation, which has not begun, go on where ``generation`` ends, and end that one.
+
+    What that one has committed is published first; whoever runs it is fenced. Repeated after a kill it completes, and
+    does nothing once it is done. ConfigError where there is nothing to take over, or somebody else has.
+    """
+    state = driver.log.read()
+    if state.number >= 0:
+        if state.other != generation:
+            raise ConfigError(
+                f"generation {own.generation} has begun without taking over generation {generation}: leave --take-over "
+                "out, or give another secor.generation"
+            )
+        return
+    driver.naming.claim(store)
+    driver.naming.refuse_strangers(store, topics)
+    positions = _sealed(own, driver, store, generation, topics, rewrite).positions
+    windows = [
+        WrittenWindow(topic, one.topic_id, partition, one.next_offset, one.next_offset, 0, 0, 0, ())
+        for (topic, partition), one in sorted(positions.items())
+    ]
+    driver.log.append("take-over", driver.fingerprint, windows, other=generation)
+
+
+def _sealed(
+    own: PipelineSettings,
+    driver: Driver,
+    store: ObjectStore,
+    generation: int,
+    topics: Sequence[str],
+    rewrite: Callable[[Naming], tuple[Rewrite, RewriteAside]],
+) -> LogState:
+    """The end of the generation that went before."""
+    before = Driver(
+        store, own.model_copy(update={"generation": generation}), replace(driver.naming, generation=generation)
+    )
+    state = before.log.read()
+    if state.number < 0:
+        raise ConfigError(f"generation {generation} of {own.name} has no commit log: there is nothing to take over")
+    if state.closed == "seal" and state.other == own.generation:
+        return state
+    refuse_closed(state, generation)
+    window_again, before.rewrite_aside = rewrite(before.naming)
+    before.begin(topics, window_again)
+    before.log.append("seal", before.fingerprint, other=own.generation)
+    return before.log.state

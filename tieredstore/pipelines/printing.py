@@ -1,0 +1,33 @@
+"""Records out of a file of an output in its store, for whoever looks at it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from tieredstore.errors import ObjectNotFound
+from tieredstore.pipelines.reading import read_output
+from tieredstore.pipelines.redrive import downloaded
+from tieredstore.pipelines.setup import naming_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tieredstore.backends.base import ObjectStore
+    from tieredstore.pipelines.settings import Pipeline
+
+
+def printed(pipeline: Pipeline, store: ObjectStore, key: str) -> Iterator[pa.RecordBatch]:
+    """The records of the file, of whatever format; ObjectNotFound if it is not there."""
+    delimiter = pipeline.own.delimiter.replace("\\n", "\n").encode()
+    with ExitStack() as stack:
+        file = stack.enter_context(downloaded(store, key))
+        sidecar = None
+        if ".txt" in key.rpartition("/")[2]:
+            try:
+                sidecar = stack.enter_context(downloaded(store, naming_of(pipeline).sidecar_key(key)))
+            except ObjectNotFound:
+                # Secor's have none.
+                sidecar = None
+        yield from read_output(file, key, sidecar=sidecar, delimiter=delimiter)

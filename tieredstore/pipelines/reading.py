@@ -1,0 +1,177 @@
+"""Files of an output, read back: whatever the format, known by their first bytes."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import gzip
+import json
+from collections.abc import Iterator
+from typing import Any, BinaryIO, Final, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import zstandard
+
+from tieredstore.errors import CorruptData
+from tieredstore.pipelines.writers import ENVELOPE
+
+_arrow: Final[Any] = pa
+_parquet: Final[Any] = pq
+
+_BATCH: Final = 4096
+_PIECE: Final = 1 << 20
+_MOST_BYTES: Final = 64 << 20
+"""Of one value of text: more is no text."""
+
+RECORDS: Final[Any] = _arrow.schema(
+    [
+        _arrow.field("offset", _arrow.int64()),
+        _arrow.field("timestamp", _arrow.int64()),
+        _arrow.field("timestampType", _arrow.int32()),
+        _arrow.field("key", _arrow.binary()),
+        _arrow.field("value", _arrow.binary()),
+        _arrow.field("headers", ENVELOPE.field("headers").type),
+    ]
+)
+"""What is read; null where the file does not tell."""
+
+Row = dict[str, Any]
+
+
+def read_output(
+    file: BinaryIO, name: str, *, sidecar: BinaryIO | None = None, delimiter: bytes = b"\n"
+) -> Iterator[pa.RecordBatch]:
+    """The records of a file of any format that pipelines write; ``name`` is for messages.
+
+    ``sidecar`` is the file beside one of text: without it there are values alone. CorruptData for a file that breaks
+    off, or is none.
+    """
+    magic = _magic(file)
+    try:
+        if magic == b"PAR1":
+            yield from _parquet_records(file)
+        else:
+            stream = _unpacked(file, magic)
+            if sidecar is not None:
+                yield from _text_beside(stream, sidecar, delimiter)
+            else:
+                yield from _batches(_lines(stream, delimiter))
+    except (_arrow.ArrowInvalid, OSError, EOFError, zstandard.ZstdError, StopIteration, ValueError) as error:
+        raise CorruptData(f"{name} cannot be read as a file of a pipeline: it is damaged, or another's") from error
+
+
+def _magic(file: BinaryIO) -> bytes:
+    start = file.read(4)
+    file.seek(0)
+    return start
+
+
+def _unpacked(file: BinaryIO, magic: bytes) -> BinaryIO:
+    if magic.startswith(b"\x1f\x8b"):
+        return cast("BinaryIO", gzip.GzipFile(fileobj=file))
+    if magic == b"\x28\xb5\x2f\xfd":
+        return cast("BinaryIO", zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True))
+    return file
+
+
+def _parquet_records(file: BinaryIO) -> Iterator[pa.RecordBatch]:
+    for batch in _parquet.ParquetFile(file).iter_batches(_BATCH):
+        yield as_records(batch)
+
+
+def as_records(batch: Any) -> pa.RecordBatch:
+    """A batch of the envelope as records; of any other columns each row is a value of JSON."""
+    if not {"key", "value", "offset"} <= set(batch.schema.names):
+        return _records([_row(json.dumps(row, default=str).encode()) for row in batch.to_pylist()])
+    columns = [
+        batch.column(name).cast(RECORDS.field(name).type)
+        if name in batch.schema.names
+        else _arrow.nulls(batch.num_rows, RECORDS.field(name).type)
+        for name in RECORDS.names
+    ]
+    records: pa.RecordBatch = _arrow.RecordBatch.from_arrays(columns, schema=RECORDS)
+    return records
+
+
+def _lines(stream: BinaryIO, delimiter: bytes) -> Iterator[Row]:
+    """Of JSON, or values of text."""
+    for value in pieces_of(stream, delimiter):
+        envelope = _of_json(value)
+        yield _row(value) if envelope is None else envelope
+
+
+def pieces_of(stream: BinaryIO, delimiter: bytes) -> Iterator[bytes]:
+    """What the delimiter parts, and it has to end the last one as well."""
+    rest = b""
+    while piece := stream.read(_PIECE):
+        *whole, rest = (rest + piece).split(delimiter)
+        yield from whole
+        if len(rest) > _MOST_BYTES:
+            raise ValueError("a value of text does not end")
+    if rest:
+        raise ValueError("the last value of text does not end")
+
+
+def _of_json(line: bytes) -> Row | None:
+    """A line that the format ``json`` wrote; None for any other."""
+    if not line.startswith(b"{"):
+        return None
+    try:
+        row: Any = json.loads(line)
+        if not {"topic", "partition", "offset", "timestamp"} <= row.keys():
+            return None
+        moment = _arrow.scalar(row["timestamp"]).cast(_arrow.timestamp("ms", "UTC")).cast(_arrow.int64()).as_py()
+        return {
+            **_row(_bytes(row.get("value"))),
+            "key": _bytes(row.get("key")),
+            "offset": row["offset"],
+            "timestamp": moment,
+            "timestampType": row.get("timestampType"),
+            "headers": None
+            if row.get("headers") is None
+            else [{"key": one["key"], "value": _bytes(one["value"])} for one in row["headers"]],
+        }
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, binascii.Error, _arrow.ArrowInvalid):
+        return None
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text, validate=True)
+
+
+def _text_beside(stream: BinaryIO, sidecar: BinaryIO, delimiter: bytes) -> Iterator[pa.RecordBatch]:
+    values = pieces_of(stream, delimiter)
+    for batch in _parquet.ParquetFile(sidecar).iter_batches(_BATCH):
+        rows: list[Row] = []
+        for beside in batch.to_pylist():
+            value = next(values, None)
+            if value is None:
+                raise ValueError("the text has fewer values than the file beside it tells of")
+            moment = beside["timestamp"]
+            row = _row(None if beside["is_null"] else value)
+            row |= {"offset": beside["offset"], "key": beside["key"], "headers": beside["headers"]}
+            rows.append({**row, "timestamp": None if moment is None else round(moment.timestamp() * 1000)})
+        yield _records(rows)
+    if next(values, None) is not None:
+        raise ValueError("the text has more values than the file beside it tells of")
+
+
+def _row(value: bytes | None) -> Row:
+    return {**dict.fromkeys(RECORDS.names), "value": value}
+
+
+def _batches(rows: Iterator[Row]) -> Iterator[pa.RecordBatch]:
+    pending: list[Row] = []
+    for row in rows:
+        pending.append(row)
+        if len(pending) == _BATCH:
+            yield _records(pending)
+            pending = []
+    if pending:
+        yield _records(pending)
+
+
+def _records(rows: list[Row]) -> pa.RecordBatch:
+    records: pa.RecordBatch = _arrow.RecordBatch.from_pylist(rows, schema=RECORDS)
+    return records

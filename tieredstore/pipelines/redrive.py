@@ -1,0 +1,86 @@
+"""Bad messages that were put aside, parsed once more by the settings of now."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tempfile
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tieredstore.errors import CorruptData
+from tieredstore.pipelines.driver import Written
+from tieredstore.pipelines.entries import OutputFile
+from tieredstore.pipelines.window_writing import Recipe, Window, write_window
+
+if TYPE_CHECKING:
+    from tieredstore.backends.base import ObjectStore
+    from tieredstore.pipelines.commit_log import CommitLog
+
+_arrow: Final[Any] = pa
+_parquet: Final[Any] = pq
+
+_PIECE: Final = 8 << 20
+_AGAIN: Final = re.compile(r"\.r(\d{1,9})\.parquet")
+_NEEDED: Final = ("key", "value", "headers", "offset", "timestamp", "timestampType")
+
+
+@dataclass(frozen=True, slots=True)
+class Aside:
+    """A file of bad messages, and the offsets it reaches over."""
+
+    file: OutputFile
+    window: Window
+
+
+def asides(log: CommitLog) -> list[Aside]:
+    """Those that are committed and were not redriven since, in the order of their entries."""
+    files: dict[str, Aside] = {}
+    for entry in log.entries():
+        for window in entry.windows:
+            for file in window.files:
+                if file.kind == "quarantine":
+                    reach = Window(*window.where_in_life, file.first_offset, file.last_offset + 1)
+                    files[file.key] = Aside(file, reach)
+        for key in entry.removed:
+            files.pop(key, None)
+    return list(files.values())
+
+
+def redriven(store: ObjectStore, recipe: Recipe, window: Window, key: str) -> Written:
+    """The bad messages in a file, written once more: those that are good now filed, the others aside again."""
+    match = _AGAIN.search(key)
+    naming = replace(recipe.naming, redriven=1 + (int(match[1]) if match else 0))
+    with downloaded(store, key) as file:
+        return write_window(window, _records(file, key), replace(recipe, naming=naming), store)
+
+
+@contextmanager
+def downloaded(store: ObjectStore, key: str, sha256: str | None = None) -> Generator[BinaryIO]:
+    """A whole object as a file that can be read anywhere; CorruptData if its bytes are not those of ``sha256``."""
+    size, digest = store.head(key).size, hashlib.sha256()
+    with tempfile.TemporaryFile() as file:
+        for start in range(0, size, _PIECE):
+            piece = store.get(key, start, min(start + _PIECE, size))
+            digest.update(piece)
+            file.write(piece)
+        if sha256 is not None and digest.hexdigest() != sha256:
+            raise CorruptData(f"{key} has other bytes than those that are committed: restore it")
+        file.seek(0)
+        yield file
+
+
+def _records(file: BinaryIO, key: str) -> Iterator[pa.RecordBatch]:
+    """As they came out of the log."""
+    try:
+        for batch in _parquet.ParquetFile(file).iter_batches():
+            columns = [batch.column(name) for name in _NEEDED]
+            columns[4] = columns[4].cast(_arrow.int64())
+            yield _arrow.RecordBatch.from_arrays(columns, names=list(_NEEDED))
+    except (_arrow.ArrowInvalid, KeyError) as error:
+        raise CorruptData(f"{key} is no file of bad messages that this pipeline wrote") from error
