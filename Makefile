@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## say what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
 
-$(VENV)/installed: requirements.lock pyproject.toml setup.py $(wildcard tieredstore/kafka/*.p*x* tieredstore/kafka/records/*.p*x* tieredstore/kafka/records/*.h tieredstore/pubsub/format/*.p*x* tieredstore/pubsub/format/*.h)
+$(VENV)/installed: requirements.lock pyproject.toml setup.py $(wildcard tieredstore/kafka/*.p*x* tieredstore/kafka/records/*.p*x* tieredstore/kafka/records/*.h tieredstore/pubsub/format/*.p*x* tieredstore/pubsub/format/*.h tieredstore/consumer/*.p*x*)
 	@scripts/check-prerequisites $(PYTHON)
 	@$(PYTHON) -m scripts.environment
 	@touch $@

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from tests.consumer.buckets import DEADLINE_S, offsets_of, raised, read, reader_of, until
 from tests.support.cli_process import tieredstore
-from tests.support.scripted_member import ScriptedBroker, ScriptedLog
+from tests.support.scripted_member import ScriptedBroker, ScriptedLog, parts_of
 from tests.support.spark_stream_topics import SECOND_ID, Bucket, value_of
 from tieredstore.backends.registry import store_from_settings
 from tieredstore.config import Settings, settings_from
@@ -125,6 +125,34 @@ def test_a_log_that_was_cut_below_what_was_read(bucket: Bucket, monkeypatch: pyt
             assert offsets_of(read(consumer, 5)) == list(range(55, 60))
         else:
             assert offsets_of(read(consumer, 10)) == list(range(50, 60))
+
+
+@pytest.mark.parametrize("policy", ["fail", "report"])
+@pytest.mark.parametrize("is_eager", [False, True])
+def test_a_log_that_was_cut_below_the_bucket_and_has_grown_beyond(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, policy: str, *, is_eager: bool
+) -> None:
+    """Where the broker goes on it is asked by the leader epoch of the bucket's last record, which an assignment alone
+    does not do; and not before the client has begun with the partition."""
+    bucket.write(20)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 50, cut_at=12)})
+    options = {"on_data_loss": policy, "mode": "remote_preferred"}
+    with broker.consumer(bucket.options, monkeypatch, ORDERS, **options) as (consumer, member):
+        parts_of(consumer).live.is_eager = member.is_eager = is_eager
+        seek, refusals = member.seek, iter([True, True])
+
+        def slow(where: Any, offset: int, leader_epoch: int = -1) -> None:
+            if next(refusals, False):
+                raise KafkaException(KafkaError(KafkaError._STATE, "it is not being fetched yet"))
+            seek(where, offset, leader_epoch)
+
+        monkeypatch.setattr(member, "seek", slow)
+        if policy == "fail":
+            assert offsets_of(read(consumer, 20)) == list(range(20))
+            assert "seek behind" in str(raised(consumer, DataLoss))
+        else:
+            assert offsets_of(read(consumer, 50)) == list(range(50))
+            assert "the requested offset is not available" in caplog.text
 
 
 @pytest.mark.parametrize("policy", ["fail", "report"])

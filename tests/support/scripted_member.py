@@ -26,6 +26,7 @@ from tieredstore.live.cluster import LiveTopic
 from tieredstore.model import TopicPartition, Uuid
 
 _NO_OFFSET: Final = -1001
+_ENDLESS: Final = 1 << 62
 
 
 @dataclass
@@ -34,6 +35,8 @@ class ScriptedLog:
 
     start: int = 0
     end: int = 0
+    cut_at: int = _ENDLESS
+    """What the broker has from there on is of another leader epoch than what was read before."""
 
 
 @dataclass
@@ -126,6 +129,8 @@ class ScriptedMember:
         """Those in error, which only another assignment revives."""
         self.truncated: set[TopicPartition] = set()
         """Those whose log was cut below what was read, as librdkafka notices by the leader epoch."""
+        self.is_silent = False
+        """Whether the broker does not answer in time."""
         self.calls = 0
         """How often the client was served."""
         self.rebalances: deque[Callable[[], None]] = deque()
@@ -163,9 +168,10 @@ class ScriptedMember:
         log, offset = self._broker.logs[where], self.fetching[where]
         if where in self.truncated or not log.start <= offset <= log.end:
             self.stopped.add(where)
-            code = KafkaError._LOG_TRUNCATION if where in self.truncated else KafkaError._AUTO_OFFSET_RESET
+            cause = KafkaError._LOG_TRUNCATION if where in self.truncated else KafkaError.OFFSET_OUT_OF_RANGE
             self.truncated.discard(where)
-            error = KafkaError(code, "the requested offset is not available")
+            words = f"the requested offset is not available: {KafkaError(cause).str()} (broker 1)"
+            error = KafkaError(KafkaError._AUTO_OFFSET_RESET, words)
             return [Message(topic=where[0], partition=where[1], offset=offset, error=error)]
         offsets = range(offset, min(log.end, offset + count))
         if offsets:
@@ -206,10 +212,12 @@ class ScriptedMember:
     def resume(self, wheres: Iterable[TopicPartition]) -> None:
         self.paused -= set(wheres)
 
-    def seek(self, where: TopicPartition, offset: int) -> None:
+    def seek(self, where: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
         self._expect(KafkaError._STATE, is_so=where in self.fetching and where not in self.stopped)
         self.fetching[where] = offset
         self._given.pop(where, None)
+        if leader_epoch >= 0 and self._broker.logs[where].cut_at < offset:
+            self.truncated.add(where)
 
     def positions(self, wheres: Sequence[TopicPartition]) -> list[KafkaPartition]:
         return [KafkaPartition(*where, self._given.get(where, _NO_OFFSET), leader_epoch=0) for where in wheres]
@@ -217,6 +225,20 @@ class ScriptedMember:
     def commit(self, offsets: Mapping[TopicPartition, int], *, asynchronous: bool = True) -> Any:
         self._broker.committed |= offsets
         return None if asynchronous else _places(tuple(offsets))
+
+    def watermarks(self, place: KafkaPartition, timeout_s: float, *, cached: bool = False) -> tuple[int, int] | None:
+        log = self._broker.logs[_where(place)]
+        if cached:
+            return None
+        return None if self.is_silent else (log.start, log.end)
+
+    def offsets_for_times(self, places: Sequence[KafkaPartition], timeout_s: float) -> dict[TopicPartition, int]:
+        """Each record's time is its offset."""
+        asked = [(self._broker.logs[_where(place)], place) for place in places]
+        return {
+            _where(place): -1 if place.offset == -1 or place.offset >= log.end else max(log.start, place.offset)
+            for log, place in asked
+        }
 
     def _begin(self, places: Sequence[KafkaPartition]) -> None:
         for place in places:

@@ -68,9 +68,15 @@ class MemberClient:
         """Fetch on."""
         _base.resume(self._own(), [KafkaPartition(*where) for where in wheres])
 
-    def seek(self, where: TopicPartition, offset: int) -> None:
-        """Go on there; KafkaException where it is not being fetched."""
-        _base.seek(self._own(), KafkaPartition(*where, offset))
+    def seek(self, where: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
+        """Go on there; KafkaException where it is not being fetched.
+
+        With the leader epoch of the record before it the broker is asked first whether that is still of its log.
+        """
+        if leader_epoch < 0:
+            _base.seek(self._own(), KafkaPartition(*where, offset))
+        else:
+            _base.seek(self._own(), KafkaPartition(*where, offset, leader_epoch=leader_epoch))
 
     def positions(self, wheres: Sequence[TopicPartition]) -> list[KafkaPartition]:
         """Behind the last message that was given of each, with its leader epoch."""

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from tieredstore.consumer.stored_streams import StoredStreams
 
 _logger: Final = logging.getLogger(__name__)
+_CHECK_S: Final = 0.02
+"""How long the client is given to begin with a partition that is to be checked."""
 
 
 class Core:
@@ -113,6 +115,8 @@ class Core:
             self._look_again(now)
         if self.live.due_in is not None:
             self.live.flush()
+        if self.live.unchecked:
+            self.live.check()
 
     def positions(self) -> dict[TopicPartition, int]:
         """What is handed out next of each whose start is known."""
@@ -131,6 +135,8 @@ class Core:
     def due_in(self) -> float:
         """In how many seconds something is to be done whether or not anything comes."""
         due = min(self._due_at, self._review_at) - self._clock()
+        if self.live.unchecked:
+            due = min(due, _CHECK_S)
         return max(0.0, due if self.live.due_in is None else min(due, self.live.due_in))
 
     def next_readable(self) -> tuple[Partition, Any] | None:
@@ -172,7 +178,8 @@ class Core:
         if answer.error is not None:
             self._fail(partition, answer.error)
             return
-        partition.live, partition.lineage = answer.live, answer.lineage
+        # Where the broker alone was asked, the bucket has what it had.
+        partition.live, partition.lineage = answer.live, answer.lineage or partition.lineage
         if answer.recreated:
             self._begin_anew(partition, answer)
             return
@@ -257,7 +264,7 @@ class Core:
             f"{partition.topic_id} was read up to offset {partition.position}"
         )
         if self.troubles.accepts(partition, sentence):
-            partition.topic_id, partition.last_epoch = answer.topic_id, -1
+            partition.topic_id, partition.last_epoch, partition.lineage = answer.topic_id, -1, None
             partition.start = "earliest" if answer.position is None else answer.position
             partition.position = answer.position
             self._look([partition])

@@ -26,6 +26,7 @@ _error: Final[Any] = Message.error
 _OVERTAKEN: Final = frozenset(
     {KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION, KafkaError.OFFSET_OUT_OF_RANGE}
 )
+_CUT: Final = KafkaError(KafkaError._LOG_TRUNCATION).str()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +101,13 @@ class HandingOut:
         live = self._core.live
         if not messages:
             return messages
+        # Those that are unchecked are silent too.
         if not live.silent and not live.leaving and not any(map(_error, messages)):
-            self._count_live(messages)
-            return messages
-        kept = [message for message in messages if self._is_wanted(message)]
+            kept = messages
+        else:
+            kept = [message for message in messages if self._is_wanted(message)]
         self._count_live(kept)
-        return kept
+        return [message for message in kept if not self._has_to_wait(message)] if self._held else kept
 
     def hold(self, messages: list[Any]) -> None:
         """Keep messages of the client until they are asked for."""
@@ -241,6 +243,14 @@ class HandingOut:
             self._turns.remove(opened)
             self._opened.pop(partition.where, None)
 
+    def _has_to_wait(self, message: Any) -> bool:
+        """Whether it was put behind others of its partition that are still to be given."""
+        partition = self._core.live.partitions.get((message.topic(), message.partition()))
+        if partition is None or not partition.held or message.error() is not None:
+            return False
+        partition.held.append(message)
+        return True
+
     def _is_wanted(self, message: Any) -> bool:
         core, error = self._core, message.error()
         where = message.topic(), message.partition()
@@ -254,13 +264,16 @@ class HandingOut:
             if error.code() == KafkaError._PARTITION_EOF:
                 partition.eof_at = message.offset()
             return True
-        was_cut = error.code() == KafkaError._LOG_TRUNCATION
+        # A client that resets nothing gives any reason the same code; which one it was is in its words alone.
+        was_cut = error.code() == KafkaError._LOG_TRUNCATION or _CUT in error.str()
         core.lost_by_client(partition, was_cut=was_cut, reason=error.str())
         return False
 
     def _is_wanted_record(self, message: Any, partition: Partition) -> bool:
         live, where = self._core.live, partition.where
         if where in live.silent:
+            if where in live.unchecked:
+                return False  # the seek that checks it has them come again
             # Of the assignment before this one there may be some that are on their way.
             if where in live.leaving or message.offset() < partition.assigned_at:
                 return False

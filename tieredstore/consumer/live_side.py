@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
+from confluent_kafka import KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from tieredstore.model import TopicPartition
@@ -35,6 +36,8 @@ class LiveSide:
         """Those of which nothing has come since they were assigned, so that the client does not tell where they are."""
         self.leaving: set[TopicPartition] = set()
         """Those that the client still has, and that are not to come from it."""
+        self.unchecked: set[TopicPartition] = set()
+        """Those of which it is still to be checked that the last record that was given is of the broker's log."""
         self._is_due = False
         self._assigned_at = -_REASSIGN_S
 
@@ -49,6 +52,7 @@ class LiveSide:
             self._is_due = True
         else:
             self._client.incremental_assign([_place(partition)])
+            self._begin_check([partition])
 
     def remove(self, partition: Partition) -> None:
         """Have the client fetch it no longer; what has come and was not given is dropped."""
@@ -57,6 +61,7 @@ class LiveSide:
             return
         partition.held.clear()
         self.silent.discard(where)
+        self.unchecked.discard(where)
         if self.is_eager:
             self.leaving.add(where)
             self._is_due = True
@@ -68,6 +73,7 @@ class LiveSide:
         for where in list(self.partitions) if wheres is None else wheres:
             self.partitions.pop(where, None)
             self.silent.discard(where)
+            self.unchecked.discard(where)
             self.leaving.discard(where)
         if wheres is None:
             self.leaving.clear()
@@ -92,6 +98,23 @@ class LiveSide:
             self._is_silent(partition)
             if partition.paused:
                 self._client.pause([partition.where])
+        self._begin_check(self.partitions.values())
+
+    def check(self) -> None:
+        """Have the client ask whether the logs of those that are unchecked were cut below where they are."""
+        for where in list(self.unchecked):
+            partition = self.partitions[where]
+            assert partition.position is not None
+            try:
+                # An assignment is not checked by librdkafka, whatever epoch it carries: a seek is.
+                self._client.seek(where, partition.position, partition.last_epoch)
+            except KafkaException:
+                continue  # it is not being fetched yet
+            self.unchecked.discard(where)
+
+    def _begin_check(self, partitions: Iterable[Partition]) -> None:
+        self.unchecked |= {partition.where for partition in partitions if _has_epoch(partition)}
+        self.check()
 
     def hear(self, where: TopicPartition) -> None:
         """Something has come of a partition."""
@@ -120,8 +143,12 @@ class LiveSide:
 
 
 def _place(partition: Partition) -> KafkaPartition:
-    """With the leader epoch of the last record, so that the client notices a log that was cut."""
+    """With the leader epoch of the last record, if it is known."""
     assert partition.position is not None
-    if partition.last_epoch < 0 or partition.position <= 0:
+    if not _has_epoch(partition):
         return KafkaPartition(*partition.where, partition.position)
     return KafkaPartition(*partition.where, partition.position, leader_epoch=partition.last_epoch)
+
+
+def _has_epoch(partition: Partition) -> bool:
+    return partition.last_epoch >= 0 and partition.position is not None and partition.position > 0

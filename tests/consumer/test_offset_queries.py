@@ -1,0 +1,172 @@
+"""Ends, times and events that a member asks for and is told of; the broker is a script in this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaException, TopicPartition
+
+from tests.consumer.buckets import DEADLINE_S, offsets_of, read, reader_of, until
+from tests.support.scripted_member import ScriptedBroker, ScriptedLog, parts_of
+from tests.support.spark_stream_topics import FIRST_ID, Bucket, value_of
+from tieredstore.consumer import Consumer, PartitionBatch
+from tieredstore.model import TopicIdPartition
+from tieredstore.testing.segments import Record, build_batch
+
+ORDERS: Final = ("orders", 0)
+OTHERS: Final = ("orders", 1)
+PLACE: Final = TopicPartition(*ORDERS)
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[Bucket]:
+    topics = Bucket(tmp_path)
+    yield topics
+    topics.close()
+
+
+def write_timed(bucket: Bucket, offsets: range) -> None:
+    """A segment whose records' times are their offsets."""
+    records = [Record(value_of(*ORDERS, offset), timestamp_ms=offset) for offset in offsets]
+    bucket.copy(TopicIdPartition(FIRST_ID, *ORDERS), [build_batch(records, offsets.start)], offsets)
+
+
+def times(consumer: Consumer, *moments: int) -> list[int]:
+    places = [TopicPartition(*ORDERS, moment) for moment in moments]
+    return [consumer.offsets_for_times([place], DEADLINE_S)[0].offset for place in places]
+
+
+def test_ends_and_times_are_those_of_bucket_and_broker_together(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_timed(bucket, range(10, 30))
+    broker = ScriptedBroker({ORDERS: ScriptedLog(20, 50)})
+    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, member):
+        assert consumer.get_watermark_offsets(PLACE, DEADLINE_S) == (10, 50)
+        moments = (0, 15, 29, 30, 49, 50, OFFSET_BEGINNING, OFFSET_END)
+        assert times(consumer, *moments) == [10, 15, 29, 30, 49, -1, 10, -1]
+        read(consumer, 40)
+        # The broker's, as they were when it was looked.
+        assert consumer.get_watermark_offsets(PLACE, cached=True) == (10, 50)
+        member.is_silent = True
+        assert consumer.get_watermark_offsets(PLACE, 0.01) is None
+
+
+def test_what_the_bucket_does_not_have_is_asked_of_the_broker(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = ScriptedBroker({ORDERS: ScriptedLog(20, 50)})
+    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, _):
+        assert consumer.get_watermark_offsets(PLACE, DEADLINE_S) == (20, 50)
+        assert times(consumer, 0, 40, OFFSET_BEGINNING) == [20, 40, 20]
+
+
+@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
+def test_ends_and_times_of_the_bucket_alone(bucket: Bucket, isolation: str) -> None:
+    with reader_of(bucket, PLACE, isolation_level=isolation) as consumer:
+        assert consumer.get_watermark_offsets(PLACE, DEADLINE_S) == (0, 0)
+        assert consumer.get_watermark_offsets(PLACE, cached=True) == (-1001, -1001)
+        assert times(consumer, 5) == [-1]
+    write_timed(bucket, range(10, 30))
+    with reader_of(bucket, PLACE, isolation_level=isolation) as consumer:
+        assert consumer.get_watermark_offsets(PLACE, DEADLINE_S) == (10, 30)
+        assert times(consumer, 12, 30, OFFSET_BEGINNING, OFFSET_END) == [12, -1, 10, 30]
+
+
+def test_a_store_that_does_not_answer_in_time(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_timed(bucket, range(10, 30))
+    broker = ScriptedBroker({ORDERS: ScriptedLog(20, 50)})
+    goes_on = threading.Event()
+    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, _):
+        parts_of(consumer).lookups.call(lambda _: goes_on.wait(DEADLINE_S))
+        assert consumer.get_watermark_offsets(PLACE, 0.05) is None
+        with pytest.raises(KafkaException, match="Timed out"):
+            consumer.offsets_for_times([TopicPartition(*ORDERS, 5)], 0.05)
+        goes_on.set()
+        assert consumer.get_watermark_offsets(PLACE, DEADLINE_S) == (10, 50)
+
+
+def test_no_offset_to_start_at_is_told_as_the_library_tells_it(bucket: Bucket) -> None:
+    write_timed(bucket, range(10, 30))
+    with reader_of(bucket, TopicPartition(*ORDERS, 5), auto_offset_reset="error") as consumer:
+        (event,) = until(consumer, bool)
+        assert event.error() is not None
+        assert "offset range" in event.error().str()
+        consumer.seek(TopicPartition(*ORDERS, 20))
+        assert offsets_of(read(consumer, 10)) == list(range(20, 30))
+
+
+def batches(consumer: Consumer, rows: int, most: int | None = None) -> list[PartitionBatch]:
+    given: list[PartitionBatch] = []
+    while sum(batch.records.num_rows for batch in given) < rows:
+        batch = consumer.poll_arrow(DEADLINE_S, most, ("offset", "value"))
+        assert batch is not None
+        given.append(batch)
+    return given
+
+
+def offsets_in(given: list[PartitionBatch], partition: int) -> list[int]:
+    columns: list[Any] = [batch.records.column("offset") for batch in given if batch.partition == partition]
+    return [offset for column in columns for offset in column.to_pylist()]
+
+
+def test_live_records_in_columns_wait_for_their_turn(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two partitions, in turns, a few rows a call; what waits when one is paused comes after it is resumed."""
+    bucket.write(20)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(20, 60), OTHERS: ScriptedLog(0, 40)})
+    with broker.consumer(bucket.options, monkeypatch, ORDERS, OTHERS) as (consumer, _):
+        first = batches(consumer, 30, 7)
+        consumer.pause([PLACE])
+        others = batches(consumer, 40 - len(offsets_in(first, 1)), 7)
+        assert {batch.partition for batch in others} == {1}
+        consumer.resume([PLACE])
+        rest = batches(consumer, 60 - len(offsets_in(first, 0)), 7)
+        given = [*first, *others, *rest]
+        assert offsets_in(given, 0) == list(range(60))
+        assert offsets_in(given, 1) == list(range(40))
+        assert all(batch.records.num_rows <= 7 for batch in given)
+        assert [batch.next_offset for batch in given if batch.partition == 1][-1] == 40
+
+
+def test_what_waits_of_the_broker_comes_before_what_the_client_gets_later(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20), OTHERS: ScriptedLog(0, 20)})
+    with broker.consumer(bucket.options, monkeypatch, ORDERS, OTHERS) as (consumer, _):
+        first = batches(consumer, 20)
+        for log in broker.logs.values():
+            log.end = 40
+        rest = read(consumer, 60)
+        for number in range(2):
+            assert offsets_in(first, number) + offsets_of(rest, number) == list(range(40))
+
+
+def test_a_call_that_fails_gives_what_it_had_taken_to_the_next_one(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the bucket and of the broker."""
+    bucket.write(20)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(20, 20), OTHERS: ScriptedLog(0, 20)})
+    with broker.consumer(bucket.options, monkeypatch, ORDERS, OTHERS) as (consumer, _):
+        given = read(consumer, 1)
+        tick, calls = parts_of(consumer).core.tick, iter(range(100))
+
+        def interrupted() -> None:
+            """A signal between what the client gave and what the call returns, every other time."""
+            if next(calls, 1) % 2 == 0:
+                raise KeyboardInterrupt
+            tick()
+
+        monkeypatch.setattr(parts_of(consumer).core, "tick", interrupted)
+        broker.logs[ORDERS].end = 30
+        interrupts = 0
+        while len(given) < 50:
+            try:
+                given += consumer.consume(9, 0.05)
+            except KeyboardInterrupt:
+                interrupts += 1
+        assert interrupts
+        assert offsets_of(given) == list(range(30))
+        assert offsets_of(given, 1) == list(range(20))
