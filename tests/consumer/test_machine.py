@@ -106,6 +106,8 @@ class Machine(RuleBasedStateMachine):
         count = min(count, log.end - end - skip)
         if count > 0:
             self.segments[where].append(self.bucket.write(count, *where, skip=skip))
+            # The first one may begin behind what the broker deleted.
+            self.beginnings[where].add(self._beginning(where))
 
     @rule(where=PARTITIONS, count=st.integers(1, 25), is_careful=st.sampled_from([True, True, True, False]))
     def retain(self, where: Where, count: int, is_careful: bool) -> None:
