@@ -1,11 +1,13 @@
-"""Three brokers that govern themselves, killed under load: nothing is lost and nothing doubled."""
+"""Three brokers that govern themselves, killed, stopped and cut off under load: nothing is lost, nothing doubled."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import random
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 
 import pytest
@@ -13,7 +15,8 @@ import pytest
 from tests.support.pubsub_brokers import LONG_S, RunningBroker, listening_anywhere
 from tests.support.pubsub_topics import topics_on, values_of
 from tests.support.servers.zookeeper import ZooKeeperServer, end_session
-from tieredstore.errors import TieredStoreError
+from tieredstore.backends.base import Body, ObjectInfo, ObjectStore
+from tieredstore.errors import StoreUnavailable, TieredStoreError
 from tieredstore.pubsub.broker.broker import Broker
 from tieredstore.pubsub.broker.directory import Directory, KnownTopic, StoreTopics, refreshed
 from tieredstore.pubsub.client.producer import BrokerProducer
@@ -25,10 +28,48 @@ from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
 from tieredstore.pubsub.governor.zookeeper_session import ZooKeeperSession
 from tieredstore.pubsub.producer import UNTOLD, RecordPlace
 from tieredstore.pubsub.topics import Topics
+from tieredstore.testing.delegating import DelegatingObjectStore
+
+
+class Link(DelegatingObjectStore):
+    """One broker's way to the store: it may be cut, and stands still with its process."""
+
+    def __init__(self, store: ObjectStore, generations: list[int]) -> None:
+        super().__init__(store)
+        self.may = threading.Event()
+        self.may.set()
+        self.is_cut = False
+        self._generations = generations
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+        self.check()
+        super().put(key, body, if_absent=if_absent)
+
+    def replace(self, key: str, body: bytes | bytearray | memoryview, etag: str) -> str:
+        self.check()
+        new = super().replace(key, body, etag)
+        if key.endswith("governor/assignments"):
+            self._generations.append(json.loads(bytes(body))["generation"])
+        return new
+
+    def head(self, key: str) -> ObjectInfo:
+        self.check()
+        return super().head(key)
+
+    def check(self) -> None:
+        assert self.may.wait(LONG_S)
+        if self.is_cut:
+            raise StoreUnavailable("cut off")
 
 
 class Coordinator:
-    """What brokers agree by, and what it does when one is dead."""
+    """What brokers agree by, and what it does when one is silent or dead."""
+
+    generations: list[int]
+    """Of the governors that wrote assignments into the store, in order."""
+
+    def __init__(self) -> None:
+        self.generations = []
 
     def governor(
         self, topics: Topics, seat: Callable[[], BrokerSeat], known: Callable[[], list[KnownTopic]]
@@ -38,14 +79,18 @@ class Coordinator:
 
         return StoreGovernor(topics.folder, seat, loads, FreeCapacity(), patience_s=1.0)
 
-    def died(self, governor: Governor) -> None:
+    def is_silent(self, governor: Governor) -> None:
         """Its beat stands still, which is all that there is to it."""
+
+    def died(self, governor: Governor) -> None:
+        """The same, and for ever."""
 
 
 class ZooKeeper(Coordinator):
-    """A real one: whose process is dead it does not hear of, and ends its session."""
+    """A real one: it ends the session of whom it does not hear of."""
 
     def __init__(self, hosts: str) -> None:
+        super().__init__()
         self.hosts = hosts
         self.sessions: dict[Governor, ZooKeeperSession] = {}
 
@@ -58,17 +103,20 @@ class ZooKeeper(Coordinator):
         self.sessions[governor] = session
         return governor
 
+    def is_silent(self, governor: Governor) -> None:
+        end_session(self.hosts, self.sessions[governor]._client)  # pyright: ignore[reportPrivateUsage]
+
     def died(self, governor: Governor) -> None:
-        session = self.sessions.pop(governor)
-        end_session(self.hosts, session._client)  # pyright: ignore[reportPrivateUsage]
-        session.close()
+        self.is_silent(governor)
+        self.sessions.pop(governor).close()
 
 
 class Member:
     """A broker with its part in governing, on a thread that ticks."""
 
     def __init__(self, topics: Topics, number: int, coordinator: Coordinator) -> None:
-        own = listening_anywhere(topics, f"127.0.0.{number + 1}", batch_by="producer")
+        self.link = Link(topics.store, coordinator.generations)
+        own = listening_anywhere(Topics(self.link, topics.settings), f"127.0.0.{number + 1}", batch_by="producer")
         directory = Directory(StoreTopics(own))
         self.coordinator = coordinator
         self.governor = coordinator.governor(own, self._seat, directory.all)
@@ -84,11 +132,34 @@ class Member:
 
     def _tick(self) -> None:
         while not self.stopped.wait(0.1):
+            assert self.link.may.wait(LONG_S)
             with contextlib.suppress(TieredStoreError):
+                self.link.check()  # who is cut off is so from ZooKeeper too
                 self.governor.tick()
+
+    def stop(self) -> None:
+        """As by SIGSTOP: its loop, its uploads and its ticks stand still, and its connections are open."""
+        self.link.may.clear()
+        self.running.loop.call_soon_threadsafe(self.link.may.wait, LONG_S)
+        self.coordinator.is_silent(self.governor)
+
+    def cut_off(self) -> None:
+        """It speaks with clients, and neither with the store nor with other brokers."""
+        self.link.is_cut = True
+        self.coordinator.is_silent(self.governor)
+
+    def goes_on(self) -> None:
+        """It is woken, its links are mended."""
+        self.link.is_cut = False
+        self.link.may.set()
+
+    @property
+    def is_well(self) -> bool:
+        return not self.stopped.is_set() and self.link.may.is_set() and not self.link.is_cut
 
     def kill(self) -> None:
         """As by kill -9."""
+        self.goes_on()
         if not self.stopped.is_set():
             self.stopped.set()
             self.running.kill()
@@ -111,7 +182,7 @@ def holder(members: list[Member]) -> Member:
     """Who has the topic; waits until somebody has it."""
     for _ in range(1200):
         for member in members:
-            if not member.stopped.is_set() and member.governor.serves("orders"):
+            if member.is_well and member.governor.serves("orders"):
                 return member
         threading.Event().wait(0.05)
     raise AssertionError("nobody has the topic")
@@ -154,3 +225,60 @@ def test_brokers_and_governors_that_are_killed_under_load_lose_nothing_and_doubl
         assert {future.result(0) for future in sent} == {UNTOLD}
     with Consumer(topics, "orders", delivery="effectively-once") as consumer:
         assert sorted(values_of(consumer, at_least=400)) == sorted(sent.values())
+
+
+def governing(members: list[Member]) -> Member:
+    """Who governs, or has the topic if nobody does just now."""
+    return next((each for each in members if each.is_well and each.governor.generation), None) or holder(members)
+
+
+def play(coordinator: Coordinator, faults: Sequence[tuple[str, bool]]) -> None:
+    """Records go on while brokers that have the topic, or govern, are stopped or cut off and come back."""
+    topics = topics_on(None, batch_ms="20", message_bytes="1024", compression="none")
+    topics.create("orders", 2)
+    sent: dict[Future[RecordPlace], bytes] = {}
+    with three(topics, coordinator) as members:
+        holder(members)
+        client = topics.settings.broker_client.model_copy(
+            update={
+                "bootstrap": tuple(member.running.place for member in members),
+                "linger_ms": 1,
+                "request_timeout_ms": 1000,
+            }
+        )
+        settings = topics.settings.model_copy(update={"broker_client": client})
+
+        def send(count: int) -> None:
+            for _ in range(count):
+                value = b"%05d" % len(sent) + os.urandom(200)
+                sent[producer.send(value)] = value
+
+        with BrokerProducer(settings, "orders") as producer:
+            for how, governs in faults:
+                send(60)
+                faulty = governing(members) if governs else holder(members)
+                faulty.stop() if how == "stopped" else faulty.cut_off()
+                send(60)
+                holder(members)
+                send(60)
+                faulty.goes_on()
+                send(60)
+            producer.flush()
+        assert {future.result(0) for future in sent} == {UNTOLD}
+    with Consumer(topics, "orders", delivery="effectively-once") as consumer:
+        assert sorted(values_of(consumer, at_least=len(sent))) == sorted(sent.values())
+    # No governor wrote after another one had: what it knew was too old by then.
+    assert coordinator.generations == sorted(coordinator.generations)
+
+
+def test_brokers_and_governors_that_are_stopped_or_cut_off_and_come_back(coordinator: Coordinator) -> None:
+    play(coordinator, [("stopped", False), ("cut off", True)])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(10))
+def test_brokers_and_governors_that_are_stopped_and_cut_off_again_and_again(
+    coordinator: Coordinator, seed: int
+) -> None:
+    source = random.Random(seed)
+    play(coordinator, [(source.choice(("stopped", "cut off")), source.random() < 0.5) for _ in range(8)])

@@ -1,0 +1,144 @@
+"""A broker as a service, in this process: by each coordinator, beside a store that fails, and to its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from tests.support.pubsub_brokers import LONG_S, listening_anywhere
+from tests.support.pubsub_topics import topics_on, values_of
+from tests.support.servers.zookeeper import ZooKeeperServer
+from tieredstore.backends.base import ObjectInfo
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.errors import StoreUnavailable
+from tieredstore.process.health import Health
+from tieredstore.pubsub.broker import running
+from tieredstore.pubsub.broker.broker import Broker
+from tieredstore.pubsub.broker.running import broker_service, governed_broker
+from tieredstore.pubsub.client.producer import BrokerProducer
+from tieredstore.pubsub.consumer import Consumer
+from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
+from tieredstore.pubsub.topics import Topics
+from tieredstore.testing.delegating import DelegatingObjectStore
+
+
+class Flaky(DelegatingObjectStore):
+    """Listings, by which topics and brokers are found, fail while they are told to."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryObjectStore())
+        self.fails = False
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        if self.fails:
+            raise StoreUnavailable("the store is down")
+        return super().list(prefix, start_after)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        if self.fails:
+            raise StoreUnavailable("the store is down")
+        super().delete(keys)
+
+
+@dataclass
+class Served:
+    """A broker that is served by threads of this process."""
+
+    broker: Broker
+    health: Health
+    place: str
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has its topic, and nothing is wrong."""
+        assignment = self.broker._assignment  # pyright: ignore[reportPrivateUsage]
+        return assignment.serves("orders") and not self.health.reasons()
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        end_s = time.monotonic() + LONG_S
+        while not holds():
+            assert time.monotonic() < end_s, self.health.reasons()
+            time.sleep(0.01)
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "TICK_S", 0.02)
+    monkeypatch.setattr(running, "REFRESH_S", 0.02)
+    monkeypatch.setattr(running, "_LOOK_S", 0.02)
+
+
+@contextmanager
+def served(topics: Topics) -> Generator[Served]:
+    broker, governor = governed_broker(topics)
+    places: list[str] = []
+    service = broker_service(
+        broker, governor, on_start=lambda started: places.append(f"{started.address.ip}:{started.address.port}")
+    )
+    with service:
+        end_s = time.monotonic() + LONG_S
+        while not places:
+            assert time.monotonic() < end_s
+            time.sleep(0.01)
+        yield Served(broker, service.health, places[0])
+
+
+def published(topics: Topics, place: str, count: int) -> None:
+    client = topics.settings.broker_client.model_copy(update={"bootstrap": (place,), "linger_ms": 1})
+    settings = topics.settings.model_copy(update={"broker_client": client})
+    with BrokerProducer(settings, "orders") as producer:
+        futures = [producer.send(b"%d" % number) for number in range(count)]
+    for future in futures:
+        future.result(LONG_S)
+
+
+def read(topics: Topics, count: int) -> list[bytes]:
+    with Consumer(topics, "orders") as consumer:
+        return values_of(consumer, at_least=count)
+
+
+@pytest.mark.parametrize("coordinator", ["none", "store"])
+def test_it_serves_until_it_is_stopped_and_is_ready_once_it_knows_its_topics(coordinator: str) -> None:
+    topics = topics_on(None, batch_ms="10", broker_coordinator=coordinator)
+    topics.create("orders")
+    with served(listening_anywhere(topics)) as broker:
+        broker.until(lambda: broker.is_ready)
+        published(topics, broker.place, 5)
+    assert sorted(read(topics, 5)) == [b"%d" % number for number in range(5)]
+
+
+@pytest.mark.slow
+@pytest.mark.broker
+def test_by_zookeeper(zookeeper: ZooKeeperServer) -> None:
+    hosts = zookeeper.chroot()
+    topics = topics_on(None, batch_ms="10", broker_coordinator="zookeeper", broker_zookeeper_connect=hosts)
+    topics.create("orders")
+    with served(listening_anywhere(topics)) as broker:
+        assert isinstance(broker.broker._assignment, ZooKeeperGovernor)  # pyright: ignore[reportPrivateUsage]
+        broker.until(lambda: broker.is_ready)
+        published(topics, broker.place, 3)
+    assert sorted(read(topics, 3)) == [b"0", b"1", b"2"]
+
+
+def test_a_store_that_fails_is_a_reason_not_to_be_ready_and_what_is_known_holds(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = Flaky()
+    topics = topics_on(store, batch_ms="10")
+    topics.create("orders")
+    with served(listening_anywhere(topics)) as broker:
+        broker.until(lambda: broker.is_ready)
+        store.fails = True
+        broker.until(lambda: {"topics", "assignments"} <= set(broker.health.reasons()))
+        published(topics, broker.place, 2)
+        store.fails = False
+        broker.until(lambda: broker.is_ready)
+        store.fails = True
+    store.fails = False
+    assert "the topics could not be read again: the store is down" in caplog.text
+    assert "others will see only by its silence" in caplog.text
+    assert sorted(read(topics, 2)) == [b"0", b"1"]
