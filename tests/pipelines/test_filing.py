@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.support.pipeline_runs import pipeline_of, texts
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.directories import TimeDirectories, escaped, java_format
-from tieredstore.pipelines.parsers import Filed, Parser, to_millis
+from tieredstore.pipelines.parsers import BadMessage, Filed, MessageParser, Parser, to_millis
 from tieredstore.pipelines.setup import parser_of
 
 DAY = 1_405_970_352_123
@@ -152,3 +152,49 @@ def test_patterns_of_java_that_mean_more_are_refused() -> None:
     with pytest.raises(ConfigError, match="'EEE'"):
         java_format("EEE MMM", "x")
     assert TimeDirectories().of_minute(0) == "dt=1970-01-01"
+
+
+@pytest.mark.parametrize(
+    ("payload", "directory"),
+    [
+        (b"\x81\xa2ts\xcf\x00\x00\x01\x47\x58\x7e\xa7\xbb", "dt=2014-07-21"),
+        (b"\x81\xa2ts\xaa1405970352", "dt=2014-07-21"),
+        (b"\x81\xa2ts\xc0", None),
+        (b"\x81\xa2tx\x01", None),
+        (b"\x92\x01\x02", None),
+        (b"\x81\xa2ts", None),
+        (b"", None),
+    ],
+)
+def test_messages_of_messagepack_are_filed_by_a_time_in_their_map(payload: bytes, directory: str | None) -> None:
+    how = parser(**{"secor.message.parser.class": "messagepack", "message.timestamp.name": "ts"})
+    assert filed(how, records(payload)) == [directory]
+    secors = "com.pinterest.secor.parser.MessagePackParser"
+    assert parser(**{"secor.message.parser.class": secors, "message.timestamp.name": "ts"}) == how
+
+
+class ByLength(MessageParser):
+    """A parser of one's own."""
+
+    def parts(self, key: bytes | None, value: bytes | None, timestamp_ms: int, offset: int) -> list[tuple[str, str]]:
+        if value == b"bad":
+            raise BadMessage("it is bad")
+        seconds = str(timestamp_ms // (offset - 100))
+        return [("length=", str(len(value or b""))), ("", (value or b"").decode()), ("t=", seconds)]
+
+
+def test_a_parser_of_ones_own_chooses_no_path_and_its_faults_are_bad_messages() -> None:
+    how = parser(**{"secor.message.parser.class": f"{__name__}:ByLength"})
+    batch = records(b"..", b"a/b", b"bad", b"\xff", None, b"x", start=96)
+    batch = batch.append_column("key", pa.array([None] * 6, pa.binary()))
+    result = how.file(batch)
+    assert [None if code < 0 else result.directories[code].rpartition("/")[0] for code in result.codes] == [
+        "length=2/%2E%2E", "length=3/a%2Fb", None, None, None, "length=1/x",
+    ]  # fmt: skip
+    assert result.reasons == {
+        2: "it is bad",
+        3: "its parser failed with UnicodeDecodeError",
+        4: "its parser failed with ZeroDivisionError",
+    }
+    with pytest.raises(ConfigError, match="is no subclass of Parser"):
+        parser(**{"secor.message.parser.class": "json:JSONDecoder"})

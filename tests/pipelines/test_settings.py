@@ -49,7 +49,7 @@ def test_what_secors_own_file_says_is_taken_and_what_has_no_effect_is_named(capl
         ("cloud.service", "S3", "output.storage.backend.class"),
         ("aws.secret.key", "AKIA-secret", "output.storage.aws.secret.access.key"),
         ("secor.message.transformer.class", "mine.Class", "transformers are not built"),
-        ("secor.file.reader.writer.factory", "com.pinterest.secor.io.impl.SequenceFileReaderWriterFactory", "expected"),
+        ("secor.file.reader.writer.factory", "com.pinterest.secor.io.impl.JsonORCFileReaderWriterFactory", "expected"),
         ("secor.generaton", "2", "the nearest is secor.generation"),
         ("secor.message.parser.class", "com.pinterest.secor.parser.ThriftMessageParser", "expected"),
         ("secor.message.parser.class", "regex", "message.timestamp.input.pattern"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, cast
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tieredstore.pipelines.directories import TimeDirectories, escaped, minute_of
+from tieredstore.pipelines.messagepack import unpacked
 
 # What their type stubs say is partial.
 _arrow: Final[Any] = pa
@@ -60,6 +61,39 @@ class Parser(ABC):
     @abstractmethod
     def file(self, records: pa.RecordBatch) -> Filed:
         """The directories of the records, without the topic's."""
+
+
+class MessageParser(Parser):
+    """Files message by message: what a parser of one's own may be, named by ``module:Class``, and made without
+    arguments."""
+
+    columns: tuple[str, ...] = ("offset", "timestamp", "key", "value")
+
+    @abstractmethod
+    def parts(
+        self, key: bytes | None, value: bytes | None, timestamp_ms: int, offset: int
+    ) -> Sequence[tuple[str, str]]:
+        """The directories of a message, outermost first: what each begins with, as ``dt=``, and a text.
+
+        The texts are escaped, so that no message chooses a path. BadMessage, or what bad data leads to (ValueError,
+        KeyError, TypeError …), for one that cannot be filed.
+        """
+
+    def file(self, records: pa.RecordBatch) -> Filed:
+        """Row by row."""
+        filed, untyped = Filed(), cast("Any", records)
+        columns = [untyped.column(name).to_pylist() for name in ("key", "value", "timestamp", "offset")]
+        for row in zip(*columns, strict=True):
+            try:
+                directory = "/".join(prefix + escaped(text) for prefix, text in self.parts(*row))
+            except BadMessage as bad:
+                filed.put_aside(str(bad))
+            except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+                # Its words may have the message in them.
+                filed.put_aside(f"its parser failed with {type(error).__name__}")
+            else:
+                filed.add(directory)
+        return filed
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +228,28 @@ class JsonTime:
         if not isinstance(content, int) or isinstance(content, bool):
             raise BadMessage(f"its field {self.field.name} is no number since the epoch")
         return to_millis(content)
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePackTime:
+    """A time since the epoch, in s, ms, us or ns, under a name in a map of MessagePack."""
+
+    name: str
+
+    def __call__(self, payload: bytes) -> int:
+        """In ms."""
+        try:
+            content = unpacked(payload)
+        except (ValueError, RecursionError):
+            raise BadMessage("its value is not MessagePack") from None
+        time = content.get(self.name) if isinstance(content, dict) else None
+        if isinstance(time, str) and _INTEGER.fullmatch(time):
+            time = int(time)
+        if isinstance(time, float) and abs(time) < 2**63:
+            time = int(time)
+        if not isinstance(time, int) or isinstance(time, bool):
+            raise BadMessage(f"its value has no field {self.name} with a number since the epoch")
+        return to_millis(time)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ def printed(pipeline: Pipeline, store: ObjectStore, key: str) -> Iterator[pa.Rec
     with ExitStack() as stack:
         file = stack.enter_context(downloaded(store, key))
         sidecar = None
-        if ".txt" in key.rpartition("/")[2]:
+        if {".txt", ".seq"} & {f".{part}" for part in key.rpartition("/")[2].split(".")[1:]}:
             try:
                 sidecar = stack.enter_context(downloaded(store, naming_of(pipeline).sidecar_key(key)))
             except ObjectNotFound:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import binascii
 import gzip
+import importlib
 import json
+import struct
 from collections.abc import Iterator
 from typing import Any, BinaryIO, Final, cast
 
@@ -14,6 +16,10 @@ import pyarrow.parquet as pq
 import zstandard
 
 from tieredstore.errors import CorruptData
+from tieredstore.pipelines.container_formats import fastavro_module
+from tieredstore.pipelines.sequence_format import sequence_rows
+from tieredstore.pipelines.sequencefile import MAGIC as SEQUENCE_FILE
+from tieredstore.pipelines.sequencefile import SequenceFileReader
 from tieredstore.pipelines.writers import ENVELOPE
 
 _arrow: Final[Any] = pa
@@ -51,10 +57,21 @@ def read_output(
     try:
         if magic == b"PAR1":
             yield from _parquet_records(file)
+        elif magic.startswith(b"ORC"):
+            yield from _orc_records(file)
+        elif magic == b"Obj\x01":
+            yield from _batches(_avro_rows(file))
+        elif magic.startswith(SEQUENCE_FILE):
+            rows = sequence_rows(SequenceFileReader(file))
+            yield from (
+                _batches(_row(None) | row for row in rows)
+                if sidecar is None
+                else _beside((row["value"] for row in rows), sidecar)
+            )
         else:
             stream = _unpacked(file, magic)
             if sidecar is not None:
-                yield from _text_beside(stream, sidecar, delimiter)
+                yield from _beside(pieces_of(stream, delimiter), sidecar)
             else:
                 yield from _batches(_lines(stream, delimiter))
     except (_arrow.ArrowInvalid, OSError, EOFError, zstandard.ZstdError, StopIteration, ValueError) as error:
@@ -85,13 +102,46 @@ def as_records(batch: Any) -> pa.RecordBatch:
     if not {"key", "value", "offset"} <= set(batch.schema.names):
         return _records([_row(json.dumps(row, default=str).encode()) for row in batch.to_pylist()])
     columns = [
-        batch.column(name).cast(RECORDS.field(name).type)
+        _plain(batch.column(name)).cast(RECORDS.field(name).type)
         if name in batch.schema.names
         else _arrow.nulls(batch.num_rows, RECORDS.field(name).type)
         for name in RECORDS.names
     ]
     records: pa.RecordBatch = _arrow.RecordBatch.from_arrays(columns, schema=RECORDS)
     return records
+
+
+def _plain(column: Any) -> Any:
+    """Times in ms, whatever the file counts them in."""
+    if _arrow.types.is_timestamp(column.type):
+        return column.cast(_arrow.timestamp("ms", column.type.tz), safe=False).cast(_arrow.int64())
+    return column
+
+
+def _orc_records(file: BinaryIO) -> Iterator[pa.RecordBatch]:
+    orc: Any = importlib.import_module("pyarrow.orc")
+    reader = orc.ORCFile(file)
+    for number in range(reader.nstripes):
+        yield as_records(reader.read_stripe(number))
+
+
+def _avro_rows(file: BinaryIO) -> Iterator[Row]:
+    for row in _avro_objects(file):
+        content = cast("dict[str, Any]", row) if isinstance(row, dict) else {}
+        if {"key", "value", "offset", "timestamp"} <= content.keys():
+            moment = content["timestamp"]
+            time = moment if isinstance(moment, int) else round(moment.timestamp() * 1000)
+            yield {**{name: content.get(name) for name in RECORDS.names}, "timestamp": time}
+        else:
+            yield _row(json.dumps(row, default=str).encode())
+
+
+def _avro_objects(file: BinaryIO) -> Iterator[Any]:
+    try:
+        yield from fastavro_module("fastavro").reader(file)
+    except (LookupError, TypeError, AttributeError, ArithmeticError, MemoryError, struct.error) as error:
+        # It checks little of what it reads.
+        raise ValueError("damaged Avro") from error
 
 
 def _lines(stream: BinaryIO, delimiter: bytes) -> Iterator[Row]:
@@ -140,21 +190,21 @@ def _bytes(text: str | None) -> bytes | None:
     return None if text is None else base64.b64decode(text, validate=True)
 
 
-def _text_beside(stream: BinaryIO, sidecar: BinaryIO, delimiter: bytes) -> Iterator[pa.RecordBatch]:
-    values = pieces_of(stream, delimiter)
+def _beside(values: Iterator[bytes], sidecar: BinaryIO) -> Iterator[pa.RecordBatch]:
+    """Values, and what the file beside them has of each."""
     for batch in _parquet.ParquetFile(sidecar).iter_batches(_BATCH):
         rows: list[Row] = []
         for beside in batch.to_pylist():
             value = next(values, None)
             if value is None:
-                raise ValueError("the text has fewer values than the file beside it tells of")
+                raise ValueError("there are fewer values than the file beside them tells of")
             moment = beside["timestamp"]
             row = _row(None if beside["is_null"] else value)
             row |= {"offset": beside["offset"], "key": beside["key"], "headers": beside["headers"]}
             rows.append({**row, "timestamp": None if moment is None else round(moment.timestamp() * 1000)})
         yield _records(rows)
     if next(values, None) is not None:
-        raise ValueError("the text has more values than the file beside it tells of")
+        raise ValueError("there are more values than the file beside them tells of")
 
 
 def _row(value: bytes | None) -> Row:

@@ -108,16 +108,23 @@ PARSER_CLASSES: Final = {
     f"{_PARSERS}Iso8601MessageParser": "iso8601",
     f"{_PARSERS}DateMessageParser": "date",
     f"{_PARSERS}RegexMessageParser": "regex",
+    f"{_PARSERS}MessagePackParser": "messagepack",
     f"{_PARSERS}SplitByFieldMessageParser": "split-by-field",
 }
 _WRITERS: Final = "com.pinterest.secor.io.impl."
 WRITER_CLASSES: Final = {
     f"{_WRITERS}DelimitedTextFileReaderWriterFactory": "text",
     f"{_WRITERS}ThriftParquetFileReaderWriterFactory": None,
-    f"{_WRITERS}SequenceFileReaderWriterFactory": None,
+    f"{_WRITERS}FlexibleDelimitedFileReaderWriterFactory": "text",
+    f"{_WRITERS}SequenceFileReaderWriterFactory": "sequencefile",
+    f"{_WRITERS}MessagePackSequenceFileReaderWriterFactory": "messagepack-sequencefile",
 }
 _CODECS: Final = "org.apache.hadoop.io.compress."
 CODEC_CLASSES: Final = {
+    f"{_CODECS}DefaultCodec": "deflate",
+    f"{_CODECS}DeflateCodec": "deflate",
+    f"{_CODECS}BZip2Codec": "bzip2",
+    f"{_CODECS}Lz4Codec": "lz4",
     f"{_CODECS}GzipCodec": "gzip",
     f"{_CODECS}ZStandardCodec": "zstd",
     f"{_CODECS}SnappyCodec": "snappy",

@@ -24,8 +24,28 @@ from tieredstore.pipelines.directories import java_format
 
 _logger: Final = logging.getLogger(__name__)
 
-PARSERS: Final = ("offset", "daily-offset", "kafka-timestamp", "json", "iso8601", "date", "regex", "split-by-field")
-FORMATS: Final = ("parquet", "json", "text")
+PARSERS: Final = (
+    "offset",
+    "daily-offset",
+    "kafka-timestamp",
+    "json",
+    "iso8601",
+    "date",
+    "regex",
+    "split-by-field",
+    "messagepack",
+)
+FORMATS: Final = ("parquet", "orc", "avro", "json", "text", "sequencefile", "messagepack-sequencefile")
+CODECS_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    "parquet": ("none", "gzip", "zstd", "snappy"),
+    "orc": ("none", "gzip", "zstd", "snappy", "deflate", "lz4"),
+    "avro": ("none", "gzip", "snappy", "deflate", "bzip2"),
+    "json": ("none", "gzip", "zstd"),
+    "text": ("none", "gzip", "zstd"),
+    "sequencefile": ("none", "gzip", "zstd", "snappy", "deflate", "lz4", "bzip2"),
+    "messagepack-sequencefile": ("none", "gzip", "zstd", "snappy", "deflate", "lz4", "bzip2"),
+}
+"""What each format can be compressed by."""
 _OUTPUT: Final = "output."
 _KAFKA: Final = "kafka."
 _SOURCE: Final = ("storage.", "key.prefix", "chunk.size", "encryption.", "fetch.", "compression.", "rsm.config.")
@@ -54,8 +74,10 @@ def _zone(text: str) -> str:
     return text
 
 
-def _named(names: Mapping[str, str | None], known: tuple[str, ...]) -> Any:
+def _named(names: Mapping[str, str | None], known: tuple[str, ...], *, own: bool = False) -> Any:
     def parse(text: str) -> str:
+        if own and re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", text):
+            return text
         short = names.get(text, text)
         if short is None or short not in known:
             raise ValueError
@@ -106,7 +128,9 @@ class PipelineSettings(SettingsGroup):
         alias="kafka.new.consumer.isolation.level",
         description="Whether records of open and aborted transactions are left out.",
     )
-    parser: Annotated[str, string("a short name or Secor's class", _named(secor.PARSER_CLASSES, PARSERS))] = Field(
+    parser: Annotated[
+        str, string("a short name, Secor's class, or module:Class", _named(secor.PARSER_CLASSES, PARSERS, own=True))
+    ] = Field(
         default="offset",
         alias="secor.message.parser.class",
         description=f"What records are filed by: {', '.join(PARSERS)}.",
@@ -160,7 +184,9 @@ class PipelineSettings(SettingsGroup):
     split_field: Annotated[str, string("a field")] = Field(
         default="", alias="message.split.field.name", description="The field of JSON that `split-by-field` files by."
     )
-    format: Annotated[str, string("a short name or Secor's class", _named(secor.WRITER_CLASSES, FORMATS))] = Field(
+    format: Annotated[
+        str, string("a short name, Secor's class, or module:Class", _named(secor.WRITER_CLASSES, FORMATS, own=True))
+    ] = Field(
         default="parquet",
         alias="secor.file.reader.writer.factory",
         description=f"What files are written: {', '.join(FORMATS)}.",
@@ -168,8 +194,8 @@ class PipelineSettings(SettingsGroup):
     codec: Annotated[
         str,
         string(
-            "none, gzip, zstd, snappy or Hadoop's class",
-            _named(secor.CODEC_CLASSES, ("none", "gzip", "zstd", "snappy")),
+            "none, gzip, zstd, snappy, deflate, lz4, bzip2 or Hadoop's class",
+            _named(secor.CODEC_CLASSES, CODECS_OF["sequencefile"]),
         ),
     ] = Field(default="zstd", alias="secor.compression.codec", description="How files are compressed.")
     extension: Annotated[str, string("begins with a dot", _extension)] = Field(
@@ -226,9 +252,11 @@ class PipelineSettings(SettingsGroup):
             raise broken_rule("message.timestamp.input.pattern", f"is missing; the parser {self.parser} needs it")
         if self.parser == "split-by-field" and not self.split_field:
             raise broken_rule("message.split.field.name", "is missing; the parser split-by-field needs it")
-        if self.format != "parquet" and self.codec == "snappy":
+        able = CODECS_OF.get(self.format)
+        if able is not None and self.codec not in able:
             raise broken_rule(
-                "secor.compression.codec", f"is snappy, which a file of {self.format} cannot be: gzip can"
+                "secor.compression.codec",
+                f"is {self.codec}, which a file of {self.format} cannot be: give one of {', '.join(able)}",
             )
         for name, pattern in (
             ("partitioner.granularity.date.format", self.date_format),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Final
+from typing import Any, Final
 
+from tieredstore.config.named_class import named_class
+from tieredstore.pipelines.container_formats import AvroContainer, Orc
 from tieredstore.pipelines.directories import TimeDirectories, java_format
 from tieredstore.pipelines.naming import Naming
 from tieredstore.pipelines.parsers import (
@@ -14,11 +16,13 @@ from tieredstore.pipelines.parsers import (
     Iso8601Time,
     JsonField,
     JsonTime,
+    MessagePackTime,
     OffsetParser,
     Parser,
     RegexTime,
     TimeParser,
 )
+from tieredstore.pipelines.sequence_format import SequenceFile
 from tieredstore.pipelines.settings import Pipeline, PipelineSettings
 from tieredstore.pipelines.window_writing import Recipe
 from tieredstore.pipelines.writers import Format, JsonLines, Parquet, Text
@@ -65,8 +69,18 @@ def parser_of(own: PipelineSettings) -> Parser:
             return TimeParser(times, DateTime(field, java_format(own.timestamp_pattern, "pattern"), own.zone))
         case "regex":
             return TimeParser(times, RegexTime(own.timestamp_pattern))
+        case "messagepack":
+            return TimeParser(times, MessagePackTime(own.timestamp_name))
+        case _ if ":" in own.parser:
+            own_parser: Parser = _own("secor.message.parser.class", own.parser, Parser)()
+            return own_parser
         case _:
             return FieldParser(JsonField(own.split_field, own.timestamp_separator), times, JsonTime(field))
+
+
+def _own(setting: str, name: str, base: type) -> Any:
+    """A class of the user's own, as ``module:Class``."""
+    return named_class(setting, name.replace(":", "."), base, f"which names no {base.__name__}, as module:Class")
 
 
 def format_of(own: PipelineSettings) -> Format:
@@ -76,6 +90,15 @@ def format_of(own: PipelineSettings) -> Format:
             return Parquet(own.codec)
         case "json":
             return JsonLines(own.codec)
+        case "orc":
+            return Orc(own.codec)
+        case "avro":
+            return AvroContainer(own.codec)
+        case "sequencefile" | "messagepack-sequencefile":
+            return SequenceFile(own.codec, own.format.startswith("messagepack"))
+        case _ if ":" in own.format:
+            own_format: Format = _own("secor.file.reader.writer.factory", own.format, Format)(own.codec)
+            return own_format
         case _:
             return Text(own.codec, own.delimiter.replace("\\n", "\n").encode())
 

@@ -130,15 +130,21 @@ class Parquet(Format):
         return ParquetFile(file, ENVELOPE, self.codec)
 
 
-class ParquetFile(FileWriter):
-    """A file of Parquet under way."""
+class GroupedFile(FileWriter):
+    """A file whose groups of rows end at the same records, in whatever batches these come."""
 
-    def __init__(self, file: BinaryIO, schema: Any, codec: str = "zstd") -> None:
-        parquet: Any = importlib.import_module("pyarrow.parquet")
-        self._writer = parquet.ParquetWriter(file, schema, compression=codec)
+    def __init__(self, schema: Any) -> None:
         self._schema = schema
         self._pending: list[Any] = []
         self._rows = self._bytes = 0
+
+    @abstractmethod
+    def put(self, table: pa.Table) -> None:
+        """Write a group."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """Write what ends the file."""
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Append, group by group."""
@@ -156,16 +162,32 @@ class ParquetFile(FileWriter):
             self._pending.append(untyped.slice(start))
 
     def close(self) -> None:
-        """The last group, and the footer."""
+        """The last group, and the file's end."""
         self._flush()
-        self._writer.close()
+        self.end()
 
     def _flush(self) -> None:
         if self._pending:
-            table = _arrow.Table.from_batches(self._pending, self._schema).combine_chunks()
-            self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+            self.put(_arrow.Table.from_batches(self._pending, self._schema).combine_chunks())
         self._pending = []
         self._rows = self._bytes = 0
+
+
+class ParquetFile(GroupedFile):
+    """A file of Parquet under way."""
+
+    def __init__(self, file: BinaryIO, schema: Any, codec: str = "zstd") -> None:
+        super().__init__(schema)
+        parquet: Any = importlib.import_module("pyarrow.parquet")
+        self._writer = parquet.ParquetWriter(file, schema, compression=codec)
+
+    def put(self, table: pa.Table) -> None:
+        """A row group."""
+        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+
+    def end(self) -> None:
+        """The footer."""
+        self._writer.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,25 +269,39 @@ class Text(Format):
 
 
 class _TextFile(FileWriter):
-    _SCHEMA: Final = _arrow.schema(
-        [*(ENVELOPE.field(name) for name in _BESIDE_TEXT[:-1]), _arrow.field("is_null", _arrow.bool_())]
-    )
-
     def __init__(self, stream: BinaryIO, delimiter: bytes, sidecar: BinaryIO) -> None:
         self._stream, self._delimiter = stream, delimiter
-        self._beside = ParquetFile(sidecar, self._SCHEMA)
+        self._beside = Sidecar(sidecar)
 
     def write(self, rows: pa.RecordBatch) -> None:
-        untyped: Any = rows
-        values = untyped.column("value")
-        for value in values.to_pylist():
+        for value in cast("Any", rows).column("value").to_pylist():
             self._stream.write((value or b"") + self._delimiter)
-        arrays = [*(untyped.column(name) for name in _BESIDE_TEXT[:-1]), values.is_null()]
-        self._beside.write(_arrow.RecordBatch.from_arrays(arrays, schema=self._SCHEMA))
+        self._beside.write(rows)
 
     def close(self) -> None:
         self._stream.close()
         self._beside.close()
+
+
+class Sidecar:
+    """The file beside one that has values alone: a row for each, with all else that Kafka tells."""
+
+    _SCHEMA: Final = _arrow.schema(
+        [*(ENVELOPE.field(name) for name in _BESIDE_TEXT[:-1]), _arrow.field("is_null", _arrow.bool_())]
+    )
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = ParquetFile(file, self._SCHEMA)
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Of rows of the envelope."""
+        untyped: Any = rows
+        arrays = [*(untyped.column(name) for name in _BESIDE_TEXT[:-1]), untyped.column("value").is_null()]
+        self._file.write(_arrow.RecordBatch.from_arrays(arrays, schema=self._SCHEMA))
+
+    def close(self) -> None:
+        """End it; it stays open for reading."""
+        self._file.close()
 
 
 class _Kept:

@@ -1,0 +1,127 @@
+"""MessagePack (https://github.com/msgpack/msgpack/blob/master/spec.md): what keys of Secor's SequenceFiles are, and
+what its ``MessagePackParser`` reads. Small values, read whole."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from typing import Final, TypeAlias
+
+Value: TypeAlias = "bool | int | float | str | bytes | list[Value] | dict[object, Value] | None"
+
+_MAX_DEPTH: Final = 64
+_NUMBERS: Final[Mapping[int, struct.Struct]] = {
+    0xCA: struct.Struct(">f"),
+    0xCB: struct.Struct(">d"),
+    0xCC: struct.Struct(">B"),
+    0xCD: struct.Struct(">H"),
+    0xCE: struct.Struct(">I"),
+    0xCF: struct.Struct(">Q"),
+    0xD0: struct.Struct(">b"),
+    0xD1: struct.Struct(">h"),
+    0xD2: struct.Struct(">i"),
+    0xD3: struct.Struct(">q"),
+}
+_SIZED: Final[Mapping[int, tuple[str, struct.Struct]]] = {
+    0xC4: ("bytes", _NUMBERS[0xCC]),
+    0xC5: ("bytes", _NUMBERS[0xCD]),
+    0xC6: ("bytes", _NUMBERS[0xCE]),
+    0xC7: ("extension", _NUMBERS[0xCC]),
+    0xC8: ("extension", _NUMBERS[0xCD]),
+    0xC9: ("extension", _NUMBERS[0xCE]),
+    0xD9: ("text", _NUMBERS[0xCC]),
+    0xDA: ("text", _NUMBERS[0xCD]),
+    0xDB: ("text", _NUMBERS[0xCE]),
+    0xDC: ("list", _NUMBERS[0xCD]),
+    0xDD: ("list", _NUMBERS[0xCE]),
+    0xDE: ("map", _NUMBERS[0xCD]),
+    0xDF: ("map", _NUMBERS[0xCE]),
+}
+_CONSTANTS: Final[Mapping[int, bool | None]] = {0xC0: None, 0xC2: False, 0xC3: True}
+
+
+def packed(number: int) -> bytes:
+    """A number from 0 up to 2⁶⁴ - 1 in as few bytes as there are."""
+    for most, code, layout in ((0x7F, None, "B"), (0xFF, 0xCC, "B"), (0xFFFF, 0xCD, "H"), (0xFFFFFFFF, 0xCE, "I")):
+        if number <= most:
+            return (b"" if code is None else bytes([code])) + struct.pack(f">{layout}", number)
+    return b"\xcf" + struct.pack(">Q", number)
+
+
+def packed_bytes(data: bytes) -> bytes:
+    """Bytes, with their number before them."""
+    for most, code, layout in ((0xFF, 0xC4, "B"), (0xFFFF, 0xC5, "H")):
+        if len(data) <= most:
+            return bytes([code]) + struct.pack(f">{layout}", len(data)) + data
+    return b"\xc6" + struct.pack(">I", len(data)) + data
+
+
+def unpacked(data: bytes) -> Value:
+    """The one value that the bytes are; ValueError for anything else."""
+    reading = _Reading(data)
+    value = reading.value(0)
+    if reading.at != len(data):
+        raise ValueError("bytes follow the value")
+    return value
+
+
+class _Reading:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.at = 0
+
+    def take(self, count: int) -> bytes:
+        piece = self._data[self.at : self.at + count]
+        if len(piece) < count:
+            raise ValueError("it ends in the middle of a value")
+        self.at += count
+        return piece
+
+    def value(self, depth: int) -> Value:
+        if depth > _MAX_DEPTH:
+            raise ValueError("its values are nested too deep")
+        code = self.take(1)[0]
+        if code <= 0x7F:
+            return code
+        if code >= 0xE0:
+            return code - 0x100
+        if code in _CONSTANTS:
+            return _CONSTANTS[code]
+        if code in _NUMBERS:
+            layout = _NUMBERS[code]
+            number: int | float = layout.unpack(self.take(layout.size))[0]
+            return number
+        return self._sized(*self._kind(code), depth)
+
+    def _kind(self, code: int) -> tuple[str, int]:
+        if code <= 0x8F:
+            return "map", code & 0x0F
+        if code <= 0x9F:
+            return "list", code & 0x0F
+        if code <= 0xBF:
+            return "text", code & 0x1F
+        if 0xD4 <= code <= 0xD8:
+            return "extension", 1 << (code - 0xD4)
+        if code not in _SIZED:
+            raise ValueError("it has a byte that begins no value")
+        kind, layout = _SIZED[code]
+        return kind, layout.unpack(self.take(layout.size))[0]
+
+    def _sized(self, kind: str, size: int, depth: int) -> Value:
+        # A value has at least a byte: what cannot be there is not begun.
+        if size > len(self._data) - self.at:
+            raise ValueError("it ends in the middle of a value")
+        readers: Mapping[str, Callable[[], Value]] = {
+            "text": lambda: self.take(size).decode(),
+            "bytes": lambda: self.take(size),
+            "extension": lambda: self.take(size + 1)[1:],
+            "list": lambda: [self.value(depth + 1) for _ in range(size)],
+            "map": lambda: {_hashable(self.value(depth + 1)): self.value(depth + 1) for _ in range(size)},
+        }
+        return readers[kind]()
+
+
+def _hashable(key: Value) -> object:
+    if isinstance(key, list | dict):
+        raise ValueError("it has a key that is a list or a map")  # noqa: TRY004  one error for all that is damaged
+    return key

@@ -1,0 +1,80 @@
+"""What every format of a pipeline's files must pass: ``class TestMine(OutputFormatTests)`` with a fixture ``output``.
+
+It needs the extras ``test`` and ``arrow``.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pytest
+
+from tieredstore.pipelines.writers import ENVELOPE, Format
+
+_ROWS: Final = 40
+
+
+def rows_of_all_kinds() -> list[dict[str, Any]]:
+    """Records of the envelope: nulls, empty values, headers twice under one name, bytes that are no text, a MiB."""
+    kinds: Sequence[tuple[bytes | None, bytes | None, list[dict[str, Any]] | None]] = [
+        (b"k", b"one", [{"key": "h", "value": b"\0"}, {"key": "h", "value": None}]),
+        (None, None, None),
+        (b"", b"", []),
+        (b"\xff", b"\xff\0", None),
+        (b"large", b"v" * (1 << 20), None),
+    ]
+    kinds = [*kinds, *((b"k", b"v" * (number % 7), None) for number in range(_ROWS - len(kinds)))]
+    place = {"topic": "events", "partition": 3, "timestampType": 0}
+    return [
+        {**place, "offset": 2 * at, "timestamp": 1_700_000_000_000 + at, "key": key, "value": value, "headers": headers}
+        for at, (key, value, headers) in enumerate(kinds)
+    ]
+
+
+class OutputFormatTests:
+    """The contract of :class:`~tieredstore.pipelines.writers.Format`."""
+
+    @pytest.fixture
+    def output(self) -> Format:
+        """The format under test."""
+        raise NotImplementedError
+
+    def values_of(self, data: bytes, sidecar: bytes | None) -> list[bytes | None]:
+        """The values in a file, read by other means than the format's own."""
+        raise NotImplementedError
+
+    def written(self, output: Format, *cuts: int) -> tuple[bytes, bytes | None]:
+        """A file of all rows, in batches that end at ``cuts``, and the one beside it."""
+        file, sidecar = io.BytesIO(), io.BytesIO() if output.has_sidecar else None
+        record_batch: Any = pa.RecordBatch
+        rows = record_batch.from_pylist(rows_of_all_kinds(), schema=ENVELOPE)
+        writer = output.open(file, sidecar)
+        for start, stop in zip((0, *cuts), (*cuts, _ROWS), strict=True):
+            writer.write(rows.slice(start, stop - start))
+        writer.close()
+        return file.getvalue(), None if sidecar is None else sidecar.getvalue()
+
+    def test_every_value_comes_back(self, output: Format) -> None:
+        """In its order; what is null is null or, if the format cannot say it, empty."""
+        values = self.values_of(*self.written(output))
+        assert [value or b"" for value in values] == [row["value"] or b"" for row in rows_of_all_kinds()]
+
+    def test_the_same_records_are_the_same_bytes_in_whatever_batches_they_come(self, output: Format) -> None:
+        """Or what was committed could not be written again."""
+        whole = self.written(output)
+        assert self.written(output) == whole
+        assert self.written(output, 1, 4, 17) == whole
+        assert self.written(output, *range(1, _ROWS)) == whole
+
+    def test_it_travels_to_workers(self, output: Format) -> None:
+        """By pickle, and writes the same there."""
+        assert self.written(pickle.loads(pickle.dumps(output))) == self.written(output)  # noqa: S301  our own
+
+    def test_its_names_end_as_names_of_files_do(self, output: Format) -> None:
+        """With a dot, and no separator."""
+        assert output.ending.startswith(".")
+        assert "/" not in output.ending
