@@ -3,7 +3,8 @@
    CRC-32C (Castagnoli, of magic 2) runs on the processor's own instruction where there is one, over three lanes at a
    time: the instruction takes three cycles, and a new one can start in each. A lane's checksum is moved over the bytes
    of the lanes after it by tables, because a CRC register after n zero bytes is a linear function of the register.
-   CRC-32 (IEEE, of magic 0 and 1), and CRC-32C elsewhere, take eight bytes a step by tables. */
+   Where the processor multiplies 64 bytes without carries (_fold.h), that is twice as fast. CRC-32 (IEEE, of magic 0 and
+   1), and CRC-32C elsewhere, take eight bytes a step by tables; TIEREDSTORE_PLAIN_C leaves them alone. */
 
 #ifndef TIEREDSTORE_BYTES_H
 #define TIEREDSTORE_BYTES_H
@@ -12,8 +13,14 @@
 #include <stdint.h>
 #include <string.h>
 
-#if defined(__x86_64__) && defined(__GNUC__)
+#if defined(TIEREDSTORE_PLAIN_C)
+/* No instruction but those that the compiler chooses by itself. */
+#elif defined(__x86_64__) && defined(__GNUC__)
 #include <nmmintrin.h>
+#if defined(__clang__) || __GNUC__ >= 9
+#include "_fold.h"
+#define CAN_FOLD
+#endif
 #define HARDWARE_CRC __attribute__((target("sse4.2")))
 #define CRC_STEP_8(crc, word) _mm_crc32_u64((crc), (word))
 #define CRC_STEP_1(crc, byte) _mm_crc32_u8((uint32_t)(crc), (byte))
@@ -78,6 +85,22 @@ static inline void copy_bytes(uint8_t *to, const uint8_t *from, size_t size) {
     }
 }
 
+enum { STRIDE = 64 };
+
+/* The same, 64 bytes at a time: there must be as many behind the target's end, and are behind the source's if it ends
+   that long before `limit`. One step, and no branch on the size, for most keys. */
+static inline void copy_wide(uint8_t *to, const uint8_t *from, size_t size, const uint8_t *limit) {
+    if (size > 512 || (size_t)(limit - from) < size + STRIDE) {
+        copy_bytes(to, from, size);
+        return;
+    }
+    const uint8_t *end = from + size;
+    do {
+        memcpy(to, from, STRIDE);
+        to += STRIDE, from += STRIDE;
+    } while (from < end);
+}
+
 /* 1 if any of the bytes is over 127. */
 static inline int has_high_byte(const uint8_t *at, size_t size) {
     uint64_t seen = 0;
@@ -137,6 +160,9 @@ static void build_checksums(void) {
     build_tables(castagnoli_tables, 0x82F63B78u);
     build_shift(long_shift, LONG_LANE);
     build_shift(short_shift, SHORT_LANE);
+#ifdef CAN_FOLD
+    build_moves();
+#endif
 }
 
 static uint32_t crc32_ieee(const uint8_t *at, size_t size) { return crc_by_tables(ieee_tables, 0, at, size); }
@@ -172,6 +198,9 @@ HARDWARE_CRC static uint32_t crc32c_hardware(const uint8_t *at, size_t size) {
 }
 
 static uint32_t crc32c(const uint8_t *at, size_t size) {
+#ifdef CAN_FOLD
+    if (can_fold && size >= 256) return ~fold_crc(~0u, at, size);
+#endif
     return HAS_HARDWARE_CRC() ? crc32c_hardware(at, size) : crc32c_portable(at, size);
 }
 
@@ -180,4 +209,21 @@ static uint32_t crc32c(const uint8_t *at, size_t size) {
 static uint32_t crc32c(const uint8_t *at, size_t size) { return crc32c_portable(at, size); }
 
 #endif
+
+/* CRC-32C by the instruction where there is one, without folding; by tables where there is none. */
+static uint32_t crc32c_by_instruction(const uint8_t *at, size_t size) {
+#ifdef HARDWARE_CRC
+    if (HAS_HARDWARE_CRC()) return crc32c_hardware(at, size);
+#endif
+    return crc32c_portable(at, size);
+}
+
+/* Whether checksums of batches are folded here. */
+static int folds_checksums(void) {
+#ifdef CAN_FOLD
+    return can_fold;
+#else
+    return 0;
+#endif
+}
 #endif

@@ -15,7 +15,9 @@ from tieredstore.kafka.records._parse cimport Header, Record, Rows
 from tieredstore.kafka.records._slabs cimport SlabPool, adopt_slab
 
 cdef extern from "_bytes.h" nogil:
-    void copy_bytes(uint8_t* to, const uint8_t* source, size_t size)
+    enum:
+        STRIDE
+    void copy_wide(uint8_t* to, const uint8_t* source, size_t size, const uint8_t* limit)
     int has_high_byte(const uint8_t* at, size_t size)
 
 # A binary column is three buffers that follow each other: which are not null, where each ends, and the bytes.
@@ -80,12 +82,12 @@ cdef class ColumnBuilder:
         if self.wanted & KEY:
             append_binary(
                 &self.buffers[KEY_VALID], self.rows, block.count,
-                <uint8_t*>&first.key, <uint8_t*>&first.key_size, sizeof(Record),
+                <uint8_t*>&first.key, <uint8_t*>&first.key_size, sizeof(Record), block.limit,
             )
         if self.wanted & VALUE:
             append_binary(
                 &self.buffers[VALUE_VALID], self.rows, block.count,
-                <uint8_t*>&first.value, <uint8_t*>&first.value_size, sizeof(Record),
+                <uint8_t*>&first.value, <uint8_t*>&first.value_size, sizeof(Record), block.limit,
             )
         if self.wanted & HEADERS:
             self._append_headers(block)
@@ -127,11 +129,11 @@ cdef class ColumnBuilder:
             return
         append_binary(
             &self.buffers[HEADER_KEY_VALID], self.header_rows, block.header_count,
-            <uint8_t*>&first.key, <uint8_t*>&first.key_size, sizeof(Header),
+            <uint8_t*>&first.key, <uint8_t*>&first.key_size, sizeof(Header), block.limit,
         )
         append_binary(
             &self.buffers[HEADER_VALUE_VALID], self.header_rows, block.header_count,
-            <uint8_t*>&first.value, <uint8_t*>&first.value_size, sizeof(Header),
+            <uint8_t*>&first.value, <uint8_t*>&first.value_size, sizeof(Header), block.limit,
         )
         for i in range(block.header_count):
             if has_high_byte(first[i].key, first[i].key_size):
@@ -167,7 +169,9 @@ cdef class ColumnBuilder:
         )
 
     cdef bint _binary_room(self, int first, Py_ssize_t count, Py_ssize_t more_bytes, Py_ssize_t nulls) noexcept nogil:
-        if not self._room(first + 1, 4 * (count + 1)) or not self._room(first + 2, self.buffers[first + 2].used + more_bytes):
+        if not self._room(first + 1, 4 * (count + 1)) or not self._room(
+            first + 2, self.buffers[first + 2].used + more_bytes + (STRIDE if more_bytes else 0)
+        ):
             return False
         if nulls == 0:
             return True
@@ -257,9 +261,10 @@ cdef class ColumnBuilder:
 
 
 # Both binary columns of a record, and both of a header, by the same code: ``data`` and ``sizes`` are the members of the
-# first item, and ``stride`` leads to the next one's.
+# first item, and ``stride`` leads to the next one's. All data lie before ``limit``.
 cdef void append_binary(
-    Column* column, Py_ssize_t before, Py_ssize_t count, const uint8_t* data, const uint8_t* sizes, Py_ssize_t stride
+    Column* column, Py_ssize_t before, Py_ssize_t count, const uint8_t* data, const uint8_t* sizes, Py_ssize_t stride,
+    const uint8_t* limit,
 ) noexcept nogil:
     cdef int32_t* ends = <int32_t*>column[1].data + before
     cdef uint8_t* target = column[2].data
@@ -270,7 +275,7 @@ cdef void append_binary(
     for i in range(count):
         size = (<const int32_t*>(sizes + i * stride))[0]
         if size > 0:
-            copy_bytes(target + end, (<const uint8_t* const*>(data + i * stride))[0], size)
+            copy_wide(target + end, (<const uint8_t* const*>(data + i * stride))[0], size, limit)
             end += size
         ends[i + 1] = end
     column[1].used, column[2].used = 4 * (before + count + 1), end

@@ -6,6 +6,7 @@ from tieredstore.kafka.records._slabs import Slab, SlabPool
 Taken: TypeAlias = tuple[int, int, tuple[int, int, int, int], bool, list[tuple[Slab, int] | None]]
 
 def checksum(kind: str, data: Buffer) -> int: ...
+def is_folding() -> bool: ...
 
 class ColumnBuilder:
     usual_sizes: list[int]

@@ -30,11 +30,19 @@ build_checksums()
 
 
 def checksum(kind, const uint8_t[::1] data):
-    """The checksum of the data as the scanner computes it; ``kind`` is ieee, castagnoli or portable castagnoli."""
+    """The checksum of the data as the scanner computes it, ``ieee`` or ``castagnoli``; the latter also as it does on
+    processors that have less: ``castagnoli by instruction`` and ``portable castagnoli``."""
     cdef const uint8_t* at = &data[0] if data.shape[0] else NULL
     if kind == "ieee":
         return crc32_ieee(at, data.shape[0])
+    if kind == "castagnoli by instruction":
+        return crc32c_by_instruction(at, data.shape[0])
     return crc32c(at, data.shape[0]) if kind == "castagnoli" else crc32c_portable(at, data.shape[0])
+
+
+def is_folding():
+    """Whether this processor folds checksums."""
+    return folds_checksums()
 
 
 cdef class Scanner:
@@ -369,6 +377,7 @@ cdef class Scanner:
 
     cdef bint _append_block(self) noexcept nogil:
         cdef int8_t timestamp_type = -1
+        self.block.limit = self.body.end
         if self.batch.magic:
             timestamp_type = 1 if self.batch.attributes & LOG_APPEND_TIME else 0
         if self.columns.append(&self.block, self.batch.leader_epoch, timestamp_type):
@@ -384,6 +393,7 @@ cdef class Scanner:
             return self._fault(OUT_OF_MEMORY, 0, 0)
         self.body.base_offset, self.body.has_append_time = 0, False
         self.body.start_offset, self.body.stop_offset = self.start_offset, self.stop_offset
+        self.body.end = self.data + self.at + self.batch.size
         keep_message(&self.message, &self.body, &self.block)
         return self._leave_batch() if self._append_block() else FAULTY
 

@@ -13,6 +13,8 @@ cdef extern from "_bytes.h" nogil:
     uint32_t crc32_ieee(const uint8_t* at, size_t size)
     uint32_t crc32c(const uint8_t* at, size_t size)
     uint32_t crc32c_portable(const uint8_t* at, size_t size)
+    uint32_t crc32c_by_instruction(const uint8_t* at, size_t size)
+    bint folds_checksums()
     void build_checksums()
     void prefetch(const uint8_t* at, int32_t size)
 
@@ -75,6 +77,7 @@ cdef struct Rows:
     int64_t* offsets
     int64_t* timestamps
     Header* headers
+    const uint8_t* limit  # the end of the memory that they point into
     Py_ssize_t count, header_count
     bint keep_headers  # whether anybody asks for them: otherwise they are only checked
     Py_ssize_t capacity, offsets_capacity, timestamps_capacity, header_capacity
@@ -177,6 +180,17 @@ cdef inline bint read_varlong(const uint8_t** at, const uint8_t* end, int64_t* n
     cdef const uint8_t* byte = at[0]
     cdef uint64_t raw = 0
     cdef int shift = 0
+    # Within a batch nearly all deltas of times have two bytes at most.
+    if end - byte >= 2:
+        if byte[0] < 0x80:
+            number[0] = <int64_t>(byte[0] >> 1) ^ -<int64_t>(byte[0] & 1)
+            at[0] = byte + 1
+            return True
+        if byte[1] < 0x80:
+            raw = (byte[0] & 0x7F) | <uint64_t>byte[1] << 7
+            number[0] = <int64_t>(raw >> 1) ^ -<int64_t>(raw & 1)
+            at[0] = byte + 2
+            return True
     while True:
         if byte >= end or shift > 63:
             return False
