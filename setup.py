@@ -8,11 +8,16 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 
 KERNELS = {
+    "tieredstore/format": (("_written",), ()),
+    "tieredstore/backends/filesystem": (("_files",), ()),
     "tieredstore/kafka/records": (
         ("_slabs", "_columns", "_kernel"),
-        ("_bytes.h", "_parse.pxd", "_batch.pxd", "_slabs.pxd", "_columns.pxd"),
+        ("_bytes.h", "_fold.h", "_parse.pxd", "_batch.pxd", "_slabs.pxd", "_columns.pxd"),
     ),
-    "tieredstore/kafka": (("_runs",), ("records/_bytes.h", "records/_parse.pxd", "records/_batch.pxd")),
+    "tieredstore/kafka": (
+        ("_runs",),
+        ("records/_bytes.h", "records/_fold.h", "records/_parse.pxd", "records/_batch.pxd"),
+    ),
     "tieredstore/consumer": (("_message",), ()),
     "tieredstore/pubsub/format": (("_reading", "_writing"), ("_parse.h",)),
 }

@@ -99,8 +99,8 @@ class RemoteLogSegmentId:
     id: Uuid
 
     def __hash__(self) -> int:
-        # No two segments have one id, and catalogs ask for the hashes of a hundred thousand.
-        return hash(self.id)
+        # No two segments have one id, and catalogs ask for the hashes of a hundred thousand: by one call each.
+        return hash(self.id.bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class RemoteLogSegmentMetadata:
     custom_metadata: bytes | None = None
 
     def __hash__(self) -> int:
-        return hash(self.remote_log_segment_id)
+        return hash(self.remote_log_segment_id.id.bytes)
 
     @property
     def topic_id_partition(self) -> TopicIdPartition:

@@ -12,6 +12,7 @@ from typing import Final
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.filesystem.errors import OsErrors
 from tieredstore.backends.filesystem.folders import Folder, is_component
+from tieredstore.backends.filesystem.visits import look_at_files
 from tieredstore.errors import ObjectNotFound
 
 _logger: Final = logging.getLogger(__name__)
@@ -92,6 +93,13 @@ class Listing:
             return infos
         try:
             with OsErrors(self._root, path), self._folder(path) as folder:
+                looked = look_at_files(folder.descriptor, [name.encode("utf-8") for name in names])
+                if looked is not None:
+                    return {
+                        name: ObjectInfo(path + name, seen[0], None, seen[1])
+                        for name, seen in zip(names, looked, strict=True)
+                        if seen is not None
+                    }
                 for name in names:
                     try:
                         status = os.stat(name.encode("utf-8"), dir_fd=folder.descriptor, follow_symlinks=False)

@@ -24,6 +24,7 @@ from tieredstore.backends.filesystem.errors import OsErrors
 from tieredstore.backends.filesystem.folders import DRAFT_MARK, Folder, KeyPath, is_component
 from tieredstore.backends.filesystem.listing import Listing
 from tieredstore.backends.filesystem.prepared import draft_path, was_published
+from tieredstore.backends.filesystem.visits import read_files
 from tieredstore.errors import (
     ConfigError,
     InvalidKey,
@@ -124,14 +125,19 @@ class FilesystemObjectStore(ObjectStore):
         """Folders are opened once for the keys in them that stand side by side."""
         answers: list[bytes | TieredStoreError | None] = []
         for _, group in groupby(keys, key=_folder_of):
-            answers += self._get_small_in(list(group), most)
+            while in_folder := list(islice(group, _SMALL_BATCH)):
+                answers += self._get_small_in(in_folder, most)
         return answers
 
     def _get_small_in(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
         """``get_small_batch`` of keys in one folder."""
         try:
             with OsErrors(self._root, keys[0]), Folder(self._root, KeyPath.of(keys[0]).folders) as folder:
-                return [self._get_small_from(folder, key, most) for key in keys]
+                read = read_files(folder.descriptor, [_name_in_folder(key) for key in keys], most)
+                return [
+                    self._get_small_from(folder, key, most) if content is None else content
+                    for key, content in zip(keys, read, strict=True)
+                ]
         except TieredStoreError:
             # The folder cannot be opened, and each key has its own words for that.
             return super().get_small_batch(keys, most)
@@ -351,6 +357,12 @@ def _unlink(root: str, folder: Folder, key: str, name: bytes) -> TieredStoreErro
     except TieredStoreError as error:
         return error
     return None
+
+
+def _name_in_folder(key: str) -> bytes:
+    """The last component; one that no object may have for the others' sake, so that the key is looked at by itself."""
+    name = key.rpartition("/")[2].encode("utf-8", "replace")
+    return name if is_component(name) else DRAFT_MARK
 
 
 def _folder_of(key: str) -> str:

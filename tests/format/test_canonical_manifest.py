@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import json
 import random
+import runpy
+import sys
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.format.test_manifest import ENCRYPTED, METADATA, PLAIN
 from tests.support.golden.segments import ALL_SEGMENTS, GoldenSegment
 from tieredstore.errors import CorruptData, ManifestCorrupt, SegmentCorrupt
+from tieredstore.format import canonical_manifest
+from tieredstore.format._written import read_written
 from tieredstore.format.canonical_manifest import read_canonical
+from tieredstore.format.chunk_sizes import pack_chunk_sizes
 from tieredstore.format.manifest import SegmentManifest
 from tieredstore.format.manifest_rules import DEFAULT_RULES, KnownSegment, ManifestRules
 from tieredstore.model import Uuid
@@ -29,6 +37,9 @@ FLIPS = 600
 def both_ways(raw: bytes, known: KnownSegment = KNOWN, rules: ManifestRules = DEFAULT_RULES) -> SegmentManifest | None:
     """What the short way says, and that the long way agrees."""
     short = read_canonical(raw, known, rules)
+    with contextlib.suppress(CorruptData, zstandard.ZstdError):
+        if (shortest := read_written(raw, known, rules)) is not None:
+            assert shortest == short
     if short is not None:
         assert SegmentManifest.from_bytes(raw, known, rules) == short
     return short
@@ -42,6 +53,7 @@ def test_the_plugins_manifests_are_read_the_short_way(segment: GoldenSegment) ->
     known = KnownSegment(metadata.remote_log_segment_id, metadata.start_offset, segment.stored("log").stat().st_size)
     short = both_ways(raw, known)
     assert short is not None
+    assert read_written(raw, known, DEFAULT_RULES) == short
     assert short.metadata is not None
     # One value for the segment, which a hundred thousand of them need not have twice.
     assert short.metadata.remote_log_segment_id is known.segment_id
@@ -49,6 +61,7 @@ def test_the_plugins_manifests_are_read_the_short_way(segment: GoldenSegment) ->
 
 @pytest.mark.parametrize("manifest", [ENCRYPTED, PLAIN, BARE], ids=["encrypted", "plain", "bare"])
 def test_ours_are_too(manifest: SegmentManifest) -> None:
+    assert read_written(manifest.to_bytes(), KNOWN, DEFAULT_RULES) == manifest
     assert both_ways(manifest.to_bytes()) == manifest
     assert both_ways(manifest.to_bytes() + b"\n") == manifest
 
@@ -139,3 +152,23 @@ def test_the_fields_alone_leave_no_room_for_a_number_of_a_thousand_digits() -> N
     } | {"transaction": None}
     document["chunkIndex"] |= {"originalChunkSize": 1, "originalFileSize": 1, "transformedChunks": ""}
     assert 300 < len(json.dumps(document, separators=(",", ":"))) < 330
+
+
+sizes_of_chunks = st.lists(st.integers(0, 2**31 - 1), max_size=5)
+
+
+@given(st.integers(1, 2**31 - 1), st.integers(0, 2**31 - 1), sizes_of_chunks)
+def test_a_list_of_chunk_sizes_is_read_as_the_long_way_reads_it(chunk: int, file: int, sizes: list[int]) -> None:
+    document = json.loads(BARE.to_bytes())
+    del document["encryption"]
+    text = base64.b64encode(pack_chunk_sizes(sizes)).decode()
+    for size, total in ((chunk, file), (max(chunk // 2, 1), min(max(chunk // 2, 1) * len(sizes), 2**31 - 1))):
+        document["chunkIndex"] |= {"originalChunkSize": size, "originalFileSize": total, "transformedChunks": text}
+        both_ways(json.dumps(document, separators=(",", ":")).encode())
+
+
+def test_without_the_compiled_part_all_is_read_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tieredstore.format._written", None)
+    plain = runpy.run_path(canonical_manifest.__file__)
+    assert plain["read_written"](PLAIN.to_bytes(), KNOWN, DEFAULT_RULES) is None
+    assert plain["read_canonical"](PLAIN.to_bytes(), KNOWN, DEFAULT_RULES) == PLAIN

@@ -33,7 +33,7 @@ def test_every_module_imports_under_its_one_name(name: str) -> None:
     module = importlib.import_module(name)
     assert module.__name__ == name
     assert "backends" not in sys.modules
-    assert module.__doc__ or name.endswith(("_kernel", "_slabs", "_columns", "_runs", "_message"))
+    assert module.__doc__ or name.endswith(("_kernel", "_slabs", "_columns", "_runs", "_message", "_written", "_files"))
 
 
 def test_a_source_distribution_has_what_the_compiled_parts_are_made_of() -> None:

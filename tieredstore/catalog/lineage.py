@@ -263,8 +263,12 @@ def _reigns(epochs: LeaderEpochs) -> dict[int, _Extent]:
 
 def _kept(segment: RemoteLogSegmentMetadata, reigns: Mapping[int, _Extent]) -> list[_Extent]:
     """The offsets of the segment whose epoch is the one that ruled there, neighbours joined."""
-    pieces: list[_Extent] = []
     own = _epochs_of(segment)
+    if len(own) == 1:  # as nearly all
+        start, stop = reigns.get(own[0][0], (0, 0))
+        start, stop = max(own[0][1], start), min(segment.end_offset + 1, stop)
+        return [(start, stop)] if start < stop else []
+    pieces: list[_Extent] = []
     borders = itertools.pairwise([*(start for _, start in own), segment.end_offset + 1])
     for (epoch, _), (low, high) in zip(own, borders, strict=True):
         reign = reigns.get(epoch, (0, 0))

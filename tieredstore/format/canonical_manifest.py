@@ -7,7 +7,10 @@ this reader takes, that one takes and reads the same.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Final
+
+import zstandard
 
 from tieredstore.errors import CorruptData
 from tieredstore.format.base64_text import decode_base64
@@ -17,6 +20,15 @@ from tieredstore.format.manifest import IndexEntry, SegmentIndexes, SegmentManif
 from tieredstore.format.manifest_rules import KnownSegment, ManifestRules
 from tieredstore.limits import MAX_INT32, MAX_INT64
 from tieredstore.model import RemoteLogSegmentMetadata
+
+try:
+    from tieredstore.format._written import read_written
+except ImportError:  # a checkout whose compiled parts are older than it: all is read by what stands below
+
+    def read_written(_raw: bytes, _known: KnownSegment, _rules: ManifestRules, /) -> SegmentManifest | None:
+        """None is read."""
+        return None
+
 
 _MOST: Final = 64 << 10
 """Bytes of a manifest that is read so: one that is refused here is decoded twice."""
@@ -36,6 +48,10 @@ def read_canonical(raw: bytes, known: KnownSegment, rules: ManifestRules) -> Seg
     """The manifest of the ``known`` segment; None if anything in it is unusual, wrong or against the ``rules``."""
     if len(raw) > _MOST or not raw.isascii() or raw[:1] != b"{":
         return None
+    # To the byte as the plugin writes it, nearly all are read by compiled code.
+    with contextlib.suppress(CorruptData, zstandard.ZstdError):
+        if (manifest := read_written(raw, known, rules)) is not None:
+            return manifest
     try:
         return _manifest(raw.decode("ascii"), known, rules)
     # A field is absent, is none, or contradicts another one.

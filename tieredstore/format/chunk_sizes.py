@@ -137,6 +137,11 @@ class _OfThread(threading.local):
 _OWN: Final = _OfThread()
 
 
+def zstd_of_thread() -> zstandard.ZstdDecompressor:
+    """The decompressor of the thread that asks."""
+    return _OWN.zstd
+
+
 def encode_chunk_sizes(sizes: Sequence[int]) -> bytes:
     """The binary form of ``sizes``; SegmentTooLarge if one of them is not within 0..2^31-1."""
     if sizes and not 0 <= min(sizes) <= max(sizes) <= MAX_INT32:
