@@ -83,6 +83,53 @@ def test_each_version_comes_back_without_what_it_does_not_know(version: int) -> 
     assert ack.payload == (WriteAnswer("b", 1, 2, 5) if version >= 4 else None)
 
 
+def head(version: int, request_id: int, kind: int, payload: bytes) -> bytes:
+    """A packet as MemQ's table of fields has it."""
+    fields = version.to_bytes(2, "big") + request_id.to_bytes(8, "big", signed=True) + bytes([kind]) + payload
+    return len(fields).to_bytes(4, "big") + fields
+
+
+def text(words: str) -> bytes:
+    return len(words.encode()).to_bytes(2, "big") + words.encode()
+
+
+@pytest.mark.parametrize("version", [2, 3, 4, 5])
+def test_each_versions_requests_are_laid_out_as_memqs(version: int) -> None:
+    slots = text(WRITE.producer_id) + b"\0\2" + text("10.0.0.1") + b"\0\0\0\3" + text("10.0.0.2") + bytes(4)
+    data = len(DATA).to_bytes(4, "big") + DATA
+    crc = crc32(DATA).to_bytes(4, "big")
+    write = b"\0" + text("orders") + crc + (slots if version >= 4 else b"") + data
+    read = text("orders") + text('{"x":1}') + b"\1" + (4).to_bytes(4, "big") + (-1).to_bytes(4, "big", signed=True)
+    for kind, payload, request in (
+        (0, write, WRITE),
+        (1, text("a") + text("b"), MetadataRequest(("a", "b"))),
+        (1, b"", MetadataRequest()),
+        (2, read, ReadRequest("orders", '{"x":1}', True, 4, -1)),
+    ):
+        packet = head(version, -7, kind, payload)
+        assert request_bytes(Request(version, -7, request)) == packet
+        assert request_bytes(parse_request(packet)) == packet
+
+
+@pytest.mark.parametrize("version", [2, 3, 4, 5])
+def test_each_versions_responses_are_laid_out_as_memqs(version: int) -> None:
+    address = text("us-east-1a") + text("10.0.0.1") + (9092).to_bytes(2, "big")
+    topic = text("orders") + b"\0\1" + address + text("s3v2") + b"\0\1" + text("bucket") + text("logs")
+    owned = text("b") + (1).to_bytes(4, "big") + (2).to_bytes(4, "big") + b"\0\5"
+    ok, full = (200).to_bytes(2, "big") + text(""), (503).to_bytes(2, "big") + text("full")
+    for kind, number, payload, code, rest in (
+        (PacketType.WRITE, 0, WriteAnswer("b", 1, 2, 5), ok, owned if version >= 4 else b""),
+        (PacketType.METADATA, 1, METADATA, ok, topic + (b"\0\1" + address if version >= 3 else b"")),
+        (PacketType.READ, 2, ReadAnswer(b"xyz"), ok, b"\0\0\0\3xyz"),
+        (PacketType.WRITE, 0, None, full, b""),
+    ):
+        error = "" if code is ok else "full"
+        response = Response(version, 9, kind, Code.OK if code is ok else Code.SERVICE_UNAVAILABLE, error, payload)
+        packet = head(version, 9, number, code + rest)
+        assert response_bytes(response) == packet
+        assert response_bytes(parse_response(packet)) == packet
+
+
 def test_errors_have_words_and_no_payload_and_bytes_come_back() -> None:
     error = Response(5, 9, PacketType.WRITE, Code.SERVICE_UNAVAILABLE, "full")
     assert parse_response(response_bytes(error)) == error
@@ -128,14 +175,31 @@ def test_what_is_no_request_is_refused(packet: bytes, sentence: str) -> None:
         parse_request(packet)
 
 
+def whole_packets() -> tuple[list[bytes], list[bytes]]:
+    """Requests and responses of every kind and version, MemQ's own among them."""
+    requests, responses = [golden(name) for name in GOLDEN_REQUESTS], [golden(name) for name in GOLDEN_RESPONSES]
+    notification = (GOLDEN / "wire/notification-s3.json").read_text()
+    for version in (2, 3, 4, 5):
+        payloads = (WRITE, MetadataRequest(("orders", "b")), ReadRequest("orders", notification, False, 4, 9))
+        requests += [request_bytes(Request(version, 42, payload)) for payload in payloads]
+        for kind, payload in (
+            (PacketType.WRITE, WriteAnswer("b", 1, 2, 5)),
+            (PacketType.METADATA, METADATA),
+            (PacketType.READ, ReadAnswer(DATA)),
+        ):
+            responses.append(response_bytes(Response(version, 42, kind, Code.OK, payload=payload)))
+        responses.append(response_bytes(Response(version, 42, PacketType.WRITE, Code.REDIRECT, "elsewhere")))
+    return requests, responses
+
+
 def damaged_packets(count: int) -> int:
     source, survived = random.Random(4), 0
-    originals = [golden(name) for name in (*GOLDEN_REQUESTS, *GOLDEN_RESPONSES)]
+    requests, responses = whole_packets()
     for _ in range(count):
-        place = source.randrange(len(originals))
-        packet = damaged_packet(source, originals[place], first=4, framed=0.9)
+        is_request = source.random() < 0.5
+        packet = damaged_packet(source, source.choice(requests if is_request else responses), first=4, framed=0.9)
         try:
-            if place < len(GOLDEN_REQUESTS):
+            if is_request:
                 request = parse_request(packet)
                 assert parse_request(request_bytes(request)) == request
             else:

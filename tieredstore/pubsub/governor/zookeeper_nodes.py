@@ -26,6 +26,8 @@ OWN_TYPE: Final = "tieredstore"
 _MEMQ_CAPACITY_MB: Final = 200
 _BATCH_BYTES: Final = 100 << 20
 _MIB: Final = 1 << 20
+_PORTS: Final = 1 << 15
+_MOST_TEXT: Final = 32_767
 _READS: Final = frozenset({"READ", "READ_WRITE"})
 _WRITES: Final = frozenset({"WRITE", "READ_WRITE"})
 
@@ -74,8 +76,10 @@ def parse_broker_node(raw: bytes, path: str, *, version: int = 0, session: int =
     """The broker of a node; CorruptData for what is none."""
     document = parse_object(raw, path)
     ip, port, locality = document.get("brokerIP"), document.get("brokerPort"), document.get("locality") or ""
-    if not isinstance(ip, str) or not ip or type(port) is not int or not isinstance(locality, str):
+    # Clients are told of it, in packets whose ports have 16 bits with a sign.
+    if not ip or type(port) is not int or not -_PORTS <= port < _PORTS:
         raise CorruptData(f"{path} is not what a broker wrote: it tells of no address")
+    ip, locality = packet_text(ip, path), packet_text(locality, path)
     capacity = document.get("totalNetworkCapacity")
     # MemQ's brokers leave it to their governor to say.
     capacity_mb = capacity if type(capacity) is int and capacity > 0 else _MEMQ_CAPACITY_MB
@@ -102,6 +106,16 @@ def parse_object(raw: bytes, path: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise CorruptData(f"{path} is no object of JSON")
     return cast("dict[str, Any]", document)
+
+
+def packet_text(value: object, path: str) -> str:
+    """Text that a packet can tell clients; CorruptData for what it cannot."""
+    try:
+        if isinstance(value, str) and len(value.encode()) <= _MOST_TEXT:
+            return value
+    except UnicodeEncodeError:
+        pass
+    raise CorruptData(f"{path}: no client can be told of {value!r:.60}")
 
 
 def load_of(document: Mapping[str, Any], topic: str, path: str) -> TopicLoad:

@@ -9,12 +9,13 @@ from typing import Any, Final, cast
 
 from tieredstore.errors import ConfigError, CorruptData, ResourceNotFound
 from tieredstore.pubsub.broker.directory import KnownTopic, TopicSource
-from tieredstore.pubsub.governor.zookeeper_nodes import load_of, parse_object
+from tieredstore.pubsub.governor.zookeeper_nodes import load_of, packet_text, parse_object
 from tieredstore.pubsub.governor.zookeeper_session import ZooKeeperSession
 from tieredstore.pubsub.topic_config import configured_topics, parse_topic_config
 from tieredstore.pubsub.topics import Topics
 
 TOPICS: Final = "/topics"
+_MOST_PROPERTIES: Final = 1000
 _logger: Final = logging.getLogger(__name__)
 
 
@@ -51,13 +52,13 @@ class ZooKeeperTopics(TopicSource):
         name = path.rpartition("/")[2]
         try:
             document = parse_object(raw, path)
-            load = load_of(document, name, path)
+            load = load_of(document, packet_text(name, path), path)
+            handler = document.get("storageHandlerName") or document.get("outputHandler") or ""
+            properties: object = document.get("storageHandlerConfig") or document.get("outputHandlerConfig")
+            known = KnownTopic(load, packet_text(handler, path), _texts(properties, path), document=document)
         except CorruptData as error:
             self._complain(path, str(error))
             return None
-        handler = document.get("storageHandlerName") or document.get("outputHandler") or ""
-        properties: object = document.get("storageHandlerConfig") or document.get("outputHandlerConfig")
-        known = KnownTopic(load, str(handler), _texts(properties), document=document)
         try:
             config = parse_topic_config(raw, path, Path.cwd())
             topics = configured_topics(self._topics.store, self._topics.settings, config)
@@ -75,12 +76,15 @@ class ZooKeeperTopics(TopicSource):
             _logger.warning("%s in ZooKeeper: %s", path, why)
 
 
-def _texts(properties: object) -> tuple[tuple[str, str], ...]:
+def _texts(properties: object, path: str) -> tuple[tuple[str, str], ...]:
+    """The handler's properties as clients are told of them."""
     if not isinstance(properties, dict):
         return ()
     given = cast("Mapping[str, Any]", properties)
+    if len(given) > _MOST_PROPERTIES:
+        raise CorruptData(f"{path}: its storage handler has {len(given)} properties")
     return tuple(
-        (name, str(value).lower() if isinstance(value, bool) else str(value))
+        (packet_text(name, path), packet_text(str(value).lower() if isinstance(value, bool) else str(value), path))
         for name, value in given.items()
         if value is not None
     )
