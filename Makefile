@@ -54,7 +54,7 @@ layers: $(VENV)/installed ## imports go down only
 toolchain: $(VENV)/installed
 	@$(BIN)/python -m scripts.toolchain test
 
-$(VENV)/servers/installed: $(VENV)/installed scripts/servers.py scripts/jars.py tests/support/servers/kafka_jars/jars.lock tests/support/servers/zookeeper_jars/jars.lock tests/support/servers/azurite/package-lock.json
+$(VENV)/servers/installed: $(VENV)/installed scripts/servers.py scripts/jars.py tests/support/servers/kafka_jars/jars.lock tests/support/servers/zookeeper_jars/jars.lock tests/support/servers/kafka39_jars/jars.lock tests/support/servers/azurite/package-lock.json
 	@$(BIN)/python -m scripts.servers
 	@touch $@
 

@@ -27,7 +27,7 @@ from scripts.environment import ROOT
 from scripts.steps import SetupError, run_main
 
 _SERVERS: Final = ROOT / "tests" / "support" / "servers"
-LOCKS: Final = {name: _SERVERS / f"{name}_jars" / "jars.lock" for name in ("kafka", "zookeeper")}
+LOCKS: Final = {name: _SERVERS / f"{name}_jars" / "jars.lock" for name in ("kafka", "zookeeper", "kafka39")}
 """The lock of each server; its pom lies beside it."""
 
 _HEADER: Final = "# Written by `make lock` out of the pom beside it: group:artifact:version[:classifier] and SHA-256.\n"

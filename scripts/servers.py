@@ -1,6 +1,6 @@
 """The servers that the tests start and that PyPI does not hold: `python -m scripts.servers [FOLDER]`.
 
-MinIO (built from its Go module), Azurite (npm), a Kafka broker and ZooKeeper (jars from a Maven repository), all
+MinIO (built from its Go module), Azurite (npm), Kafka brokers and ZooKeeper (jars from a Maven repository), all
 pinned. FOLDER is .venv/servers unless told. What is slow is kept in the user's cache folder for other clones; a second
 run does nothing until a pin changes. SeaweedFS and fake-gcs-server come as wheels with the `servers` extra.
 """
@@ -32,7 +32,8 @@ def main() -> None:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else VENV / "servers"
     azurite = "azurite-" + recipe_key(*((_AZURITE / name).read_bytes() for name in _NPM_LOCK))
     minio = "minio-" + recipe_key(_MINIO, *_MINIO_FLAGS)
-    steps = numbered(("Azurite", "Kafka broker", "ZooKeeper", f"MinIO{'' if _kept(minio) else _first_build()}"))
+    jar_steps = ("Kafka broker", "ZooKeeper", "Kafka 3.9 broker")
+    steps = numbered(("Azurite", *jar_steps, f"MinIO{'' if _kept(minio) else _first_build()}"))
     _unless_installed(folder / "azurite", azurite, steps[0], _install_azurite)
     for step, (name, lock) in zip(steps[1:], jars.LOCKS.items(), strict=False):
         key = f"{name}-{recipe_key(lock.read_bytes())}"

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from tests.support.fault_proxy import wait_until
 from tests.support.kafka_topics import TIMEOUT_S, Produced, Transaction, make_topic, produce
+from tests.support.mock_kafka import mock_kafka
 from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.process import unanswered_port
-from tieredstore.errors import BrokerUnavailable, ConfigError
+from tieredstore.errors import BrokerError, BrokerUnavailable, ConfigError
 from tieredstore.live.broker_state import BrokerState, PartitionEnd
+
+_LIST_OFFSETS = 2
+"""The number of that request."""
 
 
 def last_stable(kafka: KafkaServer, topic: str) -> int:
@@ -70,3 +74,34 @@ def test_a_broker_that_does_not_answer_is_named() -> None:
 def test_properties_that_cannot_be_used_are_refused_at_once() -> None:
     with pytest.raises(ConfigError, match=r"bootstrap\.servers"):
         BrokerState({})
+
+
+def test_where_an_answer_is_missing_it_is_asked_anew_who_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library goes on with the leader epoch that it knows for a quarter of an hour, though brokers refuse it."""
+    asked: list[bool] = []
+    real = BrokerState.leaders
+
+    def counted(state: BrokerState) -> dict[tuple[str, int], int]:
+        asked.append(True)
+        return real(state)
+
+    monkeypatch.setattr(BrokerState, "leaders", counted)
+    place = ("events", 0)
+    with mock_kafka(2) as cluster, BrokerState({"bootstrap.servers": cluster.bootstrap_servers}) as state:
+        cluster.make_topic("events")
+        assert state.ends([place], stable=False)[place].offset == 0
+        assert state.ends([place], stable=True)[place].offset == 0
+        assert asked == []
+        cluster.push_errors(_LIST_OFFSETS, *[KafkaError.FENCED_LEADER_EPOCH] * 20)
+        with pytest.raises(BrokerError):
+            state.ends([place], stable=False)
+        cluster.push_errors(_LIST_OFFSETS)
+        wait_until(lambda: _is_told(state, place))
+        assert asked
+
+
+def _is_told(state: BrokerState, place: tuple[str, int]) -> bool:
+    try:
+        return place in state.ends([place], stable=False)
+    except BrokerError:
+        return False

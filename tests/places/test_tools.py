@@ -14,6 +14,7 @@ from tieredstore.cli.main import app
 from tieredstore.config import load_settings
 from tieredstore.kafka.logdir import describe
 from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.ops.checkup import Outcome, checked
 from tieredstore.remote import RemoteStorageManager
 
 _ID = Uuid(bytes([7] * 16))
@@ -80,3 +81,20 @@ def test_commands_read_the_raw_layout_or_refuse_it(raw: Path) -> None:
     for command in refused:
         code, output = run(*command, "-c", str(raw))
         assert (code != 0, "does not work on the raw layout" in output) == (True, True), (command, output)
+
+
+def test_doctor_looks_at_every_place_and_at_what_is_recorded_there(places: Path) -> None:
+    checks = list(checked(load_settings(places), write=True))
+    assert {check.outcome for check in checks if check.subject not in ("versions", "keys")} == {Outcome.GOOD}
+    for subject in ("store", "read", "clock", "rules", "write", "conditions", "delete"):
+        named = ["private" in check.sentence for check in checks if check.subject == subject]
+        assert (subject, sorted(set(named))) == (subject, [False, True])
+    (places.parent / "private").rename(places.parent / "elsewhere")
+    broken = [check for check in checked(load_settings(places)) if check.outcome is Outcome.BAD]
+    assert ["private" in check.sentence for check in broken] == [True]
+    (places.parent / "elsewhere").rename(places.parent / "private")
+    # Who does not say how the keys are made finds nothing, and is told why.
+    lines = places.read_text().splitlines(keepends=True)
+    places.write_text("".join(line for line in lines if not line.startswith("endpoint.")))
+    (told,) = [check for check in checked(load_settings(places)) if check.outcome is Outcome.BAD]
+    assert (told.subject, "entropy" in told.sentence) == ("layout", True)

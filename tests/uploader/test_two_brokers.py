@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,8 @@ from confluent_kafka.cimpl import NewTopic
 
 from tests.support.golden.records import rows_of
 from tests.support.kafka_topics import TIMEOUT_S
-from tests.support.servers.kafka_cluster import KafkaCluster, start_kafka_cluster
+from tests.support.servers.kafka_cluster import KafkaCluster, start_kafka_cluster, start_zookeeper_cluster
+from tests.support.servers.zookeeper import start_zookeeper
 from tests.support.uploader_disk import watermark_of
 from tests.support.uploader_runs import Written, until, uploader_process
 from tieredstore.backends.filesystem import FilesystemObjectStore
@@ -31,7 +33,6 @@ pytestmark = [pytest.mark.soak, pytest.mark.broker, pytest.mark.timeout(3600)]
 
 TOPIC: Final = "events"
 CONFIG: Final = {
-    "internal.segment.bytes": "20000",
     "retention.bytes": "40000",
     "file.delete.delay.ms": "60000",
     "unclean.leader.election.enable": "true",
@@ -39,17 +40,27 @@ CONFIG: Final = {
 LONG_S: Final = 600
 
 
-class Run:
-    """The cluster, its bucket, and what was written to the topic's one partition."""
+KRAFT: Final = {"internal.segment.bytes": "20000"}
+OLD: Final = {"segment.bytes": "20000"}
 
-    def __init__(self, cluster: KafkaCluster, folder: Path) -> None:
-        self.cluster, self.folder = cluster, folder
+
+class Run:
+    """The cluster, its bucket, and what was written to the topic's one partition.
+
+    ``zookeeper`` is what the uploaders ask who leads, where they do not ask the brokers. ``first_s`` and ``last_s`` are
+    seconds from each change of leaders to the first watermark of the new one, and to the last one of the old one.
+    """
+
+    def __init__(self, cluster: KafkaCluster, folder: Path, zookeeper: str | None = None) -> None:
+        self.cluster, self.folder, self.zookeeper = cluster, folder, zookeeper
+        self.first_s: list[float] = []
+        self.last_s: list[float] = []
         (folder / "bucket").mkdir()
         self.store = FilesystemObjectStore(folder / "bucket")
         self.written = Written(1)
         self.source = random.Random(7)
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-        new = NewTopic(TOPIC, 1, replica_assignment=[[1, 2]], config=CONFIG)
+        new = NewTopic(TOPIC, 1, replica_assignment=[[1, 2]], config={**CONFIG, **(OLD if zookeeper else KRAFT)})
         admin.create_topics([new])[TOPIC].result(TIMEOUT_S)
         self._admin: Any = admin
         self.producer = Producer(
@@ -73,6 +84,8 @@ class Run:
             "uploader.broker.id": str(broker),
             "uploader.kafka.bootstrap.servers": self.cluster.bootstrap_servers,
         }
+        if self.zookeeper is not None:
+            lines |= {"uploader.leadership": "zookeeper", "uploader.zookeeper.connect": self.zookeeper}
         settings = self.folder / f"uploader-{broker}.properties"
         settings.write_text("".join(f"{name}={text}\n" for name, text in lines.items()))
         with uploader_process(settings, self.folder / f"uploader-{broker}.log"):
@@ -87,6 +100,11 @@ class Run:
     def leader(self) -> int:
         leader: int = self._admin.list_topics(TOPIC, timeout=TIMEOUT_S).topics[TOPIC].partitions[0].leader
         return leader
+
+    def is_replicated(self) -> bool:
+        """Whether both brokers have all: whoever is killed then takes nothing along."""
+        state = self._admin.list_topics(TOPIC, timeout=TIMEOUT_S).topics[TOPIC].partitions[0]
+        return len(state.isrs) == 2
 
     @property
     def partition(self) -> TopicIdPartition:
@@ -106,19 +124,47 @@ class Run:
             return watermark.next_offset >= self.active(broker)
         return False
 
-    def is_moved_by(self, broker: int) -> bool:
+    def moved_by(self) -> int:
+        """The broker whose uploader has moved the watermark last."""
         with contextlib.suppress(Exception):
-            return watermark_of(self.store, self.partition).broker_id == broker
-        return False
+            return watermark_of(self.store, self.partition).broker_id
+        return -1
 
-    def move_to(self, broker: int) -> float:
-        """The leadership; how long it takes from then on until that broker's uploader has moved the watermark."""
+    def move_to(self, broker: int) -> None:
+        """The leadership, while records are written without end; until that broker's uploader ships them."""
         self.cluster.prefer(TOPIC, 0, broker)
+        self.follow(broker)
+
+    def follow(self, broker: int) -> None:
+        """Wait until that broker leads, and its uploader has moved the watermark."""
         until(LONG_S, lambda: self.leader == broker)
-        began_s = time.monotonic()
-        self.write()
-        until(LONG_S, lambda: self.is_moved_by(broker))
-        return time.monotonic() - began_s
+        began_s = old_s = time.monotonic()
+        writing = threading.Thread(target=self.write)
+        writing.start()
+        end_s = began_s + LONG_S
+        while self.moved_by() != broker:
+            assert time.monotonic() < end_s, "it took too long"
+            if not writing.is_alive():
+                writing = threading.Thread(target=self.write)
+                writing.start()
+            before = self.next_offset()
+            time.sleep(0.02)
+            if self.next_offset() != before and self.moved_by() != broker:
+                old_s = time.monotonic()
+        self.first_s.append(time.monotonic() - began_s)
+        self.last_s.append(old_s - began_s)
+        writing.join(LONG_S)
+
+    def next_offset(self) -> int:
+        with contextlib.suppress(Exception):
+            return watermark_of(self.store, self.partition).next_offset
+        return -1
+
+    def tell(self) -> None:
+        """For whoever runs it with -s."""
+        for name, seconds in (("first watermark of the new", self.first_s), ("last of the old", self.last_s)):
+            ordered = sorted(seconds)
+            print(f"change of leaders to the {name}: p50 {ordered[len(ordered) // 2]:.2f} s, most {ordered[-1]:.2f} s")
 
     def check(self, active: int) -> None:
         """Each record of the log once, in either order of the segments, and none of another."""
@@ -132,30 +178,50 @@ class Run:
         assert [(row["offset"], row["value"]) for row in rows] == sorted(expected.items())
 
 
-def move(folder: Path, moves: int) -> None:
-    with start_kafka_cluster() as cluster:
-        run = Run(cluster, folder)
-        with run.uploader(1), run.uploader(2):
-            run.write()
-            seconds = [run.move_to(1 + number % 2) for number in range(1, moves + 1)]
-            run.write()
-            leader = run.leader
-            until(LONG_S, lambda: run.is_shipped(leader))
-        watermark = watermark_of(run.store, run.partition)
-        assert (watermark.holes, watermark.moved_back) == ((), ())
-        run.check(run.active(leader))
-        seconds.sort()
-        print(
-            f"from a change of leaders to its first watermark: {seconds[len(seconds) // 2]:.1f} s, {seconds[-1]:.1f} s"
-        )
+def move(run: Run, moves: int) -> None:
+    with run.uploader(1), run.uploader(2):
+        run.write()
+        for number in range(1, moves + 1):
+            run.move_to(1 + number % 2)
+        run.write()
+        leader = run.leader
+        until(LONG_S, lambda: run.is_shipped(leader))
+    watermark = watermark_of(run.store, run.partition)
+    assert (watermark.holes, watermark.moved_back) == ((), ())
+    run.check(run.active(leader))
+    run.tell()
 
 
 def test_leadership_that_moves_three_times_leaves_one_lineage(tmp_path: Path) -> None:
-    move(tmp_path, 3)
+    with start_kafka_cluster() as cluster:
+        move(Run(cluster, tmp_path), 3)
 
 
 def test_leadership_that_moves_fifty_times_leaves_one_lineage(tmp_path: Path) -> None:
-    move(tmp_path, 50)
+    with start_kafka_cluster() as cluster:
+        move(Run(cluster, tmp_path), 50)
+
+
+def test_by_zookeeper_leadership_that_moves_and_brokers_that_die_leave_one_lineage(tmp_path: Path) -> None:
+    with start_zookeeper() as zookeeper:
+        hosts = zookeeper.chroot()
+        with start_zookeeper_cluster(hosts) as cluster:
+            run = Run(cluster, tmp_path, hosts)
+            move(run, 4)
+            with run.uploader(1), run.uploader(2):
+                for _ in range(2):
+                    leader = run.leader
+                    until(LONG_S, run.is_replicated)
+                    cluster.brokers[leader].kill()
+                    run.follow(3 - leader)
+                    cluster.brokers[leader].start()
+                until(LONG_S, run.is_replicated)
+                run.write()
+                until(LONG_S, lambda: run.is_shipped(run.leader))
+            watermark = watermark_of(run.store, run.partition)
+            assert (watermark.holes, watermark.moved_back) == ((), ())
+            run.check(run.active(run.leader))
+            run.tell()
 
 
 def test_an_unclean_election_moves_the_watermark_back_and_its_records_are_read(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ class BrokerState(Closing):
         self._servers = configuration["bootstrap.servers"]
         self._timeout_s = timeout_s
         self._clients = PerProcess(partial(LiveAdmin, configuration), _forget)
+        self._has_moved = False
 
     def leaders(self) -> dict[TopicPartition, int]:
         """The id of the broker that leads each partition of the cluster; -1 where none does. One request."""
@@ -67,15 +68,25 @@ class BrokerState(Closing):
     def ends(self, partitions: Iterable[TopicPartition], *, stable: bool) -> dict[TopicPartition, PartitionEnd]:
         """The high watermarks, or with ``stable`` the last stable offsets; what was not answered is left out.
 
-        A request for each broker that leads one of the partitions.
+        A request for each broker that leads one of the partitions; one more where an answer was missing before.
         """
         client: Any = self._clients.get()
+        if self._has_moved:
+            # The library goes on asking the leader that it knows for minutes, whatever that one answers.
+            self.leaders()
+            self._has_moved = False
         wanted = {KafkaPartition(*where): _admin.OffsetSpec.latest() for where in partitions}
         if not wanted:
             return {}
         level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
         futures = client.list_offsets(wanted, isolation_level=level, request_timeout=self._timeout_s)
-        answers = self._answers(client, {(place.topic, place.partition): future for place, future in futures.items()})
+        by_place = {(place.topic, place.partition): future for place, future in futures.items()}
+        try:
+            answers = self._answers(client, by_place)
+        except TieredStoreError:
+            self._has_moved = True
+            raise
+        self._has_moved = len(answers) < len(by_place)
         return {
             where: PartitionEnd(answer.offset, -1 if answer.leader_epoch is None else answer.leader_epoch)
             for where, answer in answers.items()

@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -31,6 +31,8 @@ from tieredstore.model import human_bytes
 from tieredstore.ops.bucket import open_bucket
 from tieredstore.ops.condition_race import racing
 from tieredstore.ops.lifecycle import aborting_rule
+from tieredstore.places.record import other_layout
+from tieredstore.places.routed import Place, places_of
 from tieredstore.remote.key_ring import key_ring_of
 
 _PROBE_BYTES: Final = 1024
@@ -130,28 +132,47 @@ def _of_keys(settings: Settings) -> Iterator[Check]:
 
 def _of_store(settings: Settings, *, write: bool) -> Iterator[Check]:
     with open_bucket(settings) as bucket:
-        store, prefix = bucket.store, bucket.prefix
-        started = time.perf_counter()
-        infos = list(islice(store.list(prefix), _MOST_LOOKED_AT))
-        ms = _ms_since(started)
-        # By now it is known that the credentials are accepted.
-        yield Check("caller", Outcome.GOOD, store.caller() or "the store does not tell who asks")
-        here = f"under {prefix!r} of {store.identity}" if prefix else f"in {store.identity}"
-        many = f"{_MOST_LOOKED_AT} objects or more" if len(infos) == _MOST_LOOKED_AT else f"{len(infos)} objects"
-        odd = "" if infos else "; if there should be some, look at storage.root, bucket and key.prefix"
-        outcome = Outcome.GOOD if infos else Outcome.ODD
-        yield Check("store", outcome, f"{many} {here}, listed in {ms:.0f} ms{odd}", {"list_ms": ms})
-        manifest = next((info.key for info in infos if info.key.endswith(f".{Suffix.MANIFEST.value}")), None)
-        if manifest is None:
-            yield Check("read", Outcome.UNASKED, "there is no manifest among them to be read")
-        else:
-            yield from _guarded("read", lambda: _of_reading(store, manifest))
-        yield from _guarded("clock", lambda: _of_clock(store))
-        yield from _guarded("rules", lambda: _of_rules(store, prefix))
-        if write:
-            yield from _guarded("write", lambda: _of_writing(store, f"{prefix}!tieredstore/doctor/{uuid4()}"))
-        else:
-            yield Check("write", Outcome.UNASKED, "nothing was written: --write tries it")
+        own, *others = places_of(bucket.store, bucket.prefix)
+        yield from _guarded("store", partial(_of_place, own, write=write))
+        for place in others:
+            named = f"{place.prefix!r} of {place.store.identity}"
+            for check in _guarded("store", partial(_of_place, place, write=write)):
+                # Of which place it is, where the sentence itself does not say.
+                is_named = place.store.identity in check.sentence
+                yield check if is_named else replace(check, sentence=f"{named}: {check.sentence}")
+
+
+def _of_place(place: Place, *, write: bool) -> Iterator[Check]:
+    store, prefix = place.store, place.prefix
+    started = time.perf_counter()
+    infos = list(islice(store.list(prefix), _MOST_LOOKED_AT))
+    ms = _ms_since(started)
+    # By now it is known that the credentials are accepted.
+    yield Check("caller", Outcome.GOOD, store.caller() or "the store does not tell who asks")
+    here = f"under {prefix!r} of {store.identity}" if prefix else f"in {store.identity}"
+    many = f"{_MOST_LOOKED_AT} objects or more" if len(infos) == _MOST_LOOKED_AT else f"{len(infos)} objects"
+    odd = "" if infos else "; if there should be some, look at storage.root, bucket and key.prefix"
+    outcome = Outcome.GOOD if infos else Outcome.ODD
+    yield Check("store", outcome, f"{many} {here}, listed in {ms:.0f} ms{odd}", {"list_ms": ms})
+    yield from _guarded("layout", partial(_of_layout, store, prefix))
+    manifest = next((info.key for info in infos if info.key.endswith(f".{Suffix.MANIFEST.value}")), None)
+    if manifest is None:
+        yield Check("read", Outcome.UNASKED, "there is no manifest among them to be read")
+    else:
+        yield from _guarded("read", lambda: _of_reading(store, manifest))
+    yield from _guarded("clock", lambda: _of_clock(store))
+    yield from _guarded("rules", lambda: _of_rules(store, prefix))
+    if write:
+        yield from _guarded("write", lambda: _of_writing(store, f"{prefix}!tieredstore/doctor/{uuid4()}"))
+    else:
+        yield Check("write", Outcome.UNASKED, "nothing was written: --write tries it")
+
+
+def _of_layout(store: ObjectStore, prefix: str) -> Iterator[Check]:
+    other = other_layout(store, prefix)
+    if other is not None:
+        sentence = f"what lies here was written with {other}, which the settings do not say: it is not found"
+        yield Check("layout", Outcome.BAD, sentence, exit_code=2)
 
 
 def _of_reading(store: ObjectStore, key: str) -> Iterator[Check]:

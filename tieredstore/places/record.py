@@ -113,32 +113,31 @@ def laid_out(store: ObjectStore) -> ObjectStore:
     return store
 
 
+def other_layout(store: ObjectStore, prefix: str) -> Layout | None:
+    """The layout that is recorded under the prefix, if ``store`` was opened without one; one request for most."""
+    if hasattr(laid_out(store), "layout"):
+        return None  # it looks itself, before its first request
+    recorded = recorded_layout(store, prefix)
+    return None if recorded is None or recorded.is_default else recorded
+
+
 def refuse_other_layout(store: ObjectStore, prefix: str) -> None:
-    """ConfigError if other keys are recorded under the prefix than ``store`` was opened with; one request for most.
+    """ConfigError if other keys are recorded under the prefix than ``store`` was opened with.
 
     For whoever is about to write: what has the plugin's keys there is found by none of those who read the others.
     """
-    if not hasattr(laid_out(store), "layout"):
-        try:
-            store.head(layout_key(prefix))
-        except ObjectNotFound:
-            return
-        recorded = recorded_layout(store, prefix)
-        if recorded is not None and not recorded.is_default:
-            raise ConfigError(
-                f"what lies under {prefix!r} of {store.identity} was written with {recorded}, which the settings do "
-                "not say: add these settings, or choose another key.prefix"
-            )
+    other = other_layout(store, prefix)
+    if other is not None:
+        raise ConfigError(
+            f"what lies under {prefix!r} of {store.identity} was written with {other}, which the settings do "
+            "not say: add these settings, or choose another key.prefix"
+        )
 
 
 def layout_hint(store: ObjectStore, prefix: str) -> list[str]:
-    """A sentence if other keys are recorded under the prefix than ``store`` was opened with; one request."""
-    if hasattr(laid_out(store), "layout"):
-        return []
+    """A sentence if other keys are recorded under the prefix than ``store`` was opened with."""
     try:
-        recorded = recorded_layout(store, prefix)
+        other = other_layout(store, prefix)
     except TieredStoreError:
         return []
-    if recorded is None or recorded.is_default:
-        return []
-    return [f"what lies here was written with {recorded}, which the settings do not say"]
+    return [] if other is None else [f"what lies here was written with {other}, which the settings do not say"]

@@ -36,6 +36,11 @@ class Place:
     is_own_store: bool = False
 
 
+def places_of(store: ObjectStore, prefix: str) -> tuple[Place, ...]:
+    """The places that ``store`` is made of, the settings' own first; itself where there is only that one."""
+    return store.places if isinstance(store, RoutedStore) else (Place(Endpoint(), store, prefix),)
+
+
 class RoutedStore(ObjectStore):
     """Keys are those of the first place, the settings' own; what is of a topic that lies elsewhere is sent there.
 

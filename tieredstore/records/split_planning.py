@@ -22,7 +22,7 @@ from tieredstore.records.report import LostOffsets, Undecided
 from tieredstore.records.settings import ReadSettings
 from tieredstore.records.splits import RecordSplit, SplitPart
 from tieredstore.records.stored_borders import load_borders
-from tieredstore.records.transactions import Transactions, aborted_in
+from tieredstore.records.transactions import Transactions, aborted_in_each
 
 if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
@@ -211,8 +211,7 @@ def _looked_up(
     """The transaction indexes of the spans that are read, several asked for at once."""
     first, last = parts[0].start_offset, parts[-1].stop_offset
     read = [span for span in spans if span.start < last and span.stop > first]
-    aborted = in_parallel(pool, partial(aborted_in, source), read, at_once=2 * READERS)
-    return dict(zip(read, aborted, strict=True))
+    return aborted_in_each(source, read, pool, at_once=2 * READERS)
 
 
 def _packed(partition: TopicIdPartition, parts: Iterable[SplitPart], bounds: _Bounds) -> Iterator[RecordSplit]:

@@ -8,6 +8,7 @@ one has no entry, so that nothing but the producer snapshot at the end tells whi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tieredstore.catalog.lineage import Span
@@ -15,9 +16,11 @@ from tieredstore.errors import BatchCorrupt, IndexesCorrupt, IndexNotRecorded
 from tieredstore.kafka.checkpoints import parse_producer_snapshot
 from tieredstore.kafka.indexes import AbortedTransaction, read_txn_index
 from tieredstore.model import IndexType
+from tieredstore.process.parallel import in_parallel
 from tieredstore.records.report import Undecided
 
 if TYPE_CHECKING:
+    from tieredstore.process.thread_pool import ThreadPool
     from tieredstore.remote.source import SegmentSource
 
 
@@ -68,6 +71,11 @@ class Transactions:
         Two requests, for the producer snapshot of the last segment; none if an index has told already that all of
         them are decided.
         """
+        if not self._source.layout.tells_transactions:
+            # Snapshots are made of the logs then, and know of what was open before as far as those logs were read.
+            while self._looked_into < len(self._spans):
+                self._look_into(self._spans[self._looked_into])
+                self._looked_into += 1
         # The last stable offset lies behind the read: all of its transactions were decided by then.
         if self._stable >= stop:
             return None
@@ -91,6 +99,19 @@ class Transactions:
         entries = self._known[span] if span in self._known else aborted_in(self._source, span)
         self._aborted += entries
         self._stable = max([self._stable, *(entry.last_stable_offset for entry in entries)])
+
+
+def aborted_in_each(
+    source: SegmentSource, spans: Sequence[Span], pool: ThreadPool, *, at_once: int
+) -> dict[Span, Sequence[AbortedTransaction]]:
+    """What :func:`aborted_in` gives of each span, many asked for side by side.
+
+    One after the other where it is made of the logs: what is open at the end of one is known to the next one then.
+    """
+    look = partial(aborted_in, source)
+    if source.layout.tells_transactions:
+        return dict(zip(spans, in_parallel(pool, look, spans, at_once=at_once), strict=True))
+    return {span: look(span) for span in spans}
 
 
 def aborted_in(source: SegmentSource, span: Span) -> Sequence[AbortedTransaction]:

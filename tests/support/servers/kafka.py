@@ -76,13 +76,13 @@ def start_kafka(jvm: Sequence[str] = _JVM, **overrides: str) -> Generator[KafkaS
         )
 
 
-def java_command(folder: Path, script: str, jvm: Sequence[str] = _JVM) -> list[str | Path]:
+def java_command(folder: Path, script: str, jvm: Sequence[str] = _JVM, *, libs: str = "kafka/libs") -> list[str | Path]:
     """The command that runs a shell's script in the folder, whose arguments are Java and its options."""
     java = located(JAVA)
     if java is None:
         raise ServerFailedError(missing(JAVA))
     command = f"cd '{folder}' && {script.strip()}"
-    return ["/bin/sh", "-c", command, "kafka", java, *jvm, "-cp", f"{installed_server('kafka/libs')}/*"]
+    return ["/bin/sh", "-c", command, "kafka", java, *jvm, "-cp", f"{installed_server(libs)}/*"]
 
 
 def _properties(ports: Mapping[str, int], log_dir: Path) -> dict[str, str]:

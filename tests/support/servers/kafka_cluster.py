@@ -6,7 +6,7 @@ import importlib
 import shutil
 import tempfile
 import warnings
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,13 +17,22 @@ from tests.support.servers.process import Launch, ServerProcess, free_port
 
 _CONTROLLER: Final = 100
 _TIMEOUT_S: Final = 60
+_LIBS: Final = "kafka/libs"
+_ZOOKEEPER_LIBS: Final = "kafka39/libs"
+"""Of the last version that does with ZooKeeper."""
+
+_ZOOKEEPER_SCRIPT: Final = 'exec "$@" kafka.Kafka server.properties'
 _SCRIPT: Final = """
 "$@" kafka.tools.StorageTool format --cluster-id "$CLUSTER_ID" --config server.properties --ignore-formatted &&
 exec "$@" kafka.Kafka server.properties
 """
-_COMMON: Final = {
+_KRAFT: Final = {
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+    # A broker that was killed is missed soon; a busy one has a moment.
+    "broker.session.timeout.ms": "9000",
+}
+_COMMON: Final = {
     "auto.create.topics.enable": "false",
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "1",
@@ -34,8 +43,6 @@ _COMMON: Final = {
     "log.retention.ms": "-1",
     "log.retention.check.interval.ms": "500",
     "log.cleaner.enable": "false",
-    # A broker that was killed is missed soon; a busy one has a moment.
-    "broker.session.timeout.ms": "9000",
     "replica.lag.time.max.ms": "5000",
     "num.network.threads": "1",
     "num.io.threads": "2",
@@ -51,6 +58,8 @@ class ClusterNode:
     folder: Path
     port: int
     properties: Mapping[str, str]
+    libs: str = _LIBS
+    script: str = _SCRIPT
     process: ServerProcess | None = field(default=None, repr=False)
 
     @property
@@ -65,7 +74,7 @@ class ClusterNode:
         self.folder.mkdir(exist_ok=True)
         text = "".join(f"{name}={value}\n" for name, value in self.properties.items())
         (self.folder / "server.properties").write_text(f"{text}log.dirs={self.log_dir}\n")
-        command = java_command(self.folder, _SCRIPT)
+        command = java_command(self.folder, self.script, libs=self.libs)
         launch = Launch(command, lambda: answers(self.port), {"CLUSTER_ID": CLUSTER_ID})
         self.process = ServerProcess(f"kafka-{self.node_id}", launch, self.folder.with_suffix(".log"))
         self.process.wait_until_ready(launch.is_ready)
@@ -116,7 +125,7 @@ def start_kafka_cluster(brokers: int = 2, **overrides: str) -> Generator[KafkaCl
     """That many brokers (about 10 s of a processor each), killed at the end of the block; ``overrides`` are theirs."""
     root = Path(tempfile.mkdtemp(prefix="tieredstore-kafka-cluster-"))
     controller_port = free_port()
-    common = {**_COMMON, "controller.quorum.voters": f"{_CONTROLLER}@127.0.0.1:{controller_port}"}
+    common = {**_COMMON, **_KRAFT, "controller.quorum.voters": f"{_CONTROLLER}@127.0.0.1:{controller_port}"}
     listeners = f"CONTROLLER://127.0.0.1:{controller_port}"
     roles = {"process.roles": "controller", "node.id": str(_CONTROLLER), "listeners": listeners}
     controller = ClusterNode(_CONTROLLER, root / "controller", controller_port, {**common, **roles})
@@ -130,11 +139,37 @@ def start_kafka_cluster(brokers: int = 2, **overrides: str) -> Generator[KafkaCl
             "inter.broker.listener.name": "PLAINTEXT",
         }
         nodes[number] = ClusterNode(number, root / f"broker-{number}", port, {**common, **own, **overrides})
-    try:
-        for node in (controller, *nodes.values()):
-            node.start()
+    with _started(root, [controller, *nodes.values()]):
         yield KafkaCluster(nodes)
+
+
+@contextmanager
+def start_zookeeper_cluster(hosts: str, brokers: int = 2, **overrides: str) -> Generator[KafkaCluster]:
+    """That many brokers of Kafka 3.9 by a ZooKeeper, killed at the end of the block; ``hosts`` has a chroot."""
+    root = Path(tempfile.mkdtemp(prefix="tieredstore-kafka-cluster-"))
+    nodes: dict[int, ClusterNode] = {}
+    for number in range(1, brokers + 1):
+        port = free_port()
+        own = {
+            "broker.id": str(number),
+            "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "zookeeper.connect": hosts,
+            "zookeeper.session.timeout.ms": "9000",
+        }
+        properties = {**_COMMON, **own, **overrides}
+        folder = root / f"broker-{number}"
+        nodes[number] = ClusterNode(number, folder, port, properties, _ZOOKEEPER_LIBS, _ZOOKEEPER_SCRIPT)
+    with _started(root, list(nodes.values())):
+        yield KafkaCluster(nodes)
+
+
+@contextmanager
+def _started(root: Path, nodes: Sequence[ClusterNode]) -> Generator[None]:
+    try:
+        for node in nodes:
+            node.start()
+        yield
     finally:
-        for node in (*nodes.values(), controller):
+        for node in reversed(nodes):
             node.kill()
         shutil.rmtree(root, ignore_errors=True)
