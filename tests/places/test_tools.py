@@ -96,5 +96,5 @@ def test_doctor_looks_at_every_place_and_at_what_is_recorded_there(places: Path)
     # Who does not say how the keys are made finds nothing, and is told why.
     lines = places.read_text().splitlines(keepends=True)
     places.write_text("".join(line for line in lines if not line.startswith("endpoint.")))
-    (told,) = [check for check in checked(load_settings(places)) if check.outcome is Outcome.BAD]
-    assert (told.subject, "entropy" in told.sentence) == ("layout", True)
+    (wrong,) = [check for check in checked(load_settings(places)) if check.outcome is Outcome.BAD]
+    assert (wrong.subject, "entropy" in wrong.sentence) == ("layout", True)

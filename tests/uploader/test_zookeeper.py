@@ -184,6 +184,11 @@ def test_the_brokers_own_file_names_it(tmp_path: Path) -> None:
     assert (environment.zookeeper, environment.broker_id, dict(environment.client)) == ("a:1,b:2/kafka", 4, {})
     elsewhere = broker_environment(uploader_settings_from({**own, "uploader.zookeeper.connect": "c:3"}))
     assert elsewhere.zookeeper == "c:3"
+    with (tmp_path / "server.properties").open("a") as file:
+        file.write("zookeeper.ssl.client.enable=true\n")
+    with pytest.raises(ConfigError, match=r"by TLS .*uploader\.leadership=auto"):
+        broker_environment(uploader_settings_from(own))
+    assert broker_environment(uploader_settings_from({**own, "uploader.zookeeper.connect": "c:3"})).zookeeper == "c:3"
     (tmp_path / "server.properties").write_text(f"broker.id=4\nlog.dirs={tmp_path}\n")
     with pytest.raises(ConfigError, match=r"uploader\.zookeeper\.connect"):
         broker_environment(uploader_settings_from(own))

@@ -20,6 +20,7 @@ ZOOKEEPER: Final = "zookeeper"
 
 _LISTENER: Final = re.compile(r"\s*([A-Za-z0-9_.-]+)://(\[[^\]]*\]|[^:]*):(\d+)\s*")
 _EVERY_ADDRESS: Final = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  what a listener says, not what we do
+_TLS: Final = "zookeeper.ssl.client.enable"
 _SERVERS: Final = "bootstrap.servers"
 
 
@@ -59,12 +60,21 @@ def broker_environment(settings: UploaderSettings) -> BrokerEnvironment:
             "uploader.leadership is zookeeper, and no ZooKeeper is known that could be asked: set "
             "uploader.zookeeper.connect, or uploader.server.properties to a file with zookeeper.connect"
         )
+    if settings.leadership == ZOOKEEPER and settings.zookeeper_connect is None and _by_tls(broker):
+        raise ConfigError(
+            f"the broker reaches ZooKeeper by TLS ({_TLS}), which uploader.leadership=zookeeper does not: set "
+            "uploader.zookeeper.connect to an address without it, or uploader.leadership=auto, which asks the brokers"
+        )
     broker_id = _broker_id(settings, broker, log_dirs)
     if settings.leadership in (AUTO, ZOOKEEPER) and broker_id < 0:
         raise ConfigError(
             "the broker's id is not known: set uploader.broker.id, or uploader.server.properties to a file with node.id"
         )
     return BrokerEnvironment(log_dirs, broker_id, client, zookeeper)
+
+
+def _by_tls(broker: Mapping[str, str]) -> bool:
+    return broker.get(_TLS, "false").strip().lower() == "true"
 
 
 def _protocol_named(settings: UploaderSettings) -> str:

@@ -1,0 +1,25 @@
+"""Several places keep the contract of all stores: where an object is one of several stores' is nobody's concern."""
+
+from __future__ import annotations
+
+import pytest
+
+from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.config import settings_from
+from tieredstore.places import Endpoint
+from tieredstore.places.endpoints import RulesProvider
+from tieredstore.places.routed import Place, RoutedStore
+from tieredstore.testing.object_store_tests import ObjectStoreTests
+
+
+class TestRoutedStore(ObjectStoreTests):
+    """Of the suite's keys none is of a topic, so that all lie in the first place."""
+
+    picklable = False
+
+    @pytest.fixture
+    def store(self) -> ObjectStore:
+        settings = settings_from({"storage.backend.class": "memory", "chunk.size": "64"})
+        other = Place(Endpoint(prefix="x/"), MemoryObjectStore(), "x/")
+        return RoutedStore([Place(Endpoint(), MemoryObjectStore(), ""), other], RulesProvider(settings))

@@ -1,0 +1,98 @@
+"""What examples/uploader has: each metric exists, each option and setting too, and limits fit the defaults."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.cli_process import tieredstore
+from tests.support.paths import REPOSITORY
+from tieredstore.config.loading import uploader_settings_from
+from tieredstore.uploader.counts import Counts, CountsCollector
+
+EXAMPLES = REPOSITORY / "examples" / "uploader"
+YAML: Any = importlib.import_module("yaml")
+"""It has no types."""
+
+METRIC = re.compile(r"\b(?:tieredstore|up)\w*")
+
+
+@pytest.fixture(scope="module")
+def metrics() -> set[str]:
+    """The names of samples, by which rules and dashboards ask."""
+    collector = CountsCollector(Counts(), dict)
+    try:
+        samples = [sample for metric in collector.collect() for sample in metric.samples]
+    finally:
+        collector.close()
+    return {sample.name for sample in samples} | {"up"}
+
+
+def expressions(part: Any) -> Iterator[str]:
+    """All that is asked of Prometheus in a document."""
+    if isinstance(part, dict):
+        for name, value in part.items():
+            if name == "expr":
+                yield value
+            else:
+                yield from expressions(value)
+    elif isinstance(part, list):
+        for value in part:
+            yield from expressions(value)
+
+
+@pytest.mark.parametrize("name", ["alerts.yml", "dashboard.json"])
+def test_rules_and_dashboard_ask_for_metrics_that_there_are(name: str, metrics: set[str]) -> None:
+    text = (EXAMPLES / name).read_text()
+    asked = list(expressions(json.loads(text) if name.endswith("json") else YAML.safe_load(text)))
+    assert len(asked) > 6
+    for expression in asked:
+        without_labels = re.sub(r"\{[^}]*\}", "", expression)
+        named = set(METRIC.findall(without_labels))
+        assert named, expression
+        assert named <= metrics, expression
+
+
+def test_each_alert_says_what_is_the_matter() -> None:
+    (group,) = YAML.safe_load((EXAMPLES / "alerts.yml").read_text())["groups"]
+    rules = group["rules"]
+    assert len({rule["alert"] for rule in rules}) == len(rules)
+    for rule in rules:
+        assert rule["labels"]["severity"] in ("critical", "warning")
+        assert "{{ $labels.instance }}" in rule["annotations"]["summary"]
+
+
+def test_the_unit_starts_what_there_is_and_leaves_it_time_and_files() -> None:
+    lines = (EXAMPLES / "tieredstore-uploader.service").read_text().splitlines()
+    unit = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    settings = uploader_settings_from({"uploader.leadership": "static"})
+    assert int(unit["TimeoutStopSec"]) > settings.drain_ms / 1000
+    # As many files as are held, and a thousand for all else.
+    assert int(unit["LimitNOFILE"]) >= settings.hold_max_files + 1024
+    assert (unit["Restart"], unit["ExecReload"].rpartition("/")[2]) == ("always", "kill -HUP $MAINPID")
+    program, *words = unit["ExecStart"].split()
+    assert program.endswith("/tieredstore")
+    started(words)
+
+
+def test_the_container_installs_extras_that_there_are_and_starts_the_uploader() -> None:
+    text = (EXAMPLES / "Containerfile").read_text()
+    (extras,) = re.findall(r"/src\[([\w,]+)\]", text)
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    assert set(extras.split(",")) <= set(project["optional-dependencies"])
+    (entry,) = re.findall(r"^ENTRYPOINT (.*)$", text, re.MULTILINE)
+    program, *words = json.loads(entry)
+    assert program.endswith("/tieredstore")
+    started(words)
+
+
+def started(words: list[str]) -> None:
+    """The command line is understood: only the file is not there."""
+    done = tieredstore(*words)
+    assert (done.code, words[words.index("-c") + 1] in done.stderr) == (2, True), done.stderr
