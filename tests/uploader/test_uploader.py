@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
+from tests.support.golden.records import rows_of
 from tests.support.uploader_disk import (
+    STORE,
     BrokerDisk,
     SaidSettling,
     extents,
@@ -16,8 +19,11 @@ from tests.support.uploader_disk import (
     watermark_of,
 )
 from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.config import settings_from
 from tieredstore.errors import ConfigError
 from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.records import read_records
+from tieredstore.remote import RemoteStorageManager
 from tieredstore.uploader.watermark import watermark_key
 
 
@@ -197,6 +203,41 @@ def test_an_unclean_election_moves_the_watermark_back(
     # Once, and not again by the next one.
     assert run_once(disk.log_dir, store) == []
     assert len(watermark_of(store).moved_back) == 1
+
+
+def test_a_broker_that_was_away_while_another_led_does_not_take_its_records_for_an_earlier_leaders(
+    tmp_path: Path, store: MemoryObjectStore
+) -> None:
+    """What the first one knows of epochs ends before the other one led; its checkpoint begins behind that."""
+    first, second = BrokerDisk(tmp_path / "first"), BrokerDisk(tmp_path / "second")
+    first.grow(3)
+    with uploader_of(first.log_dir, store) as uploader:
+        assert uploader.run_once() == []
+        second.grow(3)
+        second.lead(1)
+        second.grow(5)
+        assert run_once(second.log_dir, store) == []
+        # Back again: the leader's log begins later by now than the own one ended.
+        shutil.rmtree(first.folder)
+        first.bases, first.end, first.epochs = [], 60, ((1, 60),)
+        first.grow(2)
+        first.lead(2)
+        first.grow(3)
+        uploader.folders.touch(first.folder)
+        uploader.sweep()
+        for partition in uploader.folders.partitions:
+            partition.must_reload = True
+        assert uploader.run_once() == []
+        first.mark_deleted(3)
+        first.grow(2)
+        uploader.folders.touch(first.folder)
+        assert uploader.run_once() == []
+    assert watermark_of(store).holes == ()
+    with RemoteStorageManager(settings_from(STORE), store=store) as manager:
+        rows = rows_of(read_records(manager, "events", 0, 0, 100))
+    assert [row["offset"] for row in rows] == list(range(100))
+    written_by = [int(row["key"].split()[0]) for row in rows]
+    assert written_by == [0] * 30 + [1] * 50 + [2] * 20
 
 
 def test_an_unclean_election_whose_beginning_retention_has_taken_is_found_in_the_batches(

@@ -227,7 +227,12 @@ class Folders:
     def _take(self, partition: Partition) -> None:
         raw = (partition.folder / LEADER_EPOCH_CHECKPOINT).read_bytes()
         # The checkpoint first: an epoch that begins behind the last segment that is listed does no harm.
-        epochs = joined_epochs(partition.epochs, parse_leader_epochs(raw))
+        checkpoint = parse_leader_epochs(raw)
+        # A first epoch that was never seen before may have begun long before the log does now, and so may others before
+        # it: a broker that was away takes the log up where its leader's begins. Readers follow a history that is cut,
+        # by what other brokers have shipped; one that is wrong would have them pass over just that.
+        is_whole = not checkpoint or any(epoch == checkpoint[0][0] for epoch, _ in partition.epochs)
+        epochs = joined_epochs(partition.epochs, checkpoint) if is_whole else checkpoint
         partition.take(discover_deleted(partition.folder), epochs, self._monotonic())
 
     def _warn(self, folder: _Folder, sentence: str) -> None:
