@@ -13,7 +13,7 @@ from tieredstore.backends.base import Body, ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import Fenced, StoreError, StoreUnavailable
-from tieredstore.pipelines import Parts, Runner
+from tieredstore.pipelines import Entry, Parts, Runner
 from tieredstore.pipelines.inspection import commit_log_of
 from tieredstore.testing.delegating import DelegatingObjectStore
 from tieredstore.testing.faults import FaultyStore
@@ -97,3 +97,26 @@ def test_a_commit_that_arrives_late_stands_and_the_second_one_is_taken_back(topi
     assert [entry.kind for entry in entries] == ["batch"]
     assert listed_offsets(store) == list(range(300))
     assert not list(store.abandoned_writes("out/"))
+
+
+def test_who_begins_while_another_ends_begins_behind_it(topic: StoredTopic) -> None:
+    store = MemoryObjectStore()
+    run_once(topic, store, SMALL)
+    with Runner(SMALL, Parts(store, topic.manager), threads=1) as ending:
+        ending.begin()
+        topic.copy_plain(300, 50, size=100)
+        assert ending.step() is None
+
+        last_words: list[Entry] = []
+
+        class Between(DelegatingObjectStore):
+            """The other one writes its last entry between a look at the log and the entry of the one that begins."""
+
+            def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+                if "/commits/" in key and not last_words:
+                    last_words.append(ending.driver.log.append("published", ""))
+                super().put(key, body, if_absent=if_absent)
+
+        with Runner(SMALL, Parts(Between(store), topic.manager), threads=1) as beginning:
+            assert len(list(beginning.run_once())) == 1
+    assert listed_offsets(store) == list(range(350))

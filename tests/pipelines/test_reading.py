@@ -17,9 +17,9 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CorruptData, ObjectNotFound
 from tieredstore.partitions import LogSnapshot
 from tieredstore.pipelines.origins import Backup, origins_of, place_of
-from tieredstore.pipelines.planner import query_of
 from tieredstore.pipelines.printing import printed
 from tieredstore.pipelines.reading import read_output
+from tieredstore.pipelines.selection import query_of
 from tieredstore.pipelines.writers import Format, JsonLines, Parquet, Text
 
 SMALL = pipeline_of(secor__max__file__size__bytes="9000")

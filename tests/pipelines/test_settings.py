@@ -16,8 +16,8 @@ from tieredstore.model import Uuid
 from tieredstore.partitions import Subscribe, SubscribePattern
 from tieredstore.pipelines import PipelineSettings, pipeline_from
 from tieredstore.pipelines.commit_log import CommitLog, LogState, Progress
-from tieredstore.pipelines.planner import selection_of
 from tieredstore.pipelines.secor import table
+from tieredstore.pipelines.selection import selection_of
 from tieredstore.pipelines.setup import fingerprint_of, naming_of
 
 SAMPLE = {

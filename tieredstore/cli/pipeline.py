@@ -5,6 +5,7 @@ What the commands do lies in modules that are imported when one of them is asked
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -14,6 +15,7 @@ from tieredstore.cli.output import JsonValue, counted, iso_utc, print_json, prin
 from tieredstore.cli.pipeline_files import PipelineFile as _File
 from tieredstore.cli.pipeline_files import changes, drop, gc, print_, redrive, sources
 from tieredstore.cli.query_output import extra_module
+from tieredstore.cli.service_logs import log_lines
 from tieredstore.cli.tables import moment, number, text
 from tieredstore.errors import ConfigError, CorruptData
 from tieredstore.model import human_bytes
@@ -42,8 +44,12 @@ def pipeline() -> None:
 
 @app.command()
 def run(
-    file: _File,
-    once: Annotated[bool, typer.Option("--once", help="Write all that there is by now, and end.")] = False,
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE", help="The pipelines' .properties files (docs/pipelines.md).")
+    ],
+    once: Annotated[
+        bool, typer.Option("--once", help="Write all that there is by now, in this process and without Spark, and end.")
+    ] = False,
     threads: Annotated[
         int | None, typer.Option("--threads", metavar="N", min=1, max=64, help="Windows at once; as many as cores.")
     ] = None,
@@ -51,19 +57,56 @@ def run(
         int | None,
         typer.Option("--take-over", metavar="N", min=0, help="Seal generation N, and go on where it ends."),
     ] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark's, like its master.")
+    ] = None,
+    checkpoint: Annotated[
+        str | None,
+        typer.Option("--checkpoint", metavar="URI", help="A folder for Spark's notes; without it, a temporary one."),
+    ] = None,
+    drain: Annotated[
+        int, typer.Option("--drain", metavar="SECONDS", min=0, max=86400, help="How long the end may take.")
+    ] = 30,
+    json_logs: Annotated[bool, typer.Option("--json-logs", help="Log lines of JSON, for a collector of logs.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Write what is not yet written, batch by batch, in this process.
+    """Write what is due, batch by batch, on Spark until it is stopped, or with --once in this process.
 
     A batch is committed before any of its files is seen, so that whoever lists the output has each record once, however
-    often this is killed. Exit code 4 if a batch has too many bad messages, 5 if another process runs the pipeline.
+    often this is killed. SIGTERM lets the batch that is under way end. Exit code 4 if a batch has too many bad
+    messages, 5 if another process runs the pipeline, 75 if store or broker were away for too long.
 
     With --take-over this generation begins where generation N ends, which is sealed: whoever runs that one ends.
 
     Example: tieredstore pipeline run backup.properties --once
     """
     if not once:
-        raise ConfigError("give --once: a pipeline that runs on is not built yet; start it again and again instead")
+        if as_json:
+            raise ConfigError("--json is for --once; a running pipeline logs JSON with --json-logs")
+        if take_over is not None:
+            raise ConfigError("--take-over is for --once: take over by that, then run the pipeline on Spark without it")
+        _run_on_spark(files, threads, conf or [], checkpoint, drain, json_logs=json_logs)
+    if conf or checkpoint:
+        raise ConfigError("--conf and --checkpoint are for Spark, which --once does without: leave them out")
+    for file in files:
+        _run_once(file, threads, take_over, as_json=as_json)
+
+
+def _run_on_spark(
+    files: list[Path], threads: int | None, conf: list[str], checkpoint: str | None, drain_s: int, *, json_logs: bool
+) -> None:
+    runs: Any = extra_module("tieredstore.spark.pipelines.runs", "spark")
+    settings = {part.partition("=")[0]: part.partition("=")[2] for part in conf}
+    if wrong := [name for name, value in settings.items() if not name.startswith("spark.") or not value]:
+        raise ConfigError(f"--conf {wrong[0]} is no setting of Spark's: give spark.NAME=VALUE")
+    log_lines(as_json=json_logs)
+    spark = runs.session(threads, settings)
+    code = runs.pipeline_service(spark, files, checkpoint=checkpoint, drain_s=float(drain_s)).run()
+    spark.stop()
+    raise typer.Exit(code)
+
+
+def _run_once(file: Path, threads: int | None, take_over: int | None, *, as_json: bool) -> None:
     room: Any = extra_module("tieredstore.pipelines", "arrow")
     opened: Any = extra_module("tieredstore.pipelines.opened", "arrow")
     parallelism: Any = extra_module("tieredstore.query.topic_log", "arrow")
@@ -98,10 +141,10 @@ def status(file: _File, as_json: Json = False, wide: Wide = False) -> None:
     opened: Any = extra_module("tieredstore.pipelines.opened", "arrow")
     inspection: Any = extra_module("tieredstore.pipelines.inspection", "arrow")
     partitions: Any = extra_module("tieredstore.partitions", "arrow")
-    planner: Any = extra_module("tieredstore.pipelines.planner", "arrow")
+    selection: Any = extra_module("tieredstore.pipelines.selection", "arrow")
     settings = room.load_pipeline(file)
     with opened.open_parts(settings) as parts:
-        snapshot = partitions.LogSnapshot.take(parts.source, planner.query_of(settings))
+        snapshot = partitions.LogSnapshot.take(parts.source, selection.query_of(settings))
         rows = inspection.partition_statuses(settings, parts.store, snapshot)
     if as_json:
         print_json([_status_json(row) for row in rows])

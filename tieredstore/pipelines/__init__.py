@@ -5,7 +5,8 @@ from __future__ import annotations
 from tieredstore.pipelines.commit_log import CommitLog
 from tieredstore.pipelines.driver import Driver
 from tieredstore.pipelines.entries import Entry, OutputFile, WrittenWindow
-from tieredstore.pipelines.runner import Parts, Runner
+from tieredstore.pipelines.parts import Parts
+from tieredstore.pipelines.runner import Runner
 from tieredstore.pipelines.settings import Pipeline, PipelineSettings, load_pipeline, pipeline_from
 
 __all__ = [

@@ -30,6 +30,7 @@ RewriteAside = Callable[[Window, str], Written]
 """Parses the bad messages of a window once more, which are in the file of this key."""
 
 _SHOWN: Final = 10
+_BEGINS: Final = 5
 
 
 class Driver:
@@ -56,8 +57,19 @@ class Driver:
         self.naming.claim(self.store)
         if state.number < 0:
             self.naming.refuse_strangers(self.store, list(topics))
-        self.log.append("begin", self.fingerprint)
+        self._append_begin()
         self._finish_last(rewrite)
+
+    def _append_begin(self) -> None:
+        """One that ends at this moment may say so meanwhile: that is no reason not to begin behind it."""
+        for _ in range(_BEGINS):
+            try:
+                self.log.append("begin", self.fingerprint)
+            except Fenced:
+                refuse_closed(self.log.read(), self._own.generation)
+            else:
+                return
+        self.log.append("begin", self.fingerprint)
 
     def resume(self, rewrite: Rewrite) -> None:
         """Go on after an operation that failed, or whose answer was lost: publish what was committed all the same.

@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 from tieredstore.config import settings_from
 from tieredstore.ops.bucket import open_bucket
-from tieredstore.pipelines.runner import Parts
+from tieredstore.pipelines.parts import Parts
 from tieredstore.pipelines.settings import Pipeline
 
 

@@ -9,11 +9,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tieredstore.errors import DataLoss
-from tieredstore.partitions.log_query import LogQuery, timeout_of
-from tieredstore.partitions.selections import Selection, Subscribe, SubscribePattern
 from tieredstore.partitions.snapshots import LogSnapshots
 from tieredstore.partitions.unreadable import check_readable
 from tieredstore.pipelines.commit_log import Progress
+from tieredstore.pipelines.selection import query_of
 from tieredstore.pipelines.window_writing import Window
 from tieredstore.pipelines.windows import Policy, Waiting, due_windows
 
@@ -98,20 +97,3 @@ def log_of(snapshot: LogSnapshot, window: Window) -> PartitionLog:
 def look_s(own: PipelineSettings) -> float:
     """How often the bucket is listed: each time costs requests, and nothing is due before its age."""
     return min(_LONGEST_LOOK_S, max(_SHORTEST_LOOK_S, own.max_file_age_s / 10))
-
-
-def query_of(pipeline: Pipeline) -> LogQuery:
-    """Which logs the pipeline reads, and how."""
-    own, client = pipeline.own, dict(pipeline.client) or None
-    return LogQuery(
-        selection_of(own),
-        isolation="read_uncommitted" if own.isolation == "read_uncommitted" else "read_committed",
-        client=client,
-        timeout_s=timeout_of(client or {}, named="kafka."),
-    )
-
-
-def selection_of(own: PipelineSettings) -> Selection:
-    """By name, or by the filter."""
-    names = tuple(name for part in own.topic_list.split(",") if (name := part.strip()))
-    return Subscribe(names) if names else SubscribePattern(own.topic_filter)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
 from tieredstore.partitions.live_window import open_reader
 from tieredstore.partitions.window import read_window
 from tieredstore.pipelines.driver import Driver, Rewrite, RewriteAside, Written
 from tieredstore.pipelines.entries import Entry
 from tieredstore.pipelines.generations import take_over
+from tieredstore.pipelines.parts import COLUMNS, Parts
 from tieredstore.pipelines.planner import Planner, log_of
 from tieredstore.pipelines.redrive import asides, redriven
 from tieredstore.pipelines.setup import naming_of, recipe_of
@@ -25,23 +26,10 @@ from tieredstore.records.settings import ReadSettings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tieredstore.backends.base import ObjectStore
     from tieredstore.live import LiveReader
     from tieredstore.partitions.log_snapshot import LogSnapshot
     from tieredstore.pipelines.naming import Naming
     from tieredstore.pipelines.settings import Pipeline
-    from tieredstore.remote.source import SegmentSource
-
-COLUMNS: Final = ("key", "value", "headers", "offset", "timestamp", "timestampType")
-"""What is read of records."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What a runner is made of; opened and closed by whoever makes one."""
-
-    store: ObjectStore
-    source: SegmentSource
 
 
 class Runner:

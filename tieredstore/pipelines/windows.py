@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import ConfigError, DataLoss
@@ -62,10 +62,7 @@ def position_of(log: PartitionLog, progress: Progress | None, starting: str) -> 
     if progress is None:
         return log.earliest if starting == "earliest" else log.end
     if progress.topic_id != str(log.topic_id):
-        raise ConfigError(
-            f"the topic {log.topic} was created again since it was written: its files would have the names of the old "
-            "one's; give the pipeline another secor.generation"
-        )
+        raise _other_life(log.topic)
     if progress.next_offset > log.end:
         raise DataLoss(
             f"{log.topic}-{log.partition} is written up to offset {progress.next_offset - 1}, and its log ends before "
@@ -104,6 +101,38 @@ def due_windows(
                 return windows
             windows.append(window)
     return windows
+
+
+def unwritten(windows: Sequence[Window], positions: Mapping[TopicPartition, Progress]) -> list[Window]:
+    """What of windows that were planned once is not committed yet, in their order.
+
+    DataLoss for one that begins beyond what is: its planner knew of windows that the commit log has not. ConfigError
+    for one of another life of its topic.
+    """
+    rest: list[Window] = []
+    reached = {where: progress.next_offset for where, progress in positions.items()}
+    for window in windows:
+        where = window.topic, window.partition
+        progress = positions.get(where)
+        if progress is not None and progress.topic_id != window.topic_id:
+            raise _other_life(window.topic)
+        start = reached.get(where, window.start)
+        if window.start > start:
+            raise DataLoss(
+                f"offsets {window.start} to {window.stop - 1} of {window.topic}-{window.partition} are to be written, "
+                f"and the commit log ends before offset {start}: was the log, or a part of it, deleted?"
+            )
+        if window.stop > start:
+            rest.append(replace(window, start=start))
+        reached[where] = max(start, window.stop)
+    return rest
+
+
+def _other_life(topic: str) -> ConfigError:
+    return ConfigError(
+        f"the topic {topic} was created again since it was written: its files would have the names of the old "
+        "one's; give the pipeline another secor.generation"
+    )
 
 
 def _cut(log: PartitionLog, start: int, end: int, policy: Policy, *, with_rest: bool) -> Iterator[Window]:

@@ -9,11 +9,20 @@ from tieredstore.spark.source.data_source import TieredStoreDataSource
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tieredstore.spark.pipelines.runs import start_pipelines
     from tieredstore.spark.source.map_records import map_records
     from tieredstore.spark.source.udf import decode_batches, decode_segments
     from tieredstore.spark.verification import verify
 
-__all__ = ["TieredStoreDataSource", "decode_batches", "decode_segments", "map_records", "register", "verify"]
+__all__ = [
+    "TieredStoreDataSource",
+    "decode_batches",
+    "decode_segments",
+    "map_records",
+    "register",
+    "start_pipelines",
+    "verify",
+]
 
 
 def register(spark: SparkSession) -> None:
@@ -39,6 +48,10 @@ def __getattr__(name: str) -> Any:
         from tieredstore.spark.source import map_records as mapping  # noqa: PLC0415
 
         return mapping.map_records
+    if name == "start_pipelines":
+        from tieredstore.spark.pipelines import runs  # noqa: PLC0415
+
+        return runs.start_pipelines
     if name == "verify":
         from tieredstore.spark import verification  # noqa: PLC0415
 

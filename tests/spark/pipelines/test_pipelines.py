@@ -1,0 +1,135 @@
+"""Pipelines as streaming queries of a real Spark: what whoever lists the output sees, and what ends a query."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.support.pipeline_runs import listed
+from tests.support.spark_pipelines import ROOT, TOPIC, Kept
+from tieredstore.errors import Fenced
+from tieredstore.pipelines import Runner, load_pipeline
+from tieredstore.pipelines.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.opened import open_parts
+from tieredstore.process.deadline import Deadline
+from tieredstore.spark import start_pipelines
+from tieredstore.spark.pipelines.runs import PipelineRun, pipeline_service
+
+pytestmark = pytest.mark.slow
+
+ENDED_S = 300
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    with closing(Kept(tmp_path)) as kept:
+        yield kept
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + ENDED_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def wait_for(condition: Callable[[], bool], query: StreamingQuery) -> None:
+    def is_so() -> bool:
+        assert query.isActive, query.exception()
+        return condition()
+
+    wait_until(is_so)
+
+
+def run_without_spark(file: Path) -> None:
+    pipeline = load_pipeline(file)
+    with open_parts(pipeline) as parts, Runner(pipeline, parts) as runner:
+        list(runner.run_once())
+
+
+def test_a_backlog_is_written_by_many_tasks_into_the_files_of_a_run_without_spark(
+    spark: SparkSession, kept: Kept
+) -> None:
+    kept.write(120)
+    sizes = {"secor.max.file.size.bytes": "2000", "secor.offsets.per.partition": "50"}
+    file = kept.file(**sizes)
+    alone = kept.file("alone.properties", output__key__prefix="alone/", **sizes)
+    queries = start_pipelines(spark, file, once=True)
+    assert all(query.awaitTermination(ENDED_S) for query in queries)
+    run_without_spark(alone)
+    contents = {
+        root: {key.removeprefix(root): kept.store.get(key) for key in listed(kept.store, root)}
+        for root in (ROOT, "alone/")
+    }
+    assert contents[ROOT] == contents["alone/"]
+    (batch,) = (entry for entry in commit_log_of(load_pipeline(file), kept.store).entries() if entry.kind == "batch")
+    assert len(batch.windows) == 4
+    # Spark's notes are gone with the query: the next one goes on by the log alone.
+    kept.write(30)
+    (query,) = start_pipelines(spark, file, once=True)
+    assert query.awaitTermination(ENDED_S)
+    assert kept.offsets() == {(TOPIC, 0): list(range(150)), (TOPIC, 1): list(range(150))}
+    assert list(verify_output(load_pipeline(file), kept.store)) == []
+
+
+def test_a_service_writes_by_age_finds_what_is_new_and_writes_the_rest_when_it_stops(
+    spark: SparkSession, kept: Kept
+) -> None:
+    kept.write(20)
+    file = kept.file(secor__max__file__age__seconds="2", secor__upload__on__shutdown="true")
+    service = pipeline_service(spark, [file], drain_s=ENDED_S)
+
+    def has_written(count: int) -> bool:
+        assert service.failure is None
+        return sum(kept.committed(file).values()) == count
+
+    with service:
+        wait_until(lambda: has_written(40))
+        kept.write(10, partitions=(1, 2))
+        kept.write(10, "payments", partitions=(0,))
+        wait_until(lambda: has_written(70))
+        kept.write(5)
+    counts = {where: len(offsets) for where, offsets in kept.offsets().items()}
+    assert counts == {(TOPIC, 0): 25, (TOPIC, 1): 35, (TOPIC, 2): 10, ("payments", 0): 10}
+    entries = list(commit_log_of(load_pipeline(file), kept.store).entries())
+    # An age, and not each look, decides; the end is noted.
+    assert [entry.kind for entry in entries].count("batch") <= 5
+    assert entries[-1].kind == "published"
+
+
+@pytest.mark.soak
+def test_spark_may_repeat_what_is_written_and_another_driver_ends_the_query(
+    spark: SparkSession, kept: Kept, tmp_path: Path
+) -> None:
+    file, checkpoint = kept.file(), tmp_path / "checkpoint"
+    kept.write(20)
+    run = PipelineRun(spark, file, checkpoint=checkpoint.as_uri())
+    wait_for(lambda: sum(kept.committed(file).values()) == 40, run.query)
+    run.drain(Deadline.after(ENDED_S))
+    run.close()
+    # As if Spark had died before it noted that the batch is done, and another run had gone on with other cuts since.
+    shutil.rmtree(checkpoint / "kept-1" / "commits")
+    kept.write(20)
+    run_without_spark(kept.file(secor__max__file__size__bytes="300"))
+    run = PipelineRun(spark, kept.file(), checkpoint=checkpoint.as_uri())
+    kept.write(5)
+    wait_for(lambda: sum(kept.committed(file).values()) == 90, run.query)
+    assert kept.offsets() == {(TOPIC, 0): list(range(45)), (TOPIC, 1): list(range(45))}
+    # One that takes over is noticed at the next batch.
+    run_without_spark(file)
+    kept.write(5)
+    with pytest.raises(StreamingQueryException, match="another process has written entry"):
+        run.query.awaitTermination(ENDED_S)
+    assert isinstance(run.failure(), Fenced)
+    run.close()
+    run_without_spark(file)
+    assert kept.offsets() == {(TOPIC, 0): list(range(50)), (TOPIC, 1): list(range(50))}
+    assert list(verify_output(load_pipeline(file), kept.store)) == []

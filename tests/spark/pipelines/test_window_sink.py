@@ -1,0 +1,196 @@
+"""The driver's part of a batch, with tasks that run in this process in place of Spark's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from tests.support.pipeline_runs import listed
+from tests.support.spark_pipelines import ROOT, TOPIC, Kept
+from tieredstore.backends.base import ObjectStore
+from tieredstore.errors import AlreadyClosed, ConfigError, DataLoss, Fenced, InvalidValue, StoreUnavailable
+from tieredstore.pipelines import Parts, Runner, load_pipeline
+from tieredstore.pipelines.inspection import commit_log_of
+from tieredstore.pipelines.opened import open_parts
+from tieredstore.pipelines.outage import Outage
+from tieredstore.process.deadline import Deadline
+from tieredstore.spark import start_pipelines
+from tieredstore.spark.pipelines.window_sink import WindowSink
+from tieredstore.spark.pipelines.window_source import WindowReader
+from tieredstore.spark.pipelines.window_tasks import TASK
+from tieredstore.testing.delegating import Operation
+from tieredstore.testing.faults import FaultyStore
+
+
+class HereSession:
+    """As much of a session as the sink asks for: jobs run here and now, one number a batch."""
+
+    def __init__(self) -> None:
+        self.jobs = 0
+
+    def range(self, start: int, stop: int, step: int, parts: int) -> HereSession:
+        assert (start, step, parts) == (0, 1, stop)
+        self.jobs += 1
+        self._numbers = range(stop)
+        return self
+
+    def mapInArrow(self, function: Callable[[Any], Iterator[Any]], schema: str) -> HereSession:  # noqa: N802  Spark's name
+        assert schema == "report binary"
+        untyped: Any = pa
+        batches = [untyped.RecordBatch.from_pydict({"id": [number]}) for number in self._numbers]
+        self._rows = [row for batch in function(iter(batches)) for row in batch.to_pylist()]
+        return self
+
+    def collect(self) -> list[dict[str, Any]]:
+        return self._rows
+
+
+class Frame:
+    """A batch of the source."""
+
+    def __init__(self, packed: Sequence[bytes]) -> None:
+        self._packed = packed
+
+    def collect(self) -> list[dict[str, Any]]:
+        return [{TASK: packed} for packed in self._packed]
+
+
+class Driven:
+    """A sink, and the batches that its source plans."""
+
+    def __init__(self, kept: Kept, store: ObjectStore | None = None, **changes: str) -> None:
+        self._open = ExitStack()
+        self._file = str(kept.file(**changes))
+        pipeline = load_pipeline(self._file)
+        source = self._open.enter_context(open_parts(pipeline)).source
+        runner = self._open.enter_context(Runner(pipeline, Parts(store or kept.store, source)))
+        self.session = HereSession()
+        session: Any = self.session
+        self.sink = WindowSink(session, runner, self._file, Outage(60))
+        self.sink.begin()
+
+    def batch(self) -> Any:
+        """All that is not written by now."""
+        reader = WindowReader(self._file)
+        reader.prepareForTriggerAvailableNow()
+        start = reader.initialOffset()
+        end = reader.latestOffset(start, ReadAllAvailable())
+        partitions: list[Any] = list(reader.partitions(start, end))
+        reader.stop()
+        return Frame([packed for partition in partitions for packed in partition.tasks])
+
+    def close(self) -> None:
+        self._open.close()
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    with closing(Kept(tmp_path)) as kept:
+        kept.write(20)
+        yield kept
+
+
+def test_a_batch_that_comes_twice_is_written_once_and_a_stop_takes_no_more(kept: Kept) -> None:
+    with closing(Driven(kept, secor__max__file__size__bytes="500")) as driven:
+        batch = driven.batch()
+        for _ in range(2):
+            driven.sink(batch, 0)
+        assert driven.session.jobs == 1
+        assert kept.offsets() == {(TOPIC, 0): list(range(20)), (TOPIC, 1): list(range(20))}
+        kept.write(5)
+        assert driven.sink.stop(Deadline.after(60))
+        batch = driven.batch()
+        with pytest.raises(AlreadyClosed):
+            driven.sink(batch, 1)
+        assert driven.sink.failure is None
+        driven.sink.reopen()
+        driven.sink(batch, 1)
+        driven.sink.mark_published(idle_s=3600)
+        driven.sink.mark_published(idle_s=0)
+        driven.sink.mark_published(idle_s=0)
+    kinds = [entry.kind for entry in commit_log_of(load_pipeline(kept.file()), kept.store).entries()]
+    assert kinds == ["begin", "batch", "batch", "published"]
+    assert kept.offsets() == {(TOPIC, 0): list(range(25)), (TOPIC, 1): list(range(25))}
+
+
+def test_too_many_bad_messages_end_it_and_nothing_of_the_batch_appears(kept: Kept) -> None:
+    with closing(Driven(kept, secor__message__parser__class="json", secor__consumer__max_bad_messages="3")) as driven:
+        with pytest.raises(InvalidValue, match="40 messages of a batch are bad") as refused:
+            driven.sink(driven.batch(), 0)
+        assert driven.sink.failure is refused.value
+    assert listed(kept.store, ROOT) == []
+    assert not list(kept.store.abandoned_writes(ROOT))
+
+
+def test_what_a_task_cannot_do_ends_it_and_the_others_leave_nothing(kept: Kept) -> None:
+    with closing(Driven(kept)) as driven:
+        batch = driven.batch()
+        kept.bucket.delete(kept.segments[1])
+        with pytest.raises(DataLoss):
+            driven.sink(batch, 0)
+    assert listed(kept.store, ROOT) == []
+    assert not list(kept.store.abandoned_writes(ROOT))
+
+
+def test_a_driver_that_is_there_by_now_ends_it(kept: Kept) -> None:
+    with closing(Driven(kept)) as first, closing(Driven(kept)) as second:
+        batch = first.batch()
+        with pytest.raises(Fenced):
+            first.sink(batch, 0)
+        second.sink(batch, 0)
+        # One that only idles is told too.
+        with closing(Driven(kept)), pytest.raises(Fenced):
+            second.sink.mark_published(idle_s=0)
+        assert isinstance(second.sink.failure, Fenced)
+    assert kept.offsets() == {(TOPIC, 0): list(range(20)), (TOPIC, 1): list(range(20))}
+    assert not list(kept.store.abandoned_writes(ROOT))
+
+
+def test_a_store_that_is_away_is_waited_for(kept: Kept) -> None:
+    once = OnceEach(("list", "/commits/"), ("put", f"{1:020}.json"), ("publish", TOPIC))
+    with closing(Driven(kept, store := FaultyStore(kept.store, once, moment="after"))) as driven:
+        driven.sink(driven.batch(), 0)
+        assert driven.session.jobs == 1
+    assert [operation.name for operation in store.failed] == ["list", "put", "publish"]
+    assert kept.offsets() == {(TOPIC, 0): list(range(20)), (TOPIC, 1): list(range(20))}
+
+
+def test_a_stop_is_not_held_up_by_an_outage(kept: Kept) -> None:
+    def stopped(operation: Operation) -> bool:
+        if operation.name == "put" and has_begun:
+            driven.sink.stop(Deadline.after(0))
+            return True
+        return False
+
+    has_begun: list[bool] = []
+    with closing(Driven(kept, FaultyStore(kept.store, stopped))) as driven:
+        batch = driven.batch()
+        has_begun.append(True)
+        with pytest.raises(StoreUnavailable):
+            driven.sink(batch, 0)
+
+
+def test_pipelines_have_to_be_named() -> None:
+    session: Any = HereSession()
+    with pytest.raises(ConfigError, match="no pipeline is named"):
+        start_pipelines(session)
+
+
+class OnceEach:
+    """Says of the first operation of each of these names, on a key with such a part, that it fails."""
+
+    def __init__(self, *chosen: tuple[str, str]) -> None:
+        self._left = list(chosen)
+
+    def __call__(self, operation: Operation) -> bool:
+        for one in self._left:
+            if operation.name == one[0] and any(one[1] in key for key in operation.keys):
+                self._left.remove(one)
+                return True
+        return False

@@ -1,0 +1,158 @@
+"""The stream of windows as Spark drives it, without Spark: offsets that hold the cuts, and tasks that write them."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from tests.support.spark_pipelines import TOPIC, Kept
+from tests.support.spark_stream_topics import SECOND_ID, Clock
+from tieredstore.errors import ConfigError, DataLoss, StoreUnavailable, TieredStoreError
+from tieredstore.pipelines import Runner, load_pipeline
+from tieredstore.pipelines.opened import open_parts
+from tieredstore.pipelines.planner import Planner
+from tieredstore.pipelines.setup import fingerprint_of
+from tieredstore.spark.pipelines.window_source import WindowReader
+from tieredstore.spark.pipelines.window_tasks import REPORT, TASK, Job, WindowTask, error_named, unpacked
+
+Offset = dict[str, Any]
+LIMIT = ReadAllAvailable()
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    with closing(Kept(tmp_path)) as kept:
+        yield kept
+
+
+@pytest.fixture
+def reader(kept: Kept) -> Iterator[WindowReader]:
+    reader = WindowReader(str(kept.file(secor__max__file__age__seconds="15")), clock=Clock())
+    yield reader
+    reader.stop()
+
+
+def latest(reader: WindowReader, start: Offset) -> Offset:
+    """As Spark asks: by JSON, there and back."""
+    end: Offset = json.loads(json.dumps(reader.latestOffset(json.loads(json.dumps(start)), LIMIT)))
+    return end
+
+
+def tasks_between(reader: WindowReader, start: Offset, end: Offset) -> list[WindowTask]:
+    """What the tasks that read the source give, each with a copy of the reader."""
+    copy: WindowReader = pickle.loads(pickle.dumps(reader))
+    partitions = pickle.loads(pickle.dumps(list(reader.partitions(start, end))))
+    batches: list[Any] = [batch for partition in partitions for batch in copy.read(partition)]
+    return [unpacked(packed) for batch in batches for packed in batch.column(TASK).to_pylist()]
+
+
+def reports_of(kept: Kept, tasks: list[WindowTask], **changes: str) -> list[Any]:
+    file = kept.file(**changes)
+    job = pickle.loads(pickle.dumps(Job(str(file), fingerprint_of(load_pipeline(file).own), tuple(tasks))))
+    untyped: Any = pa
+    numbers = untyped.RecordBatch.from_pydict({"id": list(range(len(tasks)))})
+    batches: list[Any] = list(job.run([numbers]))
+    return [unpacked(report) for batch in batches for report in batch.column(REPORT).to_pylist()]
+
+
+def test_offsets_are_windows_and_what_is_handed_out_counts_as_written(kept: Kept, reader: WindowReader) -> None:
+    kept.write(20)
+    start = reader.initialOffset()
+    assert latest(reader, start) == start, "they are young"
+    end = start
+    while end == start:
+        end = latest(reader, start)
+    assert [(window[2:]) for window in end["windows"]] == [[0, 0, 20], [1, 0, 20]]
+    tasks = tasks_between(reader, start, end)
+    assert [(task.window.partition, task.window.start, task.window.stop) for task in tasks] == [(0, 0, 20), (1, 0, 20)]
+    assert latest(reader, end) == end
+    kept.write(5, partitions=(1,))
+    later = end
+    while later == end:
+        later = latest(reader, end)
+    assert [window[2:] for window in later["windows"]] == [[1, 20, 25]]
+    reports = reports_of(kept, tasks + tasks_between(reader, end, later))
+    assert [(report.written[0].records, report.error) for report in reports] == [(20, None), (20, None), (5, None)]
+
+
+def test_a_batch_that_is_repeated_is_planned_anew_without_what_is_written(kept: Kept, reader: WindowReader) -> None:
+    kept.write(20)
+    reader.prepareForTriggerAvailableNow()
+    start = reader.initialOffset()
+    end = latest(reader, start)
+    with closing_reader(kept) as other:
+        assert len(tasks_between(other, start, end)) == 2
+    pipeline = load_pipeline(kept.file())
+    with open_parts(pipeline) as parts, Runner(pipeline, parts) as runner:
+        list(runner.run_once())
+    with closing_reader(kept) as other:
+        assert tasks_between(other, start, end) == []
+        later = {"version": 1, "windows": [["orders", end["windows"][0][1], 0, 30, 40]]}
+        with pytest.raises(DataLoss, match="was the log, or a part of it, deleted"):
+            other.partitions(end, later)
+        # It goes on behind the log, wherever Spark believes to be.
+        kept.write(10)
+        assert [window[3:] for window in forced(other, start)["windows"]] == [[20, 30], [20, 30]]
+
+
+def closing_reader(kept: Kept) -> Any:
+    reader: Any = WindowReader(str(kept.file()), clock=Clock())
+    reader.close = reader.stop
+    return closing(reader)
+
+
+def forced(reader: WindowReader, start: Offset) -> Offset:
+    """All that there is, whatever its age."""
+    reader.prepareForTriggerAvailableNow()
+    return latest(reader, start)
+
+
+def test_a_bucket_that_is_away_is_no_error_until_it_is_for_too_long(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept.write(20)
+    reader = WindowReader(str(kept.file(outage__seconds="100")), clock=Clock())
+    start = reader.initialOffset()
+    assert latest(reader, start) == start
+
+    def away(_: Planner) -> None:
+        raise StoreUnavailable("away")
+
+    monkeypatch.setattr(Planner, "snapshot", away)
+    assert latest(reader, start) == start
+    answers = iter(lambda: latest(reader, start), None)
+    with pytest.raises(StoreUnavailable):
+        list(itertools.islice(answers, 20))
+    reader.stop()
+
+
+def test_errors_of_ours_come_back_as_reports_and_others_are_sparks(kept: Kept, reader: WindowReader) -> None:
+    kept.write(20)
+    reader.prepareForTriggerAvailableNow()
+    start = reader.initialOffset()
+    (first, _) = tasks_between(reader, start, latest(reader, start))
+    # The rest of a window, as of a batch of which a part is written.
+    (report,) = reports_of(kept, [first.from_offset(7)])
+    assert [report.written[0].files[0].first_offset, report.written[0].records] == [7, 13]
+    changed = Job(str(kept.file()), "of other settings", (first,))
+    untyped: Any = pa
+    (batch,) = changed.run([untyped.RecordBatch.from_pydict({"id": [0]})])
+    untyped_batch: Any = batch
+    answer = unpacked(untyped_batch.column(0)[0].as_py())
+    with pytest.raises(ConfigError, match="has changed since the pipeline was started"):
+        raise error_named(*answer.error)
+    unknown = error_named("Exception", "of a later version")
+    assert type(unknown) is TieredStoreError
+    kept.bucket.write(5, TOPIC, 0, topic_id=SECOND_ID)
+    with pytest.raises(TypeError):
+        list(replace(changed, tasks=(None,)).run([untyped.RecordBatch.from_pydict({"id": ["x"]})]))  # type: ignore[arg-type]

@@ -1,0 +1,52 @@
+"""How long a pipeline waits for a store or a broker that is away."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from tieredstore.errors import TieredStoreError
+
+_logger: Final = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S: Final = 0.5
+_LONGEST_PAUSE_S: Final = 30.0
+
+
+class Outage:
+    """Counts from the first failure on, until something works again. For one thread."""
+
+    def __init__(self, limit_s: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """``clock`` gives seconds that only ever go up."""
+        self._limit_s, self._clock = limit_s, clock
+        self._since_s: float | None = None
+        self._pause_s = _FIRST_PAUSE_S
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the last attempt failed."""
+        return self._since_s is not None
+
+    def failed(self, error: TieredStoreError) -> float:
+        """For how long to wait before the next attempt; the error itself if no waiting helps, or it is too long by now.
+
+        The first failure is a warning in the log, what follows is not.
+        """
+        now = self._clock()
+        if not error.retryable:
+            raise error
+        if self._since_s is None:
+            self._since_s, self._pause_s = now, _FIRST_PAUSE_S
+            _logger.warning("waiting, for %g s at most: %s", self._limit_s, error)
+        if now - self._since_s >= self._limit_s:
+            raise error
+        pause_s, self._pause_s = self._pause_s, min(_LONGEST_PAUSE_S, 2 * self._pause_s)
+        return pause_s
+
+    def over(self) -> None:
+        """Something worked."""
+        if self._since_s is not None:
+            _logger.warning("it works again, after %.0f s", self._clock() - self._since_s)
+        self._since_s = None

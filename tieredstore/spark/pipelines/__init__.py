@@ -1,0 +1,1 @@
+"""Pipelines as streaming queries: windows are written by tasks, committed and published by the driver."""

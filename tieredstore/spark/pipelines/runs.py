@@ -1,0 +1,245 @@
+"""Pipelines under way in a session: their queries, how they end, what ended them; and a service of them."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.errors import PySparkAttributeError
+from pyspark.sql import SparkSession
+
+from tieredstore.errors import AlreadyClosed, ConfigError, TieredStoreError
+from tieredstore.pipelines.opened import open_parts
+from tieredstore.pipelines.outage import Outage
+from tieredstore.pipelines.runner import Runner
+from tieredstore.pipelines.settings import load_pipeline
+from tieredstore.process.deadline import Deadline
+from tieredstore.process.service import Service
+from tieredstore.spark.pipelines.window_sink import WindowSink
+from tieredstore.spark.pipelines.window_source import FILE, FORMAT, WindowSource
+from tieredstore.spark.pipelines.window_tasks import error_named
+from tieredstore.spark.source.worker_python import check_worker_python
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from tieredstore.process.stopping import Stop
+
+_logger: Final = logging.getLogger(__name__)
+
+_TRIGGER: Final = "1 second"
+_KEEPER_S: Final = 5
+_LOOK_S: Final = 0.5
+_CLOSING_S: Final = 1.0
+"""Of the time for draining, what is left for closing."""
+
+_OURS: Final = re.compile(r"tieredstore\.errors\.(\w+): (.*)")
+
+
+class PipelineRun:
+    """One pipeline at work as a streaming query of a session; to be closed once that has ended.
+
+    ``checkpoint`` is a folder for Spark's notes, one of this machine's own by default: they may be lost, or old.
+    ``once`` ends the query when all that there is now is written. An error of the settings is raised here; a store or
+    broker that is away is waited for.
+    """
+
+    def __init__(
+        self, spark: SparkSession, file: Path | str, *, checkpoint: str | None = None, once: bool = False
+    ) -> None:
+        self._spark = spark
+        self._file = str(Path(file).absolute())
+        pipeline = load_pipeline(self._file)
+        self.own = pipeline.own
+        self.name = f"{self.own.name}-{self.own.generation}"
+        """The pipeline's, and the generation's."""
+        _check_session(spark)
+        with ExitStack() as opened:
+            parts = opened.enter_context(open_parts(pipeline))
+            runner = opened.enter_context(Runner(pipeline, parts))
+            self._sink = WindowSink(spark, runner, self._file, Outage(self.own.outage_s))
+            self._sink.begin()
+            self._opened = opened
+            self.query = self._start(once=once, checkpoint=checkpoint and f"{checkpoint.rstrip('/')}/{self.name}")
+            self._opened = opened.pop_all()
+
+    def failure(self) -> BaseException | None:
+        """What has ended the query; None if it goes on or has ended well."""
+        return None if self.query.isActive else self._sink.failure or _failure_of(self.query)
+
+    def has_ended(self, within_s: int) -> bool:
+        """Wait for the query's end, for so long at most."""
+        return _has_ended(self.query, within_s)
+
+    def mark(self, *, idle_s: float = 60.0) -> None:
+        """Note in the log that all is published, where nothing was written for a while.
+
+        Another driver that has taken over is noticed here at the latest, and ends the query.
+        """
+        try:
+            self._sink.mark_published(idle_s=idle_s)
+        except TieredStoreError as error:
+            _logger.error("%s: %s", self.name, error)  # noqa: TRY400  an error of ours is a sentence
+            self.query.stop()
+
+    def drain(self, deadline: Deadline) -> None:
+        """Let the batch that is under way end, then the query; the rest is written too if the settings say so.
+
+        What is not done by the deadline is done by the next run. An error that the rest ends with is raised.
+        """
+        if not self._sink.stop(deadline):
+            _logger.error("%s: its batch did not end in time; the next run writes it", self.name)
+            return
+        has_failed = self.failure() is not None
+        self.query.stop()
+        if has_failed:
+            return
+        if self.own.upload_on_shutdown:
+            self._sink.reopen()
+            self.query = self._start(once=True)
+            if not self.has_ended(int(deadline.remaining_s())):
+                self._sink.stop(deadline)
+                self.query.stop()
+            elif (failure := self.failure()) is not None:
+                raise failure
+        self._sink.mark_published(idle_s=0)
+
+    def close(self) -> None:
+        """Close what the driver has open; a query that still runs is stopped."""
+        self.query.stop()
+        self._opened.close()
+
+    def _start(self, *, once: bool, checkpoint: str | None = None) -> StreamingQuery:
+        self._spark.dataSource.register(WindowSource)
+        windows = self._spark.readStream.format(FORMAT).option(FILE, self._file).load()
+        writer = windows.writeStream.foreachBatch(self._sink).queryName(self.name)
+        writer = writer.option("checkpointLocation", checkpoint or self._own_folder())
+        return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime=_TRIGGER)).start()
+
+    def _own_folder(self) -> str:
+        folder = tempfile.mkdtemp(prefix="tieredstore-pipeline-")
+        self._opened.callback(shutil.rmtree, folder, ignore_errors=True)
+        return Path(folder).as_uri()
+
+
+def start_pipelines(
+    spark: SparkSession, *files: Path | str, checkpoint: str | None = None, once: bool = False
+) -> list[StreamingQuery]:
+    """Start the pipeline of each file of properties as a streaming query of the session.
+
+    The queries go on until they are stopped, or with ``once`` until all that there is now is written. Each record is
+    in the output once, whatever is killed and however often this is called: the commit log in the output says how far
+    a pipeline is. ``checkpoint`` is a folder for Spark's own notes, which may be lost or old; without it they lie in a
+    folder of the driver that goes with the query. ``awaitTermination`` raises what ends a query.
+    """
+    if not files:
+        raise ConfigError("no pipeline is named: give start_pipelines their files of properties")
+    runs: list[PipelineRun] = []
+    try:
+        runs.extend(PipelineRun(spark, file, checkpoint=checkpoint, once=once) for file in files)
+    except BaseException:
+        for run in runs:
+            run.close()
+        raise
+    for run in runs:
+        threading.Thread(target=_keep_and_close, args=(run,), name=f"tieredstore-{run.name}", daemon=True).start()
+    return [run.query for run in runs]
+
+
+def _keep_and_close(run: PipelineRun) -> None:
+    try:
+        while not run.has_ended(_KEEPER_S):
+            run.mark()
+        if run.failure() is None:
+            run.mark(idle_s=0)
+    except Exception as error:  # noqa: BLE001  the session may be gone, and with it the query
+        _logger.info("%s: %s", run.name, error)
+    finally:
+        run.close()
+
+
+def _check_session(spark: SparkSession) -> None:
+    try:
+        _ = spark.sparkContext
+    except PySparkAttributeError:
+        raise ConfigError("pipelines need a session of the driver's own process, which one of Connect is not") from None
+    check_worker_python(spark)
+
+
+def _has_ended(query: StreamingQuery, within_s: float) -> bool:
+    try:
+        return bool(query.awaitTermination(max(1, int(within_s))))
+    except Exception:  # noqa: BLE001  what it ended with is asked for by failure()
+        return True
+
+
+def _failure_of(query: StreamingQuery) -> BaseException | None:
+    """What a query ended with outside of the driver: an error of ours that the planning process had, or Spark's."""
+    error: Any = query.exception()
+    if error is None:
+        return None
+    ours = _OURS.search(str(error))
+    return error_named(ours[1], ours[2]) if ours else error
+
+
+def session(threads: int | None, conf: Mapping[str, str]) -> SparkSession:
+    """A session by Spark's own settings; on this machine, with so many threads, where these name no master."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder: Any = SparkSession.builder.appName("tieredstore pipeline")
+    for name, value in {"spark.ui.showConsoleProgress": "false", **conf}.items():
+        builder = builder.config(name, value)
+    if threads is not None:
+        builder = builder.master(f"local[{threads}]")
+    spark: SparkSession = builder.getOrCreate()
+    return spark
+
+
+def pipeline_service(
+    spark: SparkSession, files: Sequence[Path | str], *, checkpoint: str | None = None, drain_s: float = 30.0
+) -> Service:
+    """A service that runs pipelines until it is stopped, or one of them ends with an error."""
+    running = _Running(spark, files, checkpoint)
+    return Service("pipeline", {"queries": running.work}, drain_s=drain_s)
+
+
+class _Running:
+    def __init__(self, spark: SparkSession, files: Sequence[Path | str], checkpoint: str | None) -> None:
+        self._spark, self._files, self._checkpoint = spark, files, checkpoint
+
+    def work(self, stop: Stop) -> None:
+        with ExitStack() as open_runs:
+            runs: list[PipelineRun] = []
+            for file in self._files:
+                if stop.is_asked:
+                    return
+                run = PipelineRun(self._spark, file, checkpoint=self._checkpoint)
+                open_runs.callback(run.close)
+                runs.append(run)
+            try:
+                _watch(runs, stop)
+            finally:
+                _drain(runs, stop)
+
+
+def _watch(runs: Sequence[PipelineRun], stop: Stop) -> None:
+    """Until a stop is asked for, or one of them ends: none of them should."""
+    while not stop.wait(_LOOK_S):
+        for run in runs:
+            run.mark()
+            if not run.query.isActive:
+                raise run.failure() or AlreadyClosed(f"the query of {run.name} was stopped by somebody else")
+
+
+def _drain(runs: Sequence[PipelineRun], stop: Stop) -> None:
+    by = stop.deadline or Deadline.after(stop.drain_s)
+    for run in runs:
+        run.drain(Deadline.after(max(0.0, by.remaining_s() - _CLOSING_S)))

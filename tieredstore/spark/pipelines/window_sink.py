@@ -1,0 +1,143 @@
+"""The driver's part of a batch: a job that writes its windows, the commit, and the publication."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from tieredstore.errors import AlreadyClosed, TieredStoreError
+from tieredstore.pipelines.outage import Outage
+from tieredstore.pipelines.window_writing import discard_files
+from tieredstore.pipelines.windows import unwritten
+from tieredstore.process.deadline import Deadline
+from tieredstore.spark.pipelines.window_tasks import (
+    REPORT,
+    SCHEMA,
+    TASK,
+    Job,
+    Report,
+    WindowTask,
+    error_named,
+    unpacked,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tieredstore.pipelines.driver import Driver, Written
+    from tieredstore.pipelines.runner import Runner
+
+_logger: Final = logging.getLogger(__name__)
+
+
+class WindowSink:
+    """What ``foreachBatch`` calls. Batches come one after the other, on threads of Spark's.
+
+    Spark's word that a batch is done counts for nothing, nor does its word that it is new: the commit log says what of
+    it is written. A store that is away is waited for.
+    """
+
+    def __init__(self, spark: SparkSession, runner: Runner, file: str, outage: Outage) -> None:
+        self._spark, self._runner, self._file, self._outage = spark, runner, file, outage
+        self._lock = threading.Lock()
+        """Held while a batch is written: the driver is for one thread."""
+        self._stopping = threading.Event()
+        self._wrote_at = time.monotonic()
+        self.failure: BaseException | None = None
+        """What ended the query, if it happened here."""
+
+    @property
+    def driver(self) -> Driver:
+        """Who commits."""
+        return self._runner.driver
+
+    def begin(self) -> None:
+        """Take over from any driver before this one, and finish what that one had committed."""
+        with self._lock:
+            self._patiently(self._runner.begin)
+
+    def __call__(self, frame: DataFrame, number: int) -> None:  # noqa: ARG002  Spark's signature
+        """Write the windows of a batch, unless they are written."""
+        with self._lock:
+            try:
+                self._check_open()
+                tasks: list[WindowTask] = [unpacked(row[TASK]) for row in frame.collect()]
+                while self._patiently(lambda: self._write_rest(tasks)):
+                    pass
+                self._wrote_at = time.monotonic()
+            except BaseException as error:
+                if not self._stopping.is_set():
+                    self.failure = self.failure or error
+                raise
+
+    def stop(self, deadline: Deadline) -> bool:
+        """Take no more batches, and wait for the one that is under way; whether it has ended by then."""
+        self._stopping.set()
+        if not self._lock.acquire(timeout=max(0.0, deadline.remaining_s())):
+            return False
+        self._lock.release()
+        return True
+
+    def reopen(self) -> None:
+        """Take batches again."""
+        self._stopping.clear()
+
+    def mark_published(self, *, idle_s: float) -> None:
+        """Write down that all is published, once nothing was written for so long; Fenced if another driver is there."""
+        if time.monotonic() - self._wrote_at < idle_s or not self._lock.acquire(blocking=False):
+            return
+        try:
+            self.driver.mark_published()
+        except TieredStoreError as error:
+            if not error.retryable:
+                self.failure = self.failure or error
+                raise
+            _logger.info("not marked as published: %s", error)
+        finally:
+            self._lock.release()
+
+    def _check_open(self) -> None:
+        if self._stopping.is_set():
+            # An error, so that Spark does not count the batch as done.
+            raise AlreadyClosed("the pipeline is stopping: this batch is written by the next run")
+
+    def _patiently(self, work: Callable[[], Any]) -> Any:
+        """What the work gives; where store or broker are away, later."""
+        while True:
+            try:
+                if self._outage.is_on:
+                    self._runner.resume()
+                outcome = work()
+            except TieredStoreError as error:
+                pause_s = self._outage.failed(error)
+                if self._stopping.wait(pause_s):
+                    raise
+            else:
+                self._outage.over()
+                return outcome
+
+    def _write_rest(self, tasks: Sequence[WindowTask]) -> bool:
+        """Write what of the windows is not written; False if nothing is left."""
+        by_end = {(task.window.topic, task.window.partition, task.window.stop): task for task in tasks}
+        rest = [
+            by_end[window.topic, window.partition, window.stop].from_offset(window.start)
+            for window in unwritten([task.window for task in tasks], self.driver.log.state.positions)
+        ]
+        if rest:
+            self.driver.commit(self._written(rest))
+        return bool(rest)
+
+    def _written(self, tasks: Sequence[WindowTask]) -> list[Written]:
+        job = Job(self._file, self.driver.fingerprint, tuple(tasks))
+        numbers: Any = self._spark.range(0, len(tasks), 1, len(tasks))
+        reports: list[Report] = [unpacked(row[REPORT]) for row in numbers.mapInArrow(job.run, SCHEMA).collect()]
+        written = [report.written for report in reports if report.written is not None]
+        errors = [error_named(*report.error) for report in reports if report.error is not None]
+        if errors:
+            discard_files(self.driver.store, [file for window, _ in written for file in window.files])
+            # One that no waiting mends says more than those that it might.
+            raise min(errors, key=lambda error: error.retryable)
+        return written

@@ -1,0 +1,211 @@
+"""What a task of a pipeline does: it reads its windows, files their records and prepares uploads.
+
+No record passes the JVM. What comes back to the driver is a report for each window: what was written, or the error of
+ours that kept it from that, which the driver judges; any other error is Spark's to try again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import pyarrow as pa
+from pyspark import SparkFiles
+from pyspark.serializers import CPickleSerializer
+
+from tieredstore import errors
+from tieredstore.errors import ConfigError, TieredStoreError
+from tieredstore.partitions.live_window import LiveSplit, open_reader, read_live_split
+from tieredstore.partitions.stored_window import read_record_split
+from tieredstore.pipelines.opened import open_parts
+from tieredstore.pipelines.parts import COLUMNS, Parts
+from tieredstore.pipelines.selection import query_of
+from tieredstore.pipelines.settings import Pipeline, load_pipeline
+from tieredstore.pipelines.setup import fingerprint_of, recipe_of
+from tieredstore.pipelines.window_writing import Recipe, Window, write_window
+from tieredstore.process.per_process import PerProcess
+from tieredstore.records.settings import ReadSettings
+from tieredstore.spark.source.workers import spare_modules
+
+if TYPE_CHECKING:
+    from tieredstore.live import LiveReader
+    from tieredstore.partitions.split_plan import WindowSplit
+    from tieredstore.pipelines.driver import Written
+
+# What its type stubs say of batches is partial.
+_arrow: Final[Any] = pa
+_pickle: Final[Any] = CPickleSerializer()
+
+TASK: Final = "task"
+"""The column of the source with a packed :class:`WindowTask`."""
+
+REPORT: Final = "report"
+SCHEMA: Final = f"{REPORT} binary"
+_SHOWN_REASONS: Final = 10
+"""Of a window's bad messages: all of them are counted, and lie in its quarantine."""
+
+_Batches: TypeAlias = Iterable[pa.RecordBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowTask:
+    """A window and what it is read from. Picklable."""
+
+    window: Window
+    splits: tuple[WindowSplit, ...]
+
+    def from_offset(self, start: int) -> WindowTask:
+        """The rest of the window; splits that begin before it give more, which is passed over."""
+        window = self.window
+        return WindowTask(Window(window.topic, window.topic_id, window.partition, start, window.stop), self.splits)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The windows of a batch, for the tasks of one job; each is told its number by a row. Picklable.
+
+    The settings lie in a file that each process reads for itself, so that no secret travels; ``fingerprint`` is that
+    of the driver's.
+    """
+
+    file: str
+    fingerprint: str
+    tasks: tuple[WindowTask, ...]
+
+    def run(self, batches: _Batches) -> Iterator[pa.RecordBatch]:
+        """A report for each number."""
+        spare_modules()
+        for batch in batches:
+            untyped: Any = batch
+            numbers: list[int] = untyped.column(0).to_pylist()
+            for number in numbers:
+                report = packed(self._report(self.tasks[number]))
+                yield _arrow.RecordBatch.from_pydict({REPORT: [report]})
+
+    def _report(self, task: WindowTask) -> Report:
+        try:
+            written, reasons = _opened(self.file, self.fingerprint).write(task)
+        except TieredStoreError as error:
+            return Report(error=(type(error).__name__, str(error)))
+        return Report((written, dict(sorted(reasons.items())[:_SHOWN_REASONS])))
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What became of a window: one of the two. Picklable."""
+
+    written: Written | None = None
+    error: tuple[str, str] | None = None
+
+
+def error_named(name: str, sentence: str) -> TieredStoreError:
+    """An error of ours that another process had."""
+    kind = getattr(errors, name, None)
+    if isinstance(kind, type) and issubclass(kind, TieredStoreError):
+        return kind(sentence)
+    return TieredStoreError(f"{name}: {sentence}")
+
+
+def packed(value: object) -> bytes:
+    """A value for another process of the same application, as Spark itself packs them."""
+    data: bytes = _pickle.dumps(value)
+    return data
+
+
+def unpacked(data: bytes | bytearray) -> Any:
+    """What :func:`packed` made."""
+    return _pickle.loads(bytes(data))
+
+
+def located(file: str) -> Path:
+    """A file of settings: where the driver has it, or among those that Spark ships."""
+    path = Path(file)
+    if path.exists():
+        return path
+    try:
+        shipped = Path(SparkFiles.getRootDirectory()) / path.name
+    except (AssertionError, RuntimeError):
+        shipped = path
+    if not shipped.exists():
+        raise ConfigError(
+            f"there is no {file} on this machine: put it where all machines see it, or add it with --files"
+        )
+    return shipped
+
+
+@dataclass(slots=True)
+class _OpenPipeline:
+    """What a process keeps open from one window to the next."""
+
+    pipeline: Pipeline
+    recipe: Recipe
+    parts: Parts
+    stack: ExitStack
+    reader: LiveReader | None = field(default=None)
+
+    def write(self, task: WindowTask) -> Written:
+        records = self._records(task)
+        try:
+            return write_window(task.window, records, self.recipe, self.parts.store)
+        finally:
+            records.close()
+
+    def _records(self, task: WindowTask) -> Generator[pa.RecordBatch]:
+        query = query_of(self.pipeline)
+        settings = ReadSettings(columns=COLUMNS, isolation=query.isolation, on_data_loss="report")
+        batches: Iterator[pa.RecordBatch]
+        for split in task.splits:
+            if isinstance(split, LiveSplit):
+                batches = read_live_split(
+                    split, lambda: self.parts.source, query, columns=COLUMNS, settings=settings,
+                    reader=self._live_reader(),
+                )  # fmt: skip
+            else:
+                batches = read_record_split(self.parts.source, split, query, settings)
+            for batch in batches:
+                if rest := _from_offset(batch, task.window.start):
+                    yield rest
+
+    def _live_reader(self) -> LiveReader:
+        if self.reader is None:
+            self.reader = open_reader(query_of(self.pipeline))
+            self.stack.callback(self.reader.close)
+        return self.reader
+
+
+def _from_offset(batch: Any, start: int) -> Any:
+    """The records from an offset on; None if there are none."""
+    offsets = batch.column("offset")
+    if offsets[0].as_py() >= start:
+        return batch
+    passed = sum(1 for offset in offsets.to_pylist() if offset < start)
+    return batch.slice(passed) if passed < batch.num_rows else None
+
+
+def _close_all(opened: dict[tuple[str, str], _OpenPipeline]) -> None:
+    for one in opened.values():
+        one.stack.close()
+    opened.clear()
+
+
+# Spark's daemon forks its workers: what a parent has open is not a child's to use, nor to close.
+_pipelines: Final = PerProcess[dict[tuple[str, str], _OpenPipeline]](
+    partial(dict[tuple[str, str], _OpenPipeline]), _close_all
+)
+
+
+def _opened(file: str, fingerprint: str) -> _OpenPipeline:
+    kept = _pipelines.get()
+    one = kept.get((file, fingerprint))
+    if one is None:
+        pipeline = load_pipeline(located(file))
+        if fingerprint_of(pipeline.own) != fingerprint:
+            raise ConfigError(f"{file} has changed since the pipeline was started: start it again")
+        with ExitStack() as stack:
+            parts = stack.enter_context(open_parts(pipeline))
+            one = kept[file, fingerprint] = _OpenPipeline(pipeline, recipe_of(pipeline), parts, stack.pop_all())
+    return one
