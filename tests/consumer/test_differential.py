@@ -1,12 +1,13 @@
 """Bucket and broker as one log, from each offset, is what others read of the same log while it was whole.
 
-The others: confluent-kafka and aiokafka.
+The others: confluent-kafka, aiokafka, and for one topic of each kind Java's console consumer.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -16,16 +17,20 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from tests.consumer.test_live import gathered, has_as_many, properties, row_of, write
+from tests.support.java_console import console_line, console_lines
 from tests.support.kafka_topics import (
+    Produced,
     Row,
     Transaction,
     consumed,
     delete_records,
     end_offset,
     produce_transaction,
+    producer_of,
     random_produced,
+    send,
 )
-from tests.support.live_topics import TieredTopic
+from tests.support.live_topics import SMALL_SEGMENTS, TieredTopic
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.consumer import Consumer
 from tieredstore.model import Isolation
@@ -43,11 +48,18 @@ class WholeLog:
     Codecs, nulls, headers, transactions of both outcomes, one of them open where the bucket ends.
     """
 
-    def __init__(self, server: KafkaServer, folder: Path, seed: int) -> None:
-        source = random.Random(seed)
+    def __init__(self, server: KafkaServer, folder: Path, config: Mapping[str, str] = SMALL_SEGMENTS) -> None:
         self.server = server
-        self.tiered = TieredTopic(server, folder)
+        self.tiered = TieredTopic(server, folder, config=config)
         self.topic = self.tiered.topic
+        self.seam = self._write(server)
+        self.end = end_offset(server, self.topic)
+        self.rows = {isolation: self._twin(isolation) for isolation in ISOLATIONS}
+        self.segments = sorted(metadata.start_offset for metadata in self.tiered.copied.values())
+
+    def _write(self, server: KafkaServer) -> int:
+        """Where the bucket ends."""
+        source = random.Random(3)
         for number, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
             write(self.tiered, random_produced(source, 30, size=400), codec=codec)
             outcome: Any = "abort" if number % 2 else "commit"
@@ -55,12 +67,10 @@ class WholeLog:
         open_one = Transaction(server)
         open_one.send(self.topic, random_produced(source, 10, size=400))
         write(self.tiered, random_produced(source, 30, size=400))
-        self.seam = self.tiered.tier()
+        seam = self.tiered.tier()
         open_one.end("abort")
         write(self.tiered, random_produced(source, 10))
-        self.end = end_offset(server, self.topic)
-        self.rows = {isolation: self._twin(isolation) for isolation in ISOLATIONS}
-        self.segments = sorted(metadata.start_offset for metadata in self.tiered.copied.values())
+        return seam
 
     def _twin(self, isolation: Isolation) -> list[Row]:
         """As aiokafka and the plain client both have it."""
@@ -103,9 +113,36 @@ class WholeLog:
             return [0, middle, middle + 7, self._stored_end(consumer)]
 
 
+class CompactedLog(WholeLog):
+    """One whose segments were compacted before they were copied: they begin and end with offsets that are no more."""
+
+    def __init__(self, server: KafkaServer, folder: Path) -> None:
+        super().__init__(
+            server, folder,
+            {**SMALL_SEGMENTS, "cleanup.policy": "compact,delete", "min.cleanable.dirty.ratio": "0.01"},
+        )  # fmt: skip
+
+    def _write(self, server: KafkaServer) -> int:
+        """Each segment ends with records whose keys come again in the next one."""
+        # Not idempotent: of a producer's last batch the cleaner would leave the offset.
+        producer = producer_of(server, **{"enable.idempotence": "false", "acks": "1"})
+        for at in range(0, 300, 20):
+            keys = [b"%d" % (number % 12) if number % 5 else b"only %d" % number for number in range(at, at + 20)]
+            records = [
+                Produced(key, b"%d" % number * 120) for number, key in zip(range(at, at + 20), keys, strict=True)
+            ]
+            send(producer, self.topic, records)
+        end = time.monotonic() + 3 * DEADLINE_S
+        before = end_offset(server, self.topic)
+        while len(consumed(server, self.topic, 0, before, isolation="read_uncommitted")) > 200:
+            assert time.monotonic() < end, "the broker did not compact"
+            time.sleep(1)
+        return self.tiered.tier()
+
+
 @pytest.fixture
 def log(kafka: KafkaServer, tmp_path: Path) -> Iterator[WholeLog]:
-    whole = WholeLog(kafka, tmp_path, 3)
+    whole = WholeLog(kafka, tmp_path)
     yield whole
     whole.tiered.close()
 
@@ -142,3 +179,19 @@ def test_a_missing_segment_is_filled_by_the_broker(log: WholeLog) -> None:
     for mode in ("kafka_preferred", "remote_preferred"):
         for isolation in ISOLATIONS:
             log.check(mode, isolation, range(log.end))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", [WholeLog, CompactedLog])
+def test_java_and_we_read_the_same(kafka: KafkaServer, tmp_path: Path, kind: type[WholeLog]) -> None:
+    """One topic of each kind from its beginning, before and after the broker has deleted most of it."""
+    whole = kind(kafka, tmp_path)
+    for isolation in ISOLATIONS:
+        lines = console_lines(kafka, whole.topic, tmp_path, isolation=isolation)
+        assert lines == [console_line(row) for row in whole.rows[isolation]]
+    delete_records(kafka, whole.topic, whole.segments[-1])
+    for mode in ("kafka_preferred", "remote_preferred"):
+        for isolation in ISOLATIONS:
+            whole.check(mode, isolation, [0])
+    whole.tiered.close()
