@@ -129,9 +129,14 @@ def test_the_document_names_every_metric_and_no_other() -> None:
     names = {metric.name for metric in metrics.REGISTRY.collect()}
     fetch = {f"tieredstore_fetch_{field.name}" for field in fields(FetchStats)}
     cache = {f"tieredstore_chunk_cache_{field.name}" for field in fields(CacheStats)}
-    # Of consumers and brokers only if one was made in this process.
+    # Of consumers, producers and brokers only if one was made in this process.
     seldom: set[str] = set()
-    for beginning in ("tieredstore_consumer_", "tieredstore_broker_"):
+    for beginning in (
+        "tieredstore_consumer_",
+        "tieredstore_broker_",
+        "tieredstore_pubsub_producer_",
+        "tieredstore_pubsub_consumer_",
+    ):
         of_these = {name for name in names if name.startswith(beginning)}
         row = next(line for line in listed.splitlines() if line.startswith(f"| `{beginning}…`"))
         assert {name for name in of_these if f"`{name.removeprefix(beginning)}`" not in row} == set()

@@ -13,6 +13,7 @@ import duckdb
 from tieredstore.catalog.names import topic_names
 from tieredstore.errors import ConfigError, ResourceNotFound, TieredStoreError, excerpt
 from tieredstore.process.closing import Closing
+from tieredstore.pubsub.tables import BatchTable
 from tieredstore.query.stores import StoreLike, manager_of
 from tieredstore.query.topic_columns import ColumnTypes
 from tieredstore.query.topic_table import TableOptions, TopicDataset, TopicTable, parse_table_name
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tieredstore.model import Isolation
+    from tieredstore.pubsub.topics import Topics
     from tieredstore.records.settings import OnDataLoss
     from tieredstore.remote import RemoteStorageManager
     from tieredstore.remote.source import SegmentSource
@@ -122,9 +124,20 @@ class QueryTables(Closing):
     """
 
     def __init__(
-        self, source: SegmentSource, options: TableOptions, types_of: Callable[[str], ColumnTypes] | None = None
+        self,
+        source: SegmentSource,
+        options: TableOptions,
+        types_of: Callable[[str], ColumnTypes] | None = None,
+        *,
+        batches: Topics | None = None,
     ) -> None:
-        """``types_of`` says what keys and values of a topic are, asked for those of the query; the options' else."""
+        """``types_of`` says what keys and values of a topic are, asked for those of the query; the options' else.
+
+        ``batches`` are topics of batches: tables too, where no topic of the source has their name, and by the name
+        ``topic$batches``.
+        """
+        self._batches = batches
+        self._batch_tables: dict[str, BatchTable] = {}
         self._source = source
         self._options = options
         self._types_of = types_of
@@ -160,7 +173,7 @@ class QueryTables(Closing):
 
         Raises the interruption where that is what it comes from.
         """
-        for table in self._tables.values():
+        for table in self._tables_read():
             table.check_interruption()
             if table.error is not None:
                 return table.error
@@ -177,17 +190,25 @@ class QueryTables(Closing):
     def close(self) -> None:
         """Close the connection, and end what is read."""
         self._connection.close()
-        for table in self._tables.values():
+        for table in self._tables_read():
             table.close()
+
+    def _tables_read(self) -> list[TopicTable | BatchTable]:
+        return [*self._tables.values(), *self._batch_tables.values()]
 
     def _attach(self, sql: str) -> None:
         names = self._names_in(sql)
         topics = self._topics() if names else []
         for name in names:
             parsed = parse_table_name(name)
-            topic = (
-                None if parsed is None else _topic_of(parsed[0], topics, asks_broker=self._options.client is not None)
-            )
+            asks_broker = self._options.client is not None
+            is_of_batches = parsed is not None and parsed[1] == "batches"
+            topic = None if parsed is None or is_of_batches else _topic_of(parsed[0], topics, asks_broker=asks_broker)
+            if parsed is not None and parsed[1] in (None, "batches") and (topic is None or topic not in topics):
+                batches = self._batch_table(parsed[0])
+                if batches is not None:
+                    self._connection.register(name, TopicDataset(batches))
+                    continue
             if parsed is None or topic is None:
                 self._unknown.append(name)
                 continue
@@ -216,6 +237,15 @@ class QueryTables(Closing):
             chosen = replace(self._options, types=types)
             self._tables[topic] = TopicTable(self._source, topic, chosen, keeps_snapshot=True)
         return self._tables[topic]
+
+    def _batch_table(self, topic: str) -> BatchTable | None:
+        """The table of a topic of batches; None if there is none of that name."""
+        if topic not in self._batch_tables:
+            if self._batches is None or not self._batches.has(topic):
+                return None
+            types = self._options.types if self._types_of is None else self._types_of(topic)
+            self._batch_tables[topic] = BatchTable(self._batches, self._batches.get(topic), types.key, types.value)
+        return self._batch_tables[topic]
 
     def _topics(self) -> list[str]:
         return topic_names(self._source.store, self._source.layout.prefix)

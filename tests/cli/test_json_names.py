@@ -69,6 +69,7 @@ PRINTING = {
     "pubsub consume": ["pubsub consume events --group readers --store ./batches"],
     "pubsub groups": ["pubsub groups events --store ./batches"],
     "pubsub gc": ["pubsub gc events --store ./batches"],
+    "pubsub cost": ["pubsub cost events --store ./batches --prices prices.toml"],
     "pubsub inspect": [f"pubsub inspect {MEMQ}", f"pubsub inspect {MEMQ} --records"],
     "uploader": ["uploader --check", "uploader --once"],
     "version": ["version"],
@@ -81,6 +82,7 @@ WITHOUT_SETTINGS = {command for command in PRINTING if command.startswith("pipel
     "pubsub topics",
     "pubsub consume",
     "pubsub gc",
+    "pubsub cost",
     "pubsub groups",
 }
 SELDOM = {"fault", "output_key", "problem", "path", "broker_earliest_offset", "broker_end_offset"}

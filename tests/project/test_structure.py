@@ -18,7 +18,7 @@ SAY_NOTHING = frozenset({"found", "made", "told"})
 
 def sources() -> list[Path]:
     """Every Python file of the repository that is ours, once."""
-    folders = ("tieredstore", "backends", "pyspark_tieredstore", "benchmarks", "examples", "tests")
+    folders = ("tieredstore", "backends", "pyspark_memq", "pyspark_tieredstore", "benchmarks", "examples", "tests")
     return [path for folder in folders for path in sorted((REPOSITORY / folder).rglob("*.py"))]
 
 

@@ -259,3 +259,31 @@ def audit(
             all_topics, topic, now_ms=time.time_ns() // 1_000_000, settle_ms=settle_ms, late_ms=late_ms, bodies=bodies,
             as_json=as_json,
         )  # fmt: skip
+
+
+@app.command()
+def cost(
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only this topic.")] = None,
+    settings: SettingsPath = None,
+    store: StoreUrl = None,
+    topic_config: _TopicConfig = None,
+    prices: Annotated[
+        Path | None,
+        typer.Option(
+            "--prices", metavar="FILE", help="The price file, TOML or JSON: see docs/cost.md and examples/prices.toml."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what topics cost a month in requests, bytes and money, beside Kafka with replicas across zones.
+
+    What was published is told by the queue; prices, readers, and throughput and retention where they are to be other
+    ones, by the price file. No object is opened.
+
+    Example: tieredstore pubsub cost orders -c store.properties --prices examples/prices.toml
+    """
+    from tieredstore.cli.pubsub_commands import opened_topics  # noqa: PLC0415  as above
+    from tieredstore.cli.pubsub_cost import show_cost  # noqa: PLC0415  as above
+
+    with opened_topics(settings, store, topic_config) as all_topics:
+        show_cost(all_topics, topic, prices, as_json=as_json)

@@ -32,6 +32,8 @@ from tieredstore.errors import ConfigError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from tieredstore.ops.bucket import Bucket
+    from tieredstore.pubsub.topics import Topics
 
 _NEEDS: Final = "query"
 _ENDINGS: Final[Mapping[str, str]] = {
@@ -72,7 +74,8 @@ def query(
 
     Columns are topic, partition, "offset", timestamp, timestampType, key, value, headers and leaderEpoch. Conditions on
     partition, "offset" and timestamp keep what they exclude from being fetched. "TOPIC$segments" and
-    "TOPIC$partitions" are tables of what there is.
+    "TOPIC$partitions" are tables of what there is. Topics of batches (`pubsub topics`) are tables too, with the columns
+    message, record and messageId; "TOPIC$batches" is one of a name that a topic of segments has as well.
 
     Example: tieredstore query -c store.properties "SELECT count(*) FROM orders"
 
@@ -89,7 +92,7 @@ def query(
     with (
         opened(settings, store) as place,
         place.manager() as manager,
-        tables.QueryTables(manager, options, types_of) as asked,
+        tables.QueryTables(manager, options, types_of, batches=_batches_in(place)) as asked,
     ):
         reader: pa.RecordBatchReader = asked.run(sql)
         try:
@@ -99,6 +102,13 @@ def query(
                 picture.save(reader)
         except extra_module("pyarrow", _NEEDS).ArrowException as error:
             raise asked.cause_of(error) from None
+
+
+def _batches_in(place: Bucket) -> Topics | None:
+    """The bucket's topics of batches; None for a store in which there can be none."""
+    from tieredstore.pubsub.topics import Topics  # noqa: PLC0415  only a query needs them
+
+    return Topics(place.store, place.settings) if place.store.conditional_writes else None
 
 
 def _writer(output: Path | None, *, as_json: bool, as_csv: bool) -> Callable[[pa.RecordBatchReader], None]:

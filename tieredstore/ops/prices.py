@@ -6,6 +6,7 @@ No price is built in. A file has three tables, each number of them with its unit
     [store]    the object store            always
     [kafka]    brokers' disks and zones    for what the same log costs there; may be left out
     [use]      how often things are read   what no listing tells; 0 where it is left out
+    [pubsub]   how topics of batches are used   their throughput, retention, readers
 
 Every table is a group of :class:`PriceGroup`: what counts something else adds a group of its own, and a key to
 ``PriceFile``. A GiB is 2^30 bytes, which clouds mostly call a GB; a month has 30 days.
@@ -80,6 +81,17 @@ class Use(PriceGroup):
 
 
 @dataclass(frozen=True, slots=True)
+class PubsubUse(PriceGroup):
+    """``[pubsub]``: how topics of batches are used; 0 where a topic's own batches are to tell."""
+
+    throughput_mib_s: float = number("stored MiB that are published a second; 0: as in the last 30 days", default=0.0)
+    retention_days: float = number("days that batches are kept; 0: what is stored stays as much", default=0.0)
+    readers: float = number("how often each record is read: groups and queries", default=1.0)
+    group_members: float = number("members of groups, each with a beat every five seconds", default=1.0)
+    busy_share: float = number("share of time in which readers look five times a second", most=1.0, default=1.0)
+
+
+@dataclass(frozen=True, slots=True)
 class PriceFile:
     """A price file, read and checked."""
 
@@ -89,6 +101,7 @@ class PriceFile:
     store: StorePrices
     kafka: KafkaPrices | None = None
     use: Use = field(default_factory=Use)
+    pubsub: PubsubUse = field(default_factory=PubsubUse)
     assumptions: tuple[str, ...] = ()
 
     @property
@@ -130,7 +143,7 @@ class _Reader:
 
     def prices(self, document: object) -> PriceFile | None:
         if not isinstance(document, dict):
-            self.problems.append("it is no object with the tables store, kafka and use")
+            self.problems.append("it is no object with the tables store, kafka, use and pubsub")
             return None
         fields = cast("dict[str, object]", document)
         self._refuse_unknown("", fields, {name.name for name in dataclasses.fields(PriceFile)})
@@ -138,10 +151,11 @@ class _Reader:
         store = self._group("store", fields.get("store", {}), StorePrices)
         kafka = self._group("kafka", fields["kafka"], KafkaPrices) if "kafka" in fields else None
         use = self._group("use", fields.get("use", {}), Use)
+        pubsub = self._group("pubsub", fields.get("pubsub", {}), PubsubUse)
         assumptions = self._sentences(fields.get("assumptions", []))
-        if store is None or use is None:
+        if store is None or use is None or pubsub is None:
             return None
-        return PriceFile(**texts, store=store, kafka=kafka, use=use, assumptions=assumptions)
+        return PriceFile(**texts, store=store, kafka=kafka, use=use, pubsub=pubsub, assumptions=assumptions)
 
     def _group(self, table: str, value: object, group: type[_GroupT]) -> _GroupT | None:
         if not isinstance(value, dict):

@@ -12,6 +12,7 @@ from tieredstore.errors import ConfigError, DataLoss, InvalidRange
 from tieredstore.kafka.arrow_values import repeated
 from tieredstore.process.closing import Closing
 from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.pubsub.counts import ConsumerCounts
 from tieredstore.pubsub.format.batches import BatchIndex
 from tieredstore.pubsub.format.decoder import BatchDecoder, OnCorrupt
 from tieredstore.pubsub.format.notifications import parse_notification
@@ -92,6 +93,8 @@ class Consumer(Closing):
         self.losses: list[str] = []
         self.skipped: list[str] = []
         self.doubles = 0
+        self.counts = ConsumerCounts()
+        self._forget_counts = self.counts.export()
         if group is not None:
             self._group = self._queue.member(group) or StoreGroup(
                 topics.folder, group, self._topic.name, lambda: self._queue.partitions, monotonic=monotonic
@@ -144,6 +147,7 @@ class Consumer(Closing):
             if position > self._handed_out.get(partition, Position(-1)):
                 raise InvalidRange(f"partition {partition} was not handed out up to {tuple(position)}")
         self._group.commit(wanted)
+        self.counts.commits += 1
 
     def seek(self, partition: int, position: Position | int) -> None:
         """Read a partition from another place on; a number is an offset."""
@@ -183,6 +187,8 @@ class Consumer(Closing):
         if self._group is not None:
             self._group.leave()
         self._queue.close()
+        self.counts.partitions = 0
+        self._forget_counts()
 
     # ---
 
@@ -245,22 +251,34 @@ class Consumer(Closing):
             reader.look()
             rows = reader.next_records(timeout_s)
         except DataLoss as error:
+            self.counts.losses += 1
             if self._on_data_loss == "fail":
                 raise
             self.losses.append(str(error))
             reader.pass_over()
             return None
-        self.skipped += reader.skipped
-        reader.skipped.clear()
-        self.doubles += reader.doubles
-        reader.doubles = 0
+        self._take_counts(reader)
         if rows is None:
             self._handed_out[reader.partition] = max(self._handed_out[reader.partition], reader.position)
             return None
         offset, batch = rows
         placed = self._placed(reader.partition, offset, batch)
         reader.advance(placed.column("message")[-1].as_py(), placed.column("record")[-1].as_py())
+        self.counts.records += placed.num_rows
         return placed
+
+    def _take_counts(self, reader: PartitionReader) -> None:
+        """What the reader left out, and what it has fetched since."""
+        self.counts.damaged_messages += len(reader.skipped)
+        self.counts.repeated_messages += reader.doubles
+        self.counts.looks += reader.looks
+        self.counts.batches += reader.fetched
+        self.counts.stored_bytes += reader.fetched_bytes
+        self.counts.partitions = len(self._readers)
+        self.skipped += reader.skipped
+        reader.skipped.clear()
+        self.doubles += reader.doubles
+        reader.doubles = reader.looks = reader.fetched = reader.fetched_bytes = 0
 
     def _placed(self, partition: int, offset: int, batch: Any) -> Any:
         columns = [

@@ -23,6 +23,7 @@ from tieredstore.pubsub.format.notifications import Notification
 from tieredstore.pubsub.queue_kinds import STORE
 from tieredstore.pubsub.queues import NotificationQueue
 from tieredstore.pubsub.retention import Retired, expired_batches, free_expired, queued_batches, retired_of
+from tieredstore.pubsub.sink_commits import finished_batch_queries, pending_keys
 from tieredstore.pubsub.topics import Topic, Topics
 
 DAY_MS: Final = 86_400_000
@@ -93,9 +94,10 @@ class GarbageCollection:
             # Listed before the queue is walked: what is old and listed was notified before that, or never.
             objects = list(self._objects())
             partitions = range(queue.partitions)
+            pending = {_digest(key) for key in pending_keys(self.topics, self.topic)}
             for partition in partitions:
                 yield from self._expire(queue, partition)
-            known = {
+            known = pending | {
                 _digest(batch.key)
                 for partition in partitions
                 for batch in queued_batches(self.topics, self.topic, queue, partition)
@@ -107,6 +109,9 @@ class GarbageCollection:
             for info in objects:
                 if _digest(info.key) not in known:
                     yield self._end(queue, info, forgotten_ms)
+            if self.apply:
+                before_ms = self.now_ms - self.min_age_ms
+                self.topics.store.delete(list(finished_batch_queries(self.topics, self.topic, before_ms)))
 
     def _warn(self, queue: NotificationQueue) -> None:
         forgets_ms, keeps_ms = queue.forgets_ms(), self.topics.settings.pubsub.retention_ms

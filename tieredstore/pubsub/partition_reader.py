@@ -92,6 +92,11 @@ class PartitionReader:
     """Damaged Messages that were left out, a sentence each."""
     doubles: int = 0
     """Messages that were left out since they came before."""
+    looks: int = 0
+    """Questions to the queue."""
+    fetched: int = 0
+    """Objects that came, with so many bytes:"""
+    fetched_bytes: int = 0
     _repeated: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
@@ -104,6 +109,7 @@ class PartitionReader:
         now_s = self.monotonic()
         if self._waiting or now_s < self.next_look_s:
             return
+        self.looks += 1
         entries = self.queue.read(self.partition, self._next_offset)
         if entries:
             self._waiting.extend(entries)
@@ -183,6 +189,7 @@ class PartitionReader:
             raise DataLoss(
                 f"queue {self.topic.name}/{self.partition}, offset {ahead.offset}: the object {ahead.key} is not there"
             ) from error
+        self.fetched, self.fetched_bytes = self.fetched + 1, self.fetched_bytes + len(body)
         facts = ahead.notification.facts
         if facts is not None and checksum(body) != facts.crc32:
             raise MessageCorrupt(f"{ahead.key}: the object is not the one that was written: it has another CRC-32")

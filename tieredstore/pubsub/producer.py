@@ -19,6 +19,7 @@ from tieredstore.process.closing import Closing
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.pubsub.counts import ProducerCounts
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.messages import Compression, Headers, ProducerRequest, seal_message
 from tieredstore.pubsub.topics import Topics
@@ -90,6 +91,8 @@ class RecordProducer(Closing):
         self._monotonic = monotonic
         self._message_bytes = settings.message_bytes if message_bytes is None else message_bytes
         self._is_closed = False
+        self.counts = ProducerCounts()
+        self._forget_counts = self.counts.export()
         self._begin()
         begin_again_after_fork(self)
 
@@ -107,6 +110,7 @@ class RecordProducer(Closing):
 
     def begin_again(self) -> None:
         """In a forked child: nothing was sent; what the parent holds, the parent delivers."""
+        self.counts.begin_again()
         self._begin()
 
     def send(
@@ -135,6 +139,9 @@ class RecordProducer(Closing):
             message.max_timestamp = max(message.max_timestamp, timestamp)
             self._held_bytes += size
             self._under_way += 1
+            self.counts.records += 1
+            self.counts.record_bytes += size - _RECORD_OVERHEAD
+            self._note_levels()
             message.futures.append(future)
         if self._acks == "0":
             taken: Future[RecordPlace] = Future()
@@ -164,6 +171,7 @@ class RecordProducer(Closing):
             with self._changed:
                 self._changed.notify_all()
             self._end()
+            self._forget_counts()
 
     @abstractmethod
     def _start(self) -> None:
@@ -183,7 +191,10 @@ class RecordProducer(Closing):
         def has_room() -> bool:
             return self._is_closed or not self._held_bytes or self._held_bytes + size <= self._settings.buffer_bytes
 
+        if not has_room():
+            self.counts.blocked_sends += 1
         if not self._changed.wait_for(has_room, longest_s):
+            self.counts.full_buffers += 1
             raise BufferFull(f"{self._held_bytes} bytes wait to be stored, for over {longest_s:g} s: the store is slow")
         if self._is_closed:
             raise AlreadyClosed("the producer was closed")
@@ -194,6 +205,7 @@ class RecordProducer(Closing):
         message = self._open or self._new_message()
         if not message.body.append(value, key, headers, message_id, timestamp):
             if not message.body.count:
+                self.counts.refused_records += 1
                 raise InvalidRecord(f"a record does not fit a Message of {self._message_bytes} bytes")
             self._close_message()
             return self._append(value, key, headers, message_id, timestamp)
@@ -213,6 +225,7 @@ class RecordProducer(Closing):
         if self._open is not None:
             self._closed.append(self._open)
             self._open = None
+            self.counts.messages += 1
             self._changed.notify_all()
 
     def _next_closed(self, first_s: float | None, linger_s: float) -> OpenMessage | Literal["due"] | None:
@@ -240,6 +253,9 @@ class RecordProducer(Closing):
         for number, message in enumerate(messages):
             for record, future in enumerate(message.futures):
                 future.set_result(RecordPlace(partition, offset, number, record))
+        with self._changed:
+            self.counts.delivered_batches += 1
+            self.counts.delivered_records += sum(len(message.futures) for message in messages)
         self._release(messages)
 
     def _fail(self, messages: Sequence[OpenMessage], failure: DeliveryFailed) -> None:
@@ -248,13 +264,19 @@ class RecordProducer(Closing):
         for message in messages:
             for future in message.futures:
                 future.set_exception(failure)
+        with self._changed:
+            self.counts.failed_records += sum(len(message.futures) for message in messages)
         self._release(messages)
 
     def _release(self, messages: Sequence[OpenMessage]) -> None:
         with self._changed:
             self._held_bytes -= sum(message.held_bytes for message in messages)
             self._under_way -= sum(len(message.futures) for message in messages)
+            self._note_levels()
             self._changed.notify_all()
+
+    def _note_levels(self) -> None:
+        self.counts.held_bytes, self.counts.waiting_records = self._held_bytes, self._under_way
 
 
 class Producer(RecordProducer):

@@ -86,6 +86,27 @@ class NotificationQueue(Closing):
         DataLoss if retention has freed ``offset``.
         """
 
+    def append_once(
+        self, partition: int, notifications: Sequence[bytes], mark: str, since: int, deadline: Deadline
+    ) -> list[int]:
+        """Append as :meth:`append` does, but what stands there by now, from offset ``since`` on: whoever was killed
+        while appending, or does not know, asks again with the same arguments.
+
+        ``mark`` names these notifications for ever, which are unlike all others. Here the queue is searched for them,
+        and what a dead process still has under way may come after that: a queue that can tell by the mark does better.
+        DataLoss where retention has freed ``since``, so that nobody knows.
+        """
+        del mark
+        wanted, stand = frozenset(notifications), dict[bytes, int]()
+        offset = since
+        while entries := self.read(partition, offset):
+            stand |= {entry.raw: entry.offset for entry in entries if entry.raw in wanted}
+            offset = entries[-1].offset + 1
+        missing = [raw for raw in notifications if raw not in stand]
+        if missing:
+            stand |= dict(zip(missing, self.append(partition, missing, deadline), strict=True))
+        return [stand[raw] for raw in notifications]
+
     @abstractmethod
     def start(self, partition: int) -> int:
         """The first offset that retention has not freed."""

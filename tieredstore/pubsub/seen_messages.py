@@ -55,14 +55,18 @@ class SeenMessages:
         self._order: deque[tuple[int, ProducerRequest]] = deque()
         self._is_rebuilt = False
 
-    def doubles(self, queued: QueuedNotification, notification: Notification, key: str, body: bytes) -> frozenset[int]:
-        """The numbers of those Messages of an object that came before it, or before in it; the others are seen now."""
+    def doubles(
+        self, queued: QueuedNotification, notification: Notification, key: str, body: bytes | None
+    ) -> frozenset[int]:
+        """The numbers of those Messages of an object that came before it, or before in it; the others are seen now.
+        Without the object's ``body`` its headers are fetched."""
         if not self._is_rebuilt:
             self._rebuild(queued)
             self._is_rebuilt = True
         batch = _Batch(queued.offset, queued.appended_ms, key, notification)
         repeated: set[int] = set()
-        for number, header in headers_in(body, key):
+        headers = stored_headers(self._topics.store, key, notification) if body is None else headers_in(body, key)
+        for number, header in headers:
             # Without a request nothing tells a copy from a record that somebody sent twice.
             if not isinstance(header, MessageHeader) or (request := header.request) is None:
                 continue

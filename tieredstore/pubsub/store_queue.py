@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from random import random
 from typing import Final
 
@@ -108,15 +109,35 @@ class StoreQueue(NotificationQueue):
 
     def append(self, partition: int, notifications: Sequence[bytes], deadline: Deadline) -> list[int]:
         """As the contract says, by one PUT and one GET when nobody else writes; 256 notifications at most."""
+        entry = self._new_entry(partition, notifications, uuid.uuid4().hex)
+        attempt = _Attempt(partition, entry)
+        return self._offsets(entry, self._until_stored(partition, partial(self._try, attempt), deadline))
+
+    def append_once(
+        self, partition: int, notifications: Sequence[bytes], mark: str, since: int, deadline: Deadline
+    ) -> list[int]:
+        """As the contract says, and exact: every number from ``since`` on is looked at for the mark, and the entry put
+        at the first that is free, where a request that is still under way would put it too."""
+        entry = self._new_entry(partition, notifications, mark)
+        attempt = _Attempt(partition, entry, since // ENTRY_NOTIFICATIONS)
+        self._check_not_freed(partition, since)
+        return self._offsets(entry, self._until_stored(partition, partial(self._try_at_each, attempt), deadline))
+
+    def _new_entry(self, partition: int, notifications: Sequence[bytes], mark: str) -> _Entry:
         self._check(partition)
         if not 0 < len(notifications) <= ENTRY_NOTIFICATIONS or any(b"\n" in raw for raw in notifications):
             raise InvalidRange(f"an entry holds 1 to {ENTRY_NOTIFICATIONS} notifications, each one line")
-        entry = _Entry(uuid.uuid4().hex, self._now_ms(), tuple(notifications))
-        attempt = _Attempt(partition, entry)
+        return _Entry(mark, self._now_ms(), tuple(notifications))
+
+    def _offsets(self, entry: _Entry, number: int) -> list[int]:
+        return [number * ENTRY_NOTIFICATIONS + place for place in range(len(entry.notifications))]
+
+    def _until_stored(self, partition: int, step: Callable[[], int | None], deadline: Deadline) -> int:
+        """The number under which a step has stored its entry."""
         delay_s = _FIRST_DELAY_S
         while True:
             try:
-                number = self._try(attempt)
+                number = step()
             except TieredStoreError as error:
                 # Whether it was written is not known: the same entry is put under the same number again.
                 if not error.retryable:
@@ -128,7 +149,20 @@ class StoreQueue(NotificationQueue):
                 delay_s = min(2 * delay_s, _MOST_DELAY_S)
                 continue
             if number is not None:
-                return [number * ENTRY_NOTIFICATIONS + place for place in range(len(notifications))]
+                return number
+
+    def _try_at_each(self, attempt: _Attempt) -> int | None:
+        """One step that passes over no number: None until the entry stands."""
+        partition, number = attempt.partition, attempt.number or 0
+        stored = self._entry(partition, number)
+        is_ours = stored is not None and stored.mark == attempt.entry.mark
+        if not is_ours and (stored is not None or not self._put_at(partition, number, attempt.entry)):
+            attempt.number = number + 1
+            return None
+        self._saw_taken(partition, number)
+        # One that retention has freed is here no more, or nobody comes by: nobody knows whether it was ever read.
+        self._check_not_freed(partition, number * ENTRY_NOTIFICATIONS)
+        return number
 
     def _try(self, attempt: _Attempt) -> int | None:
         """One step on the way to an entry under a number that readers come by; None: another one is needed.

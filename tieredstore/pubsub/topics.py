@@ -89,6 +89,14 @@ class Topics:
                 f"(`tieredstore pubsub topics {name} --create`), or see pubsub.cluster"
             ) from None
 
+    def has(self, name: str) -> bool:
+        """Whether there is a topic of that name, which may be no name of one."""
+        try:
+            self.get(name)
+        except (ConfigError, TopicNotFound):
+            return False
+        return True
+
     def list(self) -> Iterator[Topic]:
         """All topics, by name."""
         beginning = self.folder.key("topics", "")

@@ -38,12 +38,13 @@ class SealedMessage:
 class BatchWriter:
     """Writes batches of one topic. Thread-safe: ``uploads`` of them at once."""
 
-    def __init__(self, topics: Topics, topic: Topic, queue: NotificationQueue) -> None:
+    def __init__(self, topics: Topics, topic: Topic, queue: NotificationQueue, *, host: str | None = None) -> None:
+        """``host`` stands in the keys; this machine's name unless it is given."""
         self._topics = topics
         self._topic = topic
         self._queue = queue
         self._puts = BatchPuts(topics.store, topics.settings.pubsub.uploads)
-        self._host = socket.gethostname().partition(".")[0].replace("/", "-")[:63] or "host"
+        self._host = host or socket.gethostname().partition(".")[0].replace("/", "-")[:63] or "host"
         self._lock = threading.Lock()
         # Both begin at random: keys of two writers never meet, and partitions fill alike.
         self._next_id = secrets.randbits(64) - (1 << 63)
@@ -59,11 +60,9 @@ class BatchWriter:
     ) -> tuple[int, int]:
         """Store the batch and notify of it, in ``partition`` or in the one whose turn it is; returns its read partition
         and offset. DeliveryFailed otherwise."""
-        body = build_batch([message.stored for message in messages])
-        key, turn = self._place(messages)
-        partition = turn if partition is None else partition
-        self._puts.put(key, body, deadline)
-        notification = self._notification(messages, key, body)
+        notification = self.store(messages, deadline)
+        partition = self._next_partition() if partition is None else partition
+        key = notification.key
         try:
             (offset,) = self._queue.append(partition, [notification.to_json()], deadline)
         except TieredStoreError as error:
@@ -71,17 +70,26 @@ class BatchWriter:
             raise DeliveryFailed(f"{key} is stored, and its notification is not: {error}", maybe_stored=True) from error
         return partition, offset
 
-    def _place(self, messages: Sequence[SealedMessage]) -> tuple[str, int]:
-        """A key for the batch's life, and the partition whose turn it is."""
+    def store(self, messages: Sequence[SealedMessage], deadline: Deadline) -> Notification:
+        """Store the batch, and notify of it not yet; DeliveryFailed if it cannot be."""
+        body = build_batch([message.stored for message in messages])
+        key = self._key(messages)
+        self._puts.put(key, body, deadline)
+        return self._notification(messages, key, body)
+
+    def _key(self, messages: Sequence[SealedMessage]) -> str:
+        """A key for the batch's life."""
         with self._lock:
             server_id, self._next_id = self._next_id, _wrapped(self._next_id + len(messages))
-            self._turn += 1
-            partition = self._turn % self._queue.partitions
         request = messages[0].request
         client_id, ms = 0 if request is None else request.request_id, time.time_ns() // 1_000_000
-        return str(
-            BatchKey(self._topic.path, client_id, server_id, ms, 0, self._host, self._topic.is_hashed)
-        ), partition
+        return str(BatchKey(self._topic.path, client_id, server_id, ms, 0, self._host, self._topic.is_hashed))
+
+    def _next_partition(self) -> int:
+        """The partition whose turn it is."""
+        with self._lock:
+            self._turn += 1
+            return self._turn % self._queue.partitions
 
     def _notification(self, messages: Sequence[SealedMessage], key: str, body: bytes) -> Notification:
         facts = BatchFacts(

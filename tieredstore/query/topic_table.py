@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _arrow: Final[Any] = pa
 _Dataset: Final[Any] = ds.Dataset
 
-_NAME: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})(?:\$(?P<part>segments|partitions))?")
+_NAME: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})(?:\$(?P<part>segments|partitions|batches))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +166,27 @@ _PARTITIONS: Final = _arrow.schema(
 )  # fmt: skip
 
 
+class ScannedTable(Protocol):
+    """What can be scanned as a table."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Its columns."""
+        ...
+
+    def scan(self, columns: Sequence[str] | None = None, filter: Any = None) -> Scan:
+        """The records with these columns for which the filter holds."""
+        ...
+
+
+class Scan(Protocol):
+    """One scan, which begins when its records are asked for."""
+
+    def reader(self) -> pa.RecordBatchReader:
+        """The records as a stream."""
+        ...
+
+
 class TopicDataset(_Dataset):  # type: ignore[misc]  # pyarrow's class, of which its stubs say nothing here
     """A topic as query engines take datasets: they ask for a scan of some columns under a filter.
 
@@ -173,7 +194,7 @@ class TopicDataset(_Dataset):  # type: ignore[misc]  # pyarrow's class, of which
     ``to_batches``, ``head`` and ``count_rows``.
     """
 
-    def __init__(self, table: TopicTable) -> None:
+    def __init__(self, table: ScannedTable) -> None:
         # Pyarrow's own constructor refuses everybody; nothing that it would set is used below.
         self._table = table
 
@@ -211,7 +232,7 @@ class TopicDataset(_Dataset):  # type: ignore[misc]  # pyarrow's class, of which
 class TopicScanner:
     """One scan of a topic that is begun when its records are asked for."""
 
-    def __init__(self, table: TopicTable, columns: Sequence[str] | None, filter: Any) -> None:
+    def __init__(self, table: ScannedTable, columns: Sequence[str] | None, filter: Any) -> None:
         self._table = table
         self._columns = columns
         self._filter = filter

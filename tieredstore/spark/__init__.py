@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tieredstore.spark.memq.data_source import MemqDataSource
 from tieredstore.spark.source.data_source import TieredStoreDataSource
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from tieredstore.spark.verification import verify
 
 __all__ = [
+    "MemqDataSource",
     "TieredStoreDataSource",
     "decode_batches",
     "decode_segments",
@@ -26,16 +28,17 @@ __all__ = [
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format ``tieredstore`` known to a session.
+    """Make the formats ``tieredstore`` and ``memq`` known to a session.
 
-    Spark finds it by itself where the package is installed from a wheel; not from an editable install, nor on some
+    Spark finds them by itself where the package is installed from a wheel; not from an editable install, nor on some
     clusters. Either way the Python of Spark's workers, which ``PYSPARK_PYTHON`` names before the session begins, has to
     be one with ``tieredstore[spark]``: ConfigError where it is not.
     """
     from tieredstore.spark.source.worker_python import check_worker_python  # noqa: PLC0415  as below
 
     check_worker_python(spark)
-    spark.dataSource.register(TieredStoreDataSource)
+    for source in (TieredStoreDataSource, MemqDataSource):
+        spark.dataSource.register(source)
 
 
 def __getattr__(name: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tieredstore.config.encryption import PAIRS, pair_id
@@ -74,17 +74,23 @@ REFUSED_OF_KAFKA: Final = {
 """Refused by Spark's Kafka source too."""
 
 
-def store_properties(options: Mapping[str, str]) -> dict[str, str]:
-    """The settings of the store among the options, without prefix. ConfigError for an option that does not exist.
+def store_properties(
+    options: Mapping[str, str],
+    own: Sequence[str] = (*OPTIONS, *WITHOUT_MEANING),
+    also: Sequence[str] = (BOOTSTRAP_SERVERS, ISOLATION),
+    not_ours: Mapping[str, str] = _NOT_OURS,
+) -> dict[str, str]:
+    """The settings of the store among the options, without prefix. ConfigError for an option that does not exist: for
+    one that is neither of ``own`` nor a setting; ``also`` are others that may be meant, ``not_ours`` tells why not.
 
     Spark hands over names in lower case; the ids of key pairs get theirs back from ``encryption.key.pairs``.
     """
     given = {name.lower(): text for name, text in options.items()}
-    known = {name.lower() for name in (*OPTIONS, *WITHOUT_MEANING)}
+    known = {name.lower() for name in own}
     by_name: dict[str, str] = {}
     for written in given.keys() - known:
         name = written.removeprefix(DEFAULT_PREFIX)
-        if name == written and name.startswith(KAFKA):
+        if also and name == written and name.startswith(KAFKA):
             continue
         if name in by_name:
             raise ConfigError(f"the option {name} is given twice, with {DEFAULT_PREFIX} and without")
@@ -92,7 +98,7 @@ def store_properties(options: Mapping[str, str]) -> dict[str, str]:
     open_names = _own_class(by_name.get("storage.backend.class")) or "settings" in given
     for name in sorted(by_name):
         if not _is_setting(name, open_names):
-            raise ConfigError(_unknown(name))
+            raise ConfigError(_unknown(name, (*own, *also), not_ours))
     return _with_pair_ids(by_name)
 
 
@@ -112,10 +118,10 @@ def _own_class(backend: str | None) -> bool:
     return backend is not None and backend.strip() not in (*BACKENDS, *JAVA_BACKENDS)
 
 
-def _unknown(name: str) -> str:
-    if name in _NOT_OURS:
-        return f"the option {name} is not known: {_NOT_OURS[name]}"
-    known = {option.lower(): option for option in (*OPTIONS, *WITHOUT_MEANING, BOOTSTRAP_SERVERS, ISOLATION)}
+def _unknown(name: str, options: Sequence[str], not_ours: Mapping[str, str]) -> str:
+    if name in not_ours:
+        return f"the option {name} is not known: {not_ours[name]}"
+    known = {option.lower(): option for option in options}
     nearest = nearest_name(name, {*known, *KNOWN})
     meant = f"; the nearest is {known.get(nearest, nearest)}" if nearest else ""
     return f"the option {shown_name(name)} is not known{meant}"

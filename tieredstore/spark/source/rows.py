@@ -87,11 +87,11 @@ class RowShape:
             case "partition":
                 return self._repeated(partition, records.num_rows, kind)
             case "timestamp":
-                return _microseconds(records.column(name), kind)
+                return microseconds(records.column(name), kind)
             case "timestampType":
                 return records.column(name).cast(kind)
             case "headers":
-                return _headers(records.column(name), kind)
+                return spark_headers(records.column(name), kind)
             case _:
                 return records.column(name)
 
@@ -103,7 +103,7 @@ class RowShape:
         return constants.slice(0, count)
 
 
-def _microseconds(milliseconds: Any, kind: Any) -> Any:
+def microseconds(milliseconds: Any, kind: Any) -> Any:
     """As Spark's Kafka source: a record without timestamp (-1) is a millisecond before 1970."""
     try:
         return compute.multiply_checked(milliseconds, _THOUSAND).view(kind)
@@ -115,7 +115,7 @@ def _microseconds(milliseconds: Any, kind: Any) -> Any:
         ) from error
 
 
-def _headers(headers: Any, kind: Any) -> Any:
+def spark_headers(headers: Any, kind: Any) -> Any:
     """Null for a record without headers, as Spark's Kafka source gives it; keys and values are not copied."""
     counts = compute.list_value_length(headers)
     is_null = compute.fill_null(compute.equal(counts, _ZERO), _TRUE)

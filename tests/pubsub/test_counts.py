@@ -1,0 +1,84 @@
+"""What producers and consumers count, as Prometheus sees it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.pubsub_topics import topics_on
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.errors import BufferFull, DataLoss, DeliveryFailed, InvalidRecord
+from tieredstore.metrics import REGISTRY
+from tieredstore.pubsub.consumer import Consumer
+from tieredstore.pubsub.producer import Producer
+from tieredstore.testing.delegating import Operation
+from tieredstore.testing.faults import FaultyStore
+
+
+def exported(kind: str) -> dict[str, float]:
+    beginning = f"tieredstore_pubsub_{kind}_"
+    return {
+        sample.name.removeprefix(beginning).removesuffix("_total"): sample.value
+        for metric in REGISTRY.collect()
+        for sample in metric.samples
+        if sample.name.startswith(beginning)
+    }
+
+
+def test_what_clients_count_is_exported_and_stays_when_they_are_closed() -> None:
+    before = exported("producer"), exported("consumer")
+    topics = topics_on(message_bytes="1024")
+    topics.create("orders", 2)
+    with Producer(topics, "orders") as producer:
+        for _ in range(3):
+            producer.send(b"value", b"k")
+        with pytest.raises(InvalidRecord):
+            producer.send(bytes(2000))
+        assert exported("producer")["waiting_records"] == 3
+        assert exported("producer")["held_bytes"] > 0
+        producer.flush()
+    with Consumer(topics, "orders", group="g") as consumer:
+        while consumer.counts.records < 3:
+            consumer.poll(5.0)
+        consumer.commit()
+        assert exported("consumer")["partitions"] == 2
+    added = {name: value - before[0].get(name, 0) for name, value in exported("producer").items()}
+    assert {name: added[name] for name in ("records", "record_bytes", "refused_records", "delivered_records")} == {
+        "records": 3, "record_bytes": 18, "refused_records": 1, "delivered_records": 3,
+    }  # fmt: skip
+    assert added["messages"] == added["delivered_batches"] == 1
+    assert added.get("held_bytes", 0) == added.get("waiting_records", 0) == added["failed_records"] == 0
+    read = {name: value - before[1].get(name, 0) for name, value in exported("consumer").items()}
+    (key,) = (info.key for info in topics.store.list("") if "/topics/orders/" in info.key)
+    assert (read["records"], read["batches"], read["commits"], read["losses"]) == (3, 1, 1, 0)
+    assert read["stored_bytes"] == topics.store.head(key).size
+    assert read["looks"] >= 1
+
+
+def test_failures_and_losses() -> None:
+    inner = MemoryObjectStore()
+    topics_on(inner).create("orders")
+
+    def is_put_of_batch(operation: Operation) -> bool:
+        return operation.name == "put" and "/topics/orders/" in operation.keys[0] and "!" not in operation.keys[0]
+
+    topics = topics_on(
+        FaultyStore(inner, fail_at=is_put_of_batch),
+        delivery_timeout_ms="1000",
+        buffer_bytes="1048576",
+        max_block_ms="1",
+    )
+    with Producer(topics, "orders") as producer:
+        failing = producer.send(bytes(1_000_000))
+        with pytest.raises(BufferFull):
+            producer.send(bytes(1_000_000))
+        with pytest.raises(DeliveryFailed):
+            failing.result(60)
+    counts = producer.counts
+    assert (counts.blocked_sends, counts.full_buffers, counts.failed_records, counts.records) == (1, 1, 1, 1)
+    whole = topics_on(inner)
+    with Producer(whole, "orders") as producer:
+        producer.send(b"v")
+    inner.delete([info.key for info in inner.list("") if "/topics/orders/" in info.key and "!" not in info.key])
+    with Consumer(whole, "orders") as consumer, pytest.raises(DataLoss):
+        list(consumer.records(5.0))
+    assert consumer.counts.losses == 1

@@ -1,0 +1,132 @@
+"""Topics of batches as tables of a query: all columns, what conditions leave out, beside topics of segments."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.support.cli_process import tieredstore
+from tests.support.pubsub_topics import topics_on
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.config import settings_from
+from tieredstore.duckdb import QueryTables
+from tieredstore.errors import ConfigError, DataLoss, InvalidValue, MessageCorrupt, ResourceNotFound
+from tieredstore.pubsub.producer import Producer
+from tieredstore.pubsub.topics import Topics
+from tieredstore.query.topic_columns import ColumnTypes
+from tieredstore.query.topic_table import TableOptions
+from tieredstore.remote import RemoteStorageManager
+from tieredstore.testing.delegating import DelegatingObjectStore
+from tieredstore.values import Text
+
+TEXT = TableOptions(ColumnTypes(Text(), Text()))
+BATCHES = 4
+
+
+class Gets(DelegatingObjectStore):
+    """Notes which batches are fetched."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryObjectStore())
+        self.fetched: list[str] = []
+
+    def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
+        if "/topics/" in key:
+            self.fetched.append(key)
+        return super().get(key, start, stop)
+
+
+@pytest.fixture
+def store() -> Gets:
+    return Gets()
+
+
+@pytest.fixture
+def topics(store: Gets) -> Topics:
+    """``orders``: batch n of one read partition has two records of the second n, ``n.0`` and ``n.1``."""
+    topics = topics_on(store)
+    topics.create("orders")
+    for batch in range(BATCHES):
+        with Producer(topics, "orders") as producer:
+            for record in range(2):
+                producer.send(
+                    b"%d.%d" % (batch, record), b"k", [("h", b"x")], 1000 * batch + record, b"id" if record else None
+                )
+    return topics
+
+
+def rows(topics: Topics, sql: str, options: TableOptions = TEXT) -> list[Any]:
+    settings = settings_from({"storage.backend.class": "memory", "chunk.size": "4096"})
+    with (
+        RemoteStorageManager(settings, store=topics.store) as manager,
+        QueryTables(manager, options, batches=topics) as tables,
+    ):
+        try:
+            return [tuple(row.values()) for row in tables.run(sql).read_all().to_pylist()]
+        except pa.ArrowException as error:
+            raise tables.cause_of(error) from None
+
+
+def test_all_columns(topics: Topics) -> None:
+    (first, second) = rows(topics, 'SELECT *, epoch_ms(timestamp) FROM orders WHERE "offset" = 512 ORDER BY record')
+    assert first[:5] == ("orders", 0, 512, 0, 0)
+    assert first[6:] == ("k", "2.0", [{"key": "h", "value": b"x"}], None, 2000)
+    assert second[9] == b"id"
+    assert rows(topics, "SELECT count(*) FROM orders") == [(8,)]
+    assert rows(topics, 'SELECT count(*) FROM "orders$batches"') == [(8,)]
+    joined = "SELECT count(*) FROM orders a JOIN orders b ON a.value = b.value WHERE b.record = 1"
+    assert rows(topics, joined) == [(4,)]
+
+
+@pytest.mark.parametrize(
+    ("condition", "fetched", "count"),
+    [
+        ('"offset" >= 256 AND "offset" < 700', 2, 4),
+        ("partition = 1", 0, 0),
+        ("topic = 'sales'", 0, 0),
+        ("timestamp >= to_timestamp(3)", 1, 2),
+        ("timestamp < to_timestamp(1) AND record = 1", 1, 1),
+        ("value = '2.1'", 4, 1),
+    ],
+)
+def test_what_conditions_exclude_is_not_fetched(
+    topics: Topics, store: Gets, condition: str, fetched: int, count: int
+) -> None:
+    assert rows(topics, f"SELECT count(*) FROM orders WHERE {condition}") == [(count,)]
+    assert len(store.fetched) == fetched
+
+
+def test_names_that_there_are_not(topics: Topics) -> None:
+    with pytest.raises(ResourceNotFound, match="there is no topic sales"):
+        rows(topics, "SELECT * FROM sales")
+    with pytest.raises(ResourceNotFound, match="there is no topic"):
+        rows(topics, 'SELECT * FROM "sales$batches"')
+    with pytest.raises(ConfigError, match="what"):
+        rows(topics, "SELECT what FROM orders")
+
+
+def test_what_is_absent_or_damaged_or_of_another_type(topics: Topics, store: Gets) -> None:
+    topics.create("bytes")
+    with Producer(topics, "bytes") as producer:
+        producer.send(b"\xff")
+    with pytest.raises(InvalidValue, match="the value of record 0 of those at offset 0 of bytes-0"):
+        rows(topics, 'SELECT value FROM "bytes"')
+    keys = [info.key for info in store.list("") if "/topics/orders/" in info.key]
+    body = store.inner.get(keys[0])
+    store.put(keys[0], body[:-1] + b"?")
+    with pytest.raises(MessageCorrupt, match="it has another CRC-32"):
+        rows(topics, "SELECT count(*) FROM orders")
+    store.delete([keys[0]])
+    with pytest.raises(DataLoss, match=f"the object {keys[0]} is not there"):
+        rows(topics, "SELECT count(*) FROM orders")
+
+
+def test_the_command(tmp_path: Path) -> None:
+    store = ("--store", str(tmp_path))
+    assert tieredstore("pubsub", "topics", "orders", "--create", *store).code == 0
+    shown = tieredstore("query", "SELECT count(*) AS records FROM orders", "--json", *store)
+    assert json.loads(shown.text) == {"records": 0}

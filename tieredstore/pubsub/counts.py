@@ -1,0 +1,62 @@
+"""What producers and consumers of topics of batches count, and how Prometheus sees it: sums over topics, since their
+number is not bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from typing import Final
+
+from tieredstore.metrics import Snapshots
+
+
+@dataclass(slots=True)
+class ProducerCounts:
+    """Of one producer; changed under its lock alone. The last two are what is the case now."""
+
+    records: int = 0
+    record_bytes: int = 0
+    refused_records: int = 0
+    blocked_sends: int = 0
+    full_buffers: int = 0
+    messages: int = 0
+    delivered_batches: int = 0
+    delivered_records: int = 0
+    failed_records: int = 0
+    held_bytes: int = 0
+    waiting_records: int = 0
+
+    def begin_again(self) -> None:
+        """In a forked child: its producer has sent nothing."""
+        for each in fields(self):
+            setattr(self, each.name, 0)
+
+    def export(self) -> Callable[[], None]:
+        """Have Prometheus see them until the function that is returned is called."""
+        return PRODUCERS.add(lambda: asdict(self))
+
+
+@dataclass(slots=True)
+class ConsumerCounts:
+    """Of one consumer, which is one thread's."""
+
+    records: int = 0
+    batches: int = 0
+    stored_bytes: int = 0
+    looks: int = 0
+    repeated_messages: int = 0
+    damaged_messages: int = 0
+    losses: int = 0
+    commits: int = 0
+    partitions: int = 0
+
+    def export(self) -> Callable[[], None]:
+        """Have Prometheus see them until the function that is returned is called."""
+        return CONSUMERS.add(lambda: asdict(self))
+
+
+PRODUCERS: Final = Snapshots("tieredstore_pubsub_producer", levels=("held_bytes", "waiting_records"))
+"""All producers of this process."""
+
+CONSUMERS: Final = Snapshots("tieredstore_pubsub_consumer", levels=("partitions",))
+"""All consumers of this process."""

@@ -1,0 +1,1 @@
+"""Topics of batches in Spark: ``spark.read.format("memq")``, and queries that write to one."""

@@ -1,0 +1,85 @@
+"""The data source ``memq``. Imports little: Spark imports this wherever a data source is looked up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+    from tieredstore.spark.memq.options import TopicOptions
+
+
+class MemqDataSource(DataSource):
+    """``format("memq")`` for reading and writing, batches and streams: see ``docs/spark.md``."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "memq"
+
+    def schema(self) -> StructType:
+        """The columns asked for."""
+        from tieredstore.spark.memq.rows import BatchRows, columns_of  # noqa: PLC0415
+        from tieredstore.spark.source.sentences import one_sentence  # noqa: PLC0415
+
+        with one_sentence():
+            return BatchRows(columns_of(self.options)).schema
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Reads a batch."""
+        from tieredstore.spark.memq.reader import MemqReader  # noqa: PLC0415
+        from tieredstore.spark.source.sentences import one_sentence  # noqa: PLC0415
+
+        with one_sentence():
+            return MemqReader(self._options(schema, streaming=False))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        """Reads a stream."""
+        from tieredstore.spark.memq.stream import MemqStreamReader  # noqa: PLC0415
+        from tieredstore.spark.source.sentences import one_sentence  # noqa: PLC0415
+
+        with one_sentence():
+            return MemqStreamReader(self._options(schema, streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Writes a batch, behind what is there."""
+        from tieredstore.errors import ConfigError  # noqa: PLC0415
+        from tieredstore.spark.memq.options import parse_sink_options  # noqa: PLC0415
+        from tieredstore.spark.memq.sink import MemqWriter  # noqa: PLC0415
+        from tieredstore.spark.source.sentences import one_sentence  # noqa: PLC0415
+
+        with one_sentence():
+            if overwrite:
+                raise ConfigError("a topic is appended to, and not overwritten: write with mode append")
+            return MemqWriter(*parse_sink_options(self.options), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """Writes a stream; in the output modes append and update, whose rows are records alike."""
+        from tieredstore.errors import ConfigError  # noqa: PLC0415
+        from tieredstore.spark.memq.options import parse_sink_options  # noqa: PLC0415
+        from tieredstore.spark.memq.sink import MemqStreamWriter  # noqa: PLC0415
+        from tieredstore.spark.source.sentences import one_sentence  # noqa: PLC0415
+
+        with one_sentence():
+            if overwrite:
+                raise ConfigError("a topic is appended to, and not overwritten: use the output mode append or update")
+            return MemqStreamWriter(*parse_sink_options(self.options), schema)
+
+    def _options(self, schema: StructType, *, streaming: bool) -> TopicOptions:
+        from tieredstore.errors import ConfigError  # noqa: PLC0415
+        from tieredstore.spark.memq.options import parse_options  # noqa: PLC0415
+        from tieredstore.spark.memq.rows import BatchRows  # noqa: PLC0415
+
+        options = parse_options(self.options, streaming=streaming)
+        if schema != BatchRows(options.columns).schema:
+            raise ConfigError("the schema of memq is fixed; leave schema() out, and choose with the option columns")
+        return options

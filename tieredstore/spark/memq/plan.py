@@ -1,0 +1,224 @@
+"""What a query reads: batches by the queue, or by a listing, and tasks that are cut by bytes at Messages."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tieredstore.errors import ConfigError, DataLoss, TopicNotFound
+from tieredstore.partitions.offset_specs import (
+    EARLIEST_OFFSET,
+    LATEST_OFFSET,
+    Earliest,
+    GlobalTimestamp,
+    Latest,
+    OffsetSpec,
+    SpecificOffsets,
+)
+from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, announced_index_size
+from tieredstore.pubsub.format.keys import PREFIXES, check_path, parse_batch_key
+from tieredstore.pubsub.format.notifications import parse_notification
+from tieredstore.pubsub.queues import NotificationQueue, QueuedNotification
+from tieredstore.pubsub.topics import Topic, Topics
+from tieredstore.spark.memq.options import TopicOptions
+from tieredstore.spark.source.managers import manager_of
+from tieredstore.spark.source.store_source import StoreSource
+
+_logger: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedBatch:
+    """One batch to read, or the Messages ``first`` up to ``stop`` (half-open; None: all) of it. ``queued`` is its
+    notification in ``partition``; None for one that was listed."""
+
+    key: str
+    size: int
+    partition: int | None = None
+    queued: QueuedNotification | None = None
+    message_count: int | None = None
+    first: int = 0
+    stop: int | None = None
+
+
+def topics_of(source: StoreSource) -> Topics:
+    """The topics of the store that the options name, by the connections that this process has."""
+    manager = manager_of(source)
+    return Topics(manager.store, manager.settings)
+
+
+def offset_of(queue: NotificationQueue, topic: str, partition: int, spec: OffsetSpec) -> int:
+    """The offset in a read partition that the options mean; ConfigError where they say nothing of it."""
+    match spec:
+        case Earliest():
+            return queue.start(partition)
+        case Latest():
+            return queue.end(partition)
+        case GlobalTimestamp(timestamp_ms=ms):
+            return queue.offset_at(partition, ms)
+        case SpecificOffsets(offsets=offsets):
+            offset = offsets.get((topic, partition))
+            if offset is None:
+                raise ConfigError(f"the offsets do not name {topic}-{partition}: name all its read partitions")
+            if offset in (EARLIEST_OFFSET, LATEST_OFFSET):
+                return queue.start(partition) if offset == EARLIEST_OFFSET else queue.end(partition)
+            return offset
+        case _:
+            raise ConfigError(f"{spec!r:.80} means nothing to a queue")
+
+
+def begin_of(queue: NotificationQueue, where: str, partition: int, offset: int, *, fail_on_data_loss: bool) -> int:
+    """Where reading begins that is to begin at ``offset``: behind what retention has freed, if that is accepted."""
+    start = queue.start(partition)
+    if offset >= start:
+        return offset
+    lost = f"{where}-{partition}: retention has freed offsets {offset} to {start - 1}"
+    if fail_on_data_loss:
+        raise DataLoss(f"{lost}; set failOnDataLoss to false to go on at {start}")
+    _logger.warning("%s; reading goes on at %d", lost, start)
+    return start
+
+
+def batches_from(
+    topics: Topics, topic: Topic, queue: NotificationQueue, partition: int, begin: int, end: int | None
+) -> Iterator[PlannedBatch]:
+    """The batches of a read partition from ``begin`` up to ``end`` (half-open; None: to where nothing comes)."""
+    offset = begin
+    while (end is None or offset < end) and (entries := queue.read(partition, offset)):
+        for queued in entries:
+            if end is not None and queued.offset >= end:
+                return
+            where = f"queue {topic.name}/{partition}, offset {queued.offset}"
+            notification = parse_notification(queued.raw, where)
+            key = topics.check_place(notification, topic, where)
+            yield PlannedBatch(key, notification.total_size, partition, queued, notification.message_count)
+        offset = entries[-1].offset + 1
+
+
+def planned_batches(options: TopicOptions) -> Sequence[PlannedBatch]:
+    """What a batch query reads, resolved now."""
+    topics = topics_of(options.store)
+    if options.by_listing:
+        return listed_batches(topics, options)
+    topic = topics.get(options.topic)
+    planned: list[PlannedBatch] = []
+    with topics.queue(topic) as queue:
+        windows = {
+            partition: (
+                offset_of(queue, topic.name, partition, options.starting),
+                offset_of(queue, topic.name, partition, options.ending),
+            )
+            for partition in range(queue.partitions)
+        }
+        for partition, (begin, end) in windows.items():
+            first = begin_of(queue, topic.name, partition, begin, fail_on_data_loss=options.fail_on_data_loss)
+            planned += batches_from(topics, topic, queue, partition, first, end)
+    return planned
+
+
+def listed_batches(topics: Topics, options: TopicOptions) -> Sequence[PlannedBatch]:
+    """The objects of the topic, by the time in their keys: all that lie there, orphans too."""
+    try:
+        topic = topics.get(options.topic)
+    except TopicNotFound:
+        # What told of the topic may be gone with its queue: then it lies where new ones would.
+        settings = topics.settings
+        path = check_path(f"{settings.key_prefix}{settings.pubsub.cluster}/topics/{options.topic}")
+        topic = Topic(options.topic, 1, path, settings.pubsub.hashing)
+    since, until = _time_of(options.starting), _time_of(options.ending)
+    listed: list[tuple[int, str, int]] = []
+    for folder in [f"{prefix}/{topic.path}/" for prefix in PREFIXES] if topic.is_hashed else [f"{topic.path}/"]:
+        for info in topics.store.list(folder):
+            parsed = parse_batch_key(info.key, topic.path)
+            if (
+                parsed is None
+                or (since is not None and parsed.ms < since)
+                or (until is not None and parsed.ms >= until)
+            ):
+                continue
+            listed.append((parsed.ms, info.key, info.size))
+    return [PlannedBatch(key, size) for _, key, size in sorted(listed)]
+
+
+def _time_of(spec: OffsetSpec) -> int | None:
+    return spec.timestamp_ms if isinstance(spec, GlobalTimestamp) else None
+
+
+def admitted(
+    batches: Mapping[int, Iterator[PlannedBatch]], max_batches: int | None, max_bytes: int | None
+) -> list[PlannedBatch]:
+    """What one trigger takes: batches of all partitions in turn until a limit is reached, one at least."""
+    taken: list[PlannedBatch] = []
+    total, waiting = 0, dict(batches)
+    while waiting:
+        for partition, left in list(waiting.items()):
+            if max_batches is not None and len(taken) >= max_batches:
+                return taken
+            batch = next(left, None)
+            if batch is None:
+                del waiting[partition]
+                continue
+            total += batch.size
+            if taken and max_bytes is not None and total > max_bytes:
+                return taken
+            taken.append(batch)
+    return taken
+
+
+def tasks_of(
+    batches: Sequence[PlannedBatch],
+    max_bytes: int,
+    min_tasks: int | None,
+    index_of: Callable[[PlannedBatch], BatchIndex],
+) -> list[tuple[PlannedBatch, ...]]:
+    """Which batches, or Messages of them, each task reads, in their order: a task has one read partition, and at most
+    ``max_bytes`` unless a Message has more. ``index_of`` is asked for batches that have to be cut alone."""
+    total = sum(batch.size for batch in batches)
+    if min_tasks is not None:
+        max_bytes = max(1, min(max_bytes, total // min_tasks))
+    tasks: list[tuple[PlannedBatch, ...]] = []
+    task: list[PlannedBatch] = []
+    for batch in sorted(batches, key=lambda each: -1 if each.partition is None else each.partition):
+        for piece in _pieces(batch, max_bytes, index_of):
+            is_full = sum(each.size for each in task) + piece.size > max_bytes
+            if task and (is_full or task[-1].partition != piece.partition):
+                tasks.append(tuple(task))
+                task = []
+            task.append(piece)
+    return [*tasks, tuple(task)] if task else tasks
+
+
+def _pieces(
+    batch: PlannedBatch, max_bytes: int, index_of: Callable[[PlannedBatch], BatchIndex]
+) -> Iterator[PlannedBatch]:
+    if batch.size <= max_bytes or batch.message_count == 1:
+        yield batch
+        return
+    index = index_of(batch)
+    first = 0
+    for number in range(len(index)):
+        begin = index.extent(first)[0]
+        is_last = number + 1 == len(index)
+        if is_last or index.extent(number + 1)[1] - begin > max_bytes:
+            yield replace(batch, size=index.extent(number)[1] - begin, first=first, stop=number + 1)
+            first = number + 1
+
+
+def index_in(topics: Topics, batch: PlannedBatch) -> BatchIndex:
+    """The index of a batch, by one small read, or by two where nobody tells how long it is."""
+    store = topics.store
+    if batch.queued is not None:
+        head = parse_notification(batch.queued.raw, batch.key).header_size
+    else:
+        head = announced_index_size(store.get(batch.key, 0, min(START_SIZE, batch_size(topics, batch))), batch.key)
+    size = batch_size(topics, batch)
+    return BatchIndex(store.get(batch.key, 0, min(head, size)), batch.key, size)
+
+
+def batch_size(topics: Topics, batch: PlannedBatch) -> int:
+    """Bytes of the whole object, of which ``batch`` may be a part."""
+    if batch.queued is not None:
+        return parse_notification(batch.queued.raw, batch.key).total_size
+    return batch.size if batch.stop is None else topics.store.head(batch.key).size

@@ -1,0 +1,187 @@
+"""Queries that write to a topic of batches: tasks store objects, the driver notifies of each epoch once."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StringType, StructType
+
+from tieredstore.errors import ConfigError, InvalidRecord
+from tieredstore.pubsub.sink_batches import SinkBatches
+from tieredstore.pubsub.sink_commits import BATCH_QUERY, SinkCommits, StoredBatch
+from tieredstore.spark.memq.plan import topics_of
+from tieredstore.spark.memq.rows import TYPES
+from tieredstore.spark.source.sentences import one_sentence
+from tieredstore.spark.source.workers import spare_modules
+
+if TYPE_CHECKING:
+    from tieredstore.spark.source.store_source import StoreSource
+
+# What its type stubs say of arrays is partial.
+arrow: Any = pa
+
+COLUMNS: Final = ("key", "value", "headers", "timestamp", "messageId")
+"""What a row may have; ``value`` it must."""
+
+# What Spark sets for the tasks of a stream's micro-batch; both outlast a restart.
+_QUERY_ID: Final = "sql.streaming.queryId"
+_BATCH_ID: Final = "streaming.sql.batchId"
+
+
+@dataclass(frozen=True)
+class EpochMessage(WriterCommitMessage):
+    """What a task has stored, for the driver."""
+
+    query: str
+    epoch: int
+    task: int
+    batches: tuple[StoredBatch, ...]
+
+
+class _TopicWriter:
+    """What both writers are: rows into a topic. Pickled to the tasks."""
+
+    def __init__(self, topic: str, store: StoreSource, schema: StructType) -> None:
+        _check_schema(schema)
+        self._topic = topic
+        self._store = store
+
+    def _write(self, rows: Iterator[pa.RecordBatch], query: str, epoch: int, task: int) -> EpochMessage:
+        spare_modules()
+        topics = topics_of(self._store)
+        with SinkBatches(topics, topics.get(self._topic), f"spark-{query}-{epoch}-{task}") as batches:
+            try:
+                for batch in rows:
+                    _add(batches, batch)
+                return EpochMessage(query, epoch, task, batches.finish())
+            except BaseException:
+                # Nobody will be told of them: Spark tries the task again, or gives up.
+                batches.discard()
+                raise
+
+    def _commit(self, messages: Sequence[WriterCommitMessage | None], epoch: int) -> None:
+        for commits, batches in self._by_query(messages):
+            commits.commit(epoch, batches)
+
+    def _abort(self, messages: Sequence[WriterCommitMessage | None], epoch: int) -> None:
+        for commits, batches in self._by_query(messages):
+            commits.abort(epoch, batches)
+
+    def _by_query(
+        self, messages: Sequence[WriterCommitMessage | None]
+    ) -> Iterator[tuple[SinkCommits, list[StoredBatch]]]:
+        of_tasks = [message for message in messages if isinstance(message, EpochMessage)]
+        if not of_tasks:
+            return
+        topics = topics_of(self._store)
+        topic = topics.get(self._topic)
+        ordered = sorted(of_tasks, key=lambda message: message.task)
+        for query in sorted({message.query for message in of_tasks}):
+            batches = [batch for message in ordered if message.query == query for batch in message.batches]
+            yield SinkCommits(topics, topic, query), batches
+
+
+class MemqWriter(_TopicWriter, DataSourceArrowWriter):
+    """Writes the rows of a batch query: all of them are notified when all tasks are done, or none."""
+
+    def __init__(self, topic: str, store: StoreSource, schema: StructType) -> None:
+        super().__init__(topic, store, schema)
+        self._query = f"{BATCH_QUERY}{uuid.uuid4().hex}"
+
+    def write(self, iterator: Iterator[Any]) -> EpochMessage:
+        """One task."""
+        with one_sentence():
+            return self._write(iterator, self._query, 0, _task_number())
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Notify of all that the tasks have stored."""
+        with one_sentence():
+            self._commit(messages, 0)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Delete what the tasks have stored, unless it may have been notified."""
+        with one_sentence():
+            self._abort(messages, 0)
+
+
+class MemqStreamWriter(_TopicWriter, DataSourceStreamArrowWriter):
+    """Writes the rows of a stream: each epoch is notified once, however often it is run."""
+
+    def write(self, iterator: Iterator[Any]) -> EpochMessage:
+        """One task of an epoch."""
+        with one_sentence():
+            query, epoch = _property(_QUERY_ID), _property(_BATCH_ID)
+            return self._write(iterator, query, int(epoch), _task_number())
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Notify of the epoch, unless that was done."""
+        with one_sentence():
+            self._commit(messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Delete what the tasks have stored, unless the epoch is recorded with it."""
+        with one_sentence():
+            self._abort(messages, batchId)
+
+
+def _task_number() -> int:
+    context = TaskContext.get()
+    return 0 if context is None else context.partitionId()
+
+
+def _property(name: str) -> str:
+    context = TaskContext.get()
+    text = None if context is None else context.getLocalProperty(name)
+    if not text:
+        raise ConfigError(
+            f"Spark does not tell its tasks {name}: the query that writes to memq must be a stream of its own"
+        )
+    return text
+
+
+def _check_schema(schema: StructType) -> None:
+    wanted = f"a row may have {', '.join(COLUMNS)}; select them, and cast what is of another type"
+    for field in schema.fields:
+        if field.name not in COLUMNS:
+            raise ConfigError(f"the format memq cannot write the column {field.name}: {wanted}")
+        is_text = field.name in ("key", "value", "messageId") and isinstance(field.dataType, StringType)
+        given, expected = field.dataType, TYPES[field.name]
+        if not is_text and given.simpleString() != expected.simpleString():
+            raise ConfigError(
+                f"the column {field.name} is {given.simpleString()}, and must be {expected.simpleString()}: {wanted}"
+            )
+    if "value" not in schema.names:
+        raise ConfigError(f"there is no column value: {wanted}")
+
+
+def _add(batches: SinkBatches, rows: pa.RecordBatch) -> None:
+    untyped: Any = rows
+    columns: dict[str, list[Any]] = {
+        name: untyped.column(name).to_pylist() for name in untyped.schema.names if name != "timestamp"
+    }
+    count: int = untyped.num_rows
+    now_ms = time.time_ns() // 1_000_000
+    times: list[int | None] = [None] * count
+    if "timestamp" in untyped.schema.names:
+        times = untyped.column("timestamp").cast(arrow.timestamp("us", "UTC")).view(arrow.int64()).to_pylist()
+    nothing: list[Any] = [None] * count
+    for value, key, headers, message_id, time_us in zip(
+        columns["value"], columns.get("key", nothing), columns.get("headers", nothing),
+        columns.get("messageId", nothing), times, strict=True,
+    ):  # fmt: skip
+        if value is None:
+            raise InvalidRecord("a row has no value, which a record of MemQ's must have")
+        pairs = None if headers is None else [(pair["key"], pair["value"] or b"") for pair in headers]
+        stamp = now_ms if time_us is None else time_us // 1000
+        batches.add(_bytes(value), _bytes(key), pairs, _bytes(message_id), stamp)
+
+
+def _bytes(value: Any) -> Any:
+    return value.encode() if isinstance(value, str) else value

@@ -1,0 +1,190 @@
+"""The stream reader of a topic of batches: what came since, as much of it as a trigger may take.
+
+A checkpoint has ``{"version": 1, "topic": "orders", "offsets": {"0": 512, "1": 256}}``, the offset that comes next of
+each read partition; the first batch has ``initialOffsets`` too, since Spark asks again where that one began.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from tieredstore.errors import ConfigError
+from tieredstore.limits import MAX_OFFSET
+from tieredstore.pubsub.queues import NotificationQueue
+from tieredstore.spark.memq.plan import PlannedBatch, admitted, batches_from, begin_of, offset_of, topics_of
+from tieredstore.spark.memq.tasks import plan_tasks, read_task
+from tieredstore.spark.source.sentences import each_in_one_sentence, one_sentence
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tieredstore.pubsub.topics import Topic, Topics
+    from tieredstore.spark.memq.options import TopicOptions
+
+_VERSION: Final = 1
+_INITIAL: Final = "initialOffsets"
+_FRESH_S: Final = 1.0
+_MOST_BATCHES: Final = 100_000
+Json = dict[str, Any]
+
+
+class MemqStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a topic from trigger to trigger. One process beside the driver plans; where nothing came it looks again a
+    second later at the earliest. ``clock`` gives seconds that only ever go up."""
+
+    def __init__(self, options: TopicOptions, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._options = options
+        self._clock = clock
+        self._target: Mapping[int, int] | None = None
+        self._planned: tuple[Json, Json, list[PlannedBatch]] | None = None
+        self._quiet_until_s = 0.0
+        self._opened: tuple[Topics, Topic, NotificationQueue] | None = None
+
+    def __reduce__(self) -> tuple[type[MemqStreamReader], tuple[TopicOptions]]:
+        return MemqStreamReader, (self._options,)
+
+    def initialOffset(self) -> Json:  # noqa: N802 - Spark's name, as the others are
+        """Where a new stream begins."""
+        with one_sentence():
+            _, topic, queue = self._open()
+            begins = {
+                partition: offset_of(queue, topic.name, partition, self._options.starting)
+                for partition in range(queue.partitions)
+            }
+            return self._json(begins) | {_INITIAL: _texts(begins)}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """What stands for the limits of the options; the engine hands it back."""
+        if self._options.max_bytes is not None:
+            return ReadMaxBytes(self._options.max_bytes)
+        return ReadMaxRows(self._options.max_batches or MAX_OFFSET)
+
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
+        """Where the batch that begins at ``start`` ends; ``start`` itself if there is nothing (yet) to read."""
+        with one_sentence():
+            if self._clock() < self._quiet_until_s:
+                return start
+            planned = self._admit(start, limit)
+            if not planned:
+                self._quiet_until_s = self._clock() + (_FRESH_S if self._target is None else 0.0)
+                return start
+            offsets = _offsets_in(start, self._options.topic)
+            begun = dict(offsets)
+            for batch in planned:
+                if batch.partition is not None and batch.queued is not None:
+                    offsets[batch.partition] = batch.queued.offset + 1
+            end = self._json(offsets)
+            if start.get(_INITIAL) == start.get("offsets"):
+                end[_INITIAL] = _texts(begun)  # the first batch keeps where it began
+            self._planned = start, end, planned
+            return end
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Fix the ends up to which this run reads."""
+        with one_sentence():
+            _, _, queue = self._open()
+            self._target = {partition: queue.end(partition) for partition in range(queue.partitions)}
+
+    def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
+        """The tasks of a batch: of one that was just planned, or one to be read again."""
+        with one_sentence():
+            if self._planned is not None and self._planned[:2] == (start, end):
+                return plan_tasks(self._options, self._planned[2])
+            offsets, ends = _offsets_in(start, self._options.topic), _offsets_in(end, self._options.topic)
+            if _INITIAL in end:
+                offsets = _numbers(end[_INITIAL])
+            batches: list[PlannedBatch] = []
+            for partition, stop in sorted(ends.items()):
+                batches += self._from(partition, offsets.get(partition), stop)
+            return plan_tasks(self._options, batches)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one task."""
+        return each_in_one_sentence(read_task(partition, self._options))
+
+    def commit(self, end: Json) -> None:
+        """Nothing to do: what was read is in Spark's checkpoint and nowhere else."""
+
+    def stop(self) -> None:
+        """Let the queue go."""
+        if self._opened is not None:
+            self._opened[2].close()
+            self._opened = None
+
+    def _open(self) -> tuple[Topics, Topic, NotificationQueue]:
+        topics = topics_of(self._options.store)
+        topic = topics.get(self._options.topic)
+        # Asked anew each time, since read partitions may be added: a queue in the store is nothing but a name.
+        if self._opened is None or self._opened[1] != topic:
+            self.stop()
+            self._opened = topics, topic, topics.queue(topic)
+        return self._opened
+
+    def _admit(self, start: Json, limit: ReadLimit) -> list[PlannedBatch]:
+        _, _, queue = self._open()
+        offsets = _offsets_in(start, self._options.topic)
+        target = self._target
+        walks = {
+            partition: self._from(partition, offsets.get(partition), None if target is None else target[partition])
+            for partition in (range(queue.partitions) if target is None else target)
+        }
+        most, size = self._options.max_batches, self._options.max_bytes
+        match limit:
+            case ReadAllAvailable():
+                most, size = None, None
+            case _ if limit == self.getDefaultReadLimit():
+                pass
+            case ReadMaxRows(max_rows=count):
+                most, size = count, None
+            case ReadMaxBytes(max_bytes=count):
+                most, size = None, count
+            case _:
+                raise ConfigError(f"a topic cannot be read by {type(limit).__name__}: it has batches and bytes")
+        return admitted(walks, min(most or _MOST_BATCHES, _MOST_BATCHES), size)
+
+    def _from(self, partition: int, offset: int | None, stop: int | None) -> Iterator[PlannedBatch]:
+        """The batches from there on; one that was added begins at its start."""
+        topics, topic, queue = self._open()
+        begin = queue.start(partition) if offset is None else offset
+        if stop is not None and begin >= stop:
+            return iter(())
+        begin = begin_of(queue, topic.name, partition, begin, fail_on_data_loss=self._options.fail_on_data_loss)
+        return batches_from(topics, topic, queue, partition, begin, stop)
+
+    def _json(self, offsets: Mapping[int, int]) -> Json:
+        return {"version": _VERSION, "topic": self._options.topic, "offsets": _texts(offsets)}
+
+
+def _texts(offsets: Mapping[int, int]) -> dict[str, int]:
+    return {str(partition): offset for partition, offset in sorted(offsets.items())}
+
+
+def _offsets_in(document: Json, topic: str) -> dict[int, int]:
+    """The offsets of a checkpoint; ConfigError for what another source, or topic, left there."""
+    if document.get("version") != _VERSION or document.get("topic") != topic:
+        raise ConfigError(
+            f"the checkpoint's offsets are not of the topic {topic}: they are {str(document)[:80]}; use a checkpoint "
+            "of this query's own"
+        )
+    return _numbers(document.get("offsets"))
+
+
+def _numbers(offsets: object) -> dict[int, int]:
+    numbers: dict[int, int] = {}
+    listed = cast("dict[str, object]", offsets) if isinstance(offsets, dict) else {"": 0}
+    for partition, offset in listed.items():
+        if not partition.isascii() or not partition.isdecimal() or type(offset) is not int or offset < 0:
+            raise ConfigError(f"the checkpoint's offsets are not what this source wrote: {str(offsets)[:80]}")
+        numbers[int(partition)] = offset
+    return numbers

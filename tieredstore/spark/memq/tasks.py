@@ -1,0 +1,189 @@
+"""What one Spark task reads of a topic of batches."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from tieredstore.errors import DataLoss, MessageCorrupt, ObjectNotFound
+from tieredstore.kafka.arrow_values import repeated
+from tieredstore.process.futures import outcome
+from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.pubsub.format.batches import BatchIndex
+from tieredstore.pubsub.format.decoder import BatchDecoder
+from tieredstore.pubsub.format.messages import checksum
+from tieredstore.pubsub.format.notifications import parse_notification
+from tieredstore.pubsub.seen_messages import SeenMessages
+from tieredstore.pubsub.topics import Topic, Topics
+from tieredstore.spark.memq.options import TopicOptions
+from tieredstore.spark.memq.plan import PlannedBatch, index_in, planned_batches, tasks_of, topics_of
+from tieredstore.spark.memq.rows import BatchRows
+from tieredstore.spark.source.workers import spare_modules
+
+if TYPE_CHECKING:
+    from tieredstore.pubsub.queues import NotificationQueue
+
+# What its type stubs say of tables is partial.
+arrow: Any = pa
+
+_logger: Final = logging.getLogger(__name__)
+_AHEAD: Final = 2
+_PLACE: Final = ("message", "record")
+_ORDER: Final = ("has key", "key", "place", *_PLACE)
+_SORTED_ROWS: Final = 65_536
+
+
+class MemqTask(InputPartition):
+    """Reads some batches, or Messages of them, of one read partition."""
+
+    def __init__(self, batches: tuple[PlannedBatch, ...]) -> None:
+        self.batches = batches
+
+
+def plan_tasks(options: TopicOptions, batches: Sequence[PlannedBatch] | None = None) -> list[InputPartition]:
+    """The tasks of a query: of these batches, or of those that a batch query's options select."""
+    topics = topics_of(options.store)
+    selected = planned_batches(options) if batches is None else batches
+    cut = tasks_of(
+        selected, options.max_split_bytes, options.min_partitions, lambda batch: _index(topics, batch, options)
+    )
+    return [MemqTask(task) for task in cut]
+
+
+def _index(topics: Topics, batch: PlannedBatch, options: TopicOptions) -> BatchIndex:
+    try:
+        return index_in(topics, batch)
+    except ObjectNotFound as error:
+        raise _loss(batch, options) from error
+
+
+def _loss(batch: PlannedBatch, options: TopicOptions) -> DataLoss:
+    where = (
+        options.topic if batch.queued is None else f"{options.topic}-{batch.partition}, offset {batch.queued.offset}"
+    )
+    return DataLoss(f"{where}: the object {batch.key} is not there; set failOnDataLoss to false to go on without it")
+
+
+def read_task(task: InputPartition, options: TopicOptions) -> Iterator[pa.RecordBatch]:
+    """The rows of a task, in batches of Arrow without empty ones. Memory holds a few of its objects, all of its rows
+    with ``sortByKey``."""
+    spare_modules()
+    # Spark makes up a partition of its own where there are none.
+    if not isinstance(task, MemqTask):
+        return iter(())
+    reading = _Reading(options)
+    return reading.sorted(task) if options.sort_by_key else reading.rows(task)
+
+
+class _Reading:
+    """One task, as it goes along."""
+
+    def __init__(self, options: TopicOptions) -> None:
+        self._options = options
+        self._topics = topics_of(options.store)
+        self._shape = BatchRows(options.columns)
+        columns = self._shape.decoder_columns
+        if options.sort_by_key:
+            columns = tuple(dict.fromkeys((*columns, "key", *_PLACE)))
+        self._decoder = BatchDecoder(columns, max_expanded_bytes=self._topics.settings.pubsub.max_expanded_bytes)
+
+    def rows(self, task: MemqTask) -> Iterator[pa.RecordBatch]:
+        """In the order of the queue."""
+        for batch, records in self._records(task):
+            yield self._converted(batch, records)
+
+    def sorted(self, task: MemqTask) -> Iterator[pa.RecordBatch]:
+        """By key, those without one first; equal keys in the order of the queue."""
+        tables: list[Any] = []
+        for place, (batch, records) in enumerate(self._records(task)):
+            untyped: Any = records
+            rows: Any = arrow.Table.from_batches([self._converted(batch, records)])
+            key = untyped.column("key")
+            order = [key.is_valid(), key, repeated(place, untyped.num_rows, arrow.int64())]
+            order += [untyped.column(name) for name in _PLACE]
+            for name, column in zip(_ORDER, order, strict=True):
+                rows = rows.append_column(f"by {name}", column)
+            tables.append(rows)
+        if not tables:
+            return
+        whole = arrow.concat_tables(tables)
+        keys = [(f"by {name}", "ascending") for name in _ORDER]
+        indices = arrow.compute.sort_indices(whole, sort_keys=keys)
+        given = whole.select(list(self._shape.columns)).take(indices)
+        yield from given.to_batches(_SORTED_ROWS)
+
+    def _converted(self, batch: PlannedBatch, records: pa.RecordBatch) -> pa.RecordBatch:
+        offset = None if batch.queued is None else batch.queued.offset
+        return self._shape.convert(records, self._options.topic, batch.partition, offset)
+
+    def _records(self, task: MemqTask) -> Iterator[tuple[PlannedBatch, pa.RecordBatch]]:
+        pool = ThreadPool(_AHEAD, "tieredstore-spark-fetch")
+        waiting, ahead = deque(task.batches), deque[tuple[PlannedBatch, Future[tuple[BatchIndex, bytes]]]]()
+        seen = self._seen(task)
+        try:
+            while waiting or ahead:
+                while waiting and len(ahead) < _AHEAD:
+                    batch = waiting.popleft()
+                    ahead.append((batch, pool.submit(self._fetched, batch)))
+                batch, fetched = ahead.popleft()
+                try:
+                    index, body = outcome(fetched)
+                except ObjectNotFound as error:
+                    loss = _loss(batch, self._options)
+                    if self._options.fail_on_data_loss:
+                        raise loss from error
+                    _logger.warning("%s", str(loss).partition(";")[0])
+                    continue
+                for records in self._decoded(batch, index, body, seen):
+                    yield batch, records
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _fetched(self, batch: PlannedBatch) -> tuple[BatchIndex, bytes]:
+        """The index, and the bytes of the Messages to read."""
+        store = self._topics.store
+        if batch.stop is not None:
+            index = index_in(self._topics, batch)
+            return index, store.get(batch.key, index.extent(batch.first)[0], index.extent(batch.stop - 1)[1])
+        body = store.get(batch.key)
+        index = BatchIndex(body, batch.key, len(body))
+        if batch.queued is not None:
+            notification = parse_notification(batch.queued.raw, batch.key)
+            if notification.facts is not None and notification.facts.crc32 != checksum(body):
+                raise MessageCorrupt(f"{batch.key}: the object is not the one that was written: it has another CRC-32")
+            if notification.message_count != len(index):
+                raise MessageCorrupt(f"{batch.key}: its notification has {notification.message_count} Messages")
+        return index, body
+
+    def _decoded(
+        self, batch: PlannedBatch, index: BatchIndex, body: bytes, seen: SeenMessages | None
+    ) -> Iterator[pa.RecordBatch]:
+        stop = len(index) if batch.stop is None else batch.stop
+        begin = 0 if batch.stop is None else index.extent(batch.first)[0]
+        repeated_numbers: frozenset[int] = frozenset()
+        if seen is not None and batch.queued is not None:
+            notification = parse_notification(batch.queued.raw, batch.key)
+            whole = body if batch.stop is None else None
+            repeated_numbers = seen.doubles(batch.queued, notification, batch.key, whole)
+        view = memoryview(body)
+        if batch.stop is None and not repeated_numbers:
+            yield from self._decoder.decode(body, batch.key)
+            return
+        for number in range(batch.first, stop):
+            if number not in repeated_numbers:
+                first, last = index.extent(number)
+                yield from self._decoder.decode_message(view[first - begin : last - begin], index.place(number))
+
+    def _seen(self, task: MemqTask) -> SeenMessages | None:
+        first = task.batches[0]
+        if not self._options.is_once or first.partition is None:
+            return None
+        topic: Topic = self._topics.get(self._options.topic)
+        queue: NotificationQueue = self._topics.queue(topic)
+        return SeenMessages(self._topics, topic, queue, first.partition, self._topics.settings.pubsub.dedup_window_ms)
