@@ -1,0 +1,106 @@
+"""How many requests a topic takes, counted at the store: of what is published, of what is read, of what is idle."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+import pytest
+
+from tests.support.pubsub_topics import topics_on
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.pubsub.consumer import Consumer
+from tieredstore.pubsub.groups import StoreGroup
+from tieredstore.pubsub.producer import Producer
+from tieredstore.testing.faults import FaultyStore
+
+MIB = 1 << 20
+RECORDS = 1400
+MOST_A_GIB = 72
+
+
+def requests_of(store: FaultyStore) -> Counter[str]:
+    """By operation, of objects and of queues apart. A put that is hedged, as on a busy machine, counts once."""
+    kinds: Counter[str] = Counter()
+    seen: set[str] = set()
+    for operation in store.operations:
+        key = operation.keys[0] if operation.keys else ""
+        if operation.name == "put":
+            if key in seen:
+                continue
+            seen.add(key)
+        place = "queue" if "/queues/" in key else "member" if "/groups/" in key else "own" if "!" in key else "object"
+        kinds[f"{operation.name} {place}"] += 1
+    return kinds
+
+
+class Clock:
+    """Time passes when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += max(seconds, 0.001)
+
+
+def test_a_gib_takes_72_puts_an_entry_a_batch_and_72_gets_of_a_reader() -> None:
+    store = FaultyStore(MemoryObjectStore())
+    topics = topics_on(store, compression="none", batch_ms="60000")
+    topics.create("orders")
+    store.operations.clear()
+    value = os.urandom(100_000)
+    with Producer(topics, "orders") as producer:
+        for _ in range(RECORDS):
+            producer.send(value)
+        producer.flush()
+    written = requests_of(store)
+    stored = sum(info.size for info in store.inner.list("") if "/topics/orders/" in info.key and "!" not in info.key)
+    batches = producer.counts.delivered_batches
+    assert stored >= 8 * 16 * MIB
+    assert batches == written["put object"] == written["put queue"]
+    assert written["put object"] - 1 <= MOST_A_GIB * stored / (1 << 30)  # the last batch is as full as it is
+    store.operations.clear()
+    with Consumer(topics, "orders") as consumer:
+        while consumer.counts.records < RECORDS:
+            consumer.poll(5.0)
+        read = requests_of(store)
+        assert read["get object"] == batches
+        assert read["get queue"] <= 2 * batches + consumer.counts.looks + 4
+        assert not any(name.startswith("list") for name in read)
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_an_idle_topic_takes_no_put_and_half_a_get_a_second_of_a_partition(partitions: int) -> None:
+    store, clock = FaultyStore(MemoryObjectStore()), Clock()
+    topics = topics_on(store)
+    topics.create("orders", partitions)
+    with Consumer(topics, "orders", monotonic=clock, sleep=clock.sleep) as consumer:
+        consumer.poll(30.0)  # busy for ten seconds, then idle
+        store.operations.clear()
+        begin = clock.now
+        assert consumer.poll(200.0) is None
+        seconds = clock.now - begin
+        idle = requests_of(store)
+    assert not [name for name in idle if name.startswith(("put", "replace", "delete", "list"))]
+    assert sum(idle.values()) <= 0.55 * seconds * partitions
+
+
+def test_a_member_of_a_group_beats_by_one_put_every_five_seconds() -> None:
+    store, clock = FaultyStore(MemoryObjectStore()), Clock()
+    topics = topics_on(store)
+    topics.create("orders")
+    member = StoreGroup(topics.folder, "g", "orders", lambda: 1, monotonic=clock, beat_s=5.0)
+    member.tick()
+    member.beat()
+    store.operations.clear()
+    for _ in range(20):
+        clock.sleep(5.0)
+        member.beat()
+        member.tick()
+    puts = sum(count for name, count in requests_of(store).items() if name.startswith(("put", "replace")))
+    assert puts <= 0.2 * 100
+    member.leave()
