@@ -1,0 +1,217 @@
+"""Two pipelines, of both groups, over a topic that a transactional producer writes; their service is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow.parquet as pq
+
+from tests.support.kafka_topics import Produced, producer_of, send
+from tests.support.live_topics import TieredTopic
+from tests.support.pipeline_runs import listed
+from tests.support.servers.kafka import KafkaServer
+from tests.support.spark_session import CONF, JVM, environment
+from tieredstore.backends.filesystem import FilesystemObjectStore
+from tieredstore.pipelines import Runner, load_pipeline
+from tieredstore.pipelines.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.opened import open_parts
+
+PARTITIONS = 2
+COMMITTED_S = 300.0
+FIRST_MS = 1_700_000_000_000
+
+_Read = dict[int, list[tuple[int, int]]]
+"""Offset and number of each record, by partition."""
+
+
+class Killed:
+    """The pipelines, their service, and what whoever lists their output sees."""
+
+    def __init__(self, server: KafkaServer, folder: Path) -> None:
+        self.topic = TieredTopic(server, folder, partitions=PARTITIONS)
+        self._folder = folder
+        (folder / "output").mkdir()
+        self._store = FilesystemObjectStore(folder / "output")
+        self._files = {
+            "backup/": self._file("backup"),
+            "by-day/": self._file("by-day", {"secor.message.parser.class": "json"}),
+        }
+        self._seen: dict[str, list[tuple[int, int]]] = {}
+        self._commits = 0
+
+    def _file(self, name: str, more: dict[str, str] | None = None) -> Path:
+        properties = {
+            "pipeline.name": name,
+            "kafka.new.consumer.topic.list": self.topic.topic,
+            **self.topic.store,
+            "kafka.bootstrap.servers": self.topic.server.bootstrap_servers,
+            "output.storage.backend.class": "filesystem",
+            "output.storage.root": str(self._folder / "output"),
+            "output.key.prefix": f"{name}/",
+            "secor.max.file.age.seconds": "1",
+            "secor.max.file.size.bytes": "30000",
+            **(more or {}),
+        }
+        path = self._folder / f"{name}.properties"
+        path.write_text("".join(f"{name}={text}\n" for name, text in properties.items()))
+        return path
+
+    @contextmanager
+    def service(self) -> Generator[subprocess.Popen[bytes]]:
+        """``tieredstore pipeline run`` on two executors, all of its processes in a group that is gone afterwards."""
+        conf = {
+            **CONF, **JVM, "spark.master": "local-cluster[2,1,512]", "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": JVM["spark.driver.extraJavaOptions"],
+            "spark.speculation": "true",
+        }  # fmt: skip
+        lines = "".join(f"{name} {value}\n" for name, value in conf.items())
+        (self._folder / "spark-defaults.conf").write_text(lines)
+        env = {**os.environ, **environment(self._folder), "SPARK_CONF_DIR": str(self._folder)}
+        files = [str(path) for path in self._files.values()]
+        command = [sys.executable, "-m", "tieredstore.cli", "pipeline", "run", *files, "--drain", "200"]
+        with (
+            self._log.open("ab") as log,
+            subprocess.Popen(command, stdout=log, stderr=log, env=env, start_new_session=True) as process,
+        ):
+            try:
+                yield process
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+
+    @property
+    def _log(self) -> Path:
+        return self._folder / "service.log"
+
+    def said(self) -> str:
+        """The end of what the service logged."""
+        return self._log.read_text(errors="replace")[-4000:]
+
+    def wait_for_commits(self, process: subprocess.Popen[bytes]) -> None:
+        """Until each of the pipelines has committed more since the last wait."""
+        before = {root: self._commits_of(root) for root in self._files}
+        deadline = time.monotonic() + COMMITTED_S
+        while any(self._commits_of(root) <= count for root, count in before.items()):
+            assert process.poll() is None, self.said()
+            assert time.monotonic() < deadline, self.said()
+            time.sleep(0.05)
+
+    def _commits_of(self, root: str) -> int:
+        return sum(1 for _ in self._store.list(f"{root}_tieredstore/{root.rstrip('/')}/1/commits/"))
+
+    def check(self) -> None:
+        """What is seen now, whatever is under way."""
+        for root, file in self._files.items():
+            log = commit_log_of(load_pipeline(file), self._store)
+            batches = [entry for entry in log.entries() if entry.kind == "batch"]
+            # Before a batch is committed all of those before it were published.
+            published = {one.key for entry in batches[:-1] for one in entry.files if one.kind == "data"}
+            read = self._read(root)
+            assert published <= self._seen.keys()
+            positions = commit_log_of(load_pipeline(file), self._store).read().positions
+            for partition, records in read.items():
+                offsets = [offset for offset, _ in records]
+                assert len(offsets) == len(set(offsets))
+                assert max(offsets) < positions[self.topic.topic, partition].next_offset
+
+    def finish(self) -> None:
+        """Write the rest in this process, without Spark."""
+        for file in self._files.values():
+            pipeline = load_pipeline(file)
+            with open_parts(pipeline) as parts, Runner(pipeline, parts) as runner:
+                list(runner.run_once())
+
+    def check_end(self, numbers: dict[int, list[int]] | None = None) -> None:
+        """Each record once, and nothing else; ``numbers`` are those that were committed, by partition."""
+        self.check()
+        for root, file in self._files.items():
+            assert list(verify_output(load_pipeline(file), self._store)) == []
+            read = self._read(root)
+            if numbers is not None:
+                assert {partition: sorted(number for _, number in records) for partition, records in read.items()} == {
+                    partition: sorted(committed) for partition, committed in numbers.items()
+                }
+
+    def _read(self, root: str) -> _Read:
+        read: _Read = {}
+        for key in listed(self._store, root):
+            if key not in self._seen:
+                file: Any = pq.ParquetFile(self._folder / "output" / key)
+                table = file.read(["offset", "value"])
+                values = [json.loads(value)["n"] for value in table.column("value").to_pylist()]
+                self._seen[key] = list(zip(table.column("offset").to_pylist(), values, strict=True))
+            read.setdefault(int(key.rpartition("/")[2].split("_")[1]), []).extend(self._seen[key])
+        return read
+
+    def close(self) -> None:
+        """The bucket's connections."""
+        self.topic.close()
+
+
+class Writer:
+    """Writes one transaction after the other into each of the partitions, every fourth one in vain."""
+
+    def __init__(self, topic: TieredTopic) -> None:
+        self._topic = topic
+        self.committed: dict[int, list[int]] = {partition: [] for partition in range(PARTITIONS)}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._write)
+        self._failure: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(COMMITTED_S)
+        if self._failure is not None and error is None:
+            raise self._failure
+
+    def tier(self) -> None:
+        """Have what is closed copied into the bucket."""
+        self._topic.tier()
+
+    def _write(self) -> None:
+        try:
+            self._write_until_stopped()
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def _write_until_stopped(self) -> None:
+        producer: Any = producer_of(
+            self._topic.server, **{"transactional.id": f"kills-{id(self)}", "transaction.timeout.ms": "600000"}
+        )
+        producer.init_transactions(COMMITTED_S)
+        number = 0
+        while not self._stop.wait(0.3):
+            producer.begin_transaction()
+            numbers = range(number, number + 40)
+            records = [
+                Produced(b"k", json.dumps({"n": one, "timestamp": FIRST_MS + one * 600_000}).encode())
+                for one in numbers
+            ]
+            for partition in range(PARTITIONS):
+                send(producer, self._topic.topic, records, partition=partition)
+            number = numbers.stop
+            if number // 40 % 4 == 0:
+                producer.abort_transaction(COMMITTED_S)
+                continue
+            producer.commit_transaction(COMMITTED_S)
+            for partition in range(PARTITIONS):
+                self.committed[partition] += numbers
