@@ -182,9 +182,9 @@ def _offsets_in(document: Json, topic: str) -> dict[int, int]:
 
 def _numbers(offsets: object) -> dict[int, int]:
     numbers: dict[int, int] = {}
-    listed = cast("dict[str, object]", offsets) if isinstance(offsets, dict) else {"": 0}
+    listed = cast("dict[str, object]", offsets if isinstance(offsets, dict) else {"": 0})
     for partition, offset in listed.items():
         if not partition.isascii() or not partition.isdecimal() or type(offset) is not int or offset < 0:
-            raise ConfigError(f"the checkpoint's offsets are not what this source wrote: {str(offsets)[:80]}")
+            raise ConfigError(f"the checkpoint's offsets are not what this source wrote: {str(listed)[:80]}")
         numbers[int(partition)] = offset
     return numbers
