@@ -14,11 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## say what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
 
-<<<<<<< HEAD
-$(VENV)/installed: requirements.lock pyproject.toml setup.py $(wildcard tieredstore/kafka/*.p*x* tieredstore/kafka/records/*.p*x* tieredstore/kafka/records/*.h tieredstore/pubsub/format/*.p*x* tieredstore/pubsub/format/*.h tieredstore/consumer/*.p*x*)
-=======
-$(VENV)/installed: requirements.lock pyproject.toml setup.py $(wildcard tieredstore/format/*.pyx tieredstore/backends/filesystem/*.pyx tieredstore/kafka/*.p*x* tieredstore/kafka/records/*.p*x* tieredstore/kafka/records/*.h tieredstore/pubsub/format/*.p*x* tieredstore/pubsub/format/*.h)
->>>>>>> 8a51fc3 (Planning a folder: manifests read by compiled code, files many in one visit)
+$(VENV)/installed: requirements.lock pyproject.toml setup.py $(wildcard $(foreach room,format backends/filesystem kafka kafka/records pubsub/format consumer,tieredstore/$(room)/*.p*x* tieredstore/$(room)/*.h))
 	@scripts/check-prerequisites $(PYTHON)
 	@$(PYTHON) -m scripts.environment
 	@touch $@
