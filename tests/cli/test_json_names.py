@@ -63,6 +63,7 @@ PRINTING = {
     "pipeline sources": [f"pipeline sources kept.properties {KEPT} --backup kept.properties"],
     "pipeline changes": ["pipeline changes kept.properties"],
     "pipeline redrive": ["pipeline run strict.properties --once", "pipeline redrive mended.properties"],
+    "pipeline finalize": ["pipeline finalize timed.properties"],
     "pipeline gc": ["pipeline gc kept.properties"],
     "pipeline drop": ["pipeline drop kept.properties"],
     "pubsub topics": ["pubsub topics --store ./batches"],
@@ -109,12 +110,15 @@ def printed() -> Iterator[dict[str, set[str]]]:
 
 
 def _kept_twice(folder: Path) -> None:
-    """Another generation, whose messages are all bad at first; and what a killed run left."""
+    """Other generations, of messages that are bad at first, and in 1970; and what a killed run left."""
     mended = (folder / "kept.properties").read_text() + "secor.generation=2\n"
     (folder / "mended.properties").write_text(mended)
     bad = "secor.message.parser.class=json\nsecor.consumer.max_bad_messages=-1\n"
     (folder / "strict.properties").write_text(mended + bad)
-    (folder / "kept" / "none").mkdir()
+    timed = "secor.generation=3\nsecor.message.parser.class=json\nmessage.timestamp.name=id\n"
+    (folder / "timed.properties").write_text((folder / "kept.properties").read_text() + timed)
+    assert tieredstore("pipeline", "run", "timed.properties", "--once").code == 0
+    (folder / "kept" / "none").mkdir(exist_ok=True)
     (folder / "kept" / "none" / ".~tieredstore-left").write_bytes(b"of a killed run")
 
 

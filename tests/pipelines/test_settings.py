@@ -20,6 +20,8 @@ from tieredstore.pipelines.secor import table
 from tieredstore.pipelines.selection import selection_of
 from tieredstore.pipelines.setup import fingerprint_of, naming_of
 
+MINIMAL = "fa8acdd8ffcf399b59fc86783ef9d140084bddfec163aea308f81dfa687feabc"
+"""The fingerprint of a file that leaves all as it is by default."""
 SAMPLE = {
     "secor.kafka.topic_filter": ".*",
     "secor.kafka.topic_blacklist": "",
@@ -87,6 +89,14 @@ def test_the_fingerprint_is_of_what_decides_names_and_bytes() -> None:
     assert fingerprint_of(pipeline_of(**texts({"secor.max.file.age.seconds": "5"})).own) == plain
     for changed in ({"secor.max.file.size.bytes": "5"}, {"secor.compression.codec": "gzip"}, {"secor.generation": "2"}):
         assert fingerprint_of(pipeline_of(**texts(changed)).own) != plain
+
+
+def test_settings_that_come_with_another_version_change_no_fingerprint() -> None:
+    # What is committed and not published is written again under this one only: with another, it is orphaned.
+    assert fingerprint_of(pipeline_of().own) == MINIMAL
+    assert fingerprint_of(pipeline_of(**texts({"secor.compression.codec": "zstd"})).own) == MINIMAL
+    finalizing = {"pipeline.finalize": "true", "partitioner.finalizer.delay.seconds": "5", "hive.table.prefix": "a."}
+    assert fingerprint_of(pipeline_of(**texts(finalizing)).own) == MINIMAL
 
 
 def test_an_extension_of_ones_own() -> None:

@@ -13,7 +13,7 @@ import typer
 from tieredstore.cli.arguments import Json, Wide
 from tieredstore.cli.output import JsonValue, counted, iso_utc, print_json, print_json_line, print_lines, print_table
 from tieredstore.cli.pipeline_files import PipelineFile as _File
-from tieredstore.cli.pipeline_files import changes, drop, gc, print_, redrive, sources
+from tieredstore.cli.pipeline_files import changes, drop, finalize, gc, print_, redrive, sources
 from tieredstore.cli.query_output import extra_module
 from tieredstore.cli.service_logs import log_lines
 from tieredstore.cli.tables import moment, number, text
@@ -231,5 +231,5 @@ def _status_cells(row: Any) -> list[str]:
 
 
 app.command("print")(print_)
-for _verb in (sources, changes, redrive, gc, drop):
+for _verb in (sources, changes, redrive, finalize, gc, drop):
     app.command()(_verb)

@@ -1,4 +1,4 @@
-"""``tieredstore pipeline``, the verbs about files that are written: print, sources, changes, redrive, gc, drop.
+"""``tieredstore pipeline``, verbs about files that are written: print, sources, changes, redrive, finalize, gc, drop.
 
 What the commands do lies in modules that are imported when one of them is asked for.
 """
@@ -15,13 +15,14 @@ import typer
 
 from tieredstore.cli.arguments import DryRun, Json
 from tieredstore.cli.durations import parse_duration_ms
-from tieredstore.cli.output import JsonValue, counted, print_json_line, print_lines
+from tieredstore.cli.output import JsonValue, counted, iso_utc, print_json_line, print_lines
 from tieredstore.cli.query_output import extra_module
 from tieredstore.cli.steps import Report, Yes, is_dry, say_what_stays, telling
 from tieredstore.model import human_bytes
 
 if TYPE_CHECKING:
     from tieredstore.pipelines.changes import Change
+    from tieredstore.pipelines.finalizing import Finished
     from tieredstore.pipelines.origins import Origin
 
 PipelineFile: TypeAlias = Annotated[
@@ -162,15 +163,18 @@ def _change_json(change: Change) -> JsonValue:
         "kind": change.kind,
         "output_keys": [one.key for one in change.added],
         "removed_keys": [*change.removed],
+        "directories": [*change.directories],
     }
 
 
 def _change_lines(change: Change) -> list[str]:
     if change.kind == "drop":
         return [f"{change.number} drop: all files of the generation"]
+    complete = "is complete" if change.kind == "finalize" else "has late records"
     return [
         *(f"{change.number} {change.kind}: {one.key} ({human_bytes(one.size)})" for one in change.added),
         *(f"{change.number} {change.kind}: deleted {key}" for key in change.removed),
+        *(f"{change.number} {change.kind}: {path} {complete}" for path in change.directories),
     ]
 
 
@@ -205,6 +209,56 @@ def redrive(file: PipelineFile, as_json: Json = False) -> None:
     if not as_json:
         still = f"; {bad} of the same files are still bad" if bad else ""
         print_lines([f"{counted(records, 'message')} filed{still}"])
+
+
+def finalize(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE", help="The pipelines' .properties files (docs/pipelines.md).")
+    ],
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do it. Without it, only the oldest of the directories are shown.")
+    ] = False,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> None:
+    """Say of directories whose time is over that they are complete: they get _SUCCESS, the oldest first.
+
+    Over is what lies partitioner.finalizer.delay.seconds before the time up to which all partitions of the topic are
+    written. Whoever runs the pipeline ends with exit code 5; one that runs with pipeline.finalize=true does it by
+    itself.
+
+    Example: tieredstore pipeline finalize events.properties --yes
+    """
+    is_dry_run = is_dry(yes=yes, dry_run=dry_run)
+    room = _room()
+    for file in files:
+        settings = room.load_pipeline(file)
+        with _room(".opened").open_parts(settings) as parts, room.Runner(settings, parts) as runner:
+            finished: list[Finished] = runner.unfinalized() if is_dry_run else runner.finalize()
+            if not is_dry_run:
+                runner.driver.mark_published()
+        if as_json:
+            for one in finished:
+                print_json_line(_finished_json(one, dry_run=is_dry_run))
+        else:
+            would = "would be finalized" if is_dry_run else "finalized"
+            print_lines(f"{would}: {one.path} ({counted(one.records, 'record')})" for one in finished)
+            print_lines([f"{counted(len(finished), 'path')} {would}"])
+            if is_dry_run and finished:
+                print_lines(["nothing was written: --yes does it"])
+
+
+def _finished_json(one: Finished, *, dry_run: bool) -> JsonValue:
+    return {
+        "topic": one.topic,
+        "directory": one.path,
+        "ends_ms": one.ends_ms,
+        "ends": iso_utc(one.ends_ms),
+        "files": one.files,
+        "records": one.records,
+        "statement": one.statement,
+        "dry_run": dry_run,
+    }
 
 
 def gc(

@@ -15,19 +15,21 @@ if TYPE_CHECKING:
 class Change:
     """An entry that changed what a listing shows, or will in a moment: it is the last, and not wholly published yet.
 
-    ``kind`` ``drop``: all files of the generation go.
+    ``kind`` ``drop``: all files of the generation go. ``directories`` are those that are complete from now on
+    (``finalize``), or whose ``_SUCCESS`` is replaced, since late records were filed there.
     """
 
     number: int
     kind: EntryKind
     added: tuple[OutputFile, ...]
     removed: tuple[str, ...]
+    directories: tuple[str, ...] = ()
 
 
 def changes_since(log: CommitLog, number: int) -> Iterator[Change]:
     """Those behind entry ``number`` (-1: all), in their order. Bad messages, which no reader sees, are left out."""
     for entry in log.entries(number + 1):
         seen = tuple(file for file in entry.files if file.kind != "quarantine")
-        if seen or entry.kind == "drop":
+        if seen or entry.kind == "drop" or entry.directories:
             removed = tuple(key for key in entry.removed if "/quarantine/" not in key)
-            yield Change(entry.number, entry.kind, seen, removed)
+            yield Change(entry.number, entry.kind, seen, removed, entry.directories)

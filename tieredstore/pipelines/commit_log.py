@@ -17,7 +17,7 @@ _logger: Final = logging.getLogger(__name__)
 
 SNAPSHOT_EVERY: Final = 1000
 _MOST_BYTES: Final = 256 << 20
-_SNAPSHOT_FORMAT: Final = 1
+_SNAPSHOT_FORMAT: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,21 @@ class Progress:
     records: int
 
 
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a directory of a topic holds: files of records, and these."""
+
+    topic: str
+    files: int
+    records: int
+
+
 @dataclass(slots=True)
 class LogState:
-    """What the entries up to ``number`` say together. ``written`` is the last that has files, -1 without any.
+    """What the entries up to ``number`` say together.
 
-    ``is_published`` if its files are known to have been published, all of them. ``closed`` is how the log has ended,
+    ``written`` is the last that has files, or says that directories are complete; -1 without any. ``is_published`` if
+    all of that is known to have been published. ``closed`` is how the log has ended,
     ``seal`` or ``drop``; empty while it goes on. ``other`` is then the generation that goes on, or the one before.
     """
 
@@ -45,6 +55,10 @@ class LogState:
     is_published: bool = False
     closed: str = ""
     other: int = -1
+    directories: dict[str, Contents] = field(default_factory=dict[str, Contents])
+    """By their paths, those that files of records lie in."""
+    finalized: set[str] = field(default_factory=set[str])
+    """Paths that a ``_SUCCESS`` was written to; files lie in these or below."""
 
     def apply(self, entry: Entry) -> None:
         """Go on by one entry; CommitLogCorrupt for one that does not follow."""
@@ -61,17 +75,18 @@ class LogState:
                 self.closed = entry.kind
             case "take-over":
                 self._count_all(entry)
-            case "batch" | "redrive" | "rewrite":
+            case "batch" | "redrive" | "rewrite" | "finalize":
                 self._write(entry)
 
     def _write(self, entry: Entry) -> None:
         self.written, self.is_published = entry.number, False
+        self.finalized.update(entry.directories)
         if entry.kind == "batch":
             self._count_all(entry)
         elif entry.kind == "redrive":
             for window in entry.windows:
                 self._add(window)
-        # A rewrite has the windows of the entry before it, which count already.
+        # A rewrite has the windows of the entry before it, which count already; who finalizes has none.
 
     def _count_all(self, entry: Entry) -> None:
         for window in entry.windows:
@@ -85,6 +100,7 @@ class LogState:
         self.positions[window.where] = replace(
             before, files=before.files + len(window.data_files), records=before.records + window.records
         )
+        self._count_files(window)
 
     def _count(self, window: WrittenWindow) -> None:
         before = self.positions.get(window.where)
@@ -100,6 +116,13 @@ class LogState:
             (before.files if before else 0) + len(window.data_files),
             (before.records if before else 0) + window.records,
         )
+        self._count_files(window)
+
+    def _count_files(self, window: WrittenWindow) -> None:
+        for file in window.data_files:
+            path = file.key.rpartition("/")[0]
+            held = self.directories.get(path, Contents(window.topic, 0, 0))
+            self.directories[path] = Contents(window.topic, held.files + 1, held.records + file.records)
 
 
 class CommitLog:
@@ -152,13 +175,17 @@ class CommitLog:
         *,
         removed: Sequence[str] = (),
         other: int = -1,
+        directories: Sequence[str] = (),
     ) -> Entry:
         """Commit. Fenced if another driver has written an entry meanwhile: then nothing of this is committed.
 
         StoreUnavailable says nothing of whether it is: who reads the log again finds out. What is returned is another
         entry of this same writer if one that had been given up came to the store after all: that one stands.
         """
-        entry = Entry(self.state.number + 1, kind, self.writer, fingerprint, tuple(windows), tuple(removed), other)
+        entry = Entry(
+            self.state.number + 1, kind, self.writer, fingerprint,
+            tuple(windows), tuple(removed), other, tuple(directories),
+        )  # fmt: skip
         try:
             self.store.put(self._key(entry.number), entry.to_bytes(), if_absent=True)
         except PreconditionFailed as refusal:
@@ -204,7 +231,9 @@ class CommitLog:
         ]
         content: dict[str, object] = {"format": _SNAPSHOT_FORMAT, "number": state.number, "written": state.written}
         content |= {"published": state.is_published, "positions": rows}
-        content |= {"closed": state.closed, "other": state.other}
+        content |= {"closed": state.closed, "other": state.other, "finalized": sorted(state.finalized)}
+        held = sorted(state.directories.items())
+        content["directories"] = [[path, one.topic, one.files, one.records] for path, one in held]
         try:
             self.store.put(f"{self.folder}snapshots/{state.number:020}.json", json.dumps(content).encode())
         except StoreError as error:
@@ -218,12 +247,20 @@ class CommitLog:
         if last is None:
             return LogState()
         content = loaded_object(self.store.get(last), last)
+        if content.get("format") != _SNAPSHOT_FORMAT:
+            # Of another version, which knew less: the entries say all.
+            return LogState()
         try:
             rows: list[Any] = content["positions"]
             positions = {(str(row[0]), int(row[1])): Progress(str(row[2]), *map(int, row[3:7])) for row in rows}
             published = content.get("published") is True
             ends = str(content.get("closed", "")), int(content.get("other", -1))
-            return LogState(int(content["number"]), int(content["written"]), positions, published, *ends)
+            held: list[Any] = content["directories"]
+            directories = {str(row[0]): Contents(str(row[1]), *map(int, row[2:4])) for row in held}
+            return LogState(
+                int(content["number"]), int(content["written"]), positions, published, *ends,
+                directories, set(map(str, content["finalized"])),
+            )  # fmt: skip
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise CommitLogCorrupt(f"{last} is no snapshot of a commit log") from error
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
+from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
 from tieredstore.errors import ConfigError
@@ -16,6 +18,8 @@ _YEAR_10000_MS: Final = 253_402_300_800_000
 _ESCAPED: Final = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{}\[\]^\ufffe\uffff\ud800-\udfff]")
 _LONGEST: Final = 200
 _PATTERN: Final = re.compile(r"y+|M+|d+|H+|m+|s+|'[^']*'|[A-Za-z]+|[^A-Za-z']+")
+_UNITS: Final = ("year", "month", "day", "hour", "minute")
+_UNIT_OF: Final = {"Y": "year", "y": "year", "m": "month", "d": "day", "H": "hour", "M": "minute"}
 _CODES: Final = {"yyyy": "%Y", "yy": "%y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S"}
 
 
@@ -32,9 +36,58 @@ class TimeDirectories:
     def of_minute(self, minute: int) -> str:
         """The path of the minute since the epoch."""
         moment = (_EPOCH + timedelta(minutes=minute)).astimezone(ZoneInfo(self.zone))
+        return "/".join(prefix + escaped(moment.strftime(how)) for prefix, how in self._parts())
+
+    def _parts(self) -> list[tuple[str, str]]:
         depth = 3 if self.minutes else 2 if self.hours else 1
-        parts = zip(self.prefixes[:depth], self.formats[:depth], strict=True)
-        return "/".join(prefix + escaped(moment.strftime(how)) for prefix, how in parts)
+        return list(zip(self.prefixes, self.formats, strict=True))[:depth]
+
+    def end_ms(self, path: str) -> int | None:
+        """The time since the epoch at which that of a path is over; None for a path that these do not write.
+
+        Of an hour that comes twice, as clocks go back, the second one's end.
+        """
+        parts, names = self._parts(), path.split("/")
+        if len(names) != len(parts):
+            return None
+        times: dict[str, int] = {}
+        for name, (prefix, how) in zip(names, parts, strict=True):
+            try:
+                moment = datetime.strptime(unquote(name.removeprefix(prefix)), how)  # noqa: DTZ007  the zone's, below
+            except (ValueError, re.error):
+                return None
+            units = (_UNIT_OF.get(code) for code in re.findall("%(.)", how))
+            times |= {unit: getattr(moment, unit) for unit in units if unit is not None}
+        if not _has_no_gap(times):
+            return None
+        try:
+            return _end_ms([times[unit] for unit in _UNITS[: len(times)]], ZoneInfo(self.zone))
+        except (ValueError, OverflowError):
+            return None
+
+
+def _has_no_gap(times: Mapping[str, int]) -> bool:
+    """Whether a year is told, and all units down to the finest that is."""
+    return bool(times) and all(unit in times for unit in _UNITS[: len(times)])
+
+
+def _end_ms(times: Sequence[int], zone: ZoneInfo) -> int:
+    """The end of the year, month, day, hour or minute of these numbers."""
+    year, month, day, hour, minute = [*times, *(1, 1, 0, 0)[len(times) - 1 :]]
+    length_ms = 0
+    match len(times):
+        case 1:
+            start = datetime(year + 1, 1, 1, tzinfo=zone)
+        case 2:
+            start = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=zone)
+        case 3:
+            start = datetime(year, month, day, tzinfo=zone) + timedelta(days=1)
+        case 4:
+            start, length_ms = datetime(year, month, day, hour, tzinfo=zone), 60 * _MINUTE_MS
+        case _:
+            start, length_ms = datetime(year, month, day, hour, minute, tzinfo=zone), _MINUTE_MS
+    # One that comes twice, or not at all, where clocks are changed: whichever is later.
+    return length_ms + int(max(start.replace(fold=fold).timestamp() for fold in (0, 1)) * 1000)
 
 
 def minute_of(timestamp_ms: int) -> int | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import ConfigError, Fenced, InvalidValue, PreconditionFailed, PreparedGone
 from tieredstore.pipelines.commit_log import CommitLog, LogState
 from tieredstore.pipelines.entries import Entry, OutputFile, WrittenWindow
+from tieredstore.pipelines.finalizing import Finalizer, Finished
 from tieredstore.pipelines.naming import Naming
 from tieredstore.pipelines.setup import fingerprint_of
 from tieredstore.pipelines.window_writing import Window, discard_files
@@ -40,12 +41,17 @@ class Driver:
     published before the next one is committed, and by whoever starts first.
     """
 
-    def __init__(self, store: ObjectStore, own: PipelineSettings, naming: Naming) -> None:
+    def __init__(
+        self, store: ObjectStore, own: PipelineSettings, naming: Naming, tables: Mapping[str, str] | None = None
+    ) -> None:
         self.store, self._own, self.naming = store, own, naming
         self.log = CommitLog(store, naming.root, own.name, own.generation)
         self.fingerprint = fingerprint_of(own)
         self.rewrite_aside: RewriteAside | None = None
         """To complete what was redriven; without it that is refused."""
+        self.finalizer = Finalizer(store, self.log, own, naming, tables or {})
+        self.is_complete = False
+        """Whether all that is committed is published: after a failure ``resume`` sees to that."""
 
     def begin(self, topics: Sequence[str], rewrite: Rewrite) -> None:
         """Take over: read the log, write an entry of one's own, and finish what is committed.
@@ -82,10 +88,11 @@ class Driver:
     def mark_published(self) -> None:
         """Write down that all that is committed was published: it is not published again, whatever becomes of it.
 
-        Nothing is written if the log says so already. A batch that is followed by another one needs no such mark.
+        Nothing is written if the log says so already, or if something failed meanwhile. A batch that is followed by
+        another one needs no such mark.
         """
         state = self.log.state
-        if state.written >= 0 and not state.is_published:
+        if self.is_complete and state.written >= 0 and not state.is_published:
             self.log.append("published", self.fingerprint)
 
     def commit(self, written: Sequence[Written]) -> Entry:
@@ -99,7 +106,8 @@ class Driver:
         files = [file for window in windows for file in window.files]
         try:
             self._judge(written)
-            entry = self.log.append("batch", self.fingerprint, windows)
+            self.is_complete = False
+            entry = self.log.append("batch", self.fingerprint, windows, directories=self.finalizer.late(windows))
         except (InvalidValue, Fenced):
             # Any other failure may be a commit whose answer was lost.
             discard_files(self.store, files)
@@ -107,21 +115,42 @@ class Driver:
         if entry.windows != tuple(windows):
             # One that this driver had given up came to the store after all: this one is none.
             discard_files(self.store, files)
-        self._publish(entry.files)
+        self._complete(entry)
         return entry
+
+    def finalize(self, limits: Mapping[str, int]) -> list[Finished]:
+        """Write ``_SUCCESS`` to the directories that are over by the watermarks of their topics, the oldest first.
+
+        Nothing is done while files that are committed are not published.
+        """
+        finished: list[Finished] = []
+        while self.is_complete and (due := self.finalizer.due(limits)):
+            self.is_complete = False
+            entry = self.log.append("finalize", self.fingerprint, directories=[one.path for one in due])
+            self._complete(entry)
+            # It may be another one, which had been given up.
+            finished += [one for one in due if entry.kind == "finalize" and one.path in entry.directories]
+        return finished
 
     def redrive(self, window: WrittenWindow, aside: str) -> Entry:
         """Commit and publish what has become of the bad messages in the file ``aside``, which is deleted then."""
         try:
-            entry = self.log.append("redrive", self.fingerprint, [window], removed=[aside])
+            self.is_complete = False
+            late = self.finalizer.late([window])
+            entry = self.log.append("redrive", self.fingerprint, [window], removed=[aside], directories=late)
         except Fenced:
             discard_files(self.store, window.files)
             raise
         if entry.windows != (window,):
             discard_files(self.store, window.files)
-        self._publish(entry.files)
-        self.store.delete(entry.removed)
+        self._complete(entry)
         return entry
+
+    def _complete(self, entry: Entry) -> None:
+        self._publish(entry.files)
+        self.finalizer.write(entry)
+        self.store.delete(entry.removed)
+        self.is_complete = True
 
     def _judge(self, written: Sequence[Written]) -> None:
         bad = [
@@ -157,6 +186,7 @@ class Driver:
         if state.written >= 0 and not state.is_published:
             entry = self.log.entry(state.written)
             self._finish(entry, _rewriting(entry, rewrite, self.rewrite_aside))
+        self.is_complete = True
 
     def _finish(self, entry: Entry, rewrite: Rewrite) -> None:
         """Publish what a driver before this one committed; write anew what the store has dropped since."""
@@ -169,10 +199,11 @@ class Driver:
                 missing.append(file)
         if missing:
             _logger.warning("%d committed files were dropped by the store before they were published", len(missing))
-            self._write_again(entry, {file.key for file in missing}, rewrite)
+            entry = self._write_again(entry, {file.key for file in missing}, rewrite)
+        self.finalizer.write(entry)
         self.store.delete(entry.removed)
 
-    def _write_again(self, entry: Entry, missing: set[str], rewrite: Rewrite) -> None:
+    def _write_again(self, entry: Entry, missing: set[str], rewrite: Rewrite) -> Entry:
         if entry.fingerprint != self.fingerprint:
             raise ConfigError(
                 f"{min(missing)} is committed under other settings of parser and files than these, and the store "
@@ -197,8 +228,11 @@ class Driver:
             renewed += [file for file in files if file.key in missing]
             windows.append(replace(window, files=files))
         # Also where the bytes are the same: what is prepared now is known to the log, should this process die here.
-        self.log.append("rewrite", self.fingerprint, windows, removed=entry.removed)
+        again_entry = self.log.append(
+            "rewrite", self.fingerprint, windows, removed=entry.removed, directories=entry.directories
+        )
         self._publish(renewed)
+        return again_entry
 
 
 def refuse_closed(state: LogState, generation: int) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.errors import ConfigError
+from tieredstore.errors import ConfigError, ObjectNotFound
 from tieredstore.pipelines.committed import Committed
+from tieredstore.pipelines.entries import loaded_object
+from tieredstore.pipelines.finalizing import SUCCESS
 from tieredstore.pipelines.inspection import commit_log_of, listed_files
 from tieredstore.pipelines.setup import fingerprint_of
 from tieredstore.pipelines.window_writing import discard_files
@@ -46,12 +49,25 @@ def drop_generation(pipeline: Pipeline, store: ObjectStore, *, apply: bool) -> I
         # What is committed and not published must not appear any more.
         if state.written >= 0:
             discard_files(store, log.entry(state.written).files)
-    files = _files(pipeline, store, log)
+    # Nobody is to read a directory as complete while its files go.
+    files = [*_successes(pipeline, store, log), *_files(pipeline, store, log)]
     for start in range(0, len(files), _AT_ONCE):
         piece = files[start : start + _AT_ONCE]
         if apply:
             store.delete(file.key for file in piece)
         yield from piece
+
+
+def _successes(pipeline: Pipeline, store: ObjectStore, log: CommitLog) -> Iterator[Dropped]:
+    """What says that directories are complete, where another generation has not said so since."""
+    own = {"pipeline": pipeline.own.name, "generation": pipeline.own.generation}
+    for path in sorted(log.state.finalized):
+        key = f"{path}/{SUCCESS}"
+        with contextlib.suppress(ObjectNotFound):
+            data = store.get(key)
+            said = loaded_object(data, key)
+            if own.items() <= said.items():
+                yield Dropped(key, len(data))
 
 
 def _files(pipeline: Pipeline, store: ObjectStore, log: CommitLog) -> list[Dropped]:

@@ -12,12 +12,14 @@ from tieredstore.errors import CommitLogCorrupt, StoreError
 from tieredstore.limits import MAX_INT64
 
 FORMAT: Final = 1
-EntryKind: TypeAlias = Literal["begin", "batch", "rewrite", "published", "redrive", "take-over", "seal", "drop"]
+EntryKind: TypeAlias = Literal[
+    "begin", "batch", "rewrite", "published", "redrive", "finalize", "take-over", "seal", "drop"
+]
 """``begin``: a driver takes over; ``batch``: windows were written; ``rewrite``: those of the entry before, once more,
 since the store had dropped what was prepared and other bytes came out; ``published``: all files of the entries before
 it were seen, so that none of them that is gone later is written again; ``redrive``: messages that had been put aside
-were parsed again. The first of a log may be ``take-over``: it goes on where another generation was sealed. ``seal`` and
-``drop`` end a log."""
+were parsed again; ``finalize``: directories whose time is over are said to be complete. The first of a log may be
+``take-over``: it goes on where another generation was sealed. ``seal`` and ``drop`` end a log."""
 
 Part = TypeVar("Part")
 
@@ -89,6 +91,8 @@ class Entry:
     """Keys of files that are deleted once those of the windows are published."""
     other: int = -1
     """The generation that goes on (``seal``), or that went before (``take-over``); otherwise -1."""
+    directories: tuple[str, ...] = ()
+    """Paths whose ``_SUCCESS`` is written, oldest first, or, of any other kind than ``finalize``, replaced."""
 
     @property
     def files(self) -> list[OutputFile]:
@@ -98,9 +102,10 @@ class Entry:
     def to_bytes(self) -> bytes:
         """As it is stored; the same entry is always the same bytes."""
         content = {"format": FORMAT, **asdict(self)}
-        # Most entries have neither, and earlier versions know neither.
-        if not self.removed:
-            del content["removed"]
+        # Most entries have none of these, and earlier versions do not know them.
+        for name in ("removed", "directories"):
+            if not content[name]:
+                del content[name]
         if self.other < 0:
             del content["other"]
         return json.dumps(content, separators=(",", ":"), sort_keys=True).encode()
@@ -113,7 +118,9 @@ class Entry:
             raise CommitLogCorrupt(f"{key} is no entry of a commit log of format {FORMAT}: a later version wrote it?")
         windows = tuple(_window(one, key) for one in _list(content.pop("windows", None), key))
         removed = tuple(_texts(content.pop("removed", []), key))
-        return _built(cls, {"other": -1, **content, "windows": windows, "removed": removed}, key)
+        directories = tuple(_texts(content.pop("directories", []), key))
+        lists = {"windows": windows, "removed": removed, "directories": directories}
+        return _built(cls, {"other": -1, **content, **lists}, key)
 
 
 def _window(value: object, key: str) -> WrittenWindow:

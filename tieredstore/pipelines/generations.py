@@ -58,7 +58,10 @@ def _sealed(
 ) -> LogState:
     """The end of the generation that went before."""
     before = Driver(
-        store, own.model_copy(update={"generation": generation}), replace(driver.naming, generation=generation)
+        store,
+        own.model_copy(update={"generation": generation}),
+        replace(driver.naming, generation=generation),
+        driver.finalizer.tables,
     )
     state = before.log.read()
     if state.number < 0:

@@ -62,6 +62,13 @@ class Parser(ABC):
     def file(self, records: pa.RecordBatch) -> Filed:
         """The directories of the records, without the topic's."""
 
+    def period(self, directory: str) -> tuple[str, int] | None:  # noqa: ARG002  for those that file by time
+        """The directory of a time that this one is, or lies in, and when that time is over (ms since the epoch).
+
+        None for one that is of no time, which is never finalized.
+        """
+        return None
+
 
 class MessageParser(Parser):
     """Files message by message: what a parser of one's own may be, named by ``module:Class``, and made without
@@ -141,6 +148,12 @@ class TimeParser(Parser):
             filed.add(directory)
         return filed
 
+    def period(self, directory: str) -> tuple[str, int] | None:
+        """The directory itself, or the one that is parted by offsets."""
+        path = directory if self.by_offset is None else directory.rpartition("/")[0]
+        ends_ms = self.directories.end_ms(path)
+        return None if ends_ms is None else (path, ends_ms)
+
     def _times(self, records: pa.RecordBatch) -> list[int | str]:
         """Of each row the time, or why there is none."""
         if self.time_of is None:
@@ -172,6 +185,11 @@ class FieldParser(Parser):
             except BadMessage as bad:
                 filed.put_aside(str(bad))
         return filed
+
+    def period(self, directory: str) -> tuple[str, int] | None:
+        """The directory itself, by what lies below the field's."""
+        ends_ms = self.directories.end_ms(directory.partition("/")[2])
+        return None if ends_ms is None else (directory, ends_ms)
 
     def _name(self, payload: bytes) -> str:
         content = self.field.of(payload)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Self
 
 from tieredstore.partitions.live_window import open_reader
 from tieredstore.partitions.window import read_window
-from tieredstore.pipelines.driver import Driver, Rewrite, RewriteAside, Written
+from tieredstore.pipelines.driver import Driver, Rewrite, RewriteAside, Written, refuse_closed
 from tieredstore.pipelines.entries import Entry
+from tieredstore.pipelines.finalizing import Finished, watermarks
 from tieredstore.pipelines.generations import take_over
 from tieredstore.pipelines.parts import COLUMNS, Parts
 from tieredstore.pipelines.planner import Planner, log_of
@@ -43,9 +44,10 @@ class Runner:
         threads: int = 2,
         take_over: int | None = None,
         clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self._parts, self._threads = parts, threads
-        self.driver = Driver(parts.store, pipeline.own, naming_of(pipeline))
+        self._parts, self._threads, self._wall_clock = parts, threads, wall_clock
+        self.driver = Driver(parts.store, pipeline.own, naming_of(pipeline), dict(pipeline.tables))
         self._recipe = recipe_of(pipeline)
         self._planner = Planner(pipeline, parts.source, clock=clock)
         self._open = ExitStack()
@@ -69,7 +71,35 @@ class Runner:
         snapshot = self.begin()
         while (entry := self._step(snapshot, is_last=True)) is not None:
             yield entry
+        if self.finalizes:
+            self.finalize()
         self.driver.mark_published()
+
+    @property
+    def finalizes(self) -> bool:
+        """Whether the settings ask for that."""
+        return self._own.finalize
+
+    def finalize(self) -> list[Finished]:
+        """Have directories whose time is over say that they are complete; those that now do, the oldest first."""
+        snapshot = self.begin()
+        if not self.driver.is_complete:
+            self.resume()
+        return self.driver.finalize(self._watermarks(snapshot))
+
+    def unfinalized(self) -> list[Finished]:
+        """The oldest of those that ``finalize`` would tell of, by what is committed now; nothing is written."""
+        refuse_closed(self.driver.log.read(), self._own.generation)
+        return self.driver.finalizer.due(self._watermarks(self._planner.snapshot()))
+
+    def _watermarks(self, snapshot: LogSnapshot) -> dict[str, int]:
+        return watermarks(
+            snapshot,
+            self.driver.log.state.positions,
+            now_ms=int(self._wall_clock() * 1000),
+            delay_ms=self._own.finalizer_delay_s * 1000,
+            starting=self._own.starting,
+        )
 
     def step(self) -> Entry | None:
         """Write what is due by the policies; None if nothing is."""
@@ -104,8 +134,12 @@ class Runner:
         return partial(self._write, snapshot, recipe=recipe), partial(redriven, self._parts.store, recipe)
 
     def resume(self) -> None:
-        """Go on after a failure: find out what of one's own was committed, and publish it."""
-        self.driver.resume(lambda window: self._write(self._planner.snapshot(), window))
+        """Go on after a failure: find out what of one's own was committed, and publish it.
+
+        Where the failure was before anything was begun, that is left to ``begin``.
+        """
+        if self._has_begun:
+            self.driver.resume(lambda window: self._write(self._planner.snapshot(), window))
 
     def _step(self, snapshot: LogSnapshot, *, is_last: bool) -> Entry | None:
         windows = self._planner.due(snapshot, self.driver.log.state.positions, is_last=is_last)

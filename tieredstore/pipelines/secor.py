@@ -8,7 +8,6 @@ from typing import Final
 
 WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "aws.proxy.": "",
-    "hive.table.prefix": "nothing is finalized yet",
     "include": "files are not included: give all properties in one",
     "kafka.client.className": "",
     "kafka.consumer.timeout.ms": "",
@@ -29,13 +28,12 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "monitoring.": "",
     "ostrich.port": "",
     "parquet.": "row groups end by records and bytes of our own",
-    "partitioner.finalizer.delay.seconds": "nothing is finalized yet",
     "qubole.": "",
     "schema.registry.url": "",
     "secor.consumer.threads": "windows are written side by side, by as many threads as there are cores",
     "secor.enable.qubole": "",
     "secor.file.reader.Delimiter": "",
-    "secor.finalizer.lookback.periods": "nothing is finalized yet",
+    "secor.finalizer.lookback.periods": "all directories that are over are finalized, however old",
     "secor.gs.upload.direct": "",
     "secor.local.log.delete.age.hours": "temporary files go with their process",
     "secor.max.message.size.bytes": "",

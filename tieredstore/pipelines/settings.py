@@ -48,6 +48,7 @@ CODECS_OF: Final[Mapping[str, tuple[str, ...]]] = {
 """What each format can be compressed by."""
 _OUTPUT: Final = "output."
 _KAFKA: Final = "kafka."
+_TABLE: Final = "hive.table.name."
 _SOURCE: Final = ("storage.", "key.prefix", "chunk.size", "encryption.", "fetch.", "compression.", "rsm.config.")
 _CHUNK_SIZE: Final = {"chunk.size": "4194304"}
 
@@ -88,6 +89,12 @@ def _named(names: Mapping[str, str | None], known: tuple[str, ...], *, own: bool
 
 def _prefix(text: str) -> str:
     if "/" in text or text in {".", ".."}:
+        raise ValueError
+    return text
+
+
+def _table_prefix(text: str) -> str:
+    if not re.fullmatch(r"(\w+\.)?\w*", text, re.ASCII):
         raise ValueError
     return text
 
@@ -242,6 +249,21 @@ class PipelineSettings(SettingsGroup):
         alias="secor.consumer.max_bad_messages",
         description="With more in a batch nothing of it appears; -1: any number is put aside.",
     )
+    finalize: Annotated[bool, BOOLEAN] = Field(
+        default=False,
+        alias="pipeline.finalize",
+        description="Whether each run finalizes directories of times that are over: they get `_SUCCESS`.",
+    )
+    finalizer_delay_s: Annotated[int, long(0)] = Field(
+        default=3600,
+        alias="partitioner.finalizer.delay.seconds",
+        description="So long after a directory's time, by the times of records, it is finalized.",
+    )
+    hive_prefix: Annotated[str, string("letters, digits and _, behind a database and a dot", _table_prefix)] = Field(
+        default="",
+        alias="hive.table.prefix",
+        description="Begins the names of Hive's tables of topics that no `hive.table.name.TOPIC` names one for.",
+    )
     local_path: Annotated[str, string("a folder")] = Field(
         default="", alias="secor.local.path", description="Where files are written before they are uploaded."
     )
@@ -281,6 +303,8 @@ class Pipeline:
     output: Settings
     source: Settings | None
     client: tuple[tuple[str, str], ...] = ()
+    tables: tuple[tuple[str, str], ...] = ()
+    """Hive's tables, by topic."""
 
     def __repr__(self) -> str:
         return f"Pipeline({self.own.name!r}, generation={self.own.generation})"
@@ -301,7 +325,8 @@ def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None
     rest = {name: text for name, text in given.items() if name not in stored and not name.startswith(_OUTPUT)}
     own = {name: text for name, text in rest.items() if name in own_names}
     reader = SettingsReader(OwnProperties(source, "", own), base_dir or Path())
-    client = _sorted_out(rest, own_names, reader)
+    tables = _tables(rest, reader)
+    client = _sorted_out({name: text for name, text in rest.items() if not name.startswith(_TABLE)}, own_names, reader)
     settings = reader.result(reader.read(PipelineSettings))
     if not output:
         raise ConfigError(f"{source}: no output is named: give output.storage.backend.class, and what that store needs")
@@ -314,7 +339,20 @@ def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None
         settings_from({**_CHUNK_SIZE, **output}, base_dir=base_dir, source=f"{source}, output.*"),
         settings_from({**_CHUNK_SIZE, **stored}, base_dir=base_dir, source=source) if stored else None,
         tuple(sorted(client.items())) if "bootstrap.servers" in client else (),
+        tables,
     )
+
+
+def _tables(rest: Mapping[str, str], reader: SettingsReader) -> tuple[tuple[str, str], ...]:
+    """Hive's tables by topic; notes what is no table's name."""
+    tables = {name.removeprefix(_TABLE): text.strip() for name, text in rest.items() if name.startswith(_TABLE)}
+    for topic, table in tables.items():
+        if not topic or not re.fullmatch(r"(\w+\.)?\w+", table, re.ASCII):
+            name = f"{_TABLE}{topic}"
+            reader.problems.append(
+                SettingProblem(name, f"{shown_name(name)} is no table's name: give [database.]table")
+            )
+    return tuple(sorted(tables.items()))
 
 
 def _sorted_out(rest: Mapping[str, str], own_names: set[str], reader: SettingsReader) -> dict[str, str]:

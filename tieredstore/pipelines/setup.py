@@ -28,12 +28,13 @@ from tieredstore.pipelines.window_writing import Recipe
 from tieredstore.pipelines.writers import Format, JsonLines, Parquet, Text
 
 _VERSION: Final = 1
-"""Of what the same settings make of the same records: one more whenever that changes."""
+"""Of what the same settings make of the same records: one more whenever that changes, as when a default does."""
 
 _NOT_OF_FILES: Final = frozenset(
     {
         "max_file_age_s", "max_bad_messages", "local_path", "starting",
         "minute_mark", "minute_mark_filter", "upload_on_shutdown", "outage_s",
+        "finalize", "finalizer_delay_s", "hive_prefix",
     }
 )  # fmt: skip
 """What changes neither names nor bytes of the files of a window."""
@@ -119,6 +120,13 @@ def recipe_of(pipeline: Pipeline) -> Recipe:
 
 
 def fingerprint_of(own: PipelineSettings) -> str:
-    """Of all that decides which files a window becomes, and of which bytes."""
-    decisive = {name: value for name, value in own.model_dump().items() if name not in _NOT_OF_FILES}
+    """Of all that decides which files a window becomes, and of which bytes.
+
+    What is as by default is left out, so that a setting that comes with another version changes no fingerprint.
+    """
+    decisive = {
+        name: value
+        for name, value in own.model_dump().items()
+        if name not in _NOT_OF_FILES and value != PipelineSettings.model_fields[name].default
+    }
     return hashlib.sha256(json.dumps([_VERSION, decisive], sort_keys=True).encode()).hexdigest()

@@ -16,11 +16,13 @@ from tests.support.spark_pipelines import ROOT, TOPIC, Kept
 from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import AlreadyClosed, ConfigError, DataLoss, Fenced, InvalidValue, StoreUnavailable
 from tieredstore.pipelines import Parts, Runner, load_pipeline
+from tieredstore.pipelines.finalizing import Finished
 from tieredstore.pipelines.inspection import commit_log_of
 from tieredstore.pipelines.opened import open_parts
 from tieredstore.pipelines.outage import Outage
 from tieredstore.process.deadline import Deadline
 from tieredstore.spark import start_pipelines
+from tieredstore.spark.pipelines import window_sink
 from tieredstore.spark.pipelines.window_sink import WindowSink
 from tieredstore.spark.pipelines.window_source import WindowReader
 from tieredstore.spark.pipelines.window_tasks import TASK
@@ -174,6 +176,27 @@ def test_a_stop_is_not_held_up_by_an_outage(kept: Kept) -> None:
         has_begun.append(True)
         with pytest.raises(StoreUnavailable):
             driven.sink(batch, 0)
+
+
+@pytest.mark.parametrize(("asked", "calls"), [("true", 1), ("false", 0)])
+def test_directories_are_finalized_now_and_then_if_the_settings_say_so(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, asked: str, calls: int
+) -> None:
+    finalized: list[Runner] = []
+
+    def finalize(runner: Runner) -> list[Finished]:
+        finalized.append(runner)
+        return []
+
+    monkeypatch.setattr(Runner, "finalize", finalize)
+    monkeypatch.setattr(window_sink, "_FINALIZE_S", 3600.0)
+    with closing(Driven(kept, pipeline__finalize=asked)) as driven:
+        driven.sink(driven.batch(), 0)
+        driven.sink.mark_published(idle_s=0)
+        assert len(finalized) == calls
+        monkeypatch.setattr(driven.sink, "_finalize_at", 0.0)
+        driven.sink.mark_published(idle_s=0)
+        assert len(finalized) == 2 * calls
 
 
 def test_pipelines_have_to_be_named() -> None:

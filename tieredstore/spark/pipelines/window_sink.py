@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _logger: Final = logging.getLogger(__name__)
 
+_FINALIZE_S: Final = 60.0
+
 
 class WindowSink:
     """What ``foreachBatch`` calls. Batches come one after the other, on threads of Spark's.
@@ -45,7 +47,8 @@ class WindowSink:
         self._lock = threading.Lock()
         """Held while a batch is written: the driver is for one thread."""
         self._stopping = threading.Event()
-        self._wrote_at = time.monotonic()
+        self._wrote_at = self._finalize_at = time.monotonic()
+        self._finalizes = runner.finalizes
         self.failure: BaseException | None = None
         """What ended the query, if it happened here."""
 
@@ -68,6 +71,7 @@ class WindowSink:
                 while self._patiently(lambda: self._write_rest(tasks)):
                     pass
                 self._wrote_at = time.monotonic()
+                self._patiently(self._finalize)
             except BaseException as error:
                 if not self._stopping.is_set():
                     self.failure = self.failure or error
@@ -90,6 +94,7 @@ class WindowSink:
         if time.monotonic() - self._wrote_at < idle_s or not self._lock.acquire(blocking=False):
             return
         try:
+            self._finalize()
             self.driver.mark_published()
         except TieredStoreError as error:
             if not error.retryable:
@@ -98,6 +103,11 @@ class WindowSink:
             _logger.info("not marked as published: %s", error)
         finally:
             self._lock.release()
+
+    def _finalize(self) -> None:
+        if self._finalizes and time.monotonic() >= self._finalize_at:
+            self._runner.finalize()
+            self._finalize_at = time.monotonic() + _FINALIZE_S
 
     def _check_open(self) -> None:
         if self._stopping.is_set():
