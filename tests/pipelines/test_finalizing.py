@@ -112,8 +112,8 @@ def test_what_is_over_is_finalized_oldest_first_and_late_records_are_told(
     run(topic, store)
     assert kinds(store)[5:] == ["begin", "batch", "published"]
     assert successes(store)[day(13)] == (2, 2, 6)
-    told = list(changes_since(log, 2))
-    assert (told[0].kind, told[0].directories) == ("batch", (day(13),))
+    late_change, *_ = list(changes_since(log, 2))
+    assert (late_change.kind, late_change.directories) == ("batch", (day(13),))
 
 
 def test_nothing_is_finalized_unless_asked_and_late_records_are_told_all_the_same(
@@ -188,8 +188,8 @@ def check_whole(store: ObjectStore, expected: dict[str, tuple[int, int]]) -> Non
     numbers = {entry.number: entry for entry in commit_log_of(HOURLY, store).entries()}
     for path, (_, _, number) in successes(store).items():
         assert path in numbers[number].directories
-    told = {path for entry in numbers.values() if entry.kind == "finalize" for path in entry.directories}
-    assert told == set(expected)
+    finalized = {path for entry in numbers.values() if entry.kind == "finalize" for path in entry.directories}
+    assert finalized == set(expected)
     statements = [store.get(info.key).decode() for info in store.list("out/_tieredstore/kept/1/hive/")]
     assert sum(text.count("ALTER TABLE") for text in statements) == len(expected)
 
