@@ -89,11 +89,11 @@ class Finalizer:
         finalized = self._finalized()
         over: dict[str, tuple[int, str]] = {}
         for state in self._states():
-            for path, held in state.directories.items():
-                limit = limits.get(held.topic)
-                period = None if limit is None else self._period(held.topic, path)
+            for path, contents in state.directories.items():
+                limit = limits.get(contents.topic)
+                period = None if limit is None else self._period(contents.topic, path)
                 if limit is not None and period is not None and period[1] <= limit and period[0] not in finalized:
-                    over[period[0]] = period[1], held.topic
+                    over[period[0]] = period[1], contents.topic
         oldest = sorted((ends_ms, path, topic) for path, (ends_ms, topic) in over.items())[:_AT_ONCE]
         held = self._held([path for _, path, _ in oldest])
         return [
