@@ -73,8 +73,12 @@ class BrokerState(Closing):
         client: Any = self._clients.get()
         if self._has_moved:
             # The library goes on asking the leader that it knows for minutes, whatever that one answers.
-            self.leaders()
             self._has_moved = False
+            try:
+                self.leaders()
+            except TieredStoreError:
+                self._has_moved = True
+                raise
         wanted = {KafkaPartition(*where): _admin.OffsetSpec.latest() for where in partitions}
         if not wanted:
             return {}
@@ -86,7 +90,9 @@ class BrokerState(Closing):
         except TieredStoreError:
             self._has_moved = True
             raise
-        self._has_moved = len(answers) < len(by_place)
+        # Never unsaid here: another thread's answers may have been missing meanwhile.
+        if len(answers) < len(by_place):
+            self._has_moved = True
         return {
             where: PartitionEnd(answer.offset, -1 if answer.leader_epoch is None else answer.leader_epoch)
             for where, answer in answers.items()

@@ -10,7 +10,7 @@ import errno
 import logging
 import os
 import resource
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -56,26 +56,28 @@ class Holds:
         """Hold what is closed, those first that the broker is about to delete, as far as the bounds let it."""
         all_of_them = list(partitions)
         entries = [(partition, segment) for partition in all_of_them for segment in _segments(partition)]
-        entries.sort(key=lambda entry: (not entry[1].place.is_deleted, entry[1].noticed_s, entry[1].place.base_offset))
         files = sum(len(segment.held.files) for _, segment in entries if segment.held is not None)
-        for partition, segment in entries:
-            if segment.held is not None or segment.lost is not None or (segment.absences and segment.kept is None):
-                continue
+        # Of thousands that wait most are held: each look costs what is new, and little for the others.
+        new = sorted((entry for entry in entries if _may_be_held(entry[1])), key=_turn)
+        room: Iterator[tuple[Partition, ClosedSegment]] | None = None
+        for partition, segment in new:
             if files + FILES_OF_A_SEGMENT > self._max_files:
                 if self._links is not None and self._links.is_working:
                     self._only_link(partition, segment, now_s)
                     continue
                 if not segment.place.is_deleted:
                     break
-                files -= self._make_room(entries)
+                room = room or iter(sorted(entries, key=_turn, reverse=True))
+                files -= self._make_room(room)
                 if files + FILES_OF_A_SEGMENT > self._max_files:
                     break
             files += self._hold(partition, segment, now_s)
-        self._spare_disks(entries)
+        ours = [entry for entry in entries if entry[1].place.is_deleted and entry[1].is_only_ours]
+        self._spare_disks(sorted(ours, key=_turn))
         held = [segment.held for _, segment in entries if segment.held is not None]
         return Held(
             sum(len(segment.files) for segment in held),
-            sum(segment.size_in_bytes for _, segment in entries if segment.is_only_ours),
+            sum(segment.size_in_bytes for _, segment in ours if segment.held is not None or segment.kept is not None),
             sum(segment.incomplete_since_s is not None for _, segment in entries),
             sum(segment.held is None and segment.kept is None and segment.lost is None for _, segment in entries),
         )
@@ -107,19 +109,17 @@ class Holds:
             if segment.kept is None and self._hold(partition, segment, now_s):
                 segment.let_go()
 
-    def _make_room(self, entries: Sequence[tuple[Partition, ClosedSegment]]) -> int:
+    def _make_room(self, newest_first: Iterator[tuple[Partition, ClosedSegment]]) -> int:
         """Let go the newest segment that nobody deletes yet. Of those that are being deleted none is worth another."""
-        for partition, segment in reversed(entries):
+        for partition, segment in newest_first:
             if segment.held is not None and not segment.place.is_deleted:
                 return _let_go(partition, segment)
         return 0
 
-    def _spare_disks(self, entries: Sequence[tuple[Partition, ClosedSegment]]) -> None:
+    def _spare_disks(self, ours: Sequence[tuple[Partition, ClosedSegment]]) -> None:
         """Let the oldest deleted files go where a disk is nearly full."""
         full: dict[Path, bool] = {}
-        for partition, segment in entries:
-            if not segment.is_only_ours:
-                continue
+        for partition, segment in ours:
             disk = segment.place.directory.parent
             if full.get(disk, True):
                 full[disk] = free_percent(disk) < self._min_free_percent
@@ -139,6 +139,15 @@ def free_percent(folder: Path) -> float:
     except OSError:
         return 100.0
     return 100.0 * disk.f_bavail / max(1, disk.f_blocks)
+
+
+def _may_be_held(segment: ClosedSegment) -> bool:
+    return segment.held is None and segment.lost is None and (not segment.absences or segment.kept is not None)
+
+
+def _turn(entry: tuple[Partition, ClosedSegment]) -> tuple[bool, float, int]:
+    place = entry[1].place
+    return not place.is_deleted, entry[1].noticed_s, place.base_offset
 
 
 def _segments(partition: Partition) -> list[ClosedSegment]:

@@ -16,6 +16,7 @@ from tieredstore.kafka.held_segment import OpenSegment, open_segment
 from tieredstore.kafka.logdir import FoundSegment, LogSegment
 from tieredstore.model import TopicIdPartition, TopicPartition
 from tieredstore.uploader.hold_dir import Kept
+from tieredstore.uploader.watermark import Watermark
 from tieredstore.uploader.watermark_store import StoredWatermark
 
 _MAYBE_CUT: Final = (
@@ -30,7 +31,7 @@ class ClosedSegment:
 
     ``incomplete_since_s``: a file is not there yet. ``absences`` counts the listings in a row that did not show it.
     ``lost`` says why it cannot be shipped; what ``is_cut`` is no part of the log any more, and no loss.
-    ``held`` are its open files, ``kept`` the links to them.
+    ``held`` are its open files, ``kept`` the links to them, which say that it ``is_settled``.
     """
 
     place: FoundSegment
@@ -43,6 +44,7 @@ class ClosedSegment:
     absences: int = 0
     lost: str | None = None
     is_cut: bool = False
+    is_settled: bool = False
 
     @property
     def is_gone(self) -> bool:
@@ -101,7 +103,7 @@ class ClosedSegment:
     def give_up(self) -> None:
         """Close its files, and remove the links to them: it is shipped, or not to be shipped any more."""
         self.let_go()
-        kept, self.kept = self.kept, None
+        kept, self.kept, self.is_settled = self.kept, None, False
         if kept is not None:
             kept.remove()
 
@@ -116,7 +118,8 @@ class Partition:
     ``is_moving``: it is still in another log directory too, and what is held there is to come here.
     ``is_unheld``: nothing is held, and no links are kept, for it is another broker's to ship.
     ``is_behind``: the object of the watermark stands before it, since ``moved_s`` is only a moment ago; ``is_unsure``:
-    it may, since a move has failed of a segment that was the last.
+    it may, since a move has failed: ``unmoved`` is what it was to be moved from (with all that was shipped behind it)
+    and to.
     """
 
     where: TopicIdPartition
@@ -134,6 +137,7 @@ class Partition:
     moved_s: float | None = None
     is_behind: bool = False
     is_unsure: bool = False
+    unmoved: tuple[StoredWatermark, Watermark] | None = None
     not_before_s: float = 0.0
     failures: int = 0
     waits_for: str | None = None
@@ -179,9 +183,10 @@ class Partition:
     def _renew(self, base: int, segment: ClosedSegment, place: FoundSegment | None, first_live: int | None) -> None:
         if place is not None and place.next_base_offset in (None, segment.next_offset):
             # The same one, perhaps under the names of what is deleted.
-            segment.place = FoundSegment(
-                place.directory, place.topic, place.partition, base, segment.next_offset, place.is_deleted
-            )
+            if place.is_deleted != segment.place.is_deleted or place.directory is not segment.place.directory:
+                segment.place = FoundSegment(
+                    place.directory, place.topic, place.partition, base, segment.next_offset, place.is_deleted
+                )
             segment.epochs, segment.absences = self.epochs, 0
         elif place is None and first_live is not None and base < first_live:
             # As retention leaves it behind: only what is held can be shipped.
@@ -238,11 +243,24 @@ class Partition:
     def shipped_to(self, next_offset: int) -> None:
         """Let go what lies before ``next_offset``."""
         with self.lock:
-            for base, segment in list(self.segments.items()):
+            # They are in order: a step looks at those that go, and not at the thousands that wait.
+            while (segment := self.first) is not None and segment.place.base_offset < next_offset:
                 end = segment.next_offset
-                if (end is not None and end <= next_offset) or (end is None and base < next_offset):
-                    segment.give_up()
-                    del self.segments[base]
+                if end is not None and end > next_offset:
+                    break
+                segment.give_up()
+                del self.segments[segment.place.base_offset]
+
+    def forget_watermark(self) -> None:
+        """Others may have moved it, or the store is another one: what it was moved to is looked for there."""
+        value = None
+        if self.unmoved is not None:
+            value = self.unmoved[1]
+        elif self.is_behind and self.watermark is not None:
+            value = self.watermark.value
+        if value is not None:
+            self.unmoved, self.is_unsure = (StoredWatermark(value, None), value), True
+        self.must_reload, self.watermark, self.is_behind = False, None, False
 
     def forget_cut(self) -> None:
         """Let go what was cut off while it was being shipped."""
@@ -273,8 +291,10 @@ class Partition:
         """All before that offset is replicated, which the links to it say from now on."""
         with self.lock:
             for segment in self.segments.values():
-                if segment.kept is not None and segment.kept.next_offset <= high_watermark:
-                    segment.kept.settle()
+                if segment.is_settled or segment.kept is None or segment.kept.next_offset > high_watermark:
+                    continue
+                segment.kept.settle()
+                segment.is_settled = True
 
     def let_go(self) -> None:
         """Close all files that are held; the links to them stay."""

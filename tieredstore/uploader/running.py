@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +30,8 @@ _INCOMPLETE_S: Final = 0.05
 _IDLE_S: Final = 0.5
 _LOOK_S: Final = 0.05
 _BEAT_S: Final = 120.0
+_RESTS: Final = 4.0
+_LONGEST_REST_S: Final = 1.0
 
 
 def uploader_service(uploader: Uploader, *, reload: Callable[[], None] | None = None) -> Service:
@@ -40,7 +43,9 @@ def uploader_service(uploader: Uploader, *, reload: Callable[[], None] | None = 
         {
             "notice": threads.notice,
             "leadership": lambda stop: threads.again("leadership", stop, threads.lead, _LEADERSHIP_S),
-            "settled": lambda stop: threads.again("settled", stop, uploader.ask_settled, _SETTLED_S),
+            # Those whose leaders answer do not wait for the others.
+            "settled": threads.asking("settled", is_silent=False),
+            "silent": threads.asking("silent", is_silent=True),
             "topics": threads.advise,
             "holes": threads.fill,
             "retention": threads.expire,
@@ -71,6 +76,11 @@ class _Threads:
                 health.rest(name)
                 return
 
+    def asking(self, name: str, *, is_silent: bool) -> Callable[[Stop], None]:
+        """What asks how far partitions are settled of which something was heard the last time, or of the others."""
+        ask = partial(self._uploader.ask_leaders, is_silent=is_silent)
+        return lambda stop: self.again(name, stop, ask, _SETTLED_S)
+
     def lead(self) -> None:
         """Ask who leads; files of a partition that is led since now are held at once."""
         if self._uploader.ask_leadership():
@@ -87,7 +97,9 @@ class _Threads:
             while not stop.is_asked:
                 self._changed.clear()
                 is_whole = time.monotonic() >= whole_at_s
+                began_s = time.thread_time()
                 held = uploader.sweep(only_touched=not is_whole)
+                spent_s = time.thread_time() - began_s
                 if is_whole:
                     whole_at_s = time.monotonic() + scan_s
                 uploader.health.beat("notice", within_s=_BEAT_S)
@@ -95,6 +107,9 @@ class _Threads:
                 if watch.watch(led):
                     whole_at_s = 0.0
                     continue
+                # Where much waits, or lies in a folder, and something happens there all the time, looking at it is not
+                # to take the interpreter from those who ship, which is what makes it less.
+                stop.wait(min(_LONGEST_REST_S, _RESTS * spent_s))
                 self._pause(stop, _INCOMPLETE_S if held.incomplete else whole_at_s - time.monotonic())
         finally:
             uploader.health.rest("notice")

@@ -139,11 +139,23 @@ class Answers:
         self._max_age_s = max_age_s
         self._monotonic = monotonic
         self._answers: dict[TopicPartition, tuple[float, Settled]] = {}
+        self._heard: set[TopicPartition] = set()
 
-    def take(self, answers: Mapping[TopicPartition, Settled]) -> None:
-        """Keep them."""
+    def take(self, answers: Mapping[TopicPartition, Settled], asked: Iterable[TopicPartition] = ()) -> None:
+        """Keep them; of which others it was ``asked``, of those nothing was heard."""
         now_s = self._monotonic()
         self._answers.update({name: (now_s, settled) for name, settled in answers.items()})
+        self._heard.difference_update(asked)
+        self._heard.update(answers)
+
+    def is_silent(self, name: TopicPartition) -> bool:
+        """Whether nothing was heard of it when it was asked the last time, or it never was."""
+        return name not in self._heard
+
+    @property
+    def are_any(self) -> bool:
+        """Whether of any partition something was heard the last time."""
+        return bool(self._heard)
 
     def are_new(self, name: TopicPartition) -> bool:
         """Whether nobody needs to be asked again yet: not within seconds."""

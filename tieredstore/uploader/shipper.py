@@ -16,6 +16,7 @@ from tieredstore.errors import CorruptData, InvalidSegment, SegmentTooLarge, Sto
 from tieredstore.kafka.checkpoints import format_leader_epochs
 from tieredstore.kafka.held_segment import OpenSegment, SegmentIncomplete, describe_open
 from tieredstore.kafka.logdir import LogSegment
+from tieredstore.limits import MAX_INT64
 from tieredstore.model import LogSegmentData, Uuid
 from tieredstore.uploader.counts import Counts
 from tieredstore.uploader.elections import later_epoch_began
@@ -91,7 +92,7 @@ class Shipper:
         """
         partition.forget_cut()
         if partition.must_reload:
-            partition.must_reload, partition.watermark, partition.is_behind = False, None, False
+            partition.forget_watermark()
         if partition.first is None and not self.must_begin(partition) and not partition.is_unsure:
             self._catch_up(target, partition)
             return Step.IDLE
@@ -132,7 +133,7 @@ class Shipper:
     def _watermark(self, target: Target, partition: Partition) -> Watermark:
         """The partition's watermark, read from the store the first time."""
         if partition.watermark is None:
-            partition.watermark = target.watermarks.load(partition.where, partition.epochs)
+            partition.watermark = self._loaded(target, partition)
             loaded = partition.watermark.value
             if loaded is None:
                 # It begins with what is here: one listing alone may miss a file that is renamed meanwhile.
@@ -161,6 +162,21 @@ class Shipper:
             value = back
         return value
 
+    def _loaded(self, target: Target, partition: Partition) -> StoredWatermark:
+        """What the store has; with what this process has shipped behind it, if nobody has moved it since."""
+        loaded = target.watermarks.load(partition.where, partition.epochs)
+        partition.is_behind = False
+        if partition.unmoved is None:
+            return loaded
+        known, moved = partition.unmoved
+        if loaded.etag is not None and loaded.etag == known.etag:
+            partition.is_behind = True
+            return known
+        if loaded.value == moved:
+            # It was moved, and the answer was lost.
+            partition.is_unsure, partition.unmoved = False, None
+        return loaded
+
     def _begun(self, partition: Partition, stored: StoredWatermark) -> Watermark:
         """The watermark, or where one begins of which nothing is stored."""
         if stored.value is not None:
@@ -186,14 +202,18 @@ class Shipper:
             partition.watermark = target.watermarks.move(stored, value)
         except TieredStoreError:
             # Whoever moved it, or whether the move was made: the object says.
-            partition.watermark, partition.is_unsure = None, True
+            partition.watermark, partition.is_unsure, partition.unmoved = None, True, (stored, value)
             raise
-        partition.moved_s = self._monotonic()
+        partition.moved_s, partition.is_unsure, partition.unmoved = self._monotonic(), False, None
 
     def _made_sure(self, target: Target, partition: Partition, watermark: Watermark) -> Watermark:
         """The watermark behind what is stored, after a move that failed: what it was moved over may not be here."""
-        value = target.watermarks.advanced(watermark, partition.epochs)
-        if value.next_offset > watermark.next_offset:
+        value = watermark
+        if not partition.is_behind:
+            # Others have moved it, or nothing of it is left: the segments tell.
+            until = MAX_INT64 if partition.unmoved is None else partition.unmoved[1].next_offset
+            value = target.watermarks.advanced(watermark, partition.epochs, until)
+        if partition.is_behind or value.next_offset > watermark.next_offset:
             self._move(target, partition, value)
         partition.is_unsure = False
         return value
@@ -282,7 +302,7 @@ class Shipper:
         segment = partition.first
         if segment is None or segment.place.base_offset <= watermark.next_offset:
             return Step.STORED
-        value = target.watermarks.advanced(watermark, partition.epochs)
+        value = target.watermarks.advanced(watermark, partition.epochs, segment.place.base_offset)
         if value.next_offset == watermark.next_offset:
             gone = Hole(
                 watermark.next_offset,

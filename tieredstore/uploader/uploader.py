@@ -166,21 +166,33 @@ class Uploader(Closing):
 
     def ask_settled(self) -> None:
         """Ask how far the partitions are settled of which something waits to be shipped."""
+        for is_silent in (False, True):
+            self.ask_leaders(is_silent=is_silent)
+
+    def ask_leaders(self, *, is_silent: bool) -> None:
+        """Ask of those alone of which nothing was heard the last time, or of the others.
+
+        A broker that is dead keeps all answers back for as long as one is waited for.
+        """
         soon_s = self._monotonic() + _SOON_S
         waiting = [
             partition
             for partition in self.folders.partitions
             if partition.not_before_s <= soon_s
+            and self._answers.is_silent(partition.name) is is_silent
             and self.may_ship(partition)
             and (partition.waits_for is not None or not self._answers.are_new(partition.name))
         ]
         if not waiting or not self.leadership.is_known:
             return
         try:
-            self._answers.take(self._settling.ask(waiting))
+            answers = self._settling.ask(waiting)
         except TieredStoreError as error:
-            self.health.fails("broker", f"nobody says how far partitions are settled: {error}")
+            self._answers.take({}, [partition.name for partition in waiting])
+            if not self._answers.are_any:
+                self.health.fails("broker", f"nobody says how far partitions are settled: {error}")
             return
+        self._answers.take(answers, [partition.name for partition in waiting])
         self.health.holds("broker")
         for partition in waiting if self._links.is_working else ():
             settled = self._answers.of(partition.name)

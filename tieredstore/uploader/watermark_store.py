@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Executor
@@ -9,12 +10,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from tieredstore.backends.base import ObjectStore
-from tieredstore.catalog.listing import list_segments
+from tieredstore.catalog.listing import SegmentObjects, list_segments
 from tieredstore.catalog.stored import StoredSegment, load_segments
 from tieredstore.errors import CorruptData, ObjectNotFound, PreconditionFailed
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 from tieredstore.kafka.checkpoints import LeaderEpochs, segment_leader_epochs
-from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition
+from tieredstore.limits import MAX_INT64
+from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
 from tieredstore.places.record import refuse_other_layout
 from tieredstore.uploader.watermark import (
     MAX_BYTES,
@@ -27,6 +29,8 @@ from tieredstore.uploader.watermark import (
 )
 
 _logger: Final = logging.getLogger(__name__)
+
+_MOST_KNOWN: Final = 20_000  # about 1 KB each
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,9 @@ class WatermarkStore:
     def __init__(self, store: ObjectStore, prefix: str, pool: Executor, rules: ManifestRules = DEFAULT_RULES) -> None:
         self._store, self._prefix, self._pool, self._rules = store, prefix, pool, rules
         self._is_layout_known = False
+        # What manifests have told stays true: an id is that of one attempt. So a store that fails now and then is asked
+        # for fewer of them each time, and not for all of them until not one of hundreds of requests fails.
+        self._known: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
 
     def load(self, where: TopicIdPartition, history: LeaderEpochs) -> StoredWatermark:
         """The partition's watermark: its object, else what the stored segments of these epochs say, else None.
@@ -65,20 +72,44 @@ class WatermarkStore:
             _logger.error("%s; it is made again of the segments that are stored", error)  # noqa: TRY400
         return StoredWatermark(chain_of(where, self._segments(where), history, None), etag)
 
-    def advanced(self, watermark: Watermark, history: LeaderEpochs) -> Watermark:
-        """The watermark behind what stands in the store already and joins on to it.
+    def advanced(self, watermark: Watermark, history: LeaderEpochs, until: int = MAX_INT64) -> Watermark:
+        """The watermark behind what stands in the store already and joins on to it, as far as ``until`` is asked for.
 
-        Costs a listing of the partition, and its manifests.
+        Costs a listing from the watermark on, and the manifests of that. Only where these do not reach ``until`` all
+        that lies before it is read as well: what another replica has shipped has other borders.
         """
-        return chain_of(watermark.where, self._segments(watermark.where), history, watermark) or watermark
+        where = watermark.where
+        value = chain_of(where, self._segments(where, watermark.next_offset, until), history, watermark) or watermark
+        if value.next_offset >= until:
+            return value
+        return chain_of(where, self._segments(where, 0, until), history, value) or value
 
-    def _segments(self, where: TopicIdPartition) -> Iterator[RemoteLogSegmentMetadata]:
+    def _segments(
+        self, where: TopicIdPartition, first_offset: int = 0, until: int = MAX_INT64
+    ) -> Iterator[RemoteLogSegmentMetadata]:
+        """The whole segments that begin from one offset on and before another."""
         listed = list_segments(
-            self._store, self._prefix, topic=where.topic, topic_id=where.topic_id, partition=where.partition
+            self._store,
+            self._prefix,
+            topic=where.topic,
+            topic_id=where.topic_id,
+            partition=where.partition,
+            first_offset=first_offset,
         )
-        whole = (objects for objects in listed if not objects.missing)
-        for entry in load_segments(self._store, whole, self._pool, rules=self._rules):
+        within = itertools.takewhile(lambda objects: objects.start_offset < until, listed)
+        whole = [objects for objects in within if not objects.missing]
+        unknown: list[SegmentObjects] = []
+        for objects in whole:
+            metadata = self._known.get(objects.segment_id)
+            if metadata is None:
+                unknown.append(objects)
+            else:
+                yield metadata
+        for entry in load_segments(self._store, unknown, self._pool, rules=self._rules):
             if isinstance(entry, StoredSegment):
+                if len(self._known) >= _MOST_KNOWN:
+                    self._known.clear()
+                self._known[entry.metadata.remote_log_segment_id] = entry.metadata
                 yield entry.metadata
 
     def mark_holes(self, where: TopicIdPartition) -> None:

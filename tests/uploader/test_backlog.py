@@ -1,0 +1,196 @@
+"""What a segment costs while many wait: requests, looks at files, and waiting for others; counted, and not timed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.uploader_disk import BrokerDisk, SaidSettling, extents, run_once, uploader_of, watermark_of
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.errors import BrokerUnavailable
+from tieredstore.model import TopicIdPartition, TopicPartition
+from tieredstore.process.stopping import Stop
+from tieredstore.testing.delegating import Operation
+from tieredstore.testing.faults import FaultyStore, Moment
+from tieredstore.testing.segments import PARTITION
+from tieredstore.uploader import Uploader, running, shipper
+from tieredstore.uploader.partition import Partition
+from tieredstore.uploader.settling import Settled
+from tieredstore.uploader.watermark import watermark_key
+
+SEGMENTS = 40
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> BrokerDisk:
+    disk = BrokerDisk(tmp_path / "logs")
+    disk.grow(SEGMENTS + 1)
+    return disk
+
+
+def ship_all(uploader: Uploader) -> None:
+    """Step by step, and after a failure at once."""
+    uploader.ask_leadership()
+    uploader.sweep()
+    uploader.ask_settled()
+    for _ in range(20 * SEGMENTS):
+        for partition in uploader.folders.partitions:
+            partition.not_before_s = 0.0
+        uploader.schedule.ring()
+        partition = uploader.schedule.take(0)
+        if partition is None:
+            return
+        uploader.ship(partition)
+    raise AssertionError("it does not come to an end")
+
+
+def manifests_read(store: FaultyStore) -> int:
+    return sum(operation.name == "get" and ".rsm-manifest" in operation.keys[0] for operation in store.operations)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_moves_that_fail_cost_no_reading_of_all_that_is_stored(
+    disk: BrokerDisk, moment: Moment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a store that fails now and then one request of a hundred succeeds, and a hundred in a row do not."""
+    monkeypatch.setattr(shipper, "_MOVES_S", -1.0)
+    moves = 0
+
+    def fails(operation: Operation) -> bool:
+        nonlocal moves
+        moves += operation.name == "replace"
+        return operation.name == "replace" and moves % 3 == 0
+
+    store = FaultyStore(MemoryObjectStore(), fails, moment=moment)
+    with uploader_of(disk.log_dir, store) as uploader:
+        ship_all(uploader)
+        assert uploader.counts.segments == SEGMENTS
+    assert len(store.failed) > SEGMENTS // 4
+    assert manifests_read(store) == 0
+    assert len(store.operations) < 12 * SEGMENTS
+    watermark = watermark_of(store)
+    assert (watermark.next_offset, watermark.holes) == (disk.bases[-1], ())
+
+
+def test_after_a_kill_only_what_lies_behind_the_watermark_is_read(disk: BrokerDisk) -> None:
+    store = FaultyStore(MemoryObjectStore())
+    assert run_once(disk.log_dir, store) == []
+    # As far as it came before it was killed; what it had shipped behind that is deleted.
+    behind = watermark_of(store).behind(None, disk.bases[-4], 0, 1, 0)
+    store.put(watermark_key("", disk.partition), behind.to_bytes())
+    disk.mark_deleted(SEGMENTS)
+    disk.delete()
+    disk.grow(2)
+    store.operations.clear()
+    assert run_once(disk.log_dir, store) == []
+    assert manifests_read(store) == 3
+    assert (watermark_of(store).next_offset, watermark_of(store).holes) == (disk.bases[-1], ())
+    assert len(extents(store)) == SEGMENTS + 2
+
+
+def test_a_segment_of_other_borders_that_begins_before_the_watermark_joins_on(tmp_path: Path) -> None:
+    store = MemoryObjectStore()
+    first, second = BrokerDisk(tmp_path / "1"), BrokerDisk(tmp_path / "2", end=5)
+    first.grow(3)
+    assert run_once(first.log_dir, store) == []
+    watermark = watermark_of(store)
+    second.grow(4)
+    assert run_once(second.log_dir, store) == []
+    assert extents(store)[-1] == (25, 34)
+    # Again where the first one left it: in the middle of what the second one has shipped.
+    store.put(watermark_key("", first.partition), watermark.to_bytes())
+    third = BrokerDisk(tmp_path / "3", end=35)
+    third.grow(2)
+    assert run_once(third.log_dir, store) == []
+    assert (watermark_of(store).next_offset, watermark_of(store).holes) == (45, ())
+
+
+def test_a_look_at_what_is_held_costs_no_file_of_it_a_look(disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = 0
+    real = os.fstat
+
+    def counted(descriptor: int) -> os.stat_result:
+        nonlocal looks
+        looks += 1
+        return real(descriptor)
+
+    with uploader_of(disk.log_dir, MemoryObjectStore()) as uploader:
+        uploader.ask_leadership()
+        assert uploader.sweep().files == 4 * SEGMENTS
+        monkeypatch.setattr(os, "fstat", counted)
+        uploader.folders.touch(disk.folder)
+        uploader.sweep(only_touched=True)
+        assert looks == 0
+        disk.mark_deleted(2)
+        uploader.folders.touch(disk.folder)
+        uploader.sweep(only_touched=True)
+        assert looks == 2
+
+
+def test_who_notices_rests_longer_than_it_works(disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much happens in the folders: those who ship have the interpreter for the most part."""
+    clock = iter(range(1000))
+    monkeypatch.setattr(running.time, "thread_time", lambda: 0.1 * next(clock))
+    rests: list[float] = []
+
+    class BusyDay(Stop):
+        def wait(self, seconds: float) -> bool:
+            rests.append(seconds)
+            if len(rests) > 3:
+                self.ask()
+            return self.is_asked
+
+    with uploader_of(disk.log_dir, MemoryObjectStore()) as uploader:
+        uploader.ask_leadership()
+        threads = running._Threads(uploader)  # pyright: ignore[reportPrivateUsage]
+        threads.notice(BusyDay(0.0))
+    assert rests[0] == pytest.approx(0.4)
+
+
+class HalfDead(SaidSettling):
+    """One leader's broker does not answer, and keeps all answers of the same request back."""
+
+    def __init__(self, dead: TopicPartition) -> None:
+        super().__init__()
+        self.dead: TopicPartition | None = dead
+        self.rounds: list[set[TopicPartition]] = []
+
+    def ask(self, partitions: Iterable[Partition]) -> Mapping[TopicPartition, Settled]:
+        asked = list(partitions)
+        self.rounds.append({partition.name for partition in asked})
+        answers: dict[TopicPartition, Any] = {**super().ask(asked)}
+        if self.dead is not None:
+            answers.pop(self.dead, None)
+        if not answers:
+            raise BrokerUnavailable("no answer for 10 s")
+        return answers
+
+
+def test_a_partition_whose_leader_answers_does_not_wait_for_that_of_a_dead_one(
+    disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = BrokerDisk(disk.log_dir, TopicIdPartition(PARTITION.topic_id, PARTITION.topic, 1))
+    other.grow(2)
+    alive, dead = (PARTITION.topic, 0), (PARTITION.topic, 1)
+    settling = HalfDead(dead)
+    monkeypatch.setattr("tieredstore.uploader.settling._NEW_S", -1.0)
+    with uploader_of(disk.log_dir, MemoryObjectStore(), settling) as uploader:
+        uploader.ask_leadership()
+        uploader.sweep()
+        uploader.ask_settled()
+        assert settling.rounds == [{alive, dead}]
+        settling.rounds.clear()
+        uploader.ask_leaders(is_silent=False)
+        assert settling.rounds == [{alive}]
+        uploader.ask_leaders(is_silent=True)
+        assert settling.rounds == [{alive}, {dead}]
+        assert "broker" not in uploader.health.reasons()
+        settling.dead = None
+        uploader.ask_leaders(is_silent=True)
+        settling.rounds.clear()
+        uploader.ask_leaders(is_silent=False)
+        assert settling.rounds == [{alive, dead}]
