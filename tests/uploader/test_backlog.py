@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -41,10 +42,10 @@ def ship_all(uploader: Uploader) -> None:
         for partition in uploader.folders.partitions:
             partition.not_before_s = 0.0
         uploader.schedule.ring()
-        partition = uploader.schedule.take(0)
-        if partition is None:
+        ready = uploader.schedule.take(0)
+        if ready is None:
             return
-        uploader.ship(partition)
+        uploader.ship(ready)
     raise AssertionError("it does not come to an end")
 
 
@@ -134,7 +135,7 @@ def test_a_look_at_what_is_held_costs_no_file_of_it_a_look(disk: BrokerDisk, mon
 def test_who_notices_rests_longer_than_it_works(disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     """However much happens in the folders: those who ship have the interpreter for the most part."""
     clock = iter(range(1000))
-    monkeypatch.setattr(running.time, "thread_time", lambda: 0.1 * next(clock))
+    monkeypatch.setattr(time, "thread_time", lambda: 0.1 * next(clock))
     rests: list[float] = []
 
     class BusyDay(Stop):

@@ -294,7 +294,8 @@ class Partition:
                 if segment.is_settled or segment.kept is None or segment.kept.next_offset > high_watermark:
                     continue
                 segment.kept.settle()
-                segment.is_settled = True
+                # Once for each, unless the disk was too full for it.
+                segment.is_settled = segment.kept.is_settled
 
     def let_go(self) -> None:
         """Close all files that are held; the links to them stay."""
