@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -36,15 +37,30 @@ def test_every_module_imports_under_its_one_name(name: str) -> None:
     assert module.__doc__ or name.endswith(("_kernel", "_slabs", "_columns", "_runs", "_message", "_written", "_files"))
 
 
+def compiled_sources(*patterns: str) -> list[Path]:
+    """What is compiled, also behind the link, which a search does not follow."""
+    package = REPOSITORY / "tieredstore"
+    folders = (package, package / "backends")
+    return [path for folder in folders for pattern in patterns for path in folder.rglob(pattern)]
+
+
 def test_a_source_distribution_has_what_the_compiled_parts_are_made_of() -> None:
     lines = [line.split() for line in (REPOSITORY / "MANIFEST.in").read_text().splitlines()]
     included = [(Path(line[1]), pattern) for line in lines if line[0] == "recursive-include" for pattern in line[2:]]
-    package = REPOSITORY / "tieredstore"
-    sources = [path for pattern in ("*.pyx", "*.pxd", "*.h", "*.pyi") for path in package.rglob(pattern)]
+    sources = compiled_sources("*.pyx", "*.pxd", "*.h", "*.pyi")
     assert len(sources) > 10
     for source in sources:
         place = source.relative_to(REPOSITORY)
         assert any(place.is_relative_to(folder) and place.match(pattern) for folder, pattern in included), place
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+def test_what_is_compiled_is_compiled_again_when_it_changes() -> None:
+    rules = subprocess.run(
+        ["make", "-npr", "help"], capture_output=True, text=True, check=True, timeout=120, cwd=REPOSITORY
+    ).stdout
+    (needed,) = (line.split()[1:] for line in rules.splitlines() if line.startswith(".venv/installed:"))
+    assert {str(path.relative_to(REPOSITORY)) for path in compiled_sources("*.pyx", "*.pxd", "*.h")} <= set(needed)
 
 
 def test_what_packages_export_is_there() -> None:
