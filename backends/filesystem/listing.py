@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import stat
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
@@ -104,6 +105,8 @@ class Listing:
                     try:
                         status = os.stat(name.encode("utf-8"), dir_fd=folder.descriptor, follow_symlinks=False)
                     except FileNotFoundError:
+                        continue
+                    if not stat.S_ISREG(status.st_mode):  # it was a file when the folder was read
                         continue
                     infos[name] = ObjectInfo(path + name, status.st_size, None, status.st_mtime_ns // 1_000_000)
         except ObjectNotFound:

@@ -1,15 +1,21 @@
-"""Ten thousand damaged logs, and as many batches of MemQ's, against kernels built with AddressSanitizer; run by
-``tests/asan/run``."""
+"""Ten thousand damaged logs, and as many batches of MemQ's, manifests and changes of files, against kernels built with
+AddressSanitizer; run by ``tests/asan/run``."""
 
 from __future__ import annotations
 
 import random
 import sys
+import tempfile
+import threading
 from pathlib import Path
 
 from tests.support import memq_batches
+from tests.support.changing_files import ChangingFiles
+from tests.support.manifest_mutations import KNOWN_SEGMENT, damaged_manifests, read_both_ways
 from tests.support.record_batches import random_log, rows
 from tests.support.record_mutations import check, mutations, run_over
+from tieredstore.backends.filesystem import _files
+from tieredstore.format import _written
 from tieredstore.kafka import _runs
 from tieredstore.kafka.records import _kernel
 from tieredstore.pubsub.format import _reading, _writing
@@ -17,7 +23,7 @@ from tieredstore.pubsub.format import _reading, _writing
 
 def main(folder: Path, count: int) -> int:
     """Returns 0; a bad access ends the process before that, with a report."""
-    for kernel in (_kernel, _runs, _reading, _writing):
+    for kernel in (_kernel, _runs, _reading, _writing, _written, _files):
         built = Path(kernel.__file__ or "").resolve()
         if not built.is_relative_to(folder.resolve()):
             sys.exit(f"{built} is not the kernel of {folder}")
@@ -34,7 +40,27 @@ def main(folder: Path, count: int) -> int:
     print(f"{count} mutations, {survived} of them readable: no bad access")
     survived = sum(memq_batches.check(mutation, source) for mutation in memq_batches.mutations(2, count))
     print(f"{count} mutations of MemQ's batches, {survived} of them readable: no bad access")
+    survived = sum(read_both_ways(raw, KNOWN_SEGMENT) is not None for raw in damaged_manifests(2, count))
+    print(f"{count} mutations of manifests, {survived} of them readable: no bad access")
+    print(f"{count} changes of files, {visit_while_they_change(count)} read meanwhile: no bad access")
     return 0
+
+
+def visit_while_they_change(count: int) -> int:
+    """How many of the files were read, by a thread that visits them while another one changes them."""
+    with tempfile.TemporaryDirectory() as folder:
+        files, visited = ChangingFiles(Path(folder), 2), 0
+
+        def change() -> None:
+            for _ in range(count):
+                files.change()
+
+        changing = threading.Thread(target=change)
+        changing.start()
+        while changing.is_alive():
+            visited += files.visit()
+        files.check_settled()
+        return visited
 
 
 if __name__ == "__main__":

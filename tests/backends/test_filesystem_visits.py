@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import runpy
+import stat
 import sys
+import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.support.changing_files import ChangingFiles
 from tieredstore.backends.filesystem import FilesystemObjectStore, listing, store, visits
 from tieredstore.backends.filesystem._files import look_at_files, read_files
 from tieredstore.errors import InvalidKey, ObjectNotFound, TieredStoreError
@@ -61,11 +64,87 @@ def test_sizes_and_times_are_those_of_stat(folder: Path) -> None:
     try:
         expected = [os.lstat(folder / name) for name in names]
         looked = look_at_files(descriptor, [*map(os.fsencode, names), b"absent"])
-        assert looked == [*((one.st_size, one.st_mtime_ns // 1_000_000) for one in expected), None]
+        assert looked == [
+            *((one.st_size, one.st_mtime_ns // 1_000_000) if stat.S_ISREG(one.st_mode) else None for one in expected),
+            None,
+        ]
         assert look_at_files(descriptor, [b"one", b"one/below"]) is None
         assert look_at_files(descriptor, []) == []
     finally:
         os.close(descriptor)
+
+
+def test_a_name_is_what_the_system_takes_for_one(folder: Path) -> None:
+    descriptor = opened(folder)
+    try:
+        for names in ([b"one\0more"], [b"one", b"\0"]):
+            with pytest.raises(ValueError, match="embedded null"):
+                read_files(descriptor, names, 9)
+            with pytest.raises(ValueError, match="embedded null"):
+                look_at_files(descriptor, names)
+        assert read_files(descriptor, [b"", b"x" * 256, b"caf\xe9"], 9) == [None] * 3
+    finally:
+        os.close(descriptor)
+
+
+def test_a_time_that_has_no_milliseconds_in_64_bits_is_left_to_others(tmp_path: Path) -> None:
+    file = tmp_path / "late"
+    file.touch()
+    os.utime(file, (0, 1 << 60))  # which some file systems keep, and others cut
+    descriptor = opened(tmp_path)
+    try:
+        expected = file.stat().st_mtime_ns // 1_000_000
+        assert look_at_files(descriptor, [b"late"]) in ([(0, expected)], None)
+    finally:
+        os.close(descriptor)
+    assert [info.modified_ms for info in FilesystemObjectStore(tmp_path).list()] == [expected]
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="no file here is longer than it says")
+def test_a_file_that_is_longer_than_it_said_is_left_to_others() -> None:
+    descriptor = opened(Path("/proc/self"))
+    try:
+        assert read_files(descriptor, [b"status"], LONG) == [None]
+    finally:
+        os.close(descriptor)
+
+
+def test_files_that_change_meanwhile_are_read_whole_or_not_at_all(tmp_path: Path) -> None:
+    files = ChangingFiles(tmp_path, 1)
+    before = len(list(Path("/dev/fd").iterdir()))
+
+    def change() -> None:
+        for _ in range(400):
+            files.change()
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    visits = 0
+    while changing.is_alive() or visits < 100:
+        files.visit()
+        visits += 1
+    changing.join()
+    files.check_settled()
+    # Each visit opened what is no file too; other threads may have opened a few of their own.
+    assert len(list(Path("/dev/fd").iterdir())) < before + 50
+
+
+def test_what_is_no_file_any_more_is_not_listed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = FilesystemObjectStore(folder)
+    plain = [info.key for info in objects.list()]
+    assert plain == ["empty", "more", "most", "one", "unreadable"]
+
+    def is_plain(_entry: os.DirEntry[str]) -> bool:
+        """As a folder says that was read before some of its files became something else."""
+        return True
+
+    def nothing_is_told(_folder: int, _names: list[bytes]) -> None:
+        return None
+
+    monkeypatch.setattr(listing, "_is_plain", is_plain)
+    assert [info.key for info in objects.list()] == plain
+    monkeypatch.setattr(listing, "look_at_files", nothing_is_told)
+    assert [info.key for info in objects.list()] == plain
 
 
 def test_without_the_compiled_part_each_file_is_looked_at_by_itself(

@@ -307,6 +307,8 @@ cdef object segment_metadata(Text* text, object known, int64_t file_size):
     cdef int64_t start, end, timestamp, broker, copied
     segment_id = known.segment_id
     where = segment_id.topic_id_partition
+    if not where.topic.isascii():  # nor is the text; a name with odd bytes in it has no UTF-8 at all
+        return None
     topic = PyUnicode_AsUTF8AndSize(where.topic, &size)
     expect(text, b'"remoteLogSegmentMetadata":{"remoteLogSegmentId":{"topicIdPartition":{"topicId":"')
     text.good = text.good and is_spelled(text, where.topic_id.bytes)

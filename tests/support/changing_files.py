@@ -1,0 +1,80 @@
+"""A folder in which files come, go and turn into what is no file, and what a visit may say of it meanwhile."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from tieredstore.backends.filesystem._files import look_at_files, read_files
+
+_SIZES = (0, 1, 3, 4_095, 4_096, 65_535, 65_536, 65_537)
+_NAMES = (b"0", b"1", b"2", b"3", b"caf\xe9 \n", b"x" * 255)
+_TOO_LONG = b"y" * 256
+_READ = 65_536
+"""No file that is longer is read in a visit."""
+
+_Answer = TypeVar("_Answer")
+
+
+class ChangingFiles:
+    """Steps are the same ones for the same seed. A file's bytes say how many there have to be."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self._folder, self._chance = folder, random.Random(seed)
+        self._paths = [folder / os.fsdecode(name) for name in _NAMES]
+
+    def change(self) -> None:
+        """One name is something else now, or nothing."""
+        path, kind = self._chance.choice(self._paths), self._chance.randrange(8)
+        is_folder = path.is_dir() and not path.is_symlink()
+        if kind < 4 and not is_folder:
+            number = self._chance.randrange(len(_SIZES))
+            fresh = self._folder / "fresh"
+            fresh.write_bytes(bytes([number]) * _SIZES[number])
+            fresh.replace(path)
+            return
+        if is_folder:
+            path.rmdir()
+        else:
+            path.unlink(missing_ok=True)
+        if kind == 5:
+            path.mkdir()
+        elif kind == 6:
+            os.mkfifo(path)
+        elif kind == 7:
+            path.symlink_to(self._chance.choice(self._paths).name)
+
+    def visit(self) -> int:
+        """How many files were read, each of them whole."""
+        contents = self._of_folder(lambda folder: read_files(folder, [*_NAMES, _TOO_LONG], 1 << 20))
+        looked = self._of_folder(lambda folder: look_at_files(folder, list(_NAMES)))
+        assert looked is not None
+        assert all(seen is None or seen[0] in _SIZES for seen in looked)
+        # A name that the system refuses is not that of a file that is gone.
+        assert self._of_folder(lambda folder: look_at_files(folder, [*_NAMES, _TOO_LONG])) is None
+        whole = [content for content in contents if content is not None]
+        assert all(content == content[:1] * _SIZES[content[0]] for content in whole if content)
+        return len(whole)
+
+    def check_settled(self) -> None:
+        """A visit says what is there, now that nothing changes it."""
+        looked = self._of_folder(lambda folder: look_at_files(folder, list(_NAMES)))
+        contents = self._of_folder(lambda folder: read_files(folder, list(_NAMES), 1 << 20))
+        assert looked is not None
+        for path, seen, content in zip(self._paths, looked, contents, strict=True):
+            if path.is_symlink() or not path.is_file():
+                assert (seen, content) == (None, None)
+            else:
+                status = path.stat()
+                assert seen == (status.st_size, status.st_mtime_ns // 1_000_000)
+                assert content == (path.read_bytes() if status.st_size <= _READ else None)
+
+    def _of_folder(self, ask: Callable[[int], _Answer]) -> _Answer:
+        descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            return ask(descriptor)
+        finally:
+            os.close(descriptor)
