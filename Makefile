@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STORE ?= filesystem
 PYTEST_ARGS ?=
+DIST ?= dist
 PIN := uv pip compile --universal --generate-hashes --no-header --no-annotate --python-version 3.11
 
 # Where an image sets it, each process of a test would compile the package again, and each worker all tests.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test toolchain servers check types mypy pyright layers static unit soak asan bench docs pictures lock clean
+.PHONY: help demo test toolchain servers check types mypy pyright layers static unit soak asan wheel bench docs pictures lock clean
 
 help: ## say what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
@@ -67,6 +68,13 @@ asan: $(VENV)/installed ## damaged batches and manifests, and files that change,
 
 bench: toolchain $(VENV)/servers/installed ## benchmarks of the hot paths, JSON out, one after the other
 	for name in transform fetch backends decode catalog consumer spark compute; do PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks.bench_$$name || exit 1; done
+
+# Out of the source distribution: in the working tree what earlier builds left would be packed too.
+wheel: $(VENV)/installed ## a wheel for this Python and machine in dist/, which installs without a compiler
+	rm -rf build/sdist
+	$(BIN)/python setup.py -q sdist --dist-dir build/sdist
+	$(BIN)/python -m pip --disable-pip-version-check wheel --no-deps --no-build-isolation --wheel-dir $(DIST) build/sdist/*.tar.gz
+	mv build/sdist/*.tar.gz $(DIST)
 
 docs: $(VENV)/installed ## regenerate docs/settings.md
 	$(BIN)/python -m tieredstore.config.reference > docs/settings.md
