@@ -5,7 +5,9 @@
 First uncompressed batches of 16 KiB with values of 100, 500 and 5,000 bytes and keys of 12, all columns, in a piece of
 4 MiB that is decoded again and again, as it comes warm from decryption: million records a second. Then JSON records in
 each codec, the same size stored: MB of decompressed records a second, beside the codec's library alone over the same
-bodies. What counts are the ratios of one run, not the figures of one machine.
+bodies. What counts are the ratios of one run, not the figures of one machine: to copying the same bytes; to a plain
+loop in C that parses each record and copies it once, unchecked, into memory that is there already (left out where there
+is no compiler); and to the steps that have to be taken one after the other, each alone.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import importlib
 import json
 import random
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import cramjam
@@ -25,6 +27,7 @@ import pyarrow as pa
 import zstandard
 
 from benchmarks.measuring import Job, interleaved_seconds, machine, rates
+from benchmarks.plain_decode import plain_decoder
 from tieredstore.kafka.batches import FRAME_SIZE, HEADER_SIZE, CompressionType, read_batch_headers
 from tieredstore.kafka.records import RecordDecoder
 from tieredstore.testing.batches import Record, build_batch, seal_batch
@@ -39,8 +42,11 @@ MemoryRecords: Any = importlib.import_module("aiokafka.record.memory_records").M
 PIECE = 4 << 20
 BATCH = 16 << 10
 TARGETS = {100: 20.0, 500: 12.0}
+MEMCPY_TARGETS = {100: {"decode / memcpy": 0.35}, 500: {"with CRC / memcpy": 0.65}}
 CRC_TARGET = 0.8
+COMPOSED_TARGET = 0.75
 REPEATS = 10
+PLAIN = "plain C loop"
 ARROW: Any = RecordDecoder().schema
 
 
@@ -102,6 +108,11 @@ def repeated(job: Job) -> Job:
     return run
 
 
+def share(figures: Mapping[str, float], job: str, *steps: str) -> float:
+    """Of the rate of all ``steps`` one after the other, the part that ``job`` reaches."""
+    return round(figures[job] * sum(1 / figures[step] for step in steps), 2)
+
+
 def check_crcs(batches: list[memoryview]) -> None:
     for batch in batches:
         crc32c.crc32c(batch)
@@ -128,14 +139,35 @@ def measure_plain(value_size: int, runs: int) -> dict[str, object]:
         "aiokafka": lambda: decode_by_aiokafka(piece, check_crc=False),
         "aiokafka with CRC": lambda: decode_by_aiokafka(piece, check_crc=True),
     }
+    if (plain := plain_decoder(piece, count)) is not None:
+        if plain() != count:
+            raise ValueError("the plain loop lost records")
+        jobs[PLAIN] = plain
     figures = rates(interleaved_seconds({name: repeated(job) for name, job in jobs.items()}, runs), count * REPEATS)
-    ideal = 1 / (1 / figures["decode"] + 1 / figures["CRC alone"])
     return {
         "million records/s": {name: round(rate, 2) for name, rate in figures.items()},
         "decode / aiokafka": round(figures["decode"] / figures["aiokafka"], 1),
         "with CRC / aiokafka with CRC": round(figures["decode with CRC"] / figures["aiokafka with CRC"], 1),
-        "with CRC / (decode, then CRC)": round(figures["decode with CRC"] / ideal, 2),
-        "targets": {"aiokafka": TARGETS.get(value_size), "decode, then CRC": CRC_TARGET},
+        "decode / memcpy": share(figures, "decode", "memcpy"),
+        "with CRC / memcpy": share(figures, "decode with CRC", "memcpy"),
+        "with CRC / (decode, then CRC)": share(figures, "decode with CRC", "decode", "CRC alone"),
+        **plain_shares(figures),
+        "targets": {
+            "aiokafka": TARGETS.get(value_size),
+            "decode, then CRC": CRC_TARGET,
+            **MEMCPY_TARGETS.get(value_size, {}),
+        },
+    }
+
+
+def plain_shares(figures: Mapping[str, float]) -> dict[str, float]:
+    """How the plain loop stands between the decoder and a copy, where it was measured."""
+    if PLAIN not in figures:
+        return {}
+    return {
+        "plain C loop / memcpy": share(figures, PLAIN, "memcpy"),
+        "decode / plain C loop": share(figures, "decode", PLAIN),
+        "with CRC / (plain C loop, then CRC)": share(figures, "decode with CRC", PLAIN, "CRC alone"),
     }
 
 
@@ -185,15 +217,27 @@ def measure_codec(codec: CompressionType, runs: int) -> dict[str, object]:
         view[header.position + HEADER_SIZE : header.position + header.size_in_bytes]
         for header in read_batch_headers(piece)
     ]
-    decompress, decoder = library_alone(codec, memory), RecordDecoder()
-    size = sum(decompress(body) for body in stored)
+    decompress, decoder, unchecked = library_alone(codec, memory), RecordDecoder(), RecordDecoder(check_crc=False)
+    plain_piece = build_piece(json_records(random.Random(1)), bytes, CompressionType.NONE)
     jobs: dict[str, Job] = {
         "decode with CRC": lambda: decode(decoder, piece),
         "decompress alone": lambda: [decompress(body) for body in stored],
+        "decode plain bytes": lambda: decode(unchecked, plain_piece),
     }
-    figures = rates(interleaved_seconds({name: repeated(job) for name, job in jobs.items()}, runs), size * REPEATS)
+    sizes = dict.fromkeys(jobs, sum(decompress(body) for body in stored))
+    plain_headers = list(read_batch_headers(plain_piece))
+    body_size = sum(header.size_in_bytes - HEADER_SIZE for header in plain_headers)
+    sizes["decode plain bytes"] = body_size
+    if (plain := plain_decoder(plain_piece, sum(header.record_count or 0 for header in plain_headers))) is not None:
+        jobs[PLAIN], sizes[PLAIN] = plain, body_size
+    taken = interleaved_seconds({name: repeated(job) for name, job in jobs.items()}, runs)
+    figures = {name: rates({name: taken[name]}, sizes[name] * REPEATS)[name] for name in jobs}
     result: dict[str, object] = {f"{name} MB/s": round(rate) for name, rate in figures.items()}
-    return result | {"share of the limit": round(figures["decode with CRC"] / figures["decompress alone"], 2)}
+    result["of decompress alone"] = share(figures, "decode with CRC", "decompress alone")
+    result["of decompress, then decode"] = share(figures, "decode with CRC", "decompress alone", "decode plain bytes")
+    if PLAIN in figures:
+        result["of decompress, then plain C loop"] = share(figures, "decode with CRC", "decompress alone", PLAIN)
+    return result | {"target of decompress, then decode": COMPOSED_TARGET}
 
 
 def main() -> None:
