@@ -12,10 +12,13 @@ import pytest
 
 from benchmarks.bench_catalog import PARTITIONS, StoreBuilder
 from tests.support.catalog_stores import manager_of
-from tieredstore.backends.filesystem import FilesystemObjectStore
+from tieredstore.backends.filesystem import FilesystemObjectStore, listing
+from tieredstore.backends.filesystem import store as filesystem_store
 from tieredstore.catalog import load_catalog
 from tieredstore.catalog.listing import list_segments
-from tieredstore.format import chunk_index
+from tieredstore.format import canonical_manifest, chunk_index
+from tieredstore.format.manifest import SegmentManifest
+from tieredstore.format.manifest_rules import KnownSegment, ManifestRules
 from tieredstore.ops.listing import load_listing
 from tieredstore.remote.managed_store import ManagerCalls
 
@@ -33,7 +36,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> FilesystemObjectStore:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often the system was asked, and a list of chunk sizes unpacked."""
+    """How often the system was asked, by compiled code too, and a list of chunk sizes unpacked."""
     counts: Counter[str] = Counter()
 
     def count(module: Any, name: str) -> None:
@@ -48,6 +51,28 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     for name in ("stat", "open", "scandir", "read", "preadv"):
         count(os, name)
     count(chunk_index, "unpack_chunk_sizes")
+    look_at_files, read_files = listing.look_at_files, filesystem_store.read_files
+    read_written = canonical_manifest.read_written
+
+    def looked_at(folder: int, names: list[bytes], /) -> list[tuple[int, int] | None] | None:
+        looked = look_at_files(folder, names)
+        counts["stat"] += sum(one is not None for one in looked or ())
+        return looked
+
+    def files_read(folder: int, names: list[bytes], longest: int, /) -> list[bytes | None]:
+        contents = read_files(folder, names, longest)
+        for name in ("open", "read"):
+            counts[name] += sum(content is not None for content in contents)
+        return contents
+
+    def written_read(raw: bytes, known: KnownSegment, rules: ManifestRules, /) -> SegmentManifest | None:
+        manifest = read_written(raw, known, rules)
+        counts["unpack_chunk_sizes"] += manifest is not None
+        return manifest
+
+    monkeypatch.setattr(listing, "look_at_files", looked_at)
+    monkeypatch.setattr(filesystem_store, "read_files", files_read)
+    monkeypatch.setattr(canonical_manifest, "read_written", written_read)
     return counts
 
 

@@ -136,8 +136,8 @@ def test_a_second_run_sends_nothing() -> None:
     counted = CountingStore(target)
     steps = run(bucket(source), bucket(counted))
     assert outcomes(steps) == {CopyOutcome.THERE: len(MADE)}
-    # One more asks how keys are made there.
-    assert dict(counted.requests) == {"now_ms": 1, "list": 1, "get": len(MADE) + 1}
+    # One looks how keys are made there.
+    assert dict(counted.requests) == {"now_ms": 1, "list": 1, "get": len(MADE), "head": 1}
     assert sum(step.sent for step in steps) == 0
 
 

@@ -104,7 +104,7 @@ def test_a_line_that_is_none_of_a_lock_is_refused(line: str) -> None:
         read_lock(f"# a comment\n{line}\n")
 
 
-@pytest.mark.parametrize(("server", "count"), [("kafka", 2), ("zookeeper", 4), ("kafka39", 2)])
+@pytest.mark.parametrize(("server", "count"), [("kafka", 3), ("zookeeper", 4), ("kafka39", 2)])
 def test_the_lock_has_what_the_pom_asks_for(server: str, count: int) -> None:
     space = {"": "http://maven.apache.org/POM/4.0.0"}
     lock = jars.LOCKS[server]

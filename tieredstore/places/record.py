@@ -117,6 +117,11 @@ def other_layout(store: ObjectStore, prefix: str) -> Layout | None:
     """The layout that is recorded under the prefix, if ``store`` was opened without one; one request for most."""
     if hasattr(laid_out(store), "layout"):
         return None  # it looks itself, before its first request
+    try:
+        # Most stores have none, and the answer to this has no body that a store could say wrong things about.
+        store.head(layout_key(prefix))
+    except ObjectNotFound:
+        return None
     recorded = recorded_layout(store, prefix)
     return None if recorded is None or recorded.is_default else recorded
 
