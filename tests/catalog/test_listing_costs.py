@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -17,8 +17,6 @@ from tieredstore.backends.filesystem import store as filesystem_store
 from tieredstore.catalog import load_catalog
 from tieredstore.catalog.listing import list_segments
 from tieredstore.format import canonical_manifest, chunk_index
-from tieredstore.format.manifest import SegmentManifest
-from tieredstore.format.manifest_rules import KnownSegment, ManifestRules
 from tieredstore.ops.listing import load_listing
 from tieredstore.remote.managed_store import ManagerCalls
 
@@ -32,6 +30,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> FilesystemObjectStore:
     folder: Path = tmp_path_factory.mktemp("segments")
     StoreBuilder(folder, SEGMENTS).build()
     return FilesystemObjectStore(folder)
+
+
+def how_many(answer: object) -> int:
+    """Of what was asked for is in the answer."""
+    answers = cast("list[object]", answer) if isinstance(answer, list) else [answer]
+    return sum(one is not None for one in answers)
 
 
 @pytest.fixture
@@ -51,28 +55,21 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     for name in ("stat", "open", "scandir", "read", "preadv"):
         count(os, name)
     count(chunk_index, "unpack_chunk_sizes")
-    look_at_files, read_files = listing.look_at_files, filesystem_store.read_files
-    read_written = canonical_manifest.read_written
 
-    def looked_at(folder: int, names: list[bytes], /) -> list[tuple[int, int] | None] | None:
-        looked = look_at_files(folder, names)
-        counts["stat"] += sum(one is not None for one in looked or ())
-        return looked
+    def count_in(module: Any, function: str, names: tuple[str, ...]) -> None:
+        """Of compiled code: a call of each name for each file that it looked at or read, or for its one manifest."""
+        real: Callable[..., Any] = getattr(module, function)
 
-    def files_read(folder: int, names: list[bytes], longest: int, /) -> list[bytes | None]:
-        contents = read_files(folder, names, longest)
-        for name in ("open", "read"):
-            counts[name] += sum(content is not None for content in contents)
-        return contents
+        def counted(*arguments: Any) -> object:
+            answer: object = real(*arguments)
+            counts.update(dict.fromkeys(names, how_many(answer)))
+            return answer
 
-    def written_read(raw: bytes, known: KnownSegment, rules: ManifestRules, /) -> SegmentManifest | None:
-        manifest = read_written(raw, known, rules)
-        counts["unpack_chunk_sizes"] += manifest is not None
-        return manifest
+        monkeypatch.setattr(module, function, counted)
 
-    monkeypatch.setattr(listing, "look_at_files", looked_at)
-    monkeypatch.setattr(filesystem_store, "read_files", files_read)
-    monkeypatch.setattr(canonical_manifest, "read_written", written_read)
+    count_in(listing, "look_at_files", ("stat",))
+    count_in(filesystem_store, "read_files", ("open", "read"))
+    count_in(canonical_manifest, "read_written", ("unpack_chunk_sizes",))
     return counts
 
 

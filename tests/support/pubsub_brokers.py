@@ -75,8 +75,11 @@ class RunningBroker:
             for task in others:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
-            # Connections that came or went just now: a transport calls its end back in a later turn, and a socket that
-            # is left to the collector is a warning in whatever test runs then.
+            # Connections that came or went just now, of which only the loop knows: a transport calls its end back in a
+            # later turn, and a socket that is left to the collector is a warning in whatever test runs then.
+            loop: Any = self.loop
+            for transport in list(loop._transports.values()):
+                transport.abort()
             for _ in range(100):
                 await asyncio.sleep(0)
             await asyncio.sleep(0.05)

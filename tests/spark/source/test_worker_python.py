@@ -12,6 +12,9 @@ from pyspark.errors import PySparkAttributeError
 
 from tieredstore.errors import ConfigError
 from tieredstore.spark import TieredStoreDataSource, register
+from tieredstore.spark.memq.data_source import MemqDataSource
+
+SOURCES: list[type] = [TieredStoreDataSource, MemqDataSource]
 
 
 class Session:
@@ -43,8 +46,8 @@ def python_that_prints(folder: Path, text: str, code: int = 0) -> Path:
 
 
 def test_the_drivers_own_python_is_not_even_asked() -> None:
-    assert registered(sys.executable) == [TieredStoreDataSource]
-    assert registered(Path(sys.executable).parent / "python3") == [TieredStoreDataSource]
+    assert registered(sys.executable) == SOURCES
+    assert registered(Path(sys.executable).parent / "python3") == SOURCES
 
 
 @pytest.mark.parametrize("missing", ["tieredstore", "tieredstore pyarrow"])
@@ -73,11 +76,11 @@ def test_a_python_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_another_python_that_has_the_package_will_do(tmp_path: Path) -> None:
-    assert registered(python_that_prints(tmp_path, "")) == [TieredStoreDataSource]
+    assert registered(python_that_prints(tmp_path, "")) == SOURCES
 
 
 def test_what_cannot_be_asked_is_left_to_spark(tmp_path: Path) -> None:
-    assert registered(python_that_prints(tmp_path, "tieredstore", code=1)) == [TieredStoreDataSource]
+    assert registered(python_that_prints(tmp_path, "tieredstore", code=1)) == SOURCES
 
 
 def test_a_session_of_spark_connect_is_not_asked() -> None:
@@ -92,4 +95,4 @@ def test_a_session_of_spark_connect_is_not_asked() -> None:
 
     session: Any = Remote("no-such-python")
     register(session)
-    assert session.registered == [TieredStoreDataSource]
+    assert session.registered == SOURCES
