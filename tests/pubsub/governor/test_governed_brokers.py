@@ -31,7 +31,6 @@ from tieredstore.pubsub.producer import UNTOLD, RecordPlace
 from tieredstore.pubsub.topics import Topics
 from tieredstore.testing.delegating import DelegatingObjectStore
 
-
 # A broker that is killed while clients come leaves a connection to the collector now and then, as kill -9 would.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
