@@ -11,6 +11,7 @@ from tests.support.mock_kafka import mock_kafka
 from tests.support.servers.kafka import KafkaServer
 from tests.support.servers.process import unanswered_port
 from tieredstore.errors import BrokerError, BrokerUnavailable, ConfigError
+from tieredstore.live import LiveCluster
 from tieredstore.live.broker_state import BrokerState, PartitionEnd
 
 _LIST_OFFSETS = 2
@@ -100,8 +101,31 @@ def test_where_an_answer_is_missing_it_is_asked_anew_who_leads(monkeypatch: pyte
         assert asked
 
 
+def test_what_is_said_of_a_partition_whose_broker_is_dead_is_no_answer() -> None:
+    """The library gives an offset of -1001 then, without an error; nobody is to take it for an end, or a time's."""
+    place = ("events", 0)
+    with mock_kafka(2) as mocked:
+        properties = {"bootstrap.servers": mocked.bootstrap_servers}
+        mocked.make_topic("events")
+        mocked.set_leader(*place, 1)
+        with (
+            BrokerState(properties, timeout_s=2) as state,
+            LiveCluster(properties, isolation="read_committed", timeout_s=2) as cluster,
+        ):
+            assert state.ends([place], stable=False)[place].offset == 0
+            assert cluster.end_offsets([place]) == {place: 0}
+            mocked.set_down(1)
+            with pytest.raises((BrokerUnavailable, BrokerError)):
+                state.ends([place], stable=False)
+            with pytest.raises((BrokerUnavailable, BrokerError)):
+                cluster.offsets_for_times({place: 0})
+            mocked.set_leader(*place, 2)
+            wait_until(lambda: _is_told(state, place))
+            assert cluster.end_offsets([place]) == {place: 0}
+
+
 def _is_told(state: BrokerState, place: tuple[str, int]) -> bool:
     try:
         return place in state.ends([place], stable=False)
-    except BrokerError:
+    except (BrokerError, BrokerUnavailable):
         return False

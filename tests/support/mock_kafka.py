@@ -43,6 +43,10 @@ class MockKafka:
         """-1 for none."""
         assert self._library.rd_kafka_mock_partition_set_leader(self._cluster, topic.encode(), partition, broker) == 0
 
+    def set_down(self, broker: int) -> None:
+        """Its connections end, and it takes no others: as one that was killed."""
+        assert self._library.rd_kafka_mock_broker_set_down(self._cluster, broker) == 0
+
     def push_errors(self, request: int, *codes: int) -> None:
         """The answers to the next requests of this kind."""
         array = (ctypes.c_int * len(codes))(*codes)
@@ -83,6 +87,7 @@ def _library() -> Any:
         ("mock_topic_create", ctypes.c_int, [_POINTER, _TEXT, ctypes.c_int, ctypes.c_int]),
         ("mock_topic_set_error", None, [_POINTER, _TEXT, ctypes.c_int]),
         ("mock_partition_set_leader", ctypes.c_int, [_POINTER, _TEXT, ctypes.c_int32, ctypes.c_int32]),
+        ("mock_broker_set_down", ctypes.c_int, [_POINTER, ctypes.c_int32]),
         ("mock_push_request_errors_array", None, [_POINTER, ctypes.c_int16, ctypes.c_size_t, _POINTER]),
     ):
         function = getattr(library, f"rd_kafka_{name}")

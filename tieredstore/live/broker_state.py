@@ -90,13 +90,18 @@ class BrokerState(Closing):
         except TieredStoreError:
             self._has_moved = True
             raise
-        # Never unsaid here: another thread's answers may have been missing meanwhile.
-        if len(answers) < len(by_place):
-            self._has_moved = True
-        return {
+        ends = {
             where: PartitionEnd(answer.offset, -1 if answer.leader_epoch is None else answer.leader_epoch)
             for where, answer in answers.items()
+            # Of one whose broker is dead the library gives an invalid offset after the time-out, and no error.
+            if answer.offset >= 0
         }
+        # Never unsaid here: another thread's answers may have been missing meanwhile.
+        if len(ends) < len(by_place):
+            self._has_moved = True
+        if not ends:
+            raise BrokerUnavailable(f"{self._servers}: no leader of {len(by_place)} partitions tells where they end")
+        return ends
 
     def topic_settings(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
         """The settings in force of each topic, those of the cluster and Kafka's own included. One request."""

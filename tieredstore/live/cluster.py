@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
@@ -10,6 +11,7 @@ from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 from confluent_kafka import (
+    OFFSET_INVALID,
     ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
@@ -235,7 +237,7 @@ class LiveCluster(Closing):
     ) -> Any:
         while True:
             try:
-                return future.result(_POLL_S)
+                answer = future.result(_POLL_S)
             except TimeoutError:
                 # A client that is denied says so by its callback, which runs only while it is polled.
                 self._listen(client, doing)
@@ -249,6 +251,13 @@ class LiveCluster(Closing):
             except KafkaException as error:
                 self._listen(client, doing)
                 raise self._fault(client, error, what, doing) from error
+            else:
+                if getattr(answer, "offset", None) == OFFSET_INVALID:
+                    # What the library gives of one whose broker is dead, without an error, and would go on to ask.
+                    with contextlib.suppress(KafkaException):
+                        client.list_topics(timeout=_POLL_S)
+                    raise client.trouble.unavailable(doing, self._timeout_s)
+                return answer
 
     def _fault(self, client: LiveAdmin, error: KafkaException, what: object, doing: str) -> TieredStoreError:
         """What went wrong with one of them, or with the connection, which then says more."""
