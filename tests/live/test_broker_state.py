@@ -101,6 +101,26 @@ def test_where_an_answer_is_missing_it_is_asked_anew_who_leads(monkeypatch: pyte
         assert asked
 
 
+def test_where_settings_are_not_told_it_is_asked_anew_which_broker_is_the_controller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[bool] = []
+    real = BrokerState.leaders
+
+    def counted(state: BrokerState) -> dict[tuple[str, int], int]:
+        asked.append(True)
+        return real(state)
+
+    monkeypatch.setattr(BrokerState, "leaders", counted)
+    # The mock knows no such request, which is as good as a controller that does not answer.
+    with mock_kafka() as mocked, BrokerState({"bootstrap.servers": mocked.bootstrap_servers}, timeout_s=1) as state:
+        mocked.make_topic("events")
+        for before in range(3):
+            with pytest.raises((BrokerUnavailable, BrokerError)):
+                state.topic_settings(["events"])
+            assert len(asked) == before
+
+
 def test_what_is_said_of_a_partition_whose_broker_is_dead_is_no_answer() -> None:
     """The library gives an offset of -1001 then, without an error; nobody is to take it for an end, or a time's."""
     place = ("events", 0)

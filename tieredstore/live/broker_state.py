@@ -71,14 +71,7 @@ class BrokerState(Closing):
         A request for each broker that leads one of the partitions; one more where an answer was missing before.
         """
         client: Any = self._clients.get()
-        if self._has_moved:
-            # The library goes on asking the leader that it knows for minutes, whatever that one answers.
-            self._has_moved = False
-            try:
-                self.leaders()
-            except TieredStoreError:
-                self._has_moved = True
-                raise
+        self._look_anew()
         wanted = {KafkaPartition(*where): _admin.OffsetSpec.latest() for where in partitions}
         if not wanted:
             return {}
@@ -104,17 +97,38 @@ class BrokerState(Closing):
         return ends
 
     def topic_settings(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
-        """The settings in force of each topic, those of the cluster and Kafka's own included. One request."""
+        """The settings in force of each topic, those of the cluster and Kafka's own included.
+
+        One request to the controller; one more where an answer was missing before.
+        """
         client: Any = self._clients.get()
+        self._look_anew()
         wanted = [_admin.ConfigResource(_TOPIC, topic) for topic in topics]
         if not wanted:
             return {}
         futures = client.describe_configs(wanted, request_timeout=self._timeout_s)
-        answers = self._answers(client, {resource.name: future for resource, future in futures.items()})
+        try:
+            answers = self._answers(client, {resource.name: future for resource, future in futures.items()})
+        except TieredStoreError:
+            self._has_moved = True
+            raise
         return {
             topic: {name: entry.value for name, entry in answer.items() if entry.value is not None}
             for topic, answer in answers.items()
         }
+
+    def _look_anew(self) -> None:
+        """Ask who leads, and which broker is the controller, where an answer was missing before.
+
+        The library goes on asking those that it knows for minutes, whatever they answer, and if they are dead.
+        """
+        if self._has_moved:
+            self._has_moved = False
+            try:
+                self.leaders()
+            except TieredStoreError:
+                self._has_moved = True
+                raise
 
     def _answers(self, client: LiveAdmin, futures: Mapping[Any, Future[Any]]) -> dict[Any, Any]:
         """What came in time; if nothing did, the error."""
