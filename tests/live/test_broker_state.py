@@ -77,8 +77,9 @@ def test_properties_that_cannot_be_used_are_refused_at_once() -> None:
         BrokerState({})
 
 
-def test_where_an_answer_is_missing_it_is_asked_anew_who_leads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library goes on with the leader epoch that it knows for a quarter of an hour, though brokers refuse it."""
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """One for each time that it was asked who leads."""
     asked: list[bool] = []
     real = BrokerState.leaders
 
@@ -87,6 +88,11 @@ def test_where_an_answer_is_missing_it_is_asked_anew_who_leads(monkeypatch: pyte
         return real(state)
 
     monkeypatch.setattr(BrokerState, "leaders", counted)
+    return asked
+
+
+def test_where_an_answer_is_missing_it_is_asked_anew_who_leads(asked: list[bool]) -> None:
+    """The library goes on with the leader epoch that it knows for a quarter of an hour, though brokers refuse it."""
     place = ("events", 0)
     with mock_kafka(2) as cluster, BrokerState({"bootstrap.servers": cluster.bootstrap_servers}) as state:
         cluster.make_topic("events")
@@ -101,17 +107,7 @@ def test_where_an_answer_is_missing_it_is_asked_anew_who_leads(monkeypatch: pyte
         assert asked
 
 
-def test_where_settings_are_not_told_it_is_asked_anew_which_broker_is_the_controller(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[bool] = []
-    real = BrokerState.leaders
-
-    def counted(state: BrokerState) -> dict[tuple[str, int], int]:
-        asked.append(True)
-        return real(state)
-
-    monkeypatch.setattr(BrokerState, "leaders", counted)
+def test_where_settings_are_not_told_it_is_asked_anew_which_broker_is_the_controller(asked: list[bool]) -> None:
     # The mock knows no such request, which is as good as a controller that does not answer.
     with mock_kafka() as mocked, BrokerState({"bootstrap.servers": mocked.bootstrap_servers}, timeout_s=1) as state:
         mocked.make_topic("events")

@@ -78,11 +78,7 @@ class BrokerState(Closing):
         level = IsolationLevel.READ_COMMITTED if stable else IsolationLevel.READ_UNCOMMITTED
         futures = client.list_offsets(wanted, isolation_level=level, request_timeout=self._timeout_s)
         by_place = {(place.topic, place.partition): future for place, future in futures.items()}
-        try:
-            answers = self._answers(client, by_place)
-        except TieredStoreError:
-            self._has_moved = True
-            raise
+        answers = self._answers(client, by_place)
         ends = {
             where: PartitionEnd(answer.offset, -1 if answer.leader_epoch is None else answer.leader_epoch)
             for where, answer in answers.items()
@@ -107,11 +103,7 @@ class BrokerState(Closing):
         if not wanted:
             return {}
         futures = client.describe_configs(wanted, request_timeout=self._timeout_s)
-        try:
-            answers = self._answers(client, {resource.name: future for resource, future in futures.items()})
-        except TieredStoreError:
-            self._has_moved = True
-            raise
+        answers = self._answers(client, {resource.name: future for resource, future in futures.items()})
         return {
             topic: {name: entry.value for name, entry in answer.items() if entry.value is not None}
             for topic, answer in answers.items()
@@ -144,6 +136,7 @@ class BrokerState(Closing):
             except KafkaException as error:
                 failure = failure or self._failure(client, error, doing)
         if failure is not None and not answers:
+            self._has_moved = True
             raise failure
         client.trouble.forget()
         return answers
