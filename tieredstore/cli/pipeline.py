@@ -13,7 +13,7 @@ import typer
 from tieredstore.cli.arguments import Json, Wide
 from tieredstore.cli.output import JsonValue, counted, iso_utc, print_json, print_json_line, print_lines, print_table
 from tieredstore.cli.pipeline_files import PipelineFile as _File
-from tieredstore.cli.pipeline_files import changes, drop, finalize, gc, print_, redrive, sources
+from tieredstore.cli.pipeline_files import changes, drop, finalize, gc, print_, redrive, sources, window_json
 from tieredstore.cli.query_output import extra_module
 from tieredstore.cli.service_logs import log_lines
 from tieredstore.cli.tables import moment, number, text
@@ -21,7 +21,7 @@ from tieredstore.errors import ConfigError, CorruptData
 from tieredstore.model import human_bytes
 
 if TYPE_CHECKING:
-    from tieredstore.pipelines.entries import Entry, WrittenWindow
+    from tieredstore.pipelines.entries import Entry
 
 _STATUS: Final = (
     text("TOPIC"),
@@ -124,7 +124,7 @@ def _run_once(file: Path, threads: int | None, take_over: int | None, *, as_json
             size += sum(one.size for one in entry.files)
             if as_json:
                 for window in entry.windows:
-                    print_json_line(_window_json(window))
+                    print_json_line(window_json(window))
             else:
                 print_lines(_entry_lines(entry))
     if not as_json:
@@ -180,18 +180,6 @@ def verify(
         print_lines([counted(len(problems), "problem") if problems else "all is as it was committed"])
     if problems:
         raise typer.Exit(CorruptData.exit_code)
-
-
-def _window_json(window: WrittenWindow) -> JsonValue:
-    return {
-        "topic": window.topic,
-        "partition": window.partition,
-        "first_offset": window.start,
-        "last_offset": window.stop - 1,
-        "records": window.records,
-        "quarantined": window.quarantined,
-        "output_keys": [one.key for one in window.files],
-    }
 
 
 def _entry_lines(entry: Entry) -> list[str]:

@@ -22,6 +22,7 @@ from tieredstore.model import human_bytes
 
 if TYPE_CHECKING:
     from tieredstore.pipelines.changes import Change
+    from tieredstore.pipelines.entries import WrittenWindow
     from tieredstore.pipelines.finalizing import Finished
     from tieredstore.pipelines.origins import Origin
 
@@ -34,6 +35,19 @@ _WORDS: Final = {
     "committed": "committed, to be published by the next run",
     "left": "that only the store takes away, in its own time",
 }
+
+
+def window_json(window: WrittenWindow) -> JsonValue:
+    """A window of an entry, as all commands that write show it."""
+    return {
+        "topic": window.topic,
+        "partition": window.partition,
+        "first_offset": window.start,
+        "last_offset": window.stop - 1,
+        "records": window.records,
+        "quarantined": window.quarantined,
+        "output_keys": [one.key for one in window.files],
+    }
 
 
 def _room(name: str = "") -> Any:
@@ -103,7 +117,7 @@ def sources(
         for path in backup or ():
             other = room.load_pipeline(path)
             backups.append(origins.Backup.of(other, stack.enter_context(opened.open_parts(other)).store))
-        snapshot = partitions.LogSnapshot.take(parts.source, _room(".planner").query_of(settings))
+        snapshot = partitions.LogSnapshot.take(parts.source, _room(".selection").query_of(settings))
         for origin in origins.origins_of(settings, parts.store, output, snapshot=snapshot, backups=backups):
             if as_json:
                 print_json_line(_origin_json(origin))
@@ -195,17 +209,7 @@ def redrive(file: PipelineFile, as_json: Json = False) -> None:
                 records += window.records
                 bad += window.quarantined
                 if as_json:
-                    print_json_line(
-                        {
-                            "topic": window.topic,
-                            "partition": window.partition,
-                            "first_offset": window.start,
-                            "last_offset": window.stop - 1,
-                            "records": window.records,
-                            "quarantined": window.quarantined,
-                            "output_keys": [one.key for one in window.files],
-                        }
-                    )
+                    print_json_line(window_json(window))
     if not as_json:
         still = f"; {bad} of the same files are still bad" if bad else ""
         print_lines([f"{counted(records, 'message')} filed{still}"])
