@@ -12,7 +12,7 @@ from tieredstore.partitions.offset_specs import Earliest, GlobalTimestamp, Lates
 from tieredstore.spark.memq.rows import columns_of
 from tieredstore.spark.source.option_names import store_properties, warn_of
 from tieredstore.spark.source.option_offsets import check_pair, ending_spec, starting_spec
-from tieredstore.spark.source.option_values import OptionTexts, wrong
+from tieredstore.spark.source.option_values import OptionTexts
 from tieredstore.spark.source.store_source import StoreSource
 
 DEFAULT_SPLIT_BYTES: Final = 64 * 1024 * 1024
@@ -99,17 +99,10 @@ def parse_sink_options(options: Mapping[str, str]) -> tuple[str, StoreSource]:
 
 def _topic_and_store(options: Mapping[str, str], texts: OptionTexts, own: tuple[str, ...]) -> tuple[str, StoreSource]:
     properties = store_properties(options, own, (), _NOT_OURS)
-    topics, file = texts.topics("topic"), texts.text("settings")
+    topics = texts.topics("topic")
     if topics is None or len(topics) != 1:
         raise ConfigError("name one topic of batches with the option topic")
-    if file == "":
-        raise wrong("settings", file, "the name of a settings file")
-    if file is None and "storage.backend.class" not in properties:
-        raise ConfigError(
-            "nothing names the store: give the option settings, a settings file, or storage.backend.class with the "
-            "store's other settings"
-        )
-    return topics[0], StoreSource(file, tuple(sorted(properties.items())))
+    return topics[0], StoreSource.named(texts.text("settings"), properties)
 
 
 def _check_kind_of_query(texts: OptionTexts, *, streaming: bool, by_listing: bool) -> None:

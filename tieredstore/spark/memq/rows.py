@@ -8,7 +8,6 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
-    ArrayType,
     BinaryType,
     DataType,
     IntegerType,
@@ -19,10 +18,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tieredstore.errors import ConfigError
 from tieredstore.kafka.arrow_values import repeated
-from tieredstore.spark.source.option_values import OptionTexts, wrong
-from tieredstore.spark.source.rows import microseconds, spark_headers
+from tieredstore.spark.source import option_values
+from tieredstore.spark.source.rows import HEADERS, microseconds, spark_headers
 
 # What its type stubs say of arrays is partial.
 arrow: Any = pa
@@ -37,30 +35,17 @@ TYPES: Final[dict[str, DataType]] = {
     "record": IntegerType(),
     "timestamp": TimestampType(),
     "messageId": BinaryType(),
-    "headers": ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
+    "headers": HEADERS,
 }
 """All columns, in their order; ``headers`` is there when it is asked for."""
 
-_HEADERS: Final = "headers"
 _NAMES: Final = {"messageId": "message_id"}  # of columns that the decoder calls otherwise
 _OF_THE_BATCH: Final = ("topic", "partition", "offset")
 
 
 def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
     """The columns that ``columns`` and ``includeHeaders`` ask for, in their order; ConfigError for others."""
-    texts = OptionTexts(options)
-    with_headers, text = texts.boolean("includeHeaders"), texts.text("columns")
-    known = {name.lower(): name for name in TYPES}
-    if text is None:
-        words = set(known) - {_HEADERS}
-    else:
-        listed = [word.strip().lower() for word in text.split(",")]
-        words = set(listed)
-        if not words <= set(known) or len(words) < len(listed):
-            raise wrong("columns", text, f"some of {', '.join(TYPES)}, each once and separated by commas")
-    if _HEADERS in words and with_headers is False:
-        raise ConfigError("columns has headers and includeHeaders is false: leave includeHeaders out, or the column")
-    return tuple(name for key, name in known.items() if key in words or (with_headers and key == _HEADERS))
+    return option_values.columns_of(options, tuple(TYPES))
 
 
 class BatchRows:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn, cast
 
 from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_INT32, MAX_INT64
 from tieredstore.model import TopicPartition
-from tieredstore.spark.source.rows import COLUMNS, COLUMNS_WITH_HEADERS
+from tieredstore.spark.source.rows import COLUMNS_WITH_HEADERS
 
 _MAX_SHOWN: Final = 80
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
@@ -173,8 +173,8 @@ class OptionTexts:
         raise wrong(name, self.text(name) or "", expected)
 
 
-def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
-    """The columns that ``columns`` and ``includeHeaders`` ask for, in the order of Spark's Kafka source.
+def columns_of(options: Mapping[str, str], every: Sequence[str] = COLUMNS_WITH_HEADERS) -> tuple[str, ...]:
+    """The columns that ``columns`` and ``includeHeaders`` ask for, of ``every`` column and in that order.
 
     ``includeHeaders`` adds the headers to any ``columns``. ConfigError for unknown columns, and for headers that are
     asked for by the one and refused by the other.
@@ -182,11 +182,11 @@ def columns_of(options: Mapping[str, str]) -> tuple[str, ...]:
     texts = OptionTexts(options)
     headers, text = texts.boolean("includeHeaders"), texts.text("columns")
     if text is None:
-        return COLUMNS_WITH_HEADERS if headers else COLUMNS
-    known = {name.lower(): name for name in COLUMNS_WITH_HEADERS}
+        return tuple(name for name in every if headers or name != "headers")
+    known = {name.lower(): name for name in every}
     words = [word.strip().lower() for word in text.split(",")]
     if not set(words) <= set(known) or len(set(words)) < len(words):
-        raise wrong("columns", text, f"some of {', '.join(known.values())}, each once and separated by commas")
+        raise wrong("columns", text, f"some of {', '.join(every)}, each once and separated by commas")
     if "headers" in words and headers is False:
         raise ConfigError("columns has headers and includeHeaders is false: leave includeHeaders out, or the column")
     return tuple(name for key, name in known.items() if key in words or (headers and key == "headers"))

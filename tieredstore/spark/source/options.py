@@ -24,7 +24,7 @@ from tieredstore.spark.source.option_names import (
     warn_of,
 )
 from tieredstore.spark.source.option_offsets import check_pair, ending_spec, starting_spec
-from tieredstore.spark.source.option_values import OptionTexts, columns_of, wrong
+from tieredstore.spark.source.option_values import OptionTexts, columns_of
 from tieredstore.spark.source.store_source import StoreSource
 from tieredstore.spark.source.topic_pattern import python_pattern
 
@@ -77,7 +77,7 @@ def parse_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptio
         starting=starting,
         ending=ending,
         columns=columns_of(options),
-        store=_store(texts, properties),
+        store=StoreSource.named(texts.text("settings"), properties),
         timestamp_strategy=_strategy(texts),
         isolation=_isolation(texts),
         fail_on_data_loss=texts.boolean("failOnDataLoss") is not False,
@@ -108,18 +108,6 @@ def _selection(texts: OptionTexts) -> Selection:
     if (partitions := texts.partitions("assign")) is not None:
         return Assign(partitions)
     return SubscribePattern(python_pattern(texts.text("subscribePattern") or ""))
-
-
-def _store(texts: OptionTexts, properties: Mapping[str, str]) -> StoreSource:
-    file = texts.text("settings")
-    if file == "":
-        raise wrong("settings", file, "the name of a settings file")
-    if file is None and "storage.backend.class" not in properties:
-        raise ConfigError(
-            "nothing names the store: give the option settings, a settings file, or storage.backend.class with the "
-            "store's other settings"
-        )
-    return StoreSource(file, tuple(sorted(properties.items())))
 
 
 def _strategy(texts: OptionTexts) -> Literal["error", "latest"]:

@@ -27,7 +27,8 @@ from tieredstore.kafka.arrow_values import repeated, scalar_of
 arrow: Any = pa
 compute: Any = pc
 
-_HEADERS: Final = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+HEADERS: Final = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
+"""The type of a record's headers."""
 
 _TYPES: Final[dict[str, DataType]] = {
     "key": BinaryType(),
@@ -37,7 +38,7 @@ _TYPES: Final[dict[str, DataType]] = {
     "offset": LongType(),
     "timestamp": TimestampType(),
     "timestampType": IntegerType(),
-    "headers": _HEADERS,
+    "headers": HEADERS,
 }
 
 COLUMNS: Final = tuple(name for name in _TYPES if name != "headers")

@@ -6,6 +6,7 @@ This travels to the tasks, the values in the file do not: each process reads it 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,6 +20,7 @@ from tieredstore.config.properties import own_properties
 from tieredstore.config.values import PATH
 from tieredstore.errors import ConfigError
 from tieredstore.model import Properties
+from tieredstore.spark.source.option_values import wrong
 
 _CHUNK_SIZE: Final = "chunk.size", "4194304"
 """Required by the settings, and of no meaning to who reads: each manifest records its own."""
@@ -35,6 +37,18 @@ class StoreSource:
 
     settings_file: str | None
     properties: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def named(cls, settings_file: str | None, properties: Mapping[str, str]) -> StoreSource:
+        """What the option ``settings`` and those of the store name; ConfigError if they name none."""
+        if settings_file == "":
+            raise wrong("settings", settings_file, "the name of a settings file")
+        if settings_file is None and "storage.backend.class" not in properties:
+            raise ConfigError(
+                "nothing names the store: give the option settings, a settings file, or storage.backend.class with the "
+                "store's other settings"
+            )
+        return cls(settings_file, tuple(sorted(properties.items())))
 
     def load(self) -> Settings:
         """The settings, read now and in this process; ConfigError for what is missing or wrong.
