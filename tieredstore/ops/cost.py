@@ -87,6 +87,13 @@ class RequestSizes:
         return index.chunk_count + _SMALL_READS
 
 
+def growth_days(oldest_ms: int | None, now_ms: int) -> float:
+    """Of how many days is what is new where the oldest is of that time: of 30 at most, and of one at least."""
+    if oldest_ms is None:
+        return MONTH_DAYS
+    return max(1.0, min(MONTH_DAYS, (now_ms - oldest_ms) / _DAY_MS))
+
+
 @dataclass(slots=True)
 class CostSums:
     """Facts of a topic or partition, by which its costs are calculated.
@@ -145,9 +152,7 @@ class CostSums:
 
     def growth_days(self, now_ms: int) -> float:
         """How many days the new segments are of: 30, or fewer where the oldest is younger. At least one day."""
-        if self.oldest_ms is None:
-            return MONTH_DAYS
-        return max(1.0, min(MONTH_DAYS, (now_ms - self.oldest_ms) / _DAY_MS))
+        return growth_days(self.oldest_ms, now_ms)
 
 
 def cost_sums(

@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.ops.cost import GIB, MONTH_DAYS, RequestSizes
+from tieredstore.ops.cost import GIB, MONTH_DAYS, RequestSizes, growth_days
 from tieredstore.pubsub.groups import BEAT_S
 from tieredstore.pubsub.partition_reader import BUSY_LOOK_S, IDLE_LOOK_S
 from tieredstore.pubsub.queue_kinds import STORE
@@ -35,12 +35,6 @@ class TopicFacts:
     new_writes: int = 0
     oldest_ms: int | None = None
     is_queue_stored: bool = True
-
-    def growth_days(self, now_ms: int) -> float:
-        """How many days what is new is of: 30, or fewer of a topic that is younger; at least one."""
-        if self.oldest_ms is None:
-            return MONTH_DAYS
-        return max(1.0, min(MONTH_DAYS, (now_ms - self.oldest_ms) / _DAY_MS))
 
 
 def topic_facts(topics: Topics, topic: Topic, now_ms: int) -> TopicFacts:
@@ -125,7 +119,7 @@ def _published(facts: TopicFacts, prices: PriceFile, now_ms: int, batch_bytes: i
     """Bytes, batches and their PUTs of a month: by the file's throughput, or as the last days were."""
     throughput = prices.pubsub.throughput_mib_s
     if not throughput:
-        factor = MONTH_DAYS / facts.growth_days(now_ms)
+        factor = MONTH_DAYS / growth_days(facts.oldest_ms, now_ms)
         return facts.new_size * factor, facts.new_batches * factor, facts.new_writes * factor
     size = throughput * (1 << 20) * _MONTH_S
     mean = facts.new_size / facts.new_batches if facts.new_batches else float(batch_bytes)
