@@ -183,6 +183,24 @@ def three(topics: Topics, coordinator: Coordinator) -> Generator[list[Member]]:
         gc.collect()  # here, and not in whatever test comes next
 
 
+def orders() -> Topics:
+    """With a topic of that name."""
+    topics = topics_on(None, batch_ms="20", message_bytes="1024", compression="none")
+    topics.create("orders", 2)
+    return topics
+
+
+def producer_to(members: list[Member], topics: Topics, *, request_timeout_ms: int) -> BrokerProducer:
+    client = topics.settings.broker_client.model_copy(
+        update={
+            "bootstrap": tuple(member.running.place for member in members),
+            "linger_ms": 1,
+            "request_timeout_ms": request_timeout_ms,
+        }
+    )
+    return BrokerProducer(topics.settings.model_copy(update={"broker_client": client}), "orders")
+
+
 def holder(members: list[Member]) -> Member:
     """Who has the topic; waits until somebody has it."""
     for _ in range(1200):
@@ -204,20 +222,11 @@ def coordinator(request: pytest.FixtureRequest) -> Coordinator:
 def test_brokers_and_governors_that_are_killed_under_load_lose_nothing_and_double_nothing(
     coordinator: Coordinator,
 ) -> None:
-    topics = topics_on(None, batch_ms="20", message_bytes="1024", compression="none")
-    topics.create("orders", 2)
+    topics = orders()
     sent: dict[Future[RecordPlace], bytes] = {}
     with three(topics, coordinator) as members:
         holder(members)
-        client = topics.settings.broker_client.model_copy(
-            update={
-                "bootstrap": tuple(member.running.place for member in members),
-                "linger_ms": 1,
-                "request_timeout_ms": 3000,
-            }
-        )
-        settings = topics.settings.model_copy(update={"broker_client": client})
-        with BrokerProducer(settings, "orders") as producer:
+        with producer_to(members, topics, request_timeout_ms=3000) as producer:
             for number in range(400):
                 value = b"%05d" % number + os.urandom(200)
                 sent[producer.send(value)] = value
@@ -239,26 +248,17 @@ def governing(members: list[Member]) -> Member:
 
 def play(coordinator: Coordinator, faults: Sequence[tuple[str, bool]]) -> None:
     """Records go on while brokers that have the topic, or govern, are stopped or cut off and come back."""
-    topics = topics_on(None, batch_ms="20", message_bytes="1024", compression="none")
-    topics.create("orders", 2)
+    topics = orders()
     sent: dict[Future[RecordPlace], bytes] = {}
     with three(topics, coordinator) as members:
         holder(members)
-        client = topics.settings.broker_client.model_copy(
-            update={
-                "bootstrap": tuple(member.running.place for member in members),
-                "linger_ms": 1,
-                "request_timeout_ms": 1000,
-            }
-        )
-        settings = topics.settings.model_copy(update={"broker_client": client})
 
         def send(count: int) -> None:
             for _ in range(count):
                 value = b"%05d" % len(sent) + os.urandom(200)
                 sent[producer.send(value)] = value
 
-        with BrokerProducer(settings, "orders") as producer:
+        with producer_to(members, topics, request_timeout_ms=1000) as producer:
             for how, governs in faults:
                 send(60)
                 faulty = governing(members) if governs else holder(members)
