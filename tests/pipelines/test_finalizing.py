@@ -15,7 +15,6 @@ from tests.support.dying_store import DyingStore, Killed
 from tests.support.pipeline_runs import TOPIC, listed, pipeline_of
 from tests.support.stored_records import StoredTopic
 from tieredstore.backends.base import ObjectStore
-from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, Fenced, TieredStoreError
 from tieredstore.model import Uuid
@@ -62,14 +61,6 @@ def topic(tmp_path: Path) -> Iterator[StoredTopic]:
     copy_times(topic, 0, [0, 0, 1, 2, 4])
     yield topic
     topic.close()
-
-
-@pytest.fixture(params=["memory", "folder"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    if request.param == "memory":
-        return MemoryObjectStore()
-    (tmp_path / "output").mkdir()
-    return FilesystemObjectStore(tmp_path / "output")
 
 
 def run(topic: StoredTopic, store: ObjectStore, pipeline: Pipeline = HOURLY, *, take_over: int | None = None) -> None:

@@ -6,22 +6,16 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.pipeline_runs import listed_offsets, pipeline_of, run_once, topics
+from tests.support.pipeline_runs import listed_offsets, pipeline_of, run_once
 from tests.support.stored_records import StoredTopic
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.pipelines.inspection import verify_output
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def topic(tmp_path: Path) -> Iterator[StoredTopic]:
-    yield from topics(tmp_path)
 
 
 @pytest.mark.parametrize("kills", [6, pytest.param(200, marks=pytest.mark.soak)])

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.pipeline_runs import listed, listed_offsets, pipeline_of, run_once, topics
+from tests.support.pipeline_runs import listed, listed_offsets, pipeline_of, run_once
 from tests.support.stored_records import StoredTopic
 from tieredstore.backends.base import Body, ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
@@ -21,11 +20,6 @@ from tieredstore.testing.faults import FaultyStore
 SMALL = pipeline_of(secor__max__file__size__bytes="9000")
 BATCH = f"out/_tieredstore/kept/1/commits/{1:020}.json"
 """Behind the entry of the driver that begins."""
-
-
-@pytest.fixture
-def topic(tmp_path: Path) -> Iterator[StoredTopic]:
-    yield from topics(tmp_path)
 
 
 def test_files_that_are_deleted_after_a_run_are_not_written_again(topic: StoredTopic) -> None:

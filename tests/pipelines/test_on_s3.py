@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import closing, suppress
-from pathlib import Path
 
 import pytest
 
 from tests.support.clouds import ATTEMPTS, make_s3, s3_cloud
 from tests.support.fault_proxy import CutRequest, Fault, FaultProxy, LoseAnswer
-from tests.support.pipeline_runs import listed, listed_offsets, pipeline_of, run_once, topics
+from tests.support.pipeline_runs import listed, listed_offsets, pipeline_of, run_once
 from tests.support.servers.s3_server import S3Server
 from tests.support.stored_records import StoredTopic
 from tieredstore.errors import TieredStoreError
 from tieredstore.pipelines.inspection import verify_output
 
 SMALL = pipeline_of(secor__max__file__size__bytes="20000")
-
-
-@pytest.fixture
-def topic(tmp_path: Path) -> Iterator[StoredTopic]:
-    yield from topics(tmp_path)
 
 
 @pytest.mark.parametrize("request_kind", ["part", "finish", "single_write"])

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import gzip
 import io
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.pipelines.test_files import ROWS, batch, write
-from tests.support.pipeline_runs import NUMBER, TOPIC, listed, pipeline_of, run_once, texts, topics
+from tests.support.pipeline_runs import NUMBER, TOPIC, listed, pipeline_of, run_once, texts
 from tests.support.stored_records import StoredTopic
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CorruptData, ObjectNotFound
@@ -23,11 +21,6 @@ from tieredstore.pipelines.selection import query_of
 from tieredstore.pipelines.writers import Format, JsonLines, Parquet, Text
 
 SMALL = pipeline_of(secor__max__file__size__bytes="9000")
-
-
-@pytest.fixture
-def topic(tmp_path: Path) -> Iterator[StoredTopic]:
-    yield from topics(tmp_path)
 
 
 def read(data: bytes, sidecar: bytes | None = None, delimiter: bytes = b"\n") -> list[dict[str, Any]]:

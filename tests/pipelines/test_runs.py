@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.dying_store import DyingStore, Killed
-from tests.support.pipeline_runs import NUMBER, TOPIC, listed, listed_offsets, offsets_of, pipeline_of, run_once, topics
+from tests.support.pipeline_runs import NUMBER, TOPIC, listed, listed_offsets, offsets_of, pipeline_of, run_once
 from tests.support.stored_records import StoredTopic
 from tieredstore.backends.base import ObjectStore
-from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import (
     CommitLogCorrupt,
@@ -27,19 +25,6 @@ from tieredstore.pipelines.inspection import commit_log_of, verify_output
 from tieredstore.testing.faults import FaultyStore, Moment
 
 SMALL = pipeline_of(secor__max__file__size__bytes="9000", secor__offsets__per__partition="150")
-
-
-@pytest.fixture
-def topic(tmp_path: Path) -> Iterator[StoredTopic]:
-    yield from topics(tmp_path)
-
-
-@pytest.fixture(params=["memory", "folder"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    if request.param == "memory":
-        return MemoryObjectStore()
-    (tmp_path / "output").mkdir()
-    return FilesystemObjectStore(tmp_path / "output")
 
 
 def check_seen(store: ObjectStore, written: int) -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, Literal
 
 import pyarrow.parquet as pq
 import pytest
 
 from tests.support.dying_store import DyingStore, Killed
-from tests.support.pipeline_runs import NUMBER, TOPIC, listed, listed_offsets, offsets_of, pipeline_of, run_once, topics
+from tests.support.pipeline_runs import NUMBER, TOPIC, listed, listed_offsets, offsets_of, pipeline_of, run_once
 from tests.support.stored_records import StoredTopic
 from tieredstore.backends.base import ObjectStore
-from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CommitLogCorrupt, ConfigError, Fenced, PreparedGone, TieredStoreError
 from tieredstore.pipelines import Entry, Parts, Pipeline, Runner
@@ -33,19 +31,6 @@ STRICT = pipeline_of(secor__message__parser__class="regex", message__timestamp__
 """The values of these records have no such number: all are bad."""
 LENIENT = pipeline_of(secor__max__file__size__bytes="20000")
 DAY_MS = 86_400_000
-
-
-@pytest.fixture
-def topic(tmp_path: Path) -> Iterator[StoredTopic]:
-    yield from topics(tmp_path)
-
-
-@pytest.fixture(params=["memory", "folder"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
-    if request.param == "memory":
-        return MemoryObjectStore()
-    (tmp_path / "output").mkdir()
-    return FilesystemObjectStore(tmp_path / "output")
 
 
 def redrive(topic: StoredTopic, store: ObjectStore, pipeline: Pipeline) -> list[Entry]:
