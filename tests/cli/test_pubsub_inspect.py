@@ -64,6 +64,14 @@ def test_damage_is_shown_beside_what_is_whole(tmp_path: Path) -> None:
     assert "Message 1, byte 1105" in records.stderr
 
 
+def test_records_that_a_count_hides_are_damage(tmp_path: Path) -> None:
+    path = tmp_path / "count-too-small"
+    path.write_bytes((GOLDEN / "handmade" / "h10-count-too-small").read_bytes())
+    done = tieredstore("pubsub", "inspect", path, "--json")
+    assert done.code == 4
+    assert [message["damage"] is None for message in done.json["messages"]] == [False, True]
+
+
 def test_what_is_no_batch(tmp_path: Path) -> None:
     path = tmp_path / "empty"
     path.write_bytes(b"")

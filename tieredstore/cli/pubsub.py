@@ -41,8 +41,8 @@ def inspect(
 ) -> None:
     """Show what a batch of MemQ's says: its Messages, or its records.
 
-    The CRC of each Message is checked; of damaged ones it says what is wrong, and the exit code is 4. With --records
-    every record is checked, and those before a damaged one are shown. --records --json is a line a record.
+    Every Message is decoded to its last record; of damaged ones it says what is wrong, and the exit code is 4. With
+    --records those before a damaged one are shown. --records --json is a line a record.
 
     Example: tieredstore pubsub inspect 28/prod/topics/orders/42_7_1700000000000_0_host-1 --store s3://logs
     """

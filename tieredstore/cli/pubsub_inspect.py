@@ -10,19 +10,22 @@ from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.cli.opened import opened
-from tieredstore.cli.output import JsonValue, iso_utc, print_growing_table, print_json, print_lines
+from tieredstore.cli.output import JsonValue, counted, iso_utc, print_growing_table, print_json, print_lines
 from tieredstore.cli.record_rows import arrow_module, rows_of, shown_text
 from tieredstore.cli.tables import Column, number, text, word
 from tieredstore.errors import ConfigError
 from tieredstore.model import human_bytes
 from tieredstore.pubsub.format.batches import BatchIndex
 from tieredstore.pubsub.inspection import BatchSource, InspectedMessage, decode_messages, inspect_messages, read_index
+
+if TYPE_CHECKING:
+    from tieredstore.pubsub.format.decoder import BatchDecoder
 
 _SHOWN: Final = ("message", "record", "timestamp", "message_id", "key", "value", "headers")
 _COLUMNS: Final[tuple[Column, ...]] = (
@@ -38,11 +41,12 @@ def show_batch(
     batch: str, settings: Path | None, store: str | None, *, records: bool, as_json: bool, wide: bool
 ) -> None:
     """The command: Messages or records of a file or an object; typer.Exit with 4 for damaged Messages."""
+    decoder_class = arrow_module("tieredstore.pubsub.format.decoder").BatchDecoder
     with _opened_source(batch, settings, store) as source:
         if records:
-            _show_records(source, as_json=as_json, wide=wide)
+            _show_records(source, decoder_class(_SHOWN), as_json=as_json, wide=wide)
         else:
-            _show_messages(source, as_json=as_json, wide=wide)
+            _show_messages(source, decoder_class(("message",)), as_json=as_json, wide=wide)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,7 @@ def _opened_source(batch: str, settings: Path | None, store_url: str | None) -> 
         yield _ObjectSource(bucket.store, batch, bucket.store.head(batch).size)
 
 
-def _show_messages(source: BatchSource, *, as_json: bool, wide: bool) -> None:
+def _show_messages(source: BatchSource, decoder: BatchDecoder, *, as_json: bool, wide: bool) -> None:
     index = read_index(source)
     damaged: list[str] = []
 
@@ -100,11 +104,11 @@ def _show_messages(source: BatchSource, *, as_json: bool, wide: bool) -> None:
                 damaged.append(message.damage)
             yield message
 
-    messages = noted(inspect_messages(source, index))
+    messages = noted(inspect_messages(source, index, decoder))
     if as_json:
         print_json(_document(source, index, messages))
     else:
-        print_lines([f"{source.name}: {len(index)} Messages, {human_bytes(index.object_size)}"])
+        print_lines([f"{source.name}: {counted(len(index), 'Message')}, {human_bytes(index.object_size)}"])
         print_growing_table(_COLUMNS, map(_cells, messages), wide=wide)
     if damaged:
         raise typer.Exit(4)
@@ -150,8 +154,7 @@ def _address(address: bytes) -> str:
         return address.hex()
 
 
-def _show_records(source: BatchSource, *, as_json: bool, wide: bool) -> None:
-    decoder = arrow_module("tieredstore.pubsub.format.decoder").BatchDecoder(_SHOWN)
+def _show_records(source: BatchSource, decoder: BatchDecoder, *, as_json: bool, wide: bool) -> None:
     index = read_index(source)
     rows = (row for batch in decode_messages(source, index, decoder) for row in rows_of(batch, _SHOWN))
     if as_json:

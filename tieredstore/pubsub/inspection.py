@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from tieredstore.errors import MessageCorrupt
 from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, announced_index_size
-from tieredstore.pubsub.format.messages import MessageHeader, MessagePlace, check_crc, parse_message_header
+from tieredstore.pubsub.format.messages import MessageHeader, MessagePlace, parse_message_header
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,15 +50,16 @@ def read_index(source: BatchSource) -> BatchIndex:
     return BatchIndex(source.read(0, min(head_size, source.size)), source.name, source.size)
 
 
-def inspect_messages(source: BatchSource, index: BatchIndex) -> Iterator[InspectedMessage]:
-    """Each Message in its order, by one read each; its CRC is checked, its records are not looked at."""
+def inspect_messages(source: BatchSource, index: BatchIndex, decoder: BatchDecoder) -> Iterator[InspectedMessage]:
+    """Each Message in its order, by one read each. Only what was decoded to its last record counts as undamaged."""
     for number in range(len(index)):
         start, stop = index.extent(number)
         place, header, damage = index.place(number), None, None
-        message = memoryview(source.read(start, stop))
+        message = source.read(start, stop)
         try:
             header = parse_message_header(message, place)
-            check_crc(header, message[header.size :], place)
+            for _ in decoder.decode_message(message, place):
+                pass
         except MessageCorrupt as error:
             damage = str(error)
         yield InspectedMessage(place, stop - start, header, damage)
