@@ -47,6 +47,26 @@ def test_a_backlog_becomes_many_windows_and_the_rest_waits() -> None:
     assert clocked.due(20, 0) == [(0, 8), (8, 16)]
 
 
+def test_a_backlog_holds_up_no_other_partition() -> None:
+    """A batch has 64 windows: the first partition's alone would fill it, again and again."""
+    policy, waiting = Policy(1 << 30, 1, 60), Waiting()
+    numbers = range(70)
+    ends = {number: 1000 if number == 0 else 1 for number in numbers}
+    written = dict.fromkeys(numbers, 0)
+    for look in range(2):
+        logs = {
+            ("orders", number): PartitionLog("orders", number, ID, None, 0, written[number], ends[number], live_start=0)
+            for number in numbers
+        }
+        for window in due_windows(
+            LogSnapshot(logs), {}, policy, waiting, look, starting="earliest", is_last=False, wall_s=0
+        ):
+            assert window.start == written[window.partition]
+            written[window.partition] = window.stop
+    assert [written[number] for number in numbers[1:]] == [1] * 69
+    assert written[0] == 2 * 64 - 69
+
+
 @pytest.mark.parametrize(("topics", "windows"), [("orders|x", [(0, 9)]), ("order", []), ("", [])])
 def test_the_minute_mark_writes_what_was_seen_before_it(topics: str, windows: list[tuple[int, int]]) -> None:
     clocked = Clocked(Policy(1 << 30, 0, 36_000, minute_mark=15, marked=topics))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import ConfigError, DataLoss
@@ -85,22 +86,33 @@ def due_windows(
     """The windows to be written now, a batch at the most; all that there is if ``is_last``.
 
     ``wall_s`` is the time of day, for the minute mark alone.
-    Those of one partition follow each other without a gap. An offset range without any record has a window too: it is
-    committed, and not looked at again.
+    Those of one partition follow each other without a gap; partitions take turns. An offset range without any record
+    has a window too: it is committed, and not looked at again.
     """
-    windows: list[Window] = []
-    for where, log in sorted(snapshot.logs.items()):
+    waits: list[tuple[float, TopicPartition, Iterator[Window]]] = []
+    for where, log in snapshot.logs.items():
         start = position_of(log, positions.get(where), starting)
         end = log.end_from(start)
         if end <= start:
             waiting.clear(where)
             continue
-        is_old = is_last or waiting.age_s(where, start, now_s) >= policy.age_of(log.topic, wall_s)
-        for window in _cut(log, start, end, policy, with_rest=is_old):
-            if len(windows) == _BATCH_WINDOWS:
-                return windows
-            windows.append(window)
-    return windows
+        age_s = waiting.age_s(where, start, now_s)
+        is_old = is_last or age_s >= policy.age_of(log.topic, wall_s)
+        waits.append((age_s, where, _cut(log, start, end, policy, with_rest=is_old)))
+    # Whose records wait for longest comes first: a backlog that fills each batch must not hold up all others for ever.
+    waits.sort(key=lambda one: (-one[0], one[1]))
+    batch = islice(_in_turns([windows for _, _, windows in waits]), _BATCH_WINDOWS)
+    return sorted(batch, key=lambda window: (window.topic, window.partition, window.start))
+
+
+def _in_turns(rows: Sequence[Iterator[Window]]) -> Iterator[Window]:
+    while rows:
+        going: list[Iterator[Window]] = []
+        for windows in rows:
+            if (window := next(windows, None)) is not None:
+                going.append(windows)
+                yield window
+        rows = going
 
 
 def unwritten(windows: Sequence[Window], positions: Mapping[TopicPartition, Progress]) -> list[Window]:
