@@ -79,7 +79,7 @@ def test_the_history_is_followed_back_over_several_cuts(disk: BrokerDisk, store:
     copy(disk, store)
     lineage = lineage_of(store)
     assert extents(lineage) == [(start, start + 10) for start in range(0, 120, 10)]
-    assert lineage.epochs == ((0, 10), (1, 20), (2, 40), (3, 60), (4, 80), (5, 100))
+    assert lineage.epochs == ((0, 0), (1, 20), (2, 40), (3, 60), (4, 80), (5, 100))
 
 
 def test_what_a_later_leader_wrote_over_stays_cut(disk: BrokerDisk, store: CountingStore) -> None:
@@ -97,17 +97,77 @@ def test_what_a_later_leader_wrote_over_stays_cut(disk: BrokerDisk, store: Count
     assert [(cut.start, cut.stop) for cut in lineage.cuts] == [(20, 30), (30, 40)]
 
 
-def test_without_a_segment_that_reaches_over_the_cut_nothing_older_is_called_part_of_the_log(
+def test_a_leader_that_began_just_where_a_segment_does_hides_nothing_that_was_stored_before(
     disk: BrokerDisk, store: CountingStore
 ) -> None:
-    disk.grow(3)
+    """No copy reaches over the cut, so that none names both leaders."""
+    disk.grow(2)
+    disk.lead(3)
+    disk.grow(1)
     copy(disk, store)
     disk.lead(7)
     disk.grow(1)
     retention(disk, 3)
     disk.grow(1)
     copy(disk, store)
-    assert extents(lineage_of(store)) == [(30, 40), (40, 50)]
+    lineage = lineage_of(store)
+    assert extents(lineage) == [(start, start + 10) for start in range(0, 50, 10)]
+    assert (lineage.epochs, lineage.cuts) == (((0, 0), (3, 20), (7, 30)), ())
+
+
+def test_before_a_loss_over_which_leaders_changed_all_is_read(disk: BrokerDisk, store: CountingStore) -> None:
+    """One that reigned only within what was lost is not known, and nothing else depends on it."""
+    disk.grow(3)
+    copy(disk, store)
+    disk.lead(5)
+    disk.grow(2)
+    disk.lead(7)
+    disk.grow(2)
+    retention(disk, 6)
+    disk.grow(1)
+    copy(disk, store)
+    lineage = lineage_of(store)
+    assert extents(lineage) == [(0, 10), (10, 20), (20, 30), (60, 70), (70, 80)]
+    assert [(gap.start, gap.stop) for gap in lineage.gaps] == [(30, 60)]
+
+
+def test_what_a_later_leader_wrote_over_stays_cut_though_a_third_began_at_a_cut(
+    disk: BrokerDisk, store: CountingStore
+) -> None:
+    disk.grow(4)
+    copy(disk, store)
+    disk.cut(20)
+    disk.lead(3)
+    disk.grow(1)
+    copy(disk, store)
+    disk.lead(9)
+    disk.grow(1)
+    retention(disk, 3)
+    disk.grow(1)
+    copy(disk, store)
+    lineage = lineage_of(store)
+    assert extents(lineage) == [(start, start + 10) for start in range(0, 50, 10)]
+    assert [(cut.start, cut.stop) for cut in lineage.cuts] == [(20, 30), (30, 40)]
+
+
+def test_copies_that_each_begin_with_a_cut_are_all_of_their_leader(disk: BrokerDisk, store: CountingStore) -> None:
+    """Also where the index cannot be read that would tell where the leader began."""
+    disk.grow(3)
+    copy(disk, store)
+    disk.lead(7)
+    disk.grow(2)
+    for _ in range(3):
+        retention(disk, len(disk.bases) - 1)
+        disk.grow(1)
+        copy(disk, store)
+    keys = [info.key for info in store.list() if info.key.endswith(".indexes")]
+    starts = {parsed.start_offset: key for key in keys if (parsed := parse_key("", key)) is not None}
+    assert sorted(starts) == [0, 10, 20, 40, 50, 60, 70]
+    for start in (0, 10, 20, 40, 50, 60):
+        store.put(starts[start], b"\xff" * len(store.get(starts[start])))
+    lineage = lineage_of(store)
+    assert extents(lineage) == [(0, 10), (10, 20), (20, 30), (40, 50), (50, 60), (60, 70), (70, 80)]
+    assert lineage.cuts == ()
 
 
 def test_where_none_reaches_over_the_cut_only_the_earliest_are_asked(disk: BrokerDisk, store: CountingStore) -> None:
@@ -121,8 +181,8 @@ def test_where_none_reaches_over_the_cut_only_the_earliest_are_asked(disk: Broke
     store.reset()
     lineage_of(store)
     asked = {parse_key("", key) for operation in store.operations for key in operation.keys if key.endswith(".indexes")}
-    # The ruler's and three more; those of the old epoch are held against what they hold, as all that is cut.
-    assert len([key for key in asked if key is not None and key.start_offset >= 30]) == 1 + 3
+    # The ruler's and three more, and then that of the last one before.
+    assert sorted(key.start_offset for key in asked if key is not None) == [20, 30, 40, 50, 150]
 
 
 def test_where_an_index_is_damaged_another_one_tells(

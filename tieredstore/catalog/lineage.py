@@ -216,6 +216,32 @@ def earliest_of_first_epoch(
     return min(bridging, key=lambda segment: (segment.start_offset, segment.event_timestamp_ms), default=None)
 
 
+def with_earliest_start(segments: Iterable[RemoteLogSegmentMetadata], history: LeaderEpochs) -> LeaderEpochs:
+    """``history``, whose first epoch begins where the first of its records that was copied lies, if that is before."""
+    (epoch, start), *later = history
+    starts = (own_start for segment in segments for own, own_start in _epochs_of(segment) if own == epoch)
+    return ((epoch, min([start, *starts])), *later)
+
+
+def last_before(
+    segments: Iterable[RemoteLogSegmentMetadata], history: LeaderEpochs
+) -> tuple[RemoteLogSegmentMetadata, LeaderEpochs] | None:
+    """The segment that ruled before ``history`` begins, with its own epochs there; None if there is none.
+
+    For where no copy reaches over that beginning: a leader began just where a segment does, or what lay there was
+    deleted before anybody copied it. What is committed no later leader takes back, so the last of those before counts;
+    after an unclean election of which no copy tells, too.
+    """
+    epoch, start = history[0]
+    named = [
+        (segment, tuple(entry for entry in _epochs_of(segment) if entry[0] < epoch and entry[1] < start))
+        for segment in segments
+        if start and segment.start_offset < start
+    ]
+    older = [(segment, epochs) for segment, epochs in named if epochs]
+    return max(older, key=lambda entry: (entry[1][-1][0], *_rank(entry[0].end_offset, entry[0])), default=None)
+
+
 def trace_lineage(
     segments: Sequence[RemoteLogSegmentMetadata], ruler: RemoteLogSegmentMetadata, history: LeaderEpochs | None
 ) -> Lineage:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -14,9 +15,11 @@ from tieredstore.catalog.completion import read_history
 from tieredstore.catalog.lineage import (
     Lineage,
     earliest_of_first_epoch,
+    last_before,
     needs_history,
     ruling_segment,
     trace_lineage,
+    with_earliest_start,
 )
 from tieredstore.catalog.problems import Problem, ProblemKind
 from tieredstore.catalog.view import Catalog, PartitionSegments
@@ -131,24 +134,44 @@ class _Tracing:
     def _history(self, ruler: RemoteLogSegmentMetadata) -> LeaderEpochs | None:
         if not needs_history(ruler, self._segments.values()):
             return None
-        history, tries = self._index(ruler), 0
-        asked = {ruler.remote_log_segment_id}
+        history, asked = self._index(ruler), {ruler.remote_log_segment_id}
+        while True:
+            history = with_earliest_start(self._segments.values(), self._bridged(history, asked))
+            before = last_before(self._segments.values(), history)
+            if before is None:
+                return history
+            segment, own = before
+            asked.add(segment.remote_log_segment_id)
+            earlier = own
+            # Its metadata name its own epochs, and the index those before them as well.
+            with self._untold(own[-1], segment):
+                earlier = joined_epochs(self._index(segment), own)
+            history = joined_epochs(earlier, history)
+
+    def _bridged(self, history: LeaderEpochs, asked: set[RemoteLogSegmentId]) -> LeaderEpochs:
+        """The history with what was cut from its front, as far as segments tell that reach over the cuts."""
+        tries = 0
         while tries < _INDEXES_OF_AN_EPOCH:
             older = earliest_of_first_epoch(self._segments.values(), history, asked)
             if older is None:
                 break
             asked.add(older.remote_log_segment_id)
             tries += 1
-            try:
+            with self._untold(history[0], older):
                 reaching = joined_epochs(self._index(older), history)
-            # It stays as short as it is then, and what lies before its beginning is not called part of the log.
-            except (CorruptData, UnknownKey, WrongKey, IndexNotRecorded, SegmentNotFound) as error:
-                _logger.warning("which leaders came before %s cannot be told by %s: %s", history[0], older, error)
-                continue
-            if reaching[0][0] < history[0][0]:
-                tries = 0
-            history = reaching
+                if reaching[0][0] < history[0][0]:
+                    tries = 0
+                history = reaching
         return history
+
+    @staticmethod
+    @contextlib.contextmanager
+    def _untold(entry: tuple[int, int], segment: RemoteLogSegmentMetadata) -> Generator[None]:
+        """What one index does not tell another one may."""
+        try:
+            yield
+        except (CorruptData, UnknownKey, WrongKey, IndexNotRecorded, SegmentNotFound) as error:
+            _logger.warning("which leaders came before %s cannot be told by %s: %s", entry, segment, error)
 
     def _index(self, segment: RemoteLogSegmentMetadata) -> LeaderEpochs:
         # It never changes under its id, so that the catalog file may keep it.
