@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,11 +11,10 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from tests.consumer.buckets import DEADLINE_S, offsets_of, raised, read, reader_of, until
-from tests.support.cli_process import tieredstore
 from tests.support.scripted_member import ScriptedBroker, ScriptedLog, parts_of
 from tests.support.spark_stream_topics import SECOND_ID, Bucket, value_of
 from tieredstore.backends.registry import store_from_settings
-from tieredstore.config import Settings, settings_from
+from tieredstore.config import Settings
 from tieredstore.errors import BrokerUnavailable, DataLoss, TieredStoreError
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.remote import RemoteStorageManager
@@ -26,13 +24,6 @@ from tieredstore.testing.segments import Record, build_batch, write_segment
 ORDERS: Final = ("orders", 0)
 OTHERS: Final = ("orders", 1)
 PLACE: Final = TopicPartition(*ORDERS)
-
-
-@pytest.fixture
-def bucket(tmp_path: Path) -> Iterator[Bucket]:
-    topics = Bucket(tmp_path)
-    yield topics
-    topics.close()
 
 
 class FaultyStores:
@@ -210,36 +201,6 @@ def test_a_topic_that_is_created_again_is_not_read_on(bucket: Bucket, monkeypatc
         broker.topic_id = SECOND_ID
         broker.logs[ORDERS] = ScriptedLog(0, 30)
         assert "was created again" in str(raised(consumer, DataLoss))
-
-
-def _key_pair(name: str) -> Mapping[str, str]:
-    lines = tieredstore("keys", "generate", name).text.splitlines()
-    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
-
-
-def test_a_key_that_is_not_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each call says so until a seek; where losses are reported it is counted, and what follows is read."""
-    monkeypatch.chdir(tmp_path)
-    bucket = Bucket(tmp_path)
-    bucket.write(20)
-    ours, theirs = _key_pair("key1"), _key_pair("key2")
-    with RemoteStorageManager(settings_from({**bucket.options, **theirs, "chunk.size": "16384"})) as encrypting:
-        bucket.manager, plain = encrypting, bucket.manager
-        bucket.write(20)
-    bucket.manager = plain
-    bucket.write(20)
-    bucket.options |= ours
-    with reader_of(bucket, PLACE) as consumer:
-        assert offsets_of(read(consumer, 20)) == list(range(20))
-        error = raised(consumer, TieredStoreError)
-        assert "key2" in str(error) or "offsets 20 to 39" in str(error)
-        consumer.seek(TopicPartition(*ORDERS, 40))
-        assert offsets_of(read(consumer, 20)) == list(range(40, 60))
-    lost: list[Any] = []
-    with reader_of(bucket, PLACE, tiered_storage_on_data_loss="report", loss_cb=lost.append) as consumer:
-        assert offsets_of(read(consumer, 40)) == [*range(20), *range(40, 60)]
-    assert [(extent.start, extent.stop) for extent in lost] == [(20, 40)]
-    bucket.close()
 
 
 def _phase(consumer: Any) -> str | None:

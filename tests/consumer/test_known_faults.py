@@ -7,8 +7,6 @@ Here: an index of two entries, and positions that a cooperative rebalance clears
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 import pytest
@@ -23,13 +21,6 @@ from tieredstore.testing.segments import Record, build_batch
 ORDERS: Final = ("orders", 0)
 OTHERS: Final = ("orders", 1)
 _PADDING: Final = (("padding", b"." * 4000),)
-
-
-@pytest.fixture
-def bucket(tmp_path: Path) -> Iterator[Bucket]:
-    topics = Bucket(tmp_path)
-    yield topics
-    topics.close()
 
 
 @pytest.mark.parametrize("batches", [1, 2, 3, 4])

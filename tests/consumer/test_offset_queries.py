@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -20,13 +18,6 @@ from tieredstore.testing.segments import Record, build_batch
 ORDERS: Final = ("orders", 0)
 OTHERS: Final = ("orders", 1)
 PLACE: Final = TopicPartition(*ORDERS)
-
-
-@pytest.fixture
-def bucket(tmp_path: Path) -> Iterator[Bucket]:
-    topics = Bucket(tmp_path)
-    yield topics
-    topics.close()
 
 
 def write_timed(bucket: Bucket, offsets: range) -> None:

@@ -1,0 +1,18 @@
+"""The bucket that consumers of these tests read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.spark_stream_topics import Bucket
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[Bucket]:
+    """One that is empty."""
+    topics = Bucket(tmp_path)
+    yield topics
+    topics.close()

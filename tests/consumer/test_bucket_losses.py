@@ -1,0 +1,115 @@
+"""What is lost or damaged in a bucket that no broker fills up: no hole in silence."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, TopicPartition
+
+from tests.consumer.buckets import offsets_of, raised, read, reader_of, until
+from tests.support.spark_stream_topics import SECOND_ID, Bucket
+from tieredstore.errors import DataLoss
+
+ORDERS = TopicPartition("orders", 0)
+
+
+def at(offset: int, partition: int = 0) -> TopicPartition:
+    return TopicPartition("orders", partition, offset)
+
+
+def test_a_hole_fails_until_a_seek(bucket: Bucket) -> None:
+    bucket.write(20)
+    bucket.write(20, skip=10)
+    with reader_of(bucket, ORDERS) as consumer:
+        read(consumer, 20)
+        for _ in range(2):
+            error = raised(consumer, DataLoss)
+            assert "offsets 20 to 29 of orders-0 are in no segment" in str(error)
+            assert "tiered.storage.on.data.loss=report" in str(error)
+        consumer.seek(at(30))
+        assert offsets_of(read(consumer, 20)) == list(range(30, 50))
+
+
+def test_a_hole_is_told_of_where_losses_are_reported(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
+    bucket.write(20)
+    bucket.write(20, skip=10)
+    lost: list[Any] = []
+    reporting = {"tiered_storage_on_data_loss": "report", "loss_cb": lost.append}
+    with caplog.at_level(logging.WARNING), reader_of(bucket, ORDERS, **reporting) as consumer:
+        assert offsets_of(read(consumer, 40)) == [*range(20), *range(30, 50)]
+    assert [(extent.partition.topic, extent.start, extent.stop) for extent in lost] == [("orders", 20, 30)]
+    assert caplog.text.count("offsets 20 to 29 of orders-0") == 1
+
+
+def test_a_copy_that_comes_late_fills_a_hole(bucket: Bucket) -> None:
+    late = bucket.write(20)
+    bucket.write(20)
+    files = dict(_objects(bucket, late))
+    for path in files:
+        path.unlink()
+    with reader_of(bucket, at(20)) as consumer:
+        assert offsets_of(read(consumer, 20)) == list(range(20, 40))
+        for path, content in files.items():
+            path.write_bytes(content)
+        consumer.seek(at(0))
+        assert offsets_of(read(consumer, 40)) == list(range(40))
+
+
+def _objects(bucket: Bucket, segment: Any) -> Iterator[tuple[Path, bytes]]:
+    prefix = f"{segment.start_offset:020d}-"
+    for path in sorted(bucket.root.rglob(f"{prefix}*"), key=lambda path: path.suffix != ".rsm-manifest", reverse=True):
+        yield path, path.read_bytes()
+
+
+def test_what_retention_took_before_the_position_is_a_reset(bucket: Bucket, caplog: pytest.LogCaptureFixture) -> None:
+    bucket.write(20, skip=100)
+    with reader_of(bucket, at(5)) as consumer:
+        assert offsets_of(read(consumer, 20)) == list(range(100, 120))
+    assert "offset 5 of orders-0 is neither in the bucket nor on the broker" in caplog.text
+
+
+def test_a_reset_of_error_is_the_librarys_message(bucket: Bucket) -> None:
+    bucket.write(20, skip=100)
+    with reader_of(bucket, at(5), auto_offset_reset="error") as consumer:
+        (message,) = until(consumer, bool, count=1)
+        assert message.error().code() == KafkaError._AUTO_OFFSET_RESET
+        assert (message.topic(), message.partition()) == ("orders", 0)
+        consumer.seek(at(110))
+        assert offsets_of(read(consumer, 10)) == list(range(110, 120))
+
+
+def test_damage_fails_until_a_seek_and_is_left_out_where_losses_are_reported(bucket: Bucket) -> None:
+    bucket.write(200)
+    damaged = bucket.write(200)
+    bucket.write(200)
+    path = next(path for path, _ in _objects(bucket, damaged) if path.suffix == ".log")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    path.write_bytes(bytes(content))
+    with reader_of(bucket, ORDERS) as consumer:
+        given = until(consumer, lambda given: len(given) >= 200)
+        first = raised(consumer, Exception)
+        assert str(raised(consumer, type(first))) == str(first)
+        assert consumer.tiered_stats()["orders", 0]["phase"] == "failed"
+        consumer.seek(at(400))
+        assert offsets_of(read(consumer, 200)) == list(range(400, 600))
+    assert offsets_of(given) == list(range(len(given)))
+    lost: list[Any] = []
+    with reader_of(bucket, ORDERS, tiered_storage_on_data_loss="report", loss_cb=lost.append) as consumer:
+        offsets = offsets_of(until(consumer, lambda given: bool(given) and given[-1].offset() == 599))
+    assert len(lost) == 1
+    assert 200 <= lost[0].start < 400
+    assert len(offsets) == 590
+    assert offsets == sorted(set(offsets))
+
+
+def test_another_life_of_a_topic_is_not_guessed(bucket: Bucket) -> None:
+    bucket.write(20)
+    bucket.write(20, topic_id=SECOND_ID)
+    with reader_of(bucket, ORDERS) as consumer:
+        # All copies of the second one were made after all of the first.
+        assert len(read(consumer, 20)) == 20

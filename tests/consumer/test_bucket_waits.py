@@ -1,0 +1,125 @@
+"""Stores that are slow or fail, turns, bounds and waits of a consumer of the bucket alone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from tests.consumer.buckets import DEADLINE_S, offsets_of, raised, read, reader_of
+from tests.support.spark_stream_topics import Bucket
+from tieredstore.errors import StoreUnavailable
+from tieredstore.remote import RemoteStorageManager
+
+ORDERS = TopicPartition("orders", 0)
+
+
+def at(offset: int, partition: int = 0) -> TopicPartition:
+    return TopicPartition("orders", partition, offset)
+
+
+def test_all_paused_waits_and_does_not_spin(bucket: Bucket) -> None:
+    bucket.write(20)
+    with reader_of(bucket, ORDERS) as consumer:
+        consumer.pause([ORDERS])
+        consumer.poll(0.5)
+        # Of this thread: others of the process may be of tests before.
+        used, begun = time.thread_time(), time.monotonic()
+        assert consumer.poll(1.0) is None
+        assert time.monotonic() - begun >= 0.9
+        assert time.thread_time() - used < 0.5
+
+
+def test_two_partitions_take_turns(bucket: Bucket) -> None:
+    for partition in range(6):
+        for _ in range(3):
+            bucket.write(20, partition=partition)
+    assigned = [TopicPartition("orders", partition) for partition in range(6)]
+    with reader_of(bucket, *assigned, tiered_storage_partitions_at_once=2) as consumer:
+        messages = read(consumer, 360)
+    for partition in range(6):
+        assert offsets_of(messages, partition) == list(range(60))
+
+
+def test_what_waits_is_bounded(bucket: Bucket) -> None:
+    for _ in range(4):
+        bucket.write(2000)
+    with reader_of(bucket, ORDERS, tiered_storage_queued_max_kbytes=64) as consumer:
+        read(consumer, 1)
+        time.sleep(0.3)
+        assert consumer.tiered_stats()["orders", 0]["queued_bytes"] < 3 * 64 * 1024
+        assert len(read(consumer, 7000)) >= 7000
+
+
+def test_a_store_that_keeps_failing_is_told_of_and_tried_again(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket.write(20)
+    fails = threading.Event()
+    fails.set()
+    fetch = RemoteStorageManager.fetch_log_segment
+
+    def failing(self: RemoteStorageManager, *arguments: Any, **named: Any) -> Any:
+        if fails.is_set():
+            raise StoreUnavailable("the store is away")
+        return fetch(self, *arguments, **named)
+
+    monkeypatch.setattr(RemoteStorageManager, "fetch_log_segment", failing)
+    with reader_of(bucket, ORDERS, tiered_storage_timeout_ms=200) as consumer:
+        assert "the store is away" in str(raised(consumer, StoreUnavailable))
+        assert "the store is away" in str(raised(consumer, StoreUnavailable))
+        fails.clear()
+        assert offsets_of(read(consumer, 20)) == list(range(20))
+
+
+def test_a_call_never_outlasts_its_time_whatever_the_store_does(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket.write(20)
+    goes_on = threading.Event()
+    fetch = RemoteStorageManager.fetch_log_segment
+
+    def slow(self: RemoteStorageManager, *arguments: Any, **named: Any) -> Any:
+        goes_on.wait(DEADLINE_S)
+        return fetch(self, *arguments, **named)
+
+    monkeypatch.setattr(RemoteStorageManager, "fetch_log_segment", slow)
+    with reader_of(bucket, ORDERS) as consumer:
+        begun = time.monotonic()
+        assert consumer.consume(5, 0.2) == []
+        assert consumer.poll(0) is None
+        assert consumer.poll_arrow(0.1) is None
+        assert time.monotonic() - begun < 40
+        goes_on.set()
+        assert offsets_of(read(consumer, 20)) == list(range(20))
+
+
+def test_one_slow_partition_keeps_no_other_waiting(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket.write(20)
+    bucket.write(20, partition=1)
+    goes_on = threading.Event()
+    fetch = RemoteStorageManager.fetch_log_segment
+
+    def slow(self: RemoteStorageManager, metadata: Any, *arguments: Any, **named: Any) -> Any:
+        if metadata.topic_id_partition.partition == 0:
+            goes_on.wait(DEADLINE_S)
+        return fetch(self, metadata, *arguments, **named)
+
+    monkeypatch.setattr(RemoteStorageManager, "fetch_log_segment", slow)
+    with reader_of(bucket, at(0), at(0, partition=1)) as consumer:
+        assert offsets_of(read(consumer, 20), partition=1) == list(range(20))
+        goes_on.set()
+        assert offsets_of(read(consumer, 20)) == list(range(20))
+
+
+def test_closed(bucket: Bucket) -> None:
+    bucket.write(20)
+    with reader_of(bucket, ORDERS) as consumer:
+        read(consumer, 1)
+        consumer.close()
+        consumer.close()
+        for call in (consumer.poll, consumer.consume, consumer.assignment, consumer.unassign, consumer.poll_arrow):
+            with pytest.raises(RuntimeError, match="Consumer closed"):
+                call()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("tieredstore-consumer")]
