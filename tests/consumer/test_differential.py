@@ -183,6 +183,19 @@ def test_a_missing_segment_is_filled_by_the_broker(log: WholeLog) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
+def test_each_offset_of_a_log_with_holes(kafka: KafkaServer, tmp_path: Path) -> None:
+    """Also those that compaction took, at a segment's end, where librdkafka alone takes them for records too large."""
+    compacted = CompactedLog(kafka, tmp_path)
+    for place in (0, compacted.segments[len(compacted.segments) // 2] + 7):
+        if place:
+            delete_records(kafka, compacted.topic, place)
+        for mode in ("kafka_preferred", "remote_preferred", "remote_only"):
+            compacted.check(mode, "read_committed", range(compacted.end if mode != "remote_only" else compacted.seam))
+    compacted.tiered.close()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", [WholeLog, CompactedLog])
 def test_java_and_we_read_the_same(kafka: KafkaServer, tmp_path: Path, kind: type[WholeLog]) -> None:
     """One topic of each kind from its beginning, before and after the broker has deleted most of it."""

@@ -55,14 +55,20 @@ def test_a_key_that_is_not_at_hand(bucket: Bucket, tmp_path: Path, monkeypatch: 
     assert [(extent.start, extent.stop) for extent in lost] == [(20, 40)]
 
 
-@pytest.mark.parametrize(
-    "call", [lambda one: one.poll(0.05), lambda one: one.consume(9, 0.05), lambda one: one.poll_arrow(0.05)]
-)
+CALLS: Final[dict[str, Callable[[Consumer], Any]]] = {
+    "poll": lambda consumer: consumer.poll(0.05),
+    "consume": lambda consumer: consumer.consume(9, 0.05),
+    "poll_arrow": lambda consumer: consumer.poll_arrow(0.05),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
 def test_another_key_under_the_same_name(
-    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[[Consumer], Any]
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Each call names it until a seek; the consumer is closed as ever, and another key is not taken for damage."""
     monkeypatch.chdir(tmp_path)
+    call = CALLS[name]
     bucket.write(20)
     (tmp_path / "theirs").mkdir()
     ours, theirs = _key_pair("key1"), _key_pair("key1", "theirs")

@@ -60,3 +60,18 @@ def test_what_a_cooperative_rebalance_leaves_goes_on_undisturbed(
         given += until(consumer, lambda messages: len(given + messages) == 820)
     assert offsets_of(given) == list(range(410))
     assert offsets_of(given, 1) == list(range(410))
+
+
+@pytest.mark.parametrize("mode", ["kafka_preferred", "remote_preferred"])
+def test_the_beginning_is_none_that_an_old_listing_tells(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """Copied after the bucket was listed and deleted by the broker before it was asked: it is there all the same."""
+    bucket.write(20, partition=1)
+    broker = ScriptedBroker({OTHERS: ScriptedLog(20, 25)})
+    with broker.consumer(bucket.options, monkeypatch, OTHERS, mode=mode, refresh_ms=600_000) as (consumer, member):
+        read(consumer, 25)
+        bucket.write(20)
+        broker.logs[ORDERS] = ScriptedLog(20, 30)
+        member.assign_by_group(ORDERS)
+        assert offsets_of(until(consumer, lambda given: len(given) >= 30)) == list(range(30))

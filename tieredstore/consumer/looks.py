@@ -76,6 +76,8 @@ class KnownLook:
     live: LiveExtent | None = None
     latest: int | None = None
     """Where the broker has ``latest`` begin: the last stable offset, for ``read_committed``."""
+    answered_at: float = 0.0
+    """When the broker had said so: what it had deleted by then may be missing in an earlier listing."""
     topic_id: Uuid | None = None
     was_reset: int | None = None
     is_reloaded: bool = False

@@ -64,6 +64,8 @@ class Lookups:
         self._news = news
         self._logs = StoredLogs(source)
         self._listed_at: dict[TopicPartition, float] = {}
+        self._whole_at: dict[str, float] = {}
+        """When all of a topic was listed last."""
         self._answers: deque[Answer] = deque()
         self._changed = threading.Condition()
         self._of_broker: list[Look] = []
@@ -219,6 +221,7 @@ class Lookups:
             where = one.look.where
             one.live = starts[where], max(starts[where], ends[where])
             one.latest = max(starts[where], stable[where])
+            one.answered_at = time.monotonic()
 
     def _by_broker_alone(self, one: KnownLook) -> Answer | None:
         """The answer, if the bucket need not be asked for it."""
@@ -238,11 +241,10 @@ class Lookups:
         ids = {one.look.where[0]: one.topic_id for one in known if one.topic_id is not None}
         self._reloaded.clear()
         try:
-            before = self._logs.listings
-            self._logs.load(topics, ids)
-            if self._logs.listings > before:
-                now = time.monotonic()
-                self._listed_at.update((one.look.where, now) for one in known)
+            begun = time.monotonic()
+            listed = self._logs.load(topics, ids)
+            self._whole_at.update(dict.fromkeys(listed, begun))
+            self._listed_at.update((one.look.where, begun) for one in known if one.look.where[0] in listed)
         except Exception as error:  # noqa: BLE001  as above
             self._failed([one.look for one in known], error)
             return
@@ -270,6 +272,9 @@ class Lookups:
             self._reload(where, one.topic_id)
             one.is_reloaded = True
         position = self._offset(one)
+        if self._may_begin_earlier(one, position):
+            self._reload(where, one.topic_id)
+            position = self._offset(one)
         if position is None:
             # Nothing is there yet to start at. What comes first is the beginning, whatever the reset.
             if self._refresh_is_due(where):
@@ -319,6 +324,11 @@ class Lookups:
             return None if lineage is None else lineage.earliest_offset
         return one.live[0] if lineage is None else min(one.live[0], lineage.earliest_offset)
 
+    def _may_begin_earlier(self, one: KnownLook, position: int | None) -> bool:
+        """Whether what the broker had deleted by then may have been copied since the topic was listed."""
+        is_brokers = one.start == "earliest" and one.live is not None and position == one.live[0] > 0
+        return is_brokers and self._whole_at.get(one.look.where[0], 0.0) < one.answered_at
+
     def _place(self, one: KnownLook, position: int) -> Placement:
         lineage = self._logs.lineage(one.look.where)
         stop = run_stop(lineage, position)
@@ -348,7 +358,9 @@ class Lookups:
     def _reload(self, where: TopicPartition, topic_id: Uuid | None) -> None:
         with self._reloading:
             if where[0] not in self._reloaded:
+                begun = time.monotonic()
                 self._logs.reload(where[0], topic_id)
+                self._whole_at[where[0]] = begun
                 self._reloaded.add(where[0])
             self._listed_at[where] = time.monotonic()
 

@@ -54,20 +54,20 @@ class StoredLogs:
         self.listings = 0
         """How often the store was asked for a listing."""
 
-    def load(self, topics: Collection[str], ids: dict[str, Uuid]) -> None:
-        """List those of the topics that were not; ``ids`` are those that the broker has them under.
+    def load(self, topics: Collection[str], ids: dict[str, Uuid]) -> set[str]:
+        """List those of the topics that were not, and tell which; ``ids`` are those that the broker has them under.
 
         ConfigError for a topic that was created again where no id tells which one is meant.
         """
         new = {topic for topic in topics if topic not in self._lives}
         new |= {topic for topic in topics if topic in ids and self._lives.get(topic) not in (None, ids[topic])}
-        if not new:
-            return
-        self.listings += 1
-        catalog = load_catalog(self._source, topics=new)
-        self._tell(catalog.problems)
-        for topic in new:
-            self._take(catalog, topic, ids.get(topic))
+        if new:
+            self.listings += 1
+            catalog = load_catalog(self._source, topics=new)
+            self._tell(catalog.problems)
+            for topic in new:
+                self._take(catalog, topic, ids.get(topic))
+        return new
 
     def reload(self, topic: str, topic_id: Uuid | None) -> None:
         """List all of a topic again."""
