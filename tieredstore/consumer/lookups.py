@@ -271,17 +271,9 @@ class Lookups:
         if one.look.reload and not one.is_reloaded:
             self._reload(where, one.topic_id)
             one.is_reloaded = True
-        position = self._offset(one)
-        if self._may_begin_earlier(one, position):
-            self._reload(where, one.topic_id)
-            position = self._offset(one)
+        position = self._fresh_offset(one)
         if position is None:
-            # Nothing is there yet to start at. What comes first is the beginning, whatever the reset.
-            if self._refresh_is_due(where):
-                self._refresh(where, one.topic_id)
-                position = self._offset(one)
-            if position is None:
-                return blank_answer(one)
+            return blank_answer(one)
         placement = self._place(one, position)
         if self._may_be_behind(placement) and self._refresh_is_due(where):
             self._refresh(where, one.topic_id)
@@ -307,6 +299,18 @@ class Lookups:
 
     def _is_recreated(self, one: KnownLook) -> bool:
         return one.look.topic_id is not None and one.topic_id != one.look.topic_id
+
+    def _fresh_offset(self, one: KnownLook) -> int | None:
+        """Where to start, by listings that are new enough for it; None where nothing is there yet to start at."""
+        where, position = one.look.where, self._offset(one)
+        if self._may_begin_earlier(one, position):
+            self._reload(where, one.topic_id)
+            position = self._offset(one)
+        # What comes first is the beginning, whatever the reset.
+        if position is None and self._refresh_is_due(where):
+            self._refresh(where, one.topic_id)
+            position = self._offset(one)
+        return position
 
     def _offset(self, one: KnownLook) -> int | None:
         """Where to start; None where nothing tells."""
