@@ -20,6 +20,7 @@ from tieredstore.ops.listing import QUARANTINE
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import holding
+from tieredstore.uploader.watermark import Watermark, watermark_key
 
 
 @pytest.fixture
@@ -207,7 +208,9 @@ def test_a_check_links_and_removes_nothing(disk: BrokerDisk, hold_dir: Path, sto
     assert links(hold_dir) == named((0, 9), (10, 19), (20, 29))
 
 
-def test_links_go_when_another_broker_leads(disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore) -> None:
+def test_links_stay_when_another_broker_leads_until_it_has_shipped_them(
+    disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore
+) -> None:
     led = [PARTITION_NAME]
     with uploader_of(disk.log_dir, store, hold_dir=str(hold_dir)) as shipping:
         shipping.sweep()
@@ -219,7 +222,13 @@ def test_links_go_when_another_broker_leads(disk: BrokerDisk, hold_dir: Path, st
         led.clear()
         shipping.ask_leadership()
         shipping.sweep()
-        assert links(hold_dir) == []
+        shipping.follow()
+        assert len(links(hold_dir)) == 3
+        watermark = Watermark(PARTITION, 20, 0)
+        store.put(watermark_key("", PARTITION), watermark.to_bytes())
+        shipping._following._asked.clear()  # pyright: ignore[reportPrivateUsage]
+        shipping.follow()
+        assert links(hold_dir) == named((20, 29))
 
 
 PARTITION_NAME = (PARTITION.topic, PARTITION.partition)

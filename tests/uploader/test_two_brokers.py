@@ -34,7 +34,6 @@ pytestmark = [pytest.mark.soak, pytest.mark.broker, pytest.mark.timeout(3600)]
 TOPIC: Final = "events"
 CONFIG: Final = {
     "retention.bytes": "40000",
-    "file.delete.delay.ms": "60000",
     "unclean.leader.election.enable": "true",
 }
 LONG_S: Final = 600
@@ -53,7 +52,9 @@ class Run:
     seconds from each change of leaders to the first watermark of the new one, and to the last one of the old one.
     """
 
-    def __init__(self, cluster: KafkaCluster, folder: Path, zookeeper: str | None = None) -> None:
+    def __init__(
+        self, cluster: KafkaCluster, folder: Path, zookeeper: str | None = None, *, delay_ms: int = 60_000
+    ) -> None:
         self.cluster, self.folder, self.zookeeper = cluster, folder, zookeeper
         self.first_s: list[float] = []
         self.last_s: list[float] = []
@@ -62,7 +63,8 @@ class Run:
         self.written = Written(1)
         self.source = random.Random(7)
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-        new = NewTopic(TOPIC, 1, replica_assignment=[[1, 2]], config={**CONFIG, **(OLD if zookeeper else KRAFT)})
+        config = {**CONFIG, **(OLD if zookeeper else KRAFT), "file.delete.delay.ms": str(delay_ms)}
+        new = NewTopic(TOPIC, 1, replica_assignment=[[1, 2]], config=config)
         admin.create_topics([new])[TOPIC].result(TIMEOUT_S)
         self._admin: Any = admin
         self.producer = Producer(
@@ -190,8 +192,8 @@ def move(run: Run, moves: int) -> None:
         until(LONG_S, lambda: run.is_shipped(leader))
     watermark = watermark_of(run.store, run.partition)
     assert (watermark.holes, watermark.moved_back) == ((), ())
-    run.check(run.active(leader))
     run.tell()
+    run.check(run.active(leader))
 
 
 def test_leadership_that_moves_three_times_leaves_one_lineage(tmp_path: Path) -> None:
@@ -202,6 +204,25 @@ def test_leadership_that_moves_three_times_leaves_one_lineage(tmp_path: Path) ->
 def test_leadership_that_moves_fifty_times_leaves_one_lineage(tmp_path: Path) -> None:
     with start_kafka_cluster() as cluster:
         move(Run(cluster, tmp_path), 50)
+
+
+def test_what_a_leader_that_dies_had_not_shipped_is_shipped_by_the_next_though_no_disk_has_it(tmp_path: Path) -> None:
+    """The leader has no uploader; retention has taken from both disks what the follower's has held."""
+    with start_kafka_cluster() as cluster:
+        run = Run(cluster, tmp_path, delay_ms=20_000)
+        folder = cluster.brokers[2].log_dir / f"{TOPIC}-0"
+        with run.uploader(2):
+            until(LONG_S, folder.exists)
+            run.write(10)
+            until(LONG_S, lambda: not list(folder.glob(f"{0:020d}.log*")))
+            until(LONG_S, run.is_replicated)
+            cluster.brokers[1].kill()
+            run.follow(2)
+            run.write()
+            until(LONG_S, lambda: run.is_shipped(2))
+        watermark = watermark_of(run.store, run.partition)
+        assert (watermark.holes, watermark.moved_back) == ((), ())
+        run.check(run.active(2))
 
 
 def test_by_zookeeper_leadership_that_moves_and_brokers_that_die_leave_one_lineage(tmp_path: Path) -> None:
@@ -222,8 +243,8 @@ def test_by_zookeeper_leadership_that_moves_and_brokers_that_die_leave_one_linea
                 until(LONG_S, lambda: run.is_shipped(run.leader))
             watermark = watermark_of(run.store, run.partition)
             assert (watermark.holes, watermark.moved_back) == ((), ())
-            run.check(run.active(run.leader))
             run.tell()
+            run.check(run.active(run.leader))
 
 
 def test_an_unclean_election_moves_the_watermark_back_and_its_records_are_read(tmp_path: Path) -> None:

@@ -73,7 +73,8 @@ class Holds:
                     break
             files += self._hold(partition, segment, now_s)
         ours = [entry for entry in entries if entry[1].place.is_deleted and entry[1].is_only_ours]
-        self._spare_disks(sorted(ours, key=_turn))
+        # What another broker leads is let go first.
+        self._spare_disks(sorted(ours, key=lambda entry: (not entry[0].is_followed, _turn(entry))))
         held = [segment.held for _, segment in entries if segment.held is not None]
         return Held(
             sum(len(segment.files) for segment in held),
@@ -89,7 +90,7 @@ class Holds:
             except SegmentIncomplete as error:
                 if segment.incomplete_since_s is None:
                     segment.incomplete_since_s = now_s
-                elif now_s - segment.incomplete_since_s > INCOMPLETE_S:
+                elif now_s - segment.incomplete_since_s > INCOMPLETE_S and not partition.is_followed:
                     segment.lost = str(error)
                 return 0
             except TieredStoreError as error:
@@ -145,14 +146,19 @@ def _may_be_held(segment: ClosedSegment) -> bool:
     return segment.held is None and segment.lost is None and (not segment.absences or segment.kept is not None)
 
 
-def _turn(entry: tuple[Partition, ClosedSegment]) -> tuple[bool, float, int]:
-    place = entry[1].place
-    return not place.is_deleted, entry[1].noticed_s, place.base_offset
+def _turn(entry: tuple[Partition, ClosedSegment]) -> tuple[bool, bool, float, int]:
+    partition, segment = entry
+    place = segment.place
+    return not place.is_deleted, partition.is_followed, segment.noticed_s, place.base_offset
 
 
 def _segments(partition: Partition) -> list[ClosedSegment]:
     with partition.lock:
-        return list(partition.segments.values())
+        segments = list(partition.segments.values())
+        if not partition.is_followed or partition.followed_to is not None:
+            return segments
+        # As long as it is not known how far they are shipped, most are: only what is gone soon cannot wait.
+        return [segment for segment in segments if segment.place.is_deleted or segment.held is not None]
 
 
 def _let_go(partition: Partition, segment: ClosedSegment) -> int:

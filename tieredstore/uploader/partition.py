@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -54,6 +54,10 @@ class ClosedSegment:
         """
         return self.held is None and self.kept is None and self.absences > 1
 
+    def may_be_cut(self, now: LeaderEpochs) -> bool:
+        """Whether the log may have been cut before the segment's end: it begins anew, with a leader of later."""
+        return not self.is_settled and bool(self.epochs and now) and now[0][0] > self.epochs[-1][0]
+
     @property
     def is_only_ours(self) -> bool:
         """Whether the broker has deleted its log: what it takes of the disk is given back as soon as it is let go."""
@@ -63,6 +67,20 @@ class ClosedSegment:
                 return kept.log.stat().st_nlink == 1
             return held is not None and os.fstat(held.log.descriptor).st_nlink == 0
         return False
+
+    @property
+    def was_replaced(self) -> bool:
+        """Whether the broker has other files under the names of those that are held, or linked, since it was seen."""
+        held, kept = self.held, self.kept
+        ours: list[os.stat_result | None] = []
+        if held is not None:
+            ours = [os.fstat(held.log.descriptor), os.fstat(held.producer_snapshot.descriptor)]
+        elif kept is not None:
+            ours = [_stat(kept.log), _stat(kept.snapshot)]
+        end = self.next_offset
+        names = [self.place.path("log"), *([] if end is None else [self.place.snapshot_path(end - 1)])]
+        theirs = [_stat(name) for name in names]
+        return any(one and other and not os.path.samestat(one, other) for one, other in zip(ours, theirs, strict=False))
 
     @property
     def size_in_bytes(self) -> int:
@@ -116,7 +134,9 @@ class Partition:
     first seen. ``not_before_s`` is when it is looked at again, after a failure or while it waits for an answer;
     ``waits_for`` says for which. ``must_reload``: others may have moved the watermark.
     ``is_moving``: it is still in another log directory too, and what is held there is to come here.
-    ``is_unheld``: nothing is held, and no links are kept, for it is another broker's to ship.
+    ``is_unheld``: nothing is held, and no links are kept, for nobody is to ship it.
+    ``is_followed``: another broker leads, and this one may be next; ``followed_to`` is how far the watermark stood when
+    it was last asked for.
     ``is_behind``: the object of the watermark stands before it, since ``moved_s`` is only a moment ago; ``is_unsure``:
     it may, since a move has failed: ``unmoved`` is what it was to be moved from (with all that was shipped behind it)
     and to.
@@ -133,6 +153,8 @@ class Partition:
     is_busy: bool = False
     is_dropped: bool = False
     is_unheld: bool = False
+    is_followed: bool = False
+    followed_to: int | None = None
     must_reload: bool = False
     moved_s: float | None = None
     is_behind: bool = False
@@ -172,6 +194,8 @@ class Partition:
             for base, segment in list(self.segments.items()):
                 self._renew(base, segment, closed.get(base), first_live)
             shipped = 0 if self.watermark is None or self.watermark.value is None else self.watermark.value.next_offset
+            if self.is_followed:
+                shipped = self.followed_to or 0
             for base, place in closed.items():
                 following = place.next_base_offset
                 if base not in self.segments and (following is None or following > shipped):
@@ -181,7 +205,8 @@ class Partition:
                 self.first_active = segments[-1].base_offset
 
     def _renew(self, base: int, segment: ClosedSegment, place: FoundSegment | None, first_live: int | None) -> None:
-        if place is not None and place.next_base_offset in (None, segment.next_offset):
+        is_same = place is not None and place.next_base_offset in (None, segment.next_offset)
+        if place is not None and is_same and not (self.is_followed and replace(segment, place=place).was_replaced):
             # The same one, perhaps under the names of what is deleted.
             if place.is_deleted != segment.place.is_deleted or place.directory is not segment.place.directory:
                 segment.place = FoundSegment(
@@ -194,6 +219,8 @@ class Partition:
             segment.place = FoundSegment(
                 segment.place.directory, *self.name, base, segment.next_offset, is_deleted=True
             )
+            if self.is_followed and segment.may_be_cut(self.epochs):
+                segment.lost = _MAYBE_CUT
         elif self.is_busy and segment is self.first:
             segment.is_cut = True
         else:
@@ -277,8 +304,26 @@ class Partition:
             if not self.is_busy:
                 self.give_up()
 
+    def follow(self) -> None:
+        """Another broker leads: what it has not shipped is held here, and what is held is looked at twice."""
+        with self.lock:
+            if not self.is_busy and not self.is_followed:
+                self.is_followed, self.followed_to = True, None
+
+    def lead(self) -> None:
+        """It is led, or nobody is to ship it."""
+        with self.lock:
+            self.is_followed, self.followed_to = False, None
+
+    def passed(self, next_offset: int) -> None:
+        """The leader's uploader has shipped all before that offset."""
+        with self.lock:
+            if self.is_followed:
+                self.followed_to = next_offset
+                self.shipped_to(next_offset)
+
     def unhold(self) -> None:
-        """Close all files, and go on knowing of the segments: the partition is another broker's to ship."""
+        """Close all files, and go on knowing of the segments: nobody is to ship the partition."""
         with self.lock:
             if self.is_busy or self.is_unheld:
                 return
@@ -291,11 +336,13 @@ class Partition:
         """All before that offset is replicated, which the links to it say from now on."""
         with self.lock:
             for segment in self.segments.values():
-                if segment.is_settled or segment.kept is None or segment.kept.next_offset > high_watermark:
+                end = segment.next_offset
+                if segment.is_settled or end is None or end > high_watermark:
                     continue
-                segment.kept.settle()
+                if segment.kept is not None:
+                    segment.kept.settle()
                 # Once for each, unless the disk was too full for it.
-                segment.is_settled = segment.kept.is_settled
+                segment.is_settled = segment.kept is None or segment.kept.is_settled
 
     def let_go(self) -> None:
         """Close all files that are held; the links to them stay."""
@@ -315,3 +362,10 @@ class Partition:
         """The segments for which that holds."""
         with self.lock:
             return [segment for segment in self.segments.values() if is_of_interest(segment)]
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None

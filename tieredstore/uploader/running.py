@@ -25,6 +25,7 @@ _SETTLED_S: Final = 0.25
 _TOPICS_S: Final = 1.0
 _ADVICE_S: Final = 3600.0
 _FILL_S: Final = 60.0
+_FOLLOW_S: Final = 5.0
 _FIRST_EXPIRY_S: Final = 60.0
 _INCOMPLETE_S: Final = 0.05
 _IDLE_S: Final = 0.5
@@ -47,6 +48,7 @@ def uploader_service(uploader: Uploader, *, reload: Callable[[], None] | None = 
             "settled": threads.asking("settled", is_silent=False),
             "silent": threads.asking("silent", is_silent=True),
             "topics": threads.advise,
+            "follow": lambda stop: threads.again("follow", stop, uploader.follow, _FOLLOW_S),
             "holes": threads.fill,
             "retention": threads.expire,
             "time": threads.watch_time,

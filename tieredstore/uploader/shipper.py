@@ -113,7 +113,7 @@ class Shipper:
             self._catch_up(target, partition)
             return Step.WAITS
         partition.waits_for = None
-        if segment.lost is not None and segment.held is None:
+        if segment.lost is not None:
             return self._lost(target, partition, segment, segment.lost)
         return self._ship(target, partition, segment, standing)
 
@@ -339,7 +339,10 @@ class Shipper:
         """A segment of which a file never came, or that was let go."""
         prefix: str | None = None
         log = segment.place.path("log") if segment.kept is None else segment.kept.log
-        if log.exists():
+        if segment.held is not None:
+            with contextlib.suppress(*_LOST, OSError):
+                prefix = self._kept(target, partition, segment, segment.held)
+        elif log.exists():
             with contextlib.suppress(*_LOST, OSError):
                 prefix = self._kept_log(target, partition, segment, log)
         return self._hole(target, partition, segment, reason, prefix)

@@ -22,6 +22,7 @@ from tieredstore.uploader.counts import Counts
 from tieredstore.uploader.environment import BrokerEnvironment, broker_environment
 from tieredstore.uploader.filling import Filler
 from tieredstore.uploader.folders import Folders
+from tieredstore.uploader.following import Following
 from tieredstore.uploader.hold_dir import HoldDir, locked
 from tieredstore.uploader.holding import Held, Holds
 from tieredstore.uploader.leadership import LeadershipView, leadership_of
@@ -101,13 +102,10 @@ class Uploader(Closing):
         self.retention = RemoteRetention(
             uploader.retention_ms, uploader.retention_bytes, is_dry=uploader.retention_dry_run
         )
+        self._following = Following(monotonic)
         self._filler = Filler(uploads, self.counts, uploader.check_crcs)
         self._shipper = Shipper(
-            ShipperSettings(
-                self.environment.broker_id,
-                uploader.start,
-                uploader.check_crcs,
-            ),
+            ShipperSettings(self.environment.broker_id, uploader.start, uploader.check_crcs),
             uploads,
             self.counts,
             self.folders.relist,
@@ -126,11 +124,8 @@ class Uploader(Closing):
             self.folders.sweep()
         partitions = self.folders.partitions
         self.leadership.watch({partition.name for partition in partitions})
-        led = [partition for partition in partitions if self.leads(partition)]
-        if self.leadership.is_known:
-            for partition in set(partitions).difference(led):
-                partition.unhold()
-        self.held = self._holds.renew(led, self._monotonic())
+        held = [partition for partition in partitions if self.leads(partition) or self._follow(partition)]
+        self.held = self._holds.renew(held, self._monotonic())
         if not self._has_left and self.folders.is_whole:
             self._has_left = True
             self._links.leave((partition.where for partition in self.folders.partitions), self._selection.holds)
@@ -226,6 +221,13 @@ class Uploader(Closing):
             return
         for where in before - set(left):
             self.counts.filled(where)
+
+    def follow(self) -> None:
+        """Ask how far others have shipped what they lead, now and then; the rest is held here."""
+        try:
+            self._following.release(self.target, self.folders.partitions)
+        except TieredStoreError as error:
+            _logger.debug("how far others have shipped is not known now: %s", error)
 
     def expire(self, *, only_check: bool = False) -> Iterator[Expired]:
         """Delete what is stored of partitions that are led past the bounds of uploader.retention, one by one.
@@ -332,7 +334,9 @@ class Uploader(Closing):
         # First of all whether there is anything: of thousands of partitions there mostly is not.
         if first is None and not partition.is_unsure and not self._shipper.must_begin(partition):
             return False
-        if partition.is_moving or not self.topics.knows(partition.where.topic) or not self.leads(partition):
+        if partition.is_moving or partition.is_followed or not self.leads(partition):
+            return False
+        if not self.topics.knows(partition.where.topic):
             return False
         if first is None:
             return True
@@ -353,13 +357,26 @@ class Uploader(Closing):
         high = (high_watermarks(partition.folder.parent) or {}).get(partition.name, 0)
         return Standing(Settled(high, high, None), only_deleted=True)
 
+    def _follow(self, partition: Partition) -> bool:
+        """Whether another broker leads the partition, and what it has not shipped is to be held."""
+        if not self.leadership.is_known:
+            return False
+        if partition.where.topic not in self.topics.refused:
+            partition.follow()
+        else:
+            partition.lead()
+            partition.unhold()
+        return partition.is_followed
+
     def _relist_new(self) -> bool:
         """List the folders of partitions that are led since now: who led them has moved their watermarks."""
         led = frozenset(partition for partition in self.folders.partitions if self.leads(partition))
         new = led - self._was_led
         for partition in new:
             partition.must_reload = True
+            # Before it is led: what was held as a follower's may be other files by now.
             self.folders.relist(partition)
+            partition.lead()
         self._was_led = led
         return bool(new)
 

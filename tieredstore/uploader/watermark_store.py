@@ -72,6 +72,13 @@ class WatermarkStore:
             _logger.error("%s; it is made again of the segments that are stored", error)  # noqa: TRY400
         return StoredWatermark(chain_of(where, self._segments(where), history, None), etag)
 
+    def peek(self, where: TopicIdPartition) -> Watermark | None:
+        """What the partition's object says, None if there is none: one request. CorruptData if it is damaged."""
+        try:
+            return Watermark.parse(self._store.get_small(watermark_key(self._prefix, where), MAX_BYTES), where)
+        except ObjectNotFound:
+            return None
+
     def advanced(self, watermark: Watermark, history: LeaderEpochs, until: int = MAX_INT64) -> Watermark:
         """The watermark behind what stands in the store already and joins on to it, as far as ``until`` is asked for.
 

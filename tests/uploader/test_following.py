@@ -1,0 +1,286 @@
+"""Replicas that do not lead hold what the leader has not shipped: one of them ships it if the leader dies."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.uploader_disk import STORE, BrokerDisk, extents, run_once, stored, uploader_of, watermark_of
+from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.config import settings_from
+from tieredstore.errors import StoreUnavailable
+from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
+from tieredstore.remote import RemoteStorageManager
+from tieredstore.testing.doubles import CountingStore
+from tieredstore.testing.faults import FaultyStore
+from tieredstore.testing.segments import PARTITION
+from tieredstore.uploader import Uploader
+from tieredstore.uploader.following import Following
+from tieredstore.uploader.settling import REPLICATION_CHECKPOINT
+from tieredstore.uploader.watermark import watermark_key
+
+NAME = (PARTITION.topic, PARTITION.partition)
+
+
+class Replica:
+    """A broker's disk and its uploader, which runs as a service would: it leads when it is told to."""
+
+    def __init__(self, folder: Path, store: ObjectStore, hold_dir: str = "", hold_max_files: str = "10000") -> None:
+        self.disk = BrokerDisk(folder)
+        self.led: list[TopicPartition] = []
+        folder.mkdir(parents=True, exist_ok=True)
+        self.uploader: Uploader = uploader_of(folder, store, hold_dir=hold_dir, hold_max_files=hold_max_files)
+        self.uploader.leadership._leadership.led = lambda: self.led  # type: ignore[method-assign]
+        self.now_s = 0.0
+        self.uploader._following = Following(lambda: self.now_s)  # pyright: ignore[reportPrivateUsage]
+
+    def look(self) -> None:
+        """At the folders and at the store, a minute later."""
+        self.now_s += 1000.0
+        for partition in self.uploader.folders.partitions:
+            self.uploader.folders.touch(partition.folder)
+        self.uploader.sweep()
+        self.uploader.follow()
+        self.uploader.sweep()
+
+    def lead(self) -> None:
+        self.led.append(NAME)
+        self.uploader.ask_leadership()
+        self.uploader.sweep()
+
+    def retire(self) -> None:
+        self.led.clear()
+        self.uploader.ask_leadership()
+        self.uploader.sweep()
+
+    def replicated(self, offset: int) -> None:
+        """The broker's checkpoint says that all before is."""
+        line = f"{PARTITION.topic} {PARTITION.partition} {offset}"
+        (self.disk.log_dir / REPLICATION_CHECKPOINT).write_text(f"0\n1\n{line}\n")
+
+    @property
+    def files(self) -> int:
+        return self.uploader.held.files
+
+
+def always(_: object) -> bool:
+    return True
+
+
+@pytest.fixture
+def store() -> MemoryObjectStore:
+    return MemoryObjectStore()
+
+
+@pytest.fixture
+def replica(tmp_path: Path, store: MemoryObjectStore) -> Iterator[Replica]:
+    """Follows a leader that has shipped 0 to 19; three segments of its are closed, up to 29."""
+    leader = BrokerDisk(tmp_path / "leader")
+    leader.grow(3)
+    run_once(leader.log_dir, store)
+    replica = Replica(tmp_path / "replica", store)
+    replica.disk.grow(4)
+    replica.uploader.ask_leadership()
+    with replica.uploader:
+        yield replica
+
+
+def retention(disk: BrokerDisk, segments: int) -> None:
+    disk.mark_deleted(segments)
+    disk.delete()
+
+
+def test_what_a_dead_leader_had_not_shipped_is_shipped_by_the_next_though_its_broker_has_deleted_it(
+    replica: Replica, store: MemoryObjectStore
+) -> None:
+    replica.look()
+    assert replica.files == 4, "only what the watermark has not passed"
+    replica.disk.grow(2)
+    replica.look()
+    retention(replica.disk, 5)
+    replica.look()
+    replica.disk.lead(1)
+    replica.disk.grow(1)
+    replica.lead()
+    assert replica.uploader.run_once() == []
+    assert extents(store) == [(start, start + 9) for start in range(0, 60, 10)]
+    assert (watermark_of(store).holes, replica.uploader.counts.holes) == ((), 0)
+    assert replica.files == 0
+
+
+def test_what_the_leader_ships_is_let_go(replica: Replica, store: MemoryObjectStore, tmp_path: Path) -> None:
+    replica.look()
+    assert replica.files == 4
+    leader = BrokerDisk(tmp_path / "leader again")
+    leader.grow(4)
+    run_once(leader.log_dir, store)
+    replica.look()
+    assert replica.files == 0
+    assert all(partition.first is None for partition in replica.uploader.folders.partitions)
+
+
+def test_until_somebody_has_asked_only_what_is_about_to_be_deleted_is_held(replica: Replica) -> None:
+    replica.uploader.sweep()
+    assert replica.files == 0
+    replica.disk.mark_deleted(1)
+    replica.uploader.folders.touch(replica.disk.folder)
+    replica.uploader.sweep()
+    assert replica.files == 4
+
+
+def test_a_partition_without_a_watermark_is_held_whole(tmp_path: Path, store: MemoryObjectStore) -> None:
+    replica = Replica(tmp_path / "replica", store)
+    replica.disk.grow(3)
+    replica.uploader.ask_leadership()
+    with replica.uploader:
+        replica.look()
+        assert replica.files == 8
+
+
+def test_while_the_store_fails_nothing_is_let_go(tmp_path: Path) -> None:
+    store = FaultyStore(MemoryObjectStore())
+    replica = Replica(tmp_path / "replica", store)
+    replica.disk.grow(3)
+    replica.uploader.ask_leadership()
+    with replica.uploader:
+        replica.look()
+        store.fail_at = always
+        replica.disk.grow(1)
+        replica.look()
+        assert replica.files == 12
+
+
+def test_a_damaged_watermark_lets_nothing_go(replica: Replica, store: MemoryObjectStore) -> None:
+    store.put(watermark_key("", PARTITION), b"{")
+    replica.look()
+    assert replica.files == 12
+
+
+def test_what_was_cut_and_written_anew_with_the_same_borders_is_shipped_as_it_is_now(
+    replica: Replica, store: MemoryObjectStore
+) -> None:
+    """Files that are held are those that a broker has deleted, and made again under the same names."""
+    replica.disk.grow(1)
+    replica.look()
+    assert replica.files == 8
+    replica.disk.cut(20)
+    replica.disk.lead(3)
+    replica.disk.grow(3)
+    replica.lead()
+    replica.disk.mark_deleted(4)
+    assert replica.uploader.run_once() == []
+    assert extents(store) == [(0, 9), (10, 19), (20, 29), (30, 39)]
+    with RemoteStorageManager(settings_from(STORE), store=store) as manager:
+        logs = [manager.open(segment.metadata).read() for segment in stored(store)[2:]]
+    assert [b"3 at 20" in logs[0], b"3 at 30" in logs[1]] == [True, True]
+
+
+@pytest.mark.parametrize("is_replicated", [True, False])
+def test_of_a_log_that_began_anew_under_a_later_leader_only_what_was_replicated_is_shipped(
+    replica: Replica, store: MemoryObjectStore, is_replicated: bool
+) -> None:
+    replica.replicated(30 if is_replicated else 20)
+    replica.look()
+    replica.look()
+    shutil.rmtree(replica.disk.folder)
+    replica.disk.bases, replica.disk.end, replica.disk.epochs = [], 60, ((5, 60),)
+    replica.disk.grow(2)
+    replica.look()
+    replica.replicated(80)
+    replica.lead()
+    assert replica.uploader.run_once() == []
+    (*_, hole) = watermark_of(store).holes
+    holes = [(hole.first_offset, hole.last_offset) for hole in watermark_of(store).holes]
+    if is_replicated:
+        assert extents(store) == [(0, 9), (10, 19), (20, 29), (60, 69)]
+        assert holes == [(30, 59)]
+    else:
+        assert extents(store) == [(0, 9), (10, 19), (60, 69)]
+        assert holes == [(20, 29), (30, 59)]
+        assert "may have been cut" in watermark_of(store).holes[0].reason
+        assert watermark_of(store).holes[0].quarantine is not None
+    assert hole.last_offset == 59
+
+
+def test_who_is_deposed_goes_on_holding_what_it_had_not_shipped(replica: Replica, store: MemoryObjectStore) -> None:
+    replica.lead()
+    retention(replica.disk, 3)
+    replica.uploader.folders.touch(replica.disk.folder)
+    replica.uploader.sweep()
+    replica.uploader.follow()
+    replica.retire()
+    replica.look()
+    assert replica.files == 4
+    replica.lead()
+    assert replica.uploader.run_once() == []
+    assert (extents(store)[-1], watermark_of(store).holes) == ((20, 29), ())
+
+
+def test_links_of_what_is_followed_go_when_it_is_shipped(tmp_path: Path, store: MemoryObjectStore) -> None:
+    links = tmp_path / "links"
+    links.mkdir()
+    replica = Replica(tmp_path / "replica", store, hold_dir=str(links))
+    replica.disk.grow(3)
+    replica.uploader.ask_leadership()
+    with replica.uploader:
+        replica.look()
+        assert len(list(links.glob("*/*/*"))) == 2
+        leader = BrokerDisk(tmp_path / "leader")
+        leader.grow(3)
+        run_once(leader.log_dir, store)
+        replica.look()
+        assert list(links.glob("*/*/*")) == []
+
+
+def test_what_is_followed_gives_way_to_what_is_led(tmp_path: Path, store: MemoryObjectStore) -> None:
+    replica = Replica(tmp_path / "replica", store, hold_max_files="10")
+    other = BrokerDisk(tmp_path / "replica", TopicIdPartition(Uuid.random(), "led", 0))
+    replica.disk.grow(4)
+    replica.uploader.ask_leadership()
+    with replica.uploader:
+        replica.look()
+        assert replica.files == 8
+        other.grow(3)
+        replica.led.append(("led", 0))
+        replica.uploader.ask_leadership()
+        other.mark_deleted(2)
+        replica.look()
+        held = {p.name: len(p.pending(lambda s: s.held is not None)) for p in replica.uploader.folders.partitions}
+        assert held == {NAME: 0, ("led", 0): 2}
+
+
+def test_an_idle_partition_is_asked_for_no_more_and_one_that_waits_less_and_less(tmp_path: Path) -> None:
+    store = CountingStore(MemoryObjectStore())
+    replica = Replica(tmp_path / "replica", store)
+    replica.disk.grow(2)
+    replica.uploader.ask_leadership()
+    with replica.uploader:
+        replica.uploader.follow()
+        replica.uploader.sweep()
+        for _ in range(3600):
+            replica.now_s += 1.0
+            replica.uploader.follow()
+        # After 60 s (the answer is new), then 120, 240, ... up to 960, each less up to a half of it by chance.
+        assert 4 <= store.requests.total() <= 12
+        leader = BrokerDisk(tmp_path / "leader")
+        leader.grow(2)
+        run_once(leader.log_dir, store)
+        replica.look()
+        store.reset()
+        for _ in range(50):
+            replica.look()
+        assert store.requests.total() == 0
+
+
+def test_an_outage_is_no_error_of_the_service(tmp_path: Path) -> None:
+    store = FaultyStore(MemoryObjectStore(), fail_at=always, error=StoreUnavailable)
+    replica = Replica(tmp_path / "replica", store)
+    replica.disk.grow(2)
+    replica.uploader.ask_leadership()
+    with replica.uploader:
+        replica.look()
+        assert replica.files == 0
