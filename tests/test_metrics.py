@@ -136,6 +136,7 @@ def test_the_document_names_every_metric_and_no_other() -> None:
         "tieredstore_broker_",
         "tieredstore_pubsub_producer_",
         "tieredstore_pubsub_consumer_",
+        "tieredstore_pubsub_audit_",
     ):
         of_these = {name for name in names if name.startswith(beginning)}
         row = next(line for line in listed.splitlines() if line.startswith(f"| `{beginning}…`"))

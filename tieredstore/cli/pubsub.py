@@ -14,6 +14,7 @@ import typer
 from tieredstore.cli.arguments import DryRun, Json, SettingsPath, StoreUrl, Wide
 from tieredstore.cli.durations import parse_duration_ms
 from tieredstore.cli.steps import Report, Yes, is_dry
+from tieredstore.errors import ConfigError
 
 _Topic: TypeAlias = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 
@@ -21,6 +22,8 @@ _TopicConfig: TypeAlias = Annotated[
     Path | None,
     typer.Option("--topic-config", metavar="FILE", help="The topic as MemQ's JSON has it; its bucket without -c."),
 ]
+
+_FOLLOWED_MS: Final = 600_000  # what was said before --follow began, so that the other half of a pair is known
 
 app: Final = typer.Typer(no_args_is_help=True, help="Batches of records in a store, in the manner of MemQ.")
 
@@ -232,13 +235,24 @@ def audit(
     settle: Annotated[
         str | None,
         typer.Option(
-            "--settle", metavar="AGE", help="What is younger may still come; pubsub.delivery.timeout.ms if not given."
+            "--settle",
+            metavar="AGE",
+            help="What is younger may still come; if not given, pubsub.delivery.timeout.ms, and 300s with --records.",
         ),
     ] = None,
     late: Annotated[
         str, typer.Option("--late", metavar="AGE", help="Stored so long after a later one, a request is late.")
     ] = "60s",
     bodies: Annotated[bool, typer.Option("--bodies", help="Read every object, and look at its checksums.")] = False,
+    records: Annotated[
+        bool, typer.Option("--records", help="Pair what producers and consumers say in Kafka (pubsub.audit.topic).")
+    ] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Pair on, until stopped, and serve pubsub.audit.metrics.listen.")
+    ] = False,
+    since: Annotated[
+        str | None, typer.Option("--since", metavar="AGE", help="Pair what was said since then; 10m with --follow.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Find requests of producers that are lost, doubled, late or altered, by the headers of Messages alone.
@@ -247,18 +261,32 @@ def audit(
     Where retention has freed something it counts from the first that is there. The exit code is 4 if anything is found
     but what is pending. MemQ's brokers acknowledge Messages without records and store none: a hole of theirs.
 
+    With --records, by MemQ's audit records: what producers say to have sent and consumers to have read, in Kafka, is
+    paired by count and hash of message ids. --follow does so until it is stopped, into metrics.
+
     Example: tieredstore pubsub audit orders -c store.properties
     """
-    from tieredstore.cli.pubsub_audit import show_audit  # noqa: PLC0415  as above
+    from tieredstore.cli.pubsub_audit import follow_records, pair_records, show_audit  # noqa: PLC0415  as above
     from tieredstore.cli.pubsub_commands import opened_topics  # noqa: PLC0415  as above
 
+    if bodies and (records or follow):
+        raise ConfigError("--bodies looks at objects, and --records and --follow at what Kafka has: give one of them")
+    if since is not None and not (records or follow):
+        raise ConfigError("--since is of audit records: give --records or --follow")
+    now_ms = time.time_ns() // 1_000_000
     settle_ms = None if settle is None else parse_duration_ms("--settle", settle)
+    since_ms = None if since is None else now_ms - parse_duration_ms("--since", since)
     late_ms = parse_duration_ms("--late", late)
-    with opened_topics(settings, store, topic_config) as all_topics:
-        show_audit(
-            all_topics, topic, now_ms=time.time_ns() // 1_000_000, settle_ms=settle_ms, late_ms=late_ms, bodies=bodies,
-            as_json=as_json,
-        )  # fmt: skip
+    with opened_topics(settings, store, topic_config) as topics:
+        if follow:
+            since_ms = now_ms - _FOLLOWED_MS if since_ms is None else since_ms
+            follow_records(topics, topic, since_ms=since_ms, settle_ms=settle_ms, late_ms=late_ms, as_json=as_json)
+        elif records:
+            pair_records(topics, topic, since_ms=since_ms, settle_ms=settle_ms, late_ms=late_ms, as_json=as_json)
+        else:
+            show_audit(
+                topics, topic, now_ms=now_ms, settle_ms=settle_ms, late_ms=late_ms, bodies=bodies, as_json=as_json
+            )
 
 
 @app.command()

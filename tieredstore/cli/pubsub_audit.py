@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 import typer
 
 from tieredstore.cli.output import JsonValue, counted, iso_utc, print_json_line, print_lines
 from tieredstore.pubsub.audit import AuditFault, AuditFinding, TopicAudit
+from tieredstore.pubsub.audit_pairs import SETTLE_MS, AuditPairs
 from tieredstore.pubsub.topics import Topics
 
 _FAULTY_CODE: Final = 4
+_NO_FAULTS: Final = frozenset({AuditFault.PENDING, AuditFault.UNANNOUNCED})
 
 
 def show_audit(
@@ -20,19 +23,69 @@ def show_audit(
     settle_ms = topics.settings.pubsub.delivery_timeout_ms if settle_ms is None else settle_ms
     audit = TopicAudit(topics, topics.get(name), now_ms, settle_ms, late_ms, bodies)
     for finding in audit.run():
-        if as_json:
-            print_json_line(_row(name, finding))
-        else:
-            print_lines([_line(finding)])
+        _show(name, finding, as_json=as_json)
     if as_json:
-        faults: dict[str, JsonValue] = {fault.value: audit.requests[fault] for fault in AuditFault}
-        sums: dict[str, JsonValue] = {
-            "producers": audit.producers, "message_count": audit.messages, "records": audit.records,
-        }  # fmt: skip
-        print_json_line({"summary": sums | faults})
+        _sums(audit.requests, producers=audit.producers, messages=audit.messages, records=audit.records)
     else:
         print_lines([_summary(name, audit)])
-    if any(audit.requests[fault] for fault in AuditFault if fault is not AuditFault.PENDING):
+    _exit_if_faulty(audit.requests)
+
+
+def pair_records(
+    topics: Topics, name: str, *, since_ms: int | None, settle_ms: int | None, late_ms: int, as_json: bool
+) -> None:
+    """The command with --records; typer.Exit as above."""
+    from tieredstore.pubsub.audit_reading import AuditLog, now_ms  # noqa: PLC0415  the client of Kafka, an extra
+
+    topics.get(name)
+    pairs = _pairs(settle_ms, late_ms, since_ms)
+    with AuditLog(topics, name, pairs, since_ms) as log:
+        for finding in log.read(now_ms):
+            _show(name, finding, as_json=as_json)
+        for finding in log.pending():
+            _show(name, finding, as_json=as_json)
+    counts = pairs.counts
+    if as_json:
+        _sums(log.requests, producers=len(pairs.producers), messages=counts.produced, records=counts.paired_records)
+    else:
+        sent = (
+            f"{counted(counts.produced, 'Message')} sent to topic {name} by {counted(len(pairs.producers), 'producer')}"
+        )
+        print_lines([f"{sent}: {_faults(log.requests) or 'each was read as it was sent'}"])
+    _exit_if_faulty(log.requests)
+
+
+def follow_records(
+    topics: Topics, name: str, *, since_ms: int, settle_ms: int | None, late_ms: int, as_json: bool
+) -> None:
+    """The command with --follow; typer.Exit with the service's code."""
+    from tieredstore.pubsub.audit_reading import AuditLog, audit_service  # noqa: PLC0415  as above
+
+    topics.get(name)
+    with AuditLog(topics, name, _pairs(settle_ms, late_ms, since_ms), since_ms) as log:
+        code = audit_service(topics, log, lambda finding: _show(name, finding, as_json=as_json)).run()
+    raise typer.Exit(code)
+
+
+def _pairs(settle_ms: int | None, late_ms: int, since_ms: int | None) -> AuditPairs:
+    return AuditPairs(settle_ms=SETTLE_MS if settle_ms is None else settle_ms, late_ms=late_ms, begin_ms=since_ms or 0)
+
+
+def _show(topic: str, finding: AuditFinding, *, as_json: bool) -> None:
+    if as_json:
+        print_json_line(_row(topic, finding))
+    else:
+        print_lines([_line(finding)])
+
+
+def _sums(requests: Counter[AuditFault], *, producers: int, messages: int, records: int) -> None:
+    faults: dict[str, JsonValue] = {fault.value: requests[fault] for fault in AuditFault}
+    sums: dict[str, JsonValue] = {"producers": producers, "message_count": messages, "records": records}
+    print_json_line({"summary": sums | faults})
+
+
+def _exit_if_faulty(requests: Counter[AuditFault]) -> None:
+    if any(requests[fault] for fault in AuditFault if fault not in _NO_FAULTS):
         raise typer.Exit(_FAULTY_CODE)
 
 
@@ -66,6 +119,9 @@ def _line(finding: AuditFinding) -> str:
 def _summary(topic: str, audit: TopicAudit) -> str:
     if not audit.messages and not audit.requests:
         return f"no Messages in topic {topic}"
-    faults = ", ".join(f"{audit.requests[fault]} {fault}" for fault in AuditFault if audit.requests[fault])
     seen = f"{counted(audit.messages, 'Message')} of {counted(audit.producers, 'producer')} in topic {topic}"
-    return f"{seen}: {faults or 'each request stands once'}"
+    return f"{seen}: {_faults(audit.requests) or 'each request stands once'}"
+
+
+def _faults(requests: Counter[AuditFault]) -> str:
+    return ", ".join(f"{requests[fault]} {fault}" for fault in AuditFault if requests[fault])

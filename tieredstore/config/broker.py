@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Final
 
 from pydantic import Field, model_validator
 
 from tieredstore.config.fields import SettingsGroup, broken_rule
-from tieredstore.config.values import BOOLEAN, NAME, PATH, choice, integer, long, string, words
+from tieredstore.config.values import BOOLEAN, NAME, PATH, choice, host_and_port, integer, long, string, words
 
 MOST_BROKER_PORT: Final = 32767
 """MemQ's packets have a port in signed 16 bits."""
@@ -19,15 +18,8 @@ _KEY: Final = "pubsub.broker.tls.key"
 _CLIENT_KEY: Final = "pubsub.tls.key"
 
 
-def _address(text: str, most: int = MOST_BROKER_PORT) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > most:
-        raise ValueError
-    return host.strip("[]"), int(port)
-
-
-def _page_address(text: str) -> tuple[str, int]:
-    return _address(text, (1 << 16) - 1)
+def _address(text: str) -> tuple[str, int]:
+    return host_and_port(text, MOST_BROKER_PORT)
 
 
 class BrokerSettings(SettingsGroup):
@@ -46,7 +38,7 @@ class BrokerSettings(SettingsGroup):
     rack: Annotated[str, string()] = Field(
         default="", alias="pubsub.broker.rack", description="The zone that the broker is in (MemQ's locality)."
     )
-    pages: Annotated[tuple[str, int] | None, string("host:port", _page_address)] = Field(
+    pages: Annotated[tuple[str, int] | None, string("host:port", host_and_port)] = Field(
         default=None,
         alias="pubsub.broker.metrics.listen",
         description="Where `/metrics`, `/healthz` and `/readyz` are served.",
@@ -131,7 +123,7 @@ class BrokerSettings(SettingsGroup):
 
 
 def _bootstrap(text: str) -> None:
-    _page_address(text)
+    host_and_port(text)
 
 
 class BrokerClientSettings(SettingsGroup):

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 from pydantic import Field, SecretStr, model_validator
 
 from tieredstore.config.fields import SettingsGroup, broken_rule
-from tieredstore.config.values import BOOLEAN, NAME, choice, integer, string
+from tieredstore.config.values import BOOLEAN, NAME, choice, host_and_port, integer, string
 
 PUBSUB_KAFKA: Final = "pubsub.kafka."
 """What precedes the properties of the client of a queue in Kafka."""
@@ -109,6 +109,17 @@ class PubsubSettings(SettingsGroup):
         default=268435456,
         alias="pubsub.max.expanded.bytes",
         description="What one Message may expand to when it is read; the format does not tell.",
+    )
+    audit_topic: Annotated[str | None, NAME] = Field(
+        default=None,
+        alias="pubsub.audit.topic",
+        description="The Kafka topic (of `pubsub.kafka.bootstrap.servers`) that producers and consumers write MemQ's "
+        "audit records into, a record a Message; without it they write none.",
+    )
+    audit_pages: Annotated[tuple[str, int] | None, string("host:port", host_and_port)] = Field(
+        default=None,
+        alias="pubsub.audit.metrics.listen",
+        description="Where `pubsub audit --follow` serves `/metrics`, `/healthz` and `/readyz`.",
     )
 
     kafka: tuple[tuple[str, SecretStr], ...] = ()

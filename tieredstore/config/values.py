@@ -37,6 +37,14 @@ def plain(text: str) -> str:
     return trimmed[1:-1] if is_quoted(trimmed) else trimmed
 
 
+def host_and_port(text: str, most: int = (1 << 16) - 1) -> tuple[str, int]:
+    """The address in ``host:port``; ValueError for what is none, or has a port over ``most``."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > most:
+        raise ValueError
+    return host.strip("[]"), int(port)
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """The type of a property.

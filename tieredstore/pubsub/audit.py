@@ -25,13 +25,15 @@ LATE_MS: Final = 60_000
 
 
 class AuditFault(enum.StrEnum):
-    """What is wrong with some requests; ``pending`` may still come, and is no fault yet."""
+    """What is wrong with some requests; ``pending`` may still come, and ``unannounced`` was read all the same: these
+    are no faults."""
 
     LOST = "lost"
     DOUBLED = "doubled"
     LATE = "late"
     ALTERED = "altered"
     PENDING = "pending"
+    UNANNOUNCED = "unannounced"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from tieredstore.errors import ConfigError, DataLoss, InvalidRange
 from tieredstore.kafka.arrow_values import repeated
 from tieredstore.process.closing import Closing
 from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.pubsub.auditing import auditor_of
 from tieredstore.pubsub.counts import ConsumerCounts
 from tieredstore.pubsub.format.batches import BatchIndex
 from tieredstore.pubsub.format.decoder import BatchDecoder, OnCorrupt
@@ -89,6 +90,7 @@ class Consumer(Closing):
         self._readers: dict[int, PartitionReader] = {}
         self._handed_out: dict[int, Position] = {}
         self._turn = 0
+        self._auditor = auditor_of(self._settings, topic, is_producer=False)
         self._group: GroupMember | None = None
         self.losses: list[str] = []
         self.skipped: list[str] = []
@@ -111,6 +113,7 @@ class Consumer(Closing):
             return None
         reader, batch = rows
         self._handed_out[reader.partition] = reader.position
+        reader.handed_out(reader.position.message, reader.position.record - 1)
         given: pa.RecordBatch = batch
         return given
 
@@ -118,9 +121,14 @@ class Consumer(Closing):
         """Records one by one, until none came for ``timeout_s``; each counts as handed out when it is given."""
         while (rows := self._poll(timeout_s)) is not None:
             reader, batch = rows
-            for record in _records_of(batch):
-                self._handed_out[reader.partition] = Position(record.offset, record.message, record.record + 1)
-                yield record
+            record: ConsumedRecord | None = None
+            try:
+                for record in _records_of(batch):
+                    self._handed_out[reader.partition] = Position(record.offset, record.message, record.record + 1)
+                    yield record
+            finally:
+                if record is not None:
+                    reader.handed_out(record.message, record.record)
 
     def assignment(self) -> list[int]:
         """The partitions that this consumer reads by now; takes part in the group, as polling does."""
@@ -187,6 +195,8 @@ class Consumer(Closing):
         if self._group is not None:
             self._group.leave()
         self._queue.close()
+        if self._auditor is not None:
+            self._auditor.close()
         self.counts.partitions = 0
         self._forget_counts()
 
@@ -205,7 +215,7 @@ class Consumer(Closing):
         self._handed_out[partition] = position
         self._readers[partition] = PartitionReader(
             self._topics, self._topic, self._queue, self._pool, self._room, partition, position, self._decoder,
-            self._seen(partition), self._monotonic,
+            self._seen(partition), self._monotonic, self._auditor,
         )  # fmt: skip
 
     def _seen(self, partition: int) -> SeenMessages | None:

@@ -55,8 +55,47 @@ class ConsumerCounts:
         return CONSUMERS.add(lambda: asdict(self))
 
 
+@dataclass(slots=True)
+class AuditingCounts:
+    """Of one producer or consumer that writes audit records."""
+
+    sent_records: int = 0
+    failed_records: int = 0
+
+    def export(self) -> Callable[[], None]:
+        """Have Prometheus see them until the function that is returned is called."""
+        return AUDIT.add(lambda: asdict(self))
+
+
+@dataclass(slots=True)
+class PairingCounts:
+    """Of one pairing of audit records; Messages, but for ``paired_records``, ``lag_ms_max`` (from the producer's
+    record to the consumer's, of what came last) and ``damaged_records``. The last three are what is the case now."""
+
+    produced: int = 0
+    paired: int = 0
+    paired_records: int = 0
+    altered: int = 0
+    late: int = 0
+    lost: int = 0
+    unannounced: int = 0
+    repeated: int = 0
+    damaged_records: int = 0
+    freed_records: int = 0
+    unread: int = 0
+    unread_records: int = 0
+    lag_ms_max: int = 0
+
+    def export(self) -> Callable[[], None]:
+        """Have Prometheus see them until the function that is returned is called."""
+        return AUDIT.add(lambda: asdict(self))
+
+
 PRODUCERS: Final = Snapshots("tieredstore_pubsub_producer", levels=("held_bytes", "waiting_records"))
 """All producers of this process."""
 
 CONSUMERS: Final = Snapshots("tieredstore_pubsub_consumer", levels=("partitions",))
 """All consumers of this process."""
+
+AUDIT: Final = Snapshots("tieredstore_pubsub_audit", levels=("unread", "unread_records", "lag_ms_max"))
+"""Audit records of this process: those that it writes, and those that it pairs."""

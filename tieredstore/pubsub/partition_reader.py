@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tieredstore.errors import DataLoss, MessageCorrupt, ObjectNotFound
 from tieredstore.process.futures import is_done, outcome
 from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.pubsub.auditing import ReadMessages
 from tieredstore.pubsub.format.batches import BatchIndex
 from tieredstore.pubsub.format.decoder import BatchDecoder
 from tieredstore.pubsub.format.messages import checksum
@@ -23,6 +24,8 @@ from tieredstore.pubsub.topics import Topic, Topics
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from tieredstore.pubsub.kafka_audit import Auditor
 
 BUSY_LOOK_S: Final = 0.2
 """A queue that had something lately is looked at so often …"""
@@ -82,6 +85,7 @@ class PartitionReader:
     decoder: Callable[[], BatchDecoder]
     seen: SeenMessages | None = None
     monotonic: Callable[[], float] = time.monotonic
+    auditor: Auditor | None = None
     next_look_s: float = 0.0
     _next_offset: int = 0
     _last_seen_s: float = 0.0
@@ -98,6 +102,7 @@ class PartitionReader:
     """Objects that came, with so many bytes:"""
     fetched_bytes: int = 0
     _repeated: frozenset[int] = frozenset()
+    _audited: ReadMessages | None = None
 
     def __post_init__(self) -> None:
         self._next_offset = self.position.offset
@@ -164,6 +169,11 @@ class PartitionReader:
         """Up to this record, with it, the object at hand was handed out."""
         self.position = Position(self.position.offset, message, record + 1)
 
+    def handed_out(self, message: int, record: int) -> None:
+        """Up to this record of the object at hand the caller has got all."""
+        if self._audited is not None:
+            self._audited.handed_out(message, record)
+
     def pass_over(self) -> None:
         """Go on behind what failed: the object at hand, or the notification that is none."""
         if self._ahead:
@@ -197,7 +207,10 @@ class PartitionReader:
             self.position = Position(ahead.offset)
         if self.seen is not None:
             self._repeated = self.seen.doubles(ahead.queued, ahead.notification, ahead.key, body)
-        self._records = _records_from(self.decoder(), body, ahead, self.position, self._repeated, self.skipped)
+        auditor = self.auditor
+        self._audited = None if auditor is None else ReadMessages(auditor, body, ahead.key, self.position)
+        noting = None if self._audited is None else self._audited.noting
+        self._records = _records_from(self.decoder(), body, ahead, self.position, self._repeated, self.skipped, noting)
 
     def _end_object(self) -> None:
         ended = self._ahead.popleft()
@@ -215,14 +228,16 @@ def _records_from(
     position: Position,
     repeated: frozenset[int],
     skipped: list[str],
+    noting: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] | None,
 ) -> Iterator[pa.RecordBatch]:
     """The records of an object from a position on, but those of ``repeated`` Messages; ``skipped`` gets what was
-    damaged and left out."""
+    damaged and left out, and ``noting`` sees all that is decoded."""
+    noting = noting or iter
     index = BatchIndex(body, ahead.key, len(body))
     if len(index) != ahead.notification.message_count:
         raise MessageCorrupt(f"{ahead.key}: its notification has {ahead.notification.message_count} Messages")
     if not position.message and not position.record and not repeated:
-        yield from decoder.decode(body, ahead.key)
+        yield from noting(decoder.decode(body, ahead.key))
         skipped.extend(left_out.why for left_out in decoder.skipped)
         return
     view = memoryview(body)
@@ -231,7 +246,7 @@ def _records_from(
             continue
         start, stop = index.extent(number)
         left_out = position.record if number == position.message else 0
-        for rows in decoder.decode_message(view[start:stop], index.place(number)):
+        for rows in noting(decoder.decode_message(view[start:stop], index.place(number))):
             untyped: Any = rows
             given = max(0, min(left_out, untyped.num_rows))
             left_out -= given

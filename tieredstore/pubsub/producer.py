@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import threading
 import time
 from abc import abstractmethod
@@ -19,6 +20,7 @@ from tieredstore.process.closing import Closing
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.pubsub.auditing import auditor_of
 from tieredstore.pubsub.counts import ProducerCounts
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.messages import Compression, Headers, ProducerRequest, seal_message
@@ -56,6 +58,7 @@ class OpenMessage:
     held_bytes: int = 0
     min_timestamp: int = _MAX_INT64
     max_timestamp: int = -_MAX_INT64 - 1
+    ids_hash: int = 0
 
     def seal(self, compression: Compression) -> SealedMessage:
         """The Message as it goes out."""
@@ -80,12 +83,14 @@ class RecordProducer(Closing):
     def __init__(
         self,
         settings: PubsubSettings,
+        topic: str,
         *,
         acks: Acks,
         monotonic: Callable[[], float] = time.monotonic,
         message_bytes: int | None = None,
     ) -> None:
         self._settings = settings
+        self._auditor = auditor_of(settings, topic, is_producer=True)
         self._compression = Compression.named(settings.compression)
         self._acks = acks
         self._monotonic = monotonic
@@ -107,6 +112,8 @@ class RecordProducer(Closing):
         self._held_bytes = 0
         self._under_way = 0  # records that were sent and are neither stored nor failed
         self._is_flushing = False
+        self._next_id = secrets.randbits(63)
+        self._id_size: int | None = None  # of all records of an audited topic
 
     def begin_again(self) -> None:
         """In a forked child: nothing was sent; what the parent holds, the parent delivers."""
@@ -124,7 +131,8 @@ class RecordProducer(Closing):
         """Take a record; its future is done with its place, or fails with DeliveryFailed.
 
         Waits when the buffer is full, up to ``pubsub.max.block.ms``, then BufferFull. InvalidRecord for what the format
-        does not hold, or a Message (``pubsub.message.bytes``). The timestamp is now unless it is given.
+        does not hold, or a Message (``pubsub.message.bytes``). The timestamp is now unless it is given. With
+        ``pubsub.audit.topic`` a record without a message id gets one of 8 bytes, and all must have the same length.
         """
         timestamp = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
         if not -_MAX_INT64 - 1 <= timestamp <= _MAX_INT64:
@@ -133,7 +141,11 @@ class RecordProducer(Closing):
         future: Future[RecordPlace] = Future()
         with self._changed:
             self._wait_for_room(size)
+            if self._auditor is not None:
+                message_id = self._audited_id(message_id)
             message = self._append(value, key, headers, message_id, timestamp)
+            if self._auditor is not None and message_id:
+                message.ids_hash ^= int.from_bytes(message_id)
             message.held_bytes += size
             message.min_timestamp = min(message.min_timestamp, timestamp)
             message.max_timestamp = max(message.max_timestamp, timestamp)
@@ -171,6 +183,8 @@ class RecordProducer(Closing):
             with self._changed:
                 self._changed.notify_all()
             self._end()
+            if self._auditor is not None:
+                self._auditor.close()
             self._forget_counts()
 
     @abstractmethod
@@ -217,6 +231,20 @@ class RecordProducer(Closing):
             self._changed.notify_all()
         return message
 
+    def _audited_id(self, message_id: bytes | None) -> bytes:
+        """Hashes of ids tell nothing of records that have none, and MemQ's consumers fail at a longer one."""
+        if not message_id:
+            self._next_id = (self._next_id + 1) % (1 << 64)
+            message_id = self._next_id.to_bytes(8)
+        if len(message_id) != (self._id_size or len(message_id)):
+            self.counts.refused_records += 1
+            raise InvalidRecord(
+                f"a record's message id has {len(message_id)} bytes: with pubsub.audit.topic all have one length, "
+                f"here {self._id_size} (8 where none is given)"
+            )
+        self._id_size = len(message_id)
+        return message_id
+
     def _new_message(self) -> OpenMessage:
         request = ProducerRequest(self._address, self._epoch_ms, self._next_request)
         return OpenMessage(BodyWriter(self._message_bytes), request, self._monotonic())
@@ -248,11 +276,15 @@ class RecordProducer(Closing):
                         return None
                 self._changed.wait(wait_s)
 
-    def _settle(self, messages: Sequence[OpenMessage], partition: int, offset: int) -> None:
-        """The Messages of a batch are delivered, to this place."""
+    def _settle(self, messages: Sequence[OpenMessage], place: tuple[int, int] | None) -> None:
+        """The Messages of a batch are delivered, to this partition and offset; None where nobody tells."""
+        if self._auditor is not None:
+            for message in messages:
+                ids_hash = message.ids_hash.to_bytes(self._id_size or 0)
+                self._auditor.tell(message.request, ids_hash, len(message.futures))
         for number, message in enumerate(messages):
             for record, future in enumerate(message.futures):
-                future.set_result(RecordPlace(partition, offset, number, record))
+                future.set_result(UNTOLD if place is None else RecordPlace(*place, number, record))
         with self._changed:
             self.counts.delivered_batches += 1
             self.counts.delivered_records += sum(len(message.futures) for message in messages)
@@ -293,7 +325,7 @@ class Producer(RecordProducer):
             raise ConfigError("acks=1 says that a broker has the record, and there is none: use all, or 0")
         self._topics = topics
         self._topic = topics.get(topic)
-        super().__init__(topics.settings.pubsub, acks=acks, monotonic=monotonic)
+        super().__init__(topics.settings.pubsub, topic, acks=acks, monotonic=monotonic)
 
     def _begin(self) -> None:
         super()._begin()
@@ -348,9 +380,9 @@ class Producer(RecordProducer):
     def _deliver(self, batch: _Batch, deadline: Deadline) -> None:
         assert self._writer is not None
         try:
-            partition, offset = self._writer.write(batch.messages, deadline)
+            place = self._writer.write(batch.messages, deadline)
         except TieredStoreError as error:
             failure = error if isinstance(error, DeliveryFailed) else DeliveryFailed(str(error), maybe_stored=True)
             self._fail(batch.waiting, failure)
         else:
-            self._settle(batch.waiting, partition, offset)
+            self._settle(batch.waiting, place)

@@ -18,7 +18,7 @@ from tieredstore.process.deadline import Deadline
 from tieredstore.process.forks import leave_to_parent
 from tieredstore.pubsub.client.brokers import VERSION, TopicBrokers
 from tieredstore.pubsub.format.packets import MAX_PACKET_BYTES, Code, PacketType, Request, WriteRequest
-from tieredstore.pubsub.producer import UNTOLD, Acks, OpenMessage, RecordProducer
+from tieredstore.pubsub.producer import Acks, OpenMessage, RecordProducer
 from tieredstore.pubsub.writer import SealedMessage
 
 _logger: Final = logging.getLogger(__name__)
@@ -57,6 +57,7 @@ class BrokerProducer(RecordProducer):
         most = MAX_PACKET_BYTES - _ROOM_FOR_HEADERS
         super().__init__(
             settings.pubsub,
+            topic,
             acks=acks,
             monotonic=monotonic,
             message_bytes=min(settings.pubsub.message_bytes, most),
@@ -133,9 +134,7 @@ class BrokerProducer(RecordProducer):
             _logger.exception("a Message was not sent")
             self._fail([message], DeliveryFailed(f"an error of our own: {error!r:.200}", maybe_stored=True))
         else:
-            for future in message.futures:
-                future.set_result(UNTOLD)
-            self._release([message])
+            self._settle([message], None)
 
     async def _send(self, sealed: SealedMessage, deadline: Deadline) -> None:
         """Send a Message, and again, the same one, until a broker has answered that it has it."""

@@ -1,0 +1,146 @@
+"""MemQ's audit records, as its clients write them into a topic of Kafka: what one Message had, said by who wrote it and
+by who read it.
+
+::
+
+    key    the producer's address · 8 epoch · 8 request id
+    value  2 length, cluster · 2 length, topic · 2 length, address · 8 epoch · 8 request id · 2 length, hash
+           4 number of records · 1 producer (1) or consumer (0)
+
+The hash is the XOR of the ids of all records of the Message.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow.compute as pc
+
+from tieredstore.errors import CorruptData
+from tieredstore.kafka.records.slab_arrays import Array
+from tieredstore.pubsub.format.messages import ProducerRequest
+
+# What its type stubs say of arrays is partial.
+compute: Any = pc
+
+_LENGTH: Final = struct.Struct(">h")
+_REQUEST: Final = struct.Struct(">qq")
+_END: Final = struct.Struct(">iB")
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """One Message, as a producer has sent it or a consumer has read it."""
+
+    cluster: str
+    topic: str
+    request: ProducerRequest
+    ids_hash: bytes
+    record_count: int
+    is_producer: bool
+
+    def key(self) -> bytes:
+        """By which both sides' records come to one partition."""
+        return self.request.address + _REQUEST.pack(self.request.epoch_ms, self.request.request_id)
+
+    def to_bytes(self) -> bytes:
+        """The record's value."""
+        named = (self.cluster.encode(), self.topic.encode(), self.request.address)
+        return b"".join(
+            (
+                *(_LENGTH.pack(len(field)) + field for field in named),
+                _REQUEST.pack(self.request.epoch_ms, self.request.request_id),
+                _LENGTH.pack(len(self.ids_hash)) + self.ids_hash,
+                _END.pack(self.record_count, self.is_producer),
+            )
+        )
+
+
+def parse_audit_record(raw: bytes, where: str) -> AuditRecord:
+    """The audit record in ``raw``; CorruptData, which begins with ``where``, if it is none."""
+    at = 0
+
+    def field() -> bytes:
+        nonlocal at
+        if len(raw) < at + _LENGTH.size:
+            raise CorruptData(f"{where}: {len(raw)} bytes end within an audit record")
+        (length,) = _LENGTH.unpack_from(raw, at)
+        at += _LENGTH.size + max(length, 0)
+        if length < 0 or len(raw) < at:
+            raise CorruptData(f"{where}: an audit record of {len(raw)} bytes has a field of {length}")
+        return raw[at - length : at]
+
+    cluster, topic, address = field(), field(), field()
+    if len(raw) < at + _REQUEST.size:
+        raise CorruptData(f"{where}: {len(raw)} bytes end within an audit record")
+    epoch_ms, request_id = _REQUEST.unpack_from(raw, at)
+    at += _REQUEST.size
+    ids_hash = field()
+    if len(raw) != at + _END.size:
+        raise CorruptData(f"{where}: an audit record of {len(raw)} bytes should have {at + _END.size}")
+    count, side = _END.unpack_from(raw, at)
+    if count < 0 or side > 1:
+        raise CorruptData(f"{where}: an audit record has the count {count} and the side {side}")
+    try:
+        names = cluster.decode(), topic.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptData(f"{where}: an audit record names a topic that is no UTF-8") from error
+    return AuditRecord(*names, ProducerRequest(address, epoch_ms, request_id), ids_hash, count, bool(side))
+
+
+class IdsHash:
+    """The XOR of message ids, and how many there were. Of unequal ids the shorter ones count from their beginning, as
+    MemQ's do where it does not fail."""
+
+    def __init__(self) -> None:
+        self._ids = bytearray()
+        self.count = 0
+
+    def add(self, message_id: bytes) -> None:
+        """One more id."""
+        self._ids.extend(bytes(max(0, len(message_id) - len(self._ids))))
+        for at, byte in enumerate(message_id):
+            self._ids[at] ^= byte
+        self.count += 1
+
+    def add_column(self, ids: Array) -> None:
+        """Those of a column that are not null."""
+        column: Any = compute.drop_null(ids) if ids.null_count else ids
+        if not len(column):
+            return
+        offsets = column.buffers()[1]
+        begin, *_ = memoryview(offsets).cast("i")[column.offset : column.offset + 1]
+        end: int = memoryview(offsets).cast("i")[column.offset + len(column)]
+        sizes = compute.min_max(compute.binary_length(column)).as_py()
+        if sizes["min"] == sizes["max"]:
+            self.add(_folded(memoryview(column.buffers()[2])[begin:end], len(column)))
+            self.count += len(column) - 1
+        else:
+            for message_id in column.to_pylist():
+                self.add(message_id)
+
+    def __bytes__(self) -> bytes:
+        return bytes(self._ids)
+
+
+def _folded(ids: memoryview, count: int) -> bytes:
+    """The XOR of ``count`` ids of one length: halves of all together, again and again."""
+    size = len(ids) // count
+    folded = int.from_bytes(ids)
+    while count > 1:
+        lower = count // 2
+        bits = 8 * size * lower
+        folded = (folded >> bits) ^ (folded & ((1 << bits) - 1))
+        count -= lower
+    return folded.to_bytes(size)
+
+
+def hash_of(ids: Sequence[bytes]) -> bytes:
+    """The XOR of some ids."""
+    hashed = IdsHash()
+    for message_id in ids:
+        hashed.add(message_id)
+    return bytes(hashed)
