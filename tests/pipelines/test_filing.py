@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from tests.support.pipeline_runs import pipeline_of, texts
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.directories import TimeDirectories, escaped, java_format
-from tieredstore.pipelines.parsers import BadMessage, Filed, MessageParser, Parser, to_millis
+from tieredstore.pipelines.parsers import BadMessage, Filed, MessageParser, Parser
 from tieredstore.pipelines.setup import parser_of
+from tieredstore.pipelines.times import to_millis
 
 DAY = 1_405_970_352_123
 """2014-07-21T19:19:12.123Z, the time of Secor's own examples."""

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
-from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tieredstore.pipelines.directories import TimeDirectories, escaped, minute_of
-from tieredstore.pipelines.messagepack import unpacked
+from tieredstore.pipelines.times import BadMessage, Field, Time
+
+__all__ = ["BadMessage", "FieldParser", "Filed", "MessageParser", "OffsetParser", "Parser", "TimeParser"]
 
 # What their type stubs say is partial.
 _arrow: Final[Any] = pa
 _compute: Final[Any] = pc
-
-_MINUTE_MS: Final = 60_000
-_INTEGER: Final = re.compile(r"-?\d{1,19}")
-
-
-class BadMessage(ValueError):
-    """Why a message cannot be filed; in words without its content."""
 
 
 @dataclass(slots=True)
@@ -68,6 +59,10 @@ class Parser(ABC):
         None for one that is of no time, which is never finalized.
         """
         return None
+
+    def for_topic(self, topic: str) -> Parser:  # noqa: ARG002  for those that know schemas of topics
+        """The one for a topic's records; ConfigError where the settings do not say what these are."""
+        return self
 
 
 class MessageParser(Parser):
@@ -127,8 +122,8 @@ class TimeParser(Parser):
     """By a time that the record's own timestamp or its value tells; ``by_offset`` within it."""
 
     directories: TimeDirectories
-    time_of: Callable[[bytes], int] | None = None
-    """Finds the ms since the epoch in a value, or raises BadMessage; None: the record's timestamp."""
+    time_of: Time | None = None
+    """None: the record's timestamp."""
     by_offset: OffsetParser | None = None
 
     def file(self, records: pa.RecordBatch) -> Filed:
@@ -154,6 +149,10 @@ class TimeParser(Parser):
         ends_ms = self.directories.end_ms(path)
         return None if ends_ms is None else (path, ends_ms)
 
+    def for_topic(self, topic: str) -> TimeParser:
+        """With the schemas of the topic."""
+        return self if self.time_of is None else replace(self, time_of=self.time_of.for_topic(topic))
+
     def _times(self, records: pa.RecordBatch) -> list[int | str]:
         """Of each row the time, or why there is none."""
         if self.time_of is None:
@@ -169,11 +168,12 @@ class TimeParser(Parser):
 
 @dataclass(frozen=True, slots=True)
 class FieldParser(Parser):
-    """By a field of a JSON value, and below it by the value's time."""
+    """By a field of the value, and below it by the value's time."""
 
-    field: JsonField
+    field: Field
     directories: TimeDirectories
-    time_of: Callable[[bytes], int]
+    time_of: Time
+    prefix: str = ""
 
     def file(self, records: pa.RecordBatch) -> Filed:
         """Row by row."""
@@ -181,7 +181,9 @@ class FieldParser(Parser):
         for value in _values(records):
             try:
                 payload = _some(value)
-                filed.add(f"{self._name(payload)}/{self.directories.of_minute(_minute(self.time_of(payload)))}")
+                filed.add(
+                    f"{self.prefix}{self._name(payload)}/{self.directories.of_minute(_minute(self.time_of(payload)))}"
+                )
             except BadMessage as bad:
                 filed.put_aside(str(bad))
         return filed
@@ -191,6 +193,10 @@ class FieldParser(Parser):
         ends_ms = self.directories.end_ms(directory.partition("/")[2])
         return None if ends_ms is None else (directory, ends_ms)
 
+    def for_topic(self, topic: str) -> FieldParser:
+        """With the schemas of the topic."""
+        return replace(self, field=self.field.for_topic(topic), time_of=self.time_of.for_topic(topic))
+
     def _name(self, payload: bytes) -> str:
         content = self.field.of(payload)
         if not isinstance(content, str | int) or isinstance(content, bool):
@@ -199,133 +205,6 @@ class FieldParser(Parser):
             return escaped(str(content))
         except ValueError as error:
             raise BadMessage(f"its field {self.field.name} cannot be a directory: {error}") from None
-
-
-@dataclass(frozen=True, slots=True)
-class JsonField:
-    """A field of JSON objects, by its name, or by several parted by ``separator`` where objects hold objects."""
-
-    name: str
-    separator: str = ""
-
-    def of(self, payload: bytes) -> object:
-        """The field's value; BadMessage where there is none."""
-        try:
-            content: object = json.loads(payload)
-        except (ValueError, RecursionError):
-            raise BadMessage("its value is not JSON") from None
-        for part in self.name.split(self.separator) if self.separator else [self.name]:
-            if not isinstance(content, dict):
-                raise BadMessage(f"its value has no field {self.name}")
-            content = cast("Mapping[str, object]", content).get(part)
-        if content is None:
-            raise BadMessage(f"its value has no field {self.name}")
-        return content
-
-    def text_of(self, payload: bytes) -> str:
-        """The field's value, which must be a text."""
-        content = self.of(payload)
-        if not isinstance(content, str):
-            raise BadMessage(f"its field {self.name} is no text")
-        return content
-
-
-@dataclass(frozen=True, slots=True)
-class JsonTime:
-    """A time since the epoch, in s, ms, us or ns, in a field of JSON."""
-
-    field: JsonField
-
-    def __call__(self, payload: bytes) -> int:
-        """In ms."""
-        content = self.field.of(payload)
-        if isinstance(content, str) and _INTEGER.fullmatch(content):
-            content = int(content)
-        if isinstance(content, float) and content == content and abs(content) < 2**63:
-            content = int(content)
-        if not isinstance(content, int) or isinstance(content, bool):
-            raise BadMessage(f"its field {self.field.name} is no number since the epoch")
-        return to_millis(content)
-
-
-@dataclass(frozen=True, slots=True)
-class MessagePackTime:
-    """A time since the epoch, in s, ms, us or ns, under a name in a map of MessagePack."""
-
-    name: str
-
-    def __call__(self, payload: bytes) -> int:
-        """In ms."""
-        try:
-            content = unpacked(payload)
-        except (ValueError, RecursionError):
-            raise BadMessage("its value is not MessagePack") from None
-        time = content.get(self.name) if isinstance(content, dict) else None
-        if isinstance(time, str) and _INTEGER.fullmatch(time):
-            time = int(time)
-        if isinstance(time, float) and abs(time) < 2**63:
-            time = int(time)
-        if not isinstance(time, int) or isinstance(time, bool):
-            raise BadMessage(f"its value has no field {self.name} with a number since the epoch")
-        return to_millis(time)
-
-
-@dataclass(frozen=True, slots=True)
-class Iso8601Time:
-    """A date with a time by ISO 8601, in a field of JSON; without a zone it is in UTC."""
-
-    field: JsonField
-
-    def __call__(self, payload: bytes) -> int:
-        """In ms."""
-        content = self.field.text_of(payload)
-        try:
-            moment = datetime.fromisoformat(content)
-            return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
-        except (ValueError, OverflowError):
-            raise BadMessage(f"its field {self.field.name} is no date by ISO 8601") from None
-
-
-@dataclass(frozen=True, slots=True)
-class DateTime:
-    """A date in a format of the user's, in a field of JSON, in a zone."""
-
-    field: JsonField
-    format: str
-    zone: str = "UTC"
-
-    def __call__(self, payload: bytes) -> int:
-        """In ms."""
-        content = self.field.text_of(payload)
-        try:
-            moment = datetime.strptime(content, self.format).replace(tzinfo=ZoneInfo(self.zone))
-            return int(moment.timestamp() * 1000)
-        except (ValueError, OverflowError):
-            raise BadMessage(f"its field {self.field.name} is no date of the pattern") from None
-
-
-@dataclass(frozen=True, slots=True)
-class RegexTime:
-    """A time since the epoch in the first group of an expression that the value matches."""
-
-    pattern: str
-
-    def __call__(self, payload: bytes) -> int:
-        """In ms."""
-        match = re.search(self.pattern.encode(), payload)
-        digits = match[1] if match is not None else None
-        if digits is None or not re.fullmatch(rb"\d{1,19}", digits):
-            raise BadMessage("its value does not match the expression of the time")
-        return to_millis(int(digits))
-
-
-def to_millis(number: int) -> int:
-    """A time of unknown unit, as Secor takes it: by how large it is, ns, us, ms or s."""
-    if number >= 10**18:
-        return number // 10**6
-    if number >= 10**15:
-        return number // 10**3
-    return number if number >= 10**12 else number * 1000
 
 
 def _minute(time_ms: int) -> int:

@@ -25,11 +25,11 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "kafka.socket.receive.buffer.bytes": "",
     "kafka.useTimestamp": "timestamps are always read",
     "kafka.zookeeper.path": "",
+    "message.timestamp.type": "the message says itself of which type its time is",
     "monitoring.": "",
     "ostrich.port": "",
     "parquet.": "row groups end by records and bytes of our own",
     "qubole.": "",
-    "schema.registry.url": "",
     "secor.consumer.threads": "windows are written side by side, by as many threads as there are cores",
     "secor.enable.qubole": "",
     "secor.file.reader.Delimiter": "",
@@ -44,7 +44,6 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "secor.qubole.timeout.ms": "",
     "secor.s3.filesystem": "",
     "secor.swift.": "",
-    "secor.thrift.": "",
     "secor.topic_partition.forget.seconds": "",
     "secor.upload.deterministic": "files are always the same for the same windows",
     "secor.upload.last.seen.offset": "",
@@ -69,7 +68,6 @@ REFUSED: Final[Mapping[str, str]] = {
     "cloud.service": "name the store by output.storage.backend.class",
     "kafka.seed.broker.host": "give kafka.bootstrap.servers",
     "kafka.seed.broker.port": "give kafka.bootstrap.servers",
-    "message.timestamp.id": "thrift is not built",
     "message.timestamp.required": "a message without a usable time is a bad message",
     "secor.file.age.youngest": "a file's age is that of the first unwritten record: leave it out",
     "secor.gs.": "give output.storage.gcs.*",
@@ -88,9 +86,7 @@ REFUSED: Final[Mapping[str, str]] = {
 
 HARMLESS: Final[Mapping[str, frozenset[str]]] = {
     "kafka.seed.broker.port": frozenset({"9092"}),
-    "message.timestamp.id": frozenset({"1"}),
     "message.timestamp.required": frozenset({"true"}),
-    "message.timestamp.type": frozenset({"i64"}),
     "secor.max.file.timestamp.range.millis": frozenset({"0"}),
     "secor.max.input.payload.size.bytes": frozenset({"0"}),
     "secor.message.transformer.class": frozenset({"com.pinterest.secor.transformer.IdentityMessageTransformer"}),
@@ -108,7 +104,14 @@ PARSER_CLASSES: Final = {
     f"{_PARSERS}RegexMessageParser": "regex",
     f"{_PARSERS}MessagePackParser": "messagepack",
     f"{_PARSERS}SplitByFieldMessageParser": "split-by-field",
+    f"{_PARSERS}AvroMessageParser": "avro",
+    f"{_PARSERS}AvroIso8601MessageParser": "avro-iso8601",
+    f"{_PARSERS}AvroSplitByFieldMessageParser": "avro-split-by-field",
+    f"{_PARSERS}ProtobufMessageParser": "protobuf",
+    f"{_PARSERS}ThriftMessageParser": "thrift",
 }
+_PROTOCOLS: Final = "org.apache.thrift.protocol."
+THRIFT_PROTOCOLS: Final = {f"{_PROTOCOLS}TBinaryProtocol": "binary", f"{_PROTOCOLS}TCompactProtocol": "compact"}
 _WRITERS: Final = "com.pinterest.secor.io.impl."
 WRITER_CLASSES: Final = {
     f"{_WRITERS}DelimitedTextFileReaderWriterFactory": "text",

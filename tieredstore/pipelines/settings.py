@@ -5,15 +5,14 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final
-from zoneinfo import ZoneInfo
+from typing import Annotated, Final
 
 from pydantic import Field, model_validator
 
 from tieredstore.config import Settings, settings_from
-from tieredstore.config.fields import SettingsGroup, broken_rule, property_names
+from tieredstore.config.fields import broken_rule, property_names
 from tieredstore.config.nearest import nearest_name
 from tieredstore.config.properties import OwnProperties, read_properties, shown_name
 from tieredstore.config.source import SettingProblem, SettingsReader
@@ -21,20 +20,11 @@ from tieredstore.config.values import BOOLEAN, choice, integer, long, string
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines import secor
 from tieredstore.pipelines.directories import java_format
+from tieredstore.pipelines.filing_settings import FilingSettings, named_text
+from tieredstore.pipelines.schemas import AVRO, OF_TOPICS, PROTOBUF, REGISTRY, Schemas, read_schemas
 
 _logger: Final = logging.getLogger(__name__)
 
-PARSERS: Final = (
-    "offset",
-    "daily-offset",
-    "kafka-timestamp",
-    "json",
-    "iso8601",
-    "date",
-    "regex",
-    "split-by-field",
-    "messagepack",
-)
 FORMATS: Final = ("parquet", "orc", "avro", "json", "text", "sequencefile", "messagepack-sequencefile")
 CODECS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "parquet": ("none", "gzip", "zstd", "snappy"),
@@ -67,32 +57,6 @@ def _regex(text: str) -> str:
     return text
 
 
-def _zone(text: str) -> str:
-    try:
-        ZoneInfo(text)
-    except (KeyError, ValueError, OSError):
-        raise ValueError from None
-    return text
-
-
-def _named(names: Mapping[str, str | None], known: tuple[str, ...], *, own: bool = False) -> Any:
-    def parse(text: str) -> str:
-        if own and re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", text):
-            return text
-        short = names.get(text, text)
-        if short is None or short not in known:
-            raise ValueError
-        return short
-
-    return parse
-
-
-def _prefix(text: str) -> str:
-    if "/" in text or text in {".", ".."}:
-        raise ValueError
-    return text
-
-
 def _table_prefix(text: str) -> str:
     if not re.fullmatch(r"(\w+\.)?\w*", text, re.ASCII):
         raise ValueError
@@ -105,7 +69,7 @@ def _extension(text: str) -> str:
     return text
 
 
-class PipelineSettings(SettingsGroup):
+class PipelineSettings(FilingSettings):
     """What a group reads, how it files it, and when a file ends."""
 
     name: Annotated[str, string("letters, digits, ., _ and -", _name)] = Field(
@@ -135,64 +99,8 @@ class PipelineSettings(SettingsGroup):
         alias="kafka.new.consumer.isolation.level",
         description="Whether records of open and aborted transactions are left out.",
     )
-    parser: Annotated[
-        str, string("a short name, Secor's class, or module:Class", _named(secor.PARSER_CLASSES, PARSERS, own=True))
-    ] = Field(
-        default="offset",
-        alias="secor.message.parser.class",
-        description=f"What records are filed by: {', '.join(PARSERS)}.",
-    )
-    offsets_per_partition: Annotated[int, long(1)] = Field(
-        default=10000000, alias="secor.offsets.per.partition", description="Offsets of a directory of `offset`."
-    )
-    offsets_prefix: Annotated[str, string("without /", _prefix)] = Field(
-        default="offset=", alias="secor.offsets.prefix", description="What such a directory's name begins with."
-    )
-    hours: Annotated[bool, BOOLEAN] = Field(
-        default=False, alias="partitioner.granularity.hour", description="Directories of hours within those of days."
-    )
-    minutes: Annotated[bool, BOOLEAN] = Field(
-        default=False, alias="partitioner.granularity.minute", description="And of minutes within these."
-    )
-    date_prefix: Annotated[str, string("without /", _prefix)] = Field(
-        default="dt=", alias="partitioner.granularity.date.prefix", description="Of directories of days."
-    )
-    hour_prefix: Annotated[str, string("without /", _prefix)] = Field(
-        default="hr=", alias="partitioner.granularity.hour.prefix", description="Of directories of hours."
-    )
-    minute_prefix: Annotated[str, string("without /", _prefix)] = Field(
-        default="min=", alias="partitioner.granularity.minute.prefix", description="Of directories of minutes."
-    )
-    date_format: Annotated[str, string("a date pattern of Java's")] = Field(
-        default="yyyy-MM-dd", alias="partitioner.granularity.date.format", description="How a day is written."
-    )
-    hour_format: Annotated[str, string("a date pattern of Java's")] = Field(
-        default="HH", alias="partitioner.granularity.hour.format", description="How an hour is written."
-    )
-    minute_format: Annotated[str, string("a date pattern of Java's")] = Field(
-        default="mm", alias="partitioner.granularity.minute.format", description="How a minute is written."
-    )
-    zone: Annotated[str, string("a time zone", _zone)] = Field(
-        default="UTC", alias="secor.parser.timezone", description="Of the directories, and of dates without a zone."
-    )
-    timestamp_name: Annotated[str, string("a field")] = Field(
-        default="timestamp", alias="message.timestamp.name", description="The field of JSON that has the time."
-    )
-    timestamp_separator: Annotated[str, string("a text")] = Field(
-        default="",
-        alias="message.timestamp.name.separator",
-        description="Parts the names of fields where objects hold objects.",
-    )
-    timestamp_pattern: Annotated[str, string("a date pattern of Java's, or a regular expression")] = Field(
-        default="",
-        alias="message.timestamp.input.pattern",
-        description="For `date` a pattern of its dates; for `regex` an expression whose first group is the time.",
-    )
-    split_field: Annotated[str, string("a field")] = Field(
-        default="", alias="message.split.field.name", description="The field of JSON that `split-by-field` files by."
-    )
     format: Annotated[
-        str, string("a short name, Secor's class, or module:Class", _named(secor.WRITER_CLASSES, FORMATS, own=True))
+        str, string("a short name, Secor's class, or module:Class", named_text(secor.WRITER_CLASSES, FORMATS, own=True))
     ] = Field(
         default="parquet",
         alias="secor.file.reader.writer.factory",
@@ -202,7 +110,7 @@ class PipelineSettings(SettingsGroup):
         str,
         string(
             "none, gzip, zstd, snappy, deflate, lz4, bzip2 or Hadoop's class",
-            _named(secor.CODEC_CLASSES, CODECS_OF["sequencefile"]),
+            named_text(secor.CODEC_CLASSES, CODECS_OF["sequencefile"]),
         ),
     ] = Field(default="zstd", alias="secor.compression.codec", description="How files are compressed.")
     extension: Annotated[str, string("begins with a dot", _extension)] = Field(
@@ -272,8 +180,8 @@ class PipelineSettings(SettingsGroup):
     def _fits_together(self) -> PipelineSettings:
         if self.parser in {"date", "regex"} and not self.timestamp_pattern:
             raise broken_rule("message.timestamp.input.pattern", f"is missing; the parser {self.parser} needs it")
-        if self.parser == "split-by-field" and not self.split_field:
-            raise broken_rule("message.split.field.name", "is missing; the parser split-by-field needs it")
+        if self.parser.endswith("split-by-field") and not self.split_field:
+            raise broken_rule("message.split.field.name", f"is missing; the parser {self.parser} needs it")
         able = CODECS_OF.get(self.format)
         if able is not None and self.codec not in able:
             raise broken_rule(
@@ -305,6 +213,7 @@ class Pipeline:
     client: tuple[tuple[str, str], ...] = ()
     tables: tuple[tuple[str, str], ...] = ()
     """Hive's tables, by topic."""
+    schemas: Schemas = field(default_factory=Schemas)
 
     def __repr__(self) -> str:
         return f"Pipeline({self.own.name!r}, generation={self.own.generation})"
@@ -326,8 +235,13 @@ def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None
     own = {name: text for name, text in rest.items() if name in own_names}
     reader = SettingsReader(OwnProperties(source, "", own), base_dir or Path())
     tables = _tables(rest, reader)
-    client = _sorted_out({name: text for name, text in rest.items() if not name.startswith(_TABLE)}, own_names, reader)
+    of_topics = (_TABLE, *OF_TOPICS, REGISTRY)
+    client = _sorted_out(
+        {name: text for name, text in rest.items() if not name.startswith(of_topics)}, own_names, reader
+    )
     settings = reader.result(reader.read(PipelineSettings))
+    schemas = _schemas(rest, settings, base_dir or Path(), source)
+    settings = settings.model_copy(update={"schemas": schemas.digest})
     if not output:
         raise ConfigError(f"{source}: no output is named: give output.storage.backend.class, and what that store needs")
     if not stored and "bootstrap.servers" not in client:
@@ -340,7 +254,27 @@ def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None
         settings_from({**_CHUNK_SIZE, **stored}, base_dir=base_dir, source=source) if stored else None,
         tuple(sorted(client.items())) if "bootstrap.servers" in client else (),
         tables,
+        schemas,
     )
+
+
+def _schemas(rest: Mapping[str, str], own: PipelineSettings, base_dir: Path, source: str) -> Schemas:
+    """What files and registry say of values; only where something asks for it."""
+    wanted = {name: text for name, text in rest.items() if name.startswith(OF_TOPICS)}
+    if own.parser.startswith("avro"):
+        wanted |= {name: text for name, text in rest.items() if name.startswith(REGISTRY)}
+    path = field_path(own.timestamp_name, own)
+    schemas = read_schemas(wanted, base_dir, descriptor_set=own.descriptor_set, idl=own.thrift_idl, time_path=path)
+    if own.parser.startswith("avro") and not schemas.avro and schemas.registry is None:
+        raise ConfigError(f"{source}: nothing says what Avro is: give schema.registry.url, or {AVRO}TOPIC, a file")
+    if own.parser == "protobuf" and not schemas.messages:
+        raise ConfigError(f"{source}: nothing says which messages there are: give {PROTOBUF}TOPIC, or {PROTOBUF}*")
+    return schemas
+
+
+def field_path(name: str, own: PipelineSettings) -> tuple[str, ...]:
+    """The names that lead to a field of a schema."""
+    return tuple(name.split(own.timestamp_separator or "."))
 
 
 def _tables(rest: Mapping[str, str], reader: SettingsReader) -> tuple[tuple[str, str], ...]:

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from tieredstore.config.named_class import named_class
 from tieredstore.pipelines.container_formats import AvroContainer, Orc
 from tieredstore.pipelines.directories import TimeDirectories, java_format
 from tieredstore.pipelines.naming import Naming
-from tieredstore.pipelines.parsers import (
-    DateTime,
-    FieldParser,
-    Iso8601Time,
-    JsonField,
-    JsonTime,
-    MessagePackTime,
-    OffsetParser,
-    Parser,
-    RegexTime,
-    TimeParser,
-)
+from tieredstore.pipelines.parsers import FieldParser, OffsetParser, Parser, TimeParser
+from tieredstore.pipelines.record_fields import AvroField, ProtobufField, ThriftField
+from tieredstore.pipelines.schemas import Schemas
 from tieredstore.pipelines.sequence_format import SequenceFile
-from tieredstore.pipelines.settings import Pipeline, PipelineSettings
+from tieredstore.pipelines.settings import Pipeline, PipelineSettings, field_path
+from tieredstore.pipelines.times import DateTime, EpochTime, Iso8601Time, JsonField, MessagePackTime, RegexTime, Time
 from tieredstore.pipelines.window_writing import Recipe
 from tieredstore.pipelines.writers import Format, JsonLines, Parquet, Text
+
+if TYPE_CHECKING:
+    from tieredstore.values.thrift import Protocol
 
 _VERSION: Final = 1
 """Of what the same settings make of the same records: one more whenever that changes, as when a default does."""
@@ -35,14 +30,53 @@ _NOT_OF_FILES: Final = frozenset(
         "max_file_age_s", "max_bad_messages", "local_path", "starting",
         "minute_mark", "minute_mark_filter", "upload_on_shutdown", "outage_s",
         "finalize", "finalizer_delay_s", "hive_prefix",
+        "descriptor_set", "thrift_idl",
     }
 )  # fmt: skip
-"""What changes neither names nor bytes of the files of a window."""
+"""What changes neither names nor bytes of the files of a window; of files of schemas it is their content that does."""
 
 
-def parser_of(own: PipelineSettings) -> Parser:
-    """What records are filed by."""
-    times = TimeDirectories(
+def parser_of(own: PipelineSettings, schemas: Schemas | None = None) -> Parser:
+    """What records are filed by; without schemas it knows the directories alone."""
+    times = _times(own)
+    if own.parser in {"avro", "avro-iso8601", "avro-split-by-field", "protobuf", "thrift"}:
+        return _of_schemas(own, times, schemas or Schemas())
+    offsets = OffsetParser(own.offsets_per_partition, own.offsets_prefix)
+    match own.parser:
+        case "offset":
+            return offsets
+        case "daily-offset":
+            return TimeParser(times, None, offsets)
+        case "kafka-timestamp":
+            return TimeParser(times)
+        case "split-by-field":
+            split = JsonField(own.split_field, own.timestamp_separator)
+            return FieldParser(split, times, _time_of(own), own.field_prefix)
+        case _ if ":" in own.parser:
+            own_parser: Parser = _own("secor.message.parser.class", own.parser, Parser)()
+            return own_parser
+        case _:
+            return TimeParser(times, _time_of(own))
+
+
+def _time_of(own: PipelineSettings) -> Time:
+    """Where the time is in values that say themselves what they are."""
+    field = JsonField(own.timestamp_name, own.timestamp_separator)
+    match own.parser:
+        case "iso8601":
+            return Iso8601Time(field)
+        case "date":
+            return DateTime(field, java_format(own.timestamp_pattern, "pattern"), own.zone)
+        case "regex":
+            return RegexTime(own.timestamp_pattern)
+        case "messagepack":
+            return MessagePackTime(own.timestamp_name)
+        case _:
+            return EpochTime(field)
+
+
+def _times(own: PipelineSettings) -> TimeDirectories:
+    return TimeDirectories(
         own.zone,
         own.hours or own.minutes,
         own.minutes,
@@ -53,30 +87,24 @@ def parser_of(own: PipelineSettings) -> Parser:
             java_format(own.minute_format, "minute.format"),
         ),
     )
-    field = JsonField(own.timestamp_name, own.timestamp_separator)
-    offsets = OffsetParser(own.offsets_per_partition, own.offsets_prefix)
+
+
+def _of_schemas(own: PipelineSettings, times: TimeDirectories, schemas: Schemas) -> Parser:
+    path = field_path(own.timestamp_name, own)
     match own.parser:
-        case "offset":
-            return offsets
-        case "daily-offset":
-            return TimeParser(times, None, offsets)
-        case "kafka-timestamp":
-            return TimeParser(times)
-        case "json":
-            return TimeParser(times, JsonTime(field))
-        case "iso8601":
-            return TimeParser(times, Iso8601Time(field))
-        case "date":
-            return TimeParser(times, DateTime(field, java_format(own.timestamp_pattern, "pattern"), own.zone))
-        case "regex":
-            return TimeParser(times, RegexTime(own.timestamp_pattern))
-        case "messagepack":
-            return TimeParser(times, MessagePackTime(own.timestamp_name))
-        case _ if ":" in own.parser:
-            own_parser: Parser = _own("secor.message.parser.class", own.parser, Parser)()
-            return own_parser
+        case "protobuf":
+            return TimeParser(times, EpochTime(ProtobufField(path, schemas)))
+        case "thrift":
+            ids = tuple(map(int, own.timestamp_id.split(".")))
+            return TimeParser(times, EpochTime(ThriftField(ids, cast("Protocol", own.thrift_protocol), schemas)))
+        case "avro-iso8601":
+            return TimeParser(times, Iso8601Time(AvroField(path, schemas)))
+        case "avro-split-by-field":
+            split = AvroField(field_path(own.split_field, own), schemas)
+            prefix = own.field_prefix or f"{own.split_field}="
+            return FieldParser(split, times, EpochTime(AvroField(path, schemas)), prefix)
         case _:
-            return FieldParser(JsonField(own.split_field, own.timestamp_separator), times, JsonTime(field))
+            return TimeParser(times, EpochTime(AvroField(path, schemas)))
 
 
 def _own(setting: str, name: str, base: type) -> Any:
@@ -114,7 +142,7 @@ def recipe_of(pipeline: Pipeline) -> Recipe:
     """All that decides what its windows become."""
     own, naming = pipeline.own, naming_of(pipeline)
     return Recipe(
-        parser_of(own), format_of(own), naming, own.max_file_bytes, own.max_file_records,
+        parser_of(own, pipeline.schemas), format_of(own), naming, own.max_file_bytes, own.max_file_records,
         f"{naming.folder}staging/", own.local_path or None,
     )  # fmt: skip
 

@@ -91,6 +91,7 @@ class _WindowWriting:
 
     def __init__(self, window: Window, recipe: Recipe, store: ObjectStore) -> None:
         self._window, self._recipe, self._store = window, recipe, store
+        self._parser = recipe.parser.for_topic(window.topic)
         self._open: dict[str, _OpenFile] = {}
         self._aside: _OpenFile | None = None
         self._stack = ExitStack()
@@ -108,7 +109,7 @@ class _WindowWriting:
         self._stack.close()
 
     def take(self, batch: Any) -> None:
-        filed = self._recipe.parser.file(batch)
+        filed = self._parser.file(batch)
         faults = {**self._recipe.format.faults(batch), **filed.reasons}
         rows = envelope(batch, self._window.topic, self._window.partition)
         if len(filed.directories) == 1 and not faults:

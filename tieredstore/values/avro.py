@@ -67,6 +67,57 @@ _LOGICAL: Final[Mapping[tuple[str, str], Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class AvroData:
+    """Data of Avro as Python's objects, one by one, with all that Arrow's columns do not have. Picklable.
+
+    By ``schema``, by those of ``lookup`` as their frames say, or by both: resolved to ``schema`` then.
+    """
+
+    schema: AvroSchema | None
+    lookup: SchemaLookup | None = None
+    parsed: Any = field(init=False, repr=False, compare=False, default=None)
+    """The schema as fastavro knows it."""
+    _of_id: dict[int, Any] = field(init=False, repr=False, compare=False, default_factory=dict[int, Any])
+
+    def __post_init__(self) -> None:
+        if self.schema is not None:
+            object.__setattr__(self, "parsed", parsed_schema(self.schema))
+        elif self.lookup is None:
+            raise ConfigError("data of Avro need a schema, or a registry that has those")
+
+    def datum(self, message: bytes) -> Any:
+        """ValueError for what is none; an error of the registry is that."""
+        stream, writer = io.BytesIO(message), self.parsed
+        if self.lookup is not None and not is_framed(message):
+            raise ValueError("it does not begin with the id of a schema")
+        try:
+            if self.lookup is not None:
+                writer = self.writer(schema_id(message))
+                stream.seek(_FRAME)
+            datum = _fastavro().schemaless_reader(stream, writer, None if self.lookup is None else self.parsed)
+        except SchemaNotFound:
+            raise ValueError("there is no such schema") from None
+        except TieredStoreError:
+            raise  # of the registry, and no message's fault
+        except Exception:  # noqa: BLE001  fastavro raises what its reading of wrong bytes happens to raise
+            raise ValueError("these bytes are no datum of the schema") from None
+        if stream.read(1):
+            raise ValueError("bytes follow the datum")
+        return datum
+
+    def writer(self, number: int) -> Any:
+        """The schema of this id, parsed; SchemaNotFound, or LookupError, if there is none."""
+        known = self._of_id.get(number)
+        if known is None:
+            assert self.lookup is not None
+            known = parsed_schema(self.lookup(number))
+            if len(self._of_id) >= _KEPT:
+                self._of_id.clear()
+            self._of_id[number] = known
+        return known
+
+
+@dataclass(frozen=True, slots=True)
 class Avro:
     """A datum of Avro a message, as the Arrow type of ``schema``: a record is a struct.
 
@@ -78,15 +129,14 @@ class Avro:
     schema: AvroSchema
     lookup: SchemaLookup | None = None
     on_invalid: OnInvalid = "fail"
-    _parsed: Any = field(init=False, repr=False, compare=False)
+    _data: AvroData = field(init=False, repr=False, compare=False)
     _type: pa.DataType = field(init=False, repr=False, compare=False)
-    _of_id: dict[int, Any] = field(init=False, repr=False, compare=False, default_factory=dict[int, Any])
 
     def __post_init__(self) -> None:
         check_choice(self.on_invalid)
-        parsed = parsed_schema(self.schema)
-        object.__setattr__(self, "_parsed", parsed)
-        object.__setattr__(self, "_type", arrow_type_of(parsed))
+        data = AvroData(self.schema, self.lookup)
+        object.__setattr__(self, "_data", data)
+        object.__setattr__(self, "_type", arrow_type_of(data.parsed))
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -102,13 +152,11 @@ class Avro:
 
     def _read(self, column: Any) -> Any:
         try:
-            data = [None if message is None else self._datum(message) for message in column.to_pylist()]
+            data = [None if message is None else self._data.datum(message) for message in column.to_pylist()]
             return _arrow.array(data, self._type)
-        except SchemaNotFound:
-            return None
         except TieredStoreError:
-            raise  # of the registry, and no message's fault
-        except Exception:  # noqa: BLE001  fastavro raises what its reading of wrong bytes happens to raise
+            raise
+        except Exception:  # noqa: BLE001  what the schema's resolution happens to give may be of no column
             return None
 
     def _reason(self, column: Any) -> str:
@@ -116,44 +164,23 @@ class Avro:
         message: bytes = column[0].as_py()
         if self.lookup is None:
             return ""
-        if not _is_framed(message):
+        if not is_framed(message):
             return " (it does not begin with the id of a schema)"
-        number = _schema_id(message)
+        number = schema_id(message)
         try:
-            self._schema_of(number, self.lookup)
+            self._data.writer(number)
         except (SchemaNotFound, LookupError):
             return f" (the registry has no schema {number})"
         return f" (its schema is {number})"
 
-    def _datum(self, message: bytes) -> Any:
-        stream = io.BytesIO(message)
-        if self.lookup is None:
-            datum = _fastavro().schemaless_reader(stream, self._parsed)
-        else:
-            if not _is_framed(message):
-                raise ValueError("not framed")
-            writer = self._schema_of(_schema_id(message), self.lookup)
-            stream.seek(_FRAME)
-            datum = _fastavro().schemaless_reader(stream, writer, self._parsed)
-        if stream.read(1):
-            raise ValueError("bytes follow the datum")
-        return datum
 
-    def _schema_of(self, number: int, lookup: SchemaLookup) -> Any:
-        known = self._of_id.get(number)
-        if known is None:
-            known = parsed_schema(lookup(number))
-            if len(self._of_id) >= _KEPT:
-                self._of_id.clear()
-            self._of_id[number] = known
-        return known
-
-
-def _is_framed(message: bytes) -> bool:
+def is_framed(message: bytes) -> bool:
+    """Whether a message begins as Confluent's serializers have it."""
     return message[:1] == b"\0" and len(message) >= _FRAME
 
 
-def _schema_id(message: bytes) -> int:
+def schema_id(message: bytes) -> int:
+    """Of a message in Confluent's framing."""
     return int.from_bytes(message[1:_FRAME], "big")
 
 

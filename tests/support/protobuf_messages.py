@@ -1,0 +1,85 @@
+"""Messages of Protocol Buffers without a compiler: a descriptor set written down as JSON."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from typing import Any
+
+from tieredstore.values.protobuf import message_class
+
+EVENT = "events.Event"
+_FILE = {
+    "name": "event.proto",
+    "package": "events",
+    "syntax": "proto3",
+    "dependency": ["google/protobuf/timestamp.proto"],
+    "messageType": [
+        {
+            "name": "Event",
+            "field": [
+                {"name": "id", "number": 1, "type": "TYPE_UINT64", "label": "LABEL_OPTIONAL"},
+                {"name": "at", "number": 2, "type": "TYPE_MESSAGE", "typeName": ".google.protobuf.Timestamp",
+                 "label": "LABEL_OPTIONAL"},
+                {"name": "name", "number": 3, "type": "TYPE_STRING", "label": "LABEL_OPTIONAL", "proto3Optional": True,
+                 "oneofIndex": 0},
+                {"name": "kind", "number": 4, "type": "TYPE_ENUM", "typeName": ".events.Kind",
+                 "label": "LABEL_OPTIONAL"},
+                {"name": "tags", "number": 5, "type": "TYPE_STRING", "label": "LABEL_REPEATED"},
+                {"name": "meta", "number": 6, "type": "TYPE_MESSAGE", "typeName": ".events.Meta",
+                 "label": "LABEL_OPTIONAL"},
+                {"name": "counts", "number": 7, "type": "TYPE_MESSAGE", "typeName": ".events.Event.CountsEntry",
+                 "label": "LABEL_REPEATED"},
+                {"name": "body", "number": 8, "type": "TYPE_BYTES", "label": "LABEL_OPTIONAL"},
+            ],
+            "oneofDecl": [{"name": "_name"}],
+            "nestedType": [{
+                "name": "CountsEntry",
+                "field": [
+                    {"name": "key", "number": 1, "type": "TYPE_STRING", "label": "LABEL_OPTIONAL"},
+                    {"name": "value", "number": 2, "type": "TYPE_INT32", "label": "LABEL_OPTIONAL"},
+                ],
+                "options": {"mapEntry": True},
+            }],
+        },
+        {
+            "name": "Meta",
+            "field": [
+                {"name": "millis", "number": 1, "type": "TYPE_INT64", "label": "LABEL_OPTIONAL"},
+                {"name": "small", "number": 2, "type": "TYPE_UINT32", "label": "LABEL_OPTIONAL"},
+            ],
+        },
+        {
+            "name": "Tree",
+            "field": [{"name": "child", "number": 1, "type": "TYPE_MESSAGE", "typeName": ".events.Tree",
+                       "label": "LABEL_OPTIONAL"}],
+        },
+        {"name": "Empty"},
+    ],
+    "enumType": [{"name": "Kind", "value": [{"name": "NONE", "number": 0}, {"name": "CLICK", "number": 1}]}],
+}  # fmt: skip
+
+
+@functools.cache
+def descriptor_set() -> bytes:
+    """As ``protoc --include_imports --descriptor_set_out`` writes it."""
+    pb2: Any = importlib.import_module("google.protobuf.descriptor_pb2")
+    timestamps: Any = importlib.import_module("google.protobuf.timestamp_pb2")
+    formats: Any = importlib.import_module("google.protobuf.json_format")
+    files = pb2.FileDescriptorSet()
+    timestamps.DESCRIPTOR.CopyToProto(files.file.add())
+    formats.ParseDict(_FILE, files.file.add())
+    data: bytes = files.SerializeToString()
+    return data
+
+
+def event(**fields: Any) -> bytes:
+    """An event; ``at`` is in ms."""
+    message = message_class(descriptor_set(), EVENT)()
+    at_ms = fields.pop("at", None)
+    if at_ms is not None:
+        message.at.FromMilliseconds(at_ms)
+    formats: Any = importlib.import_module("google.protobuf.json_format")
+    formats.ParseDict(fields, message)
+    data: bytes = message.SerializeToString()
+    return data

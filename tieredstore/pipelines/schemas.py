@@ -1,0 +1,147 @@
+"""What tells the meaning of values: schemas in files that the settings name, read once, and a registry's."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeAlias, TypeVar
+
+from tieredstore.errors import ConfigError, quoted
+from tieredstore.installation import install_command
+from tieredstore.values.avro import AvroData, SchemaLookup
+from tieredstore.values.protobuf import Protobuf
+
+ByTopic: TypeAlias = tuple[tuple[str, str], ...]
+"""Of topics, and of ``*`` for all others."""
+
+AVRO: Final = "secor.avro.message.schema."
+PROTOBUF: Final = "secor.protobuf.message.class."
+THRIFT: Final = "secor.thrift.message.class."
+OF_TOPICS: Final = (AVRO, PROTOBUF, THRIFT)
+"""What the names of properties begin with that end in a topic, or in ``*``."""
+
+REGISTRY: Final = "schema.registry."
+_STRUCT: Final = 12
+_Kind = TypeVar("_Kind")
+
+
+@dataclass(frozen=True, slots=True)
+class Schemas:
+    """The schemas of a pipeline. Picklable; ``digest`` is of all that decides what becomes of messages."""
+
+    avro: ByTopic = ()
+    """Schemas as JSON."""
+    registry: SchemaLookup | None = field(default=None, repr=False)
+    descriptor_set: bytes = field(default=b"", repr=False)
+    messages: ByTopic = ()
+    """Messages of Protocol Buffers, by their full names."""
+    thrift: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """The ids that lead to the time, where an IDL tells them."""
+
+    @property
+    def digest(self) -> str:
+        """Empty where there are none: an address of a registry changes nothing of what it has."""
+        parts = self.avro, self.descriptor_set, self.messages, self.thrift
+        return hashlib.sha256(repr(parts).encode()).hexdigest() if any(parts) else ""
+
+    def avro_of(self, topic: str) -> AvroData:
+        """How a topic's Avro is read; ConfigError where nothing says that."""
+        schema = of_topic(self.avro, topic)
+        if schema is None and self.registry is None:
+            raise ConfigError(
+                f"nothing says what the Avro of {topic} is: give {AVRO}{topic}, a file, or schema.registry.url"
+            )
+        return AvroData(schema, self.registry)
+
+    def protobuf_of(self, topic: str) -> Protobuf:
+        """How a topic's messages are read; ConfigError where nothing says that."""
+        message = of_topic(self.messages, topic)
+        if message is None:
+            raise ConfigError(f"nothing says which message of Protocol Buffers {topic} has: give {PROTOBUF}{topic}")
+        return Protobuf(self.descriptor_set, message)
+
+
+def of_topic(table: tuple[tuple[str, _Kind], ...], topic: str) -> _Kind | None:
+    """What a table has for a topic, or for all others."""
+    known = dict(table)
+    return known.get(topic, known.get("*"))
+
+
+def read_schemas(
+    properties: Mapping[str, str], base_dir: Path, *, descriptor_set: str, idl: str, time_path: tuple[str, ...]
+) -> Schemas:
+    """Those that properties name: of topics and of a registry. ConfigError for what cannot be read, or is none.
+
+    ``time_path`` are the names that lead to a message's time, for an IDL.
+    """
+    of = {start: _by_topic(properties, start) for start in OF_TOPICS}
+    for start, needed, setting in ((PROTOBUF, descriptor_set, "protobuf.descriptor.set"), (THRIFT, idl, "thrift.idl")):
+        if of[start] and not needed:
+            raise ConfigError(
+                f"{start}{of[start][0][0]} names a message, and {setting}, the file that has it, is unset"
+            )
+    schemas = Schemas(
+        tuple((topic, _text(base_dir, f"{AVRO}{topic}", file).decode()) for topic, file in of[AVRO]),
+        _registry({name: text for name, text in properties.items() if name.startswith(REGISTRY)}),
+        _text(base_dir, "protobuf.descriptor.set", descriptor_set) if descriptor_set else b"",
+        of[PROTOBUF],
+        tuple((topic, thrift_ids(base_dir / idl, name, time_path)) for topic, name in of[THRIFT]),
+    )
+    for topic, _ in schemas.avro:
+        schemas.avro_of(topic)
+    for topic, _ in schemas.messages:
+        schemas.protobuf_of(topic)
+    return schemas
+
+
+def _by_topic(properties: Mapping[str, str], start: str) -> ByTopic:
+    pairs = [(name.removeprefix(start), text.strip()) for name, text in properties.items() if name.startswith(start)]
+    return tuple(sorted(pairs))
+
+
+def _text(base_dir: Path, setting: str, file: str) -> bytes:
+    try:
+        return (base_dir / file).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{setting} names a file that cannot be read: {error.strerror or error}") from error
+
+
+def _registry(properties: Mapping[str, str]) -> SchemaLookup | None:
+    if not properties:
+        return None
+    try:
+        module: Any = importlib.import_module("tieredstore.schema_registry")
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"a schema registry needs {error.name}: {install_command('avro')}") from error
+    registry: SchemaLookup = module.SchemaRegistry(properties=properties)
+    return registry
+
+
+def thrift_ids(idl: Path, name: str, path: tuple[str, ...]) -> tuple[int, ...]:
+    """The ids of the fields that lead to one of a struct of an IDL, as thriftpy2 reads it.
+
+    ConfigError for a file that is none, for a struct or field that it has not.
+    """
+    try:
+        thriftpy2: Any = importlib.import_module("thriftpy2")
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"reading an IDL of Thrift needs {error.name}: {install_command('thrift')}") from error
+    try:
+        module = thriftpy2.load(str(idl), module_name=f"tieredstore_{idl.stem}_thrift")
+    except OSError as error:
+        raise ConfigError(f"thrift.idl names a file that cannot be read: {error.strerror or error}") from error
+    except Exception as error:
+        raise ConfigError(f"thrift.idl is no IDL of Thrift: {type(error).__name__}") from error
+    struct = getattr(module, name.rpartition(".")[2], None)
+    ids: list[int] = []
+    for part in path:
+        fields: Mapping[int, Any] = getattr(struct, "thrift_spec", None) or {}
+        number = next((number for number, spec in fields.items() if spec[1] == part), None)
+        if number is None:
+            raise ConfigError(f"thrift.idl has no struct {quoted(name)} with a field {quoted('.'.join(path))}")
+        ids.append(number)
+        struct = fields[number][2] if fields[number][0] == _STRUCT else None
+    return tuple(ids)

@@ -1,0 +1,205 @@
+"""Messages of Protocol Buffers by a descriptor set, as ``protoc --descriptor_set_out --include_imports`` writes it.
+
+Google's library reads them, https://googleapis.dev/python/protobuf/latest/: needs ``tieredstore[protobuf]``.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tieredstore.errors import ConfigError, excerpt, quoted
+from tieredstore.installation import install_command
+from tieredstore.values.base import Column, OnInvalid, Place, by_parts
+
+# What its type stubs say of arrays is partial.
+_arrow: Final[Any] = pa
+
+_MAX_DEPTH: Final = 32
+_TIMESTAMP: Final = "google.protobuf.Timestamp"
+_MOST_SECONDS: Final = 253_402_300_800
+"""The year 10000: a Timestamp beyond is none, by its own definition."""
+
+_LEAST_SECONDS: Final = -62_135_596_800
+_LABELS: Final[Mapping[int, Any]] = {
+    1: _arrow.float64(),
+    2: _arrow.float32(),
+    3: _arrow.int64(),
+    4: _arrow.decimal128(20, 0),  # Spark and ORC have no unsigned numbers: one that holds all of them
+    5: _arrow.int32(),
+    6: _arrow.decimal128(20, 0),
+    7: _arrow.int64(),
+    8: _arrow.bool_(),
+    9: _arrow.string(),
+    12: _arrow.binary(),
+    13: _arrow.int64(),
+    14: _arrow.string(),
+    15: _arrow.int32(),
+    16: _arrow.int64(),
+    17: _arrow.int32(),
+    18: _arrow.int64(),
+}
+"""By the number of a field's type in ``descriptor.proto``."""
+
+_ENUM: Final = 14
+_UINT64: Final = (4, 6)
+
+
+@dataclass(frozen=True, slots=True)
+class Protobuf:
+    """A message of Protocol Buffers, as a struct of its fields. Picklable.
+
+    Repeated fields are lists and maps, enums the names of their values (a number that has none, as text), a
+    ``google.protobuf.Timestamp`` is a timestamp in µs, uint64 a decimal. A field with presence that is not set is
+    null, any other its default. ConfigError for a message that is not in the set, or has itself within.
+    """
+
+    descriptor_set: bytes
+    message: str
+    on_invalid: OnInvalid = "fail"
+
+    def __post_init__(self) -> None:
+        message_class(self.descriptor_set, self.message)
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        """A struct."""
+        kind: pa.DataType = _columns(self.descriptor_set, self.message)[0]
+        return kind
+
+    def convert(self, column: Column, place: Place) -> Column:
+        """The messages; InvalidValue for what is none."""
+        return by_parts(
+            column, self._read, self.arrow_type, place, what=f"a {self.message} of Protocol Buffers",
+            on_invalid=self.on_invalid,
+        )  # fmt: skip
+
+    def _read(self, column: Any) -> Any:
+        kind, convert = _columns(self.descriptor_set, self.message)
+        try:
+            rows = [None if data is None else convert(self.parsed(data)) for data in column.to_pylist()]
+            return _arrow.array(rows, kind)
+        except (ValueError, _arrow.ArrowException):
+            return None
+
+    def parsed(self, data: bytes) -> Any:
+        """The message as Google's library has it; ValueError for bytes that are none."""
+        message = message_class(self.descriptor_set, self.message)()
+        try:
+            message.ParseFromString(data)
+        except importlib.import_module("google.protobuf.message").DecodeError:
+            raise ValueError("these bytes are no message") from None
+        return message
+
+    def field_path(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Those that lead to a field, checked; ConfigError for a field that there is not, or that is repeated."""
+        descriptor = message_class(self.descriptor_set, self.message).DESCRIPTOR
+        for name in names:
+            field = None if descriptor is None else descriptor.fields_by_name.get(name)
+            if field is None:
+                raise ConfigError(f"{self.message} has no field {quoted('.'.join(names))}")
+            if field.is_repeated:
+                raise ConfigError(f"the field {quoted('.'.join(names))} of {self.message} is repeated")
+            descriptor = field.message_type
+        return tuple(names)
+
+    def first_number(self) -> tuple[str, ...]:
+        """The first field that is an uint64; ConfigError if there is none."""
+        for field in message_class(self.descriptor_set, self.message).DESCRIPTOR.fields:
+            if field.type in _UINT64 and not field.is_repeated:
+                return (field.name,)
+        raise ConfigError(f"{self.message} has no field that is an uint64")
+
+
+def timestamp_ms(message: Any) -> int | None:
+    """The time of a ``google.protobuf.Timestamp`` in ms since the epoch; None for any other value."""
+    descriptor = getattr(message, "DESCRIPTOR", None)
+    if descriptor is None or descriptor.full_name != _TIMESTAMP:
+        return None
+    milliseconds: int = message.seconds * 1000 + message.nanos // 1_000_000
+    return milliseconds
+
+
+@functools.lru_cache(maxsize=64)
+def message_class(descriptor_set: bytes, name: str) -> Any:
+    """The class of a message; ConfigError for what is no descriptor set, or has no such message."""
+    try:
+        descriptors, pools, factory = (
+            importlib.import_module(f"google.protobuf.{module}")
+            for module in ("descriptor_pb2", "descriptor_pool", "message_factory")
+        )
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"reading messages of Protocol Buffers needs {error.name}: {install_command('protobuf')}"
+        ) from error
+    try:
+        files = descriptors.FileDescriptorSet.FromString(descriptor_set).file
+        pool = pools.DescriptorPool()
+        for file in files:
+            pool.Add(file)
+        return factory.GetMessageClass(pool.FindMessageTypeByName(name))
+    except KeyError:
+        raise ConfigError(f"the descriptor set has no message {quoted(name)}, or lacks what that one needs") from None
+    except Exception as error:  # noqa: BLE001  the library raises what its C code happens to raise
+        raise ConfigError(f"this is no descriptor set of Protocol Buffers: {excerpt(error)}") from None
+
+
+_Convert = Callable[[Any], Any]
+
+
+@functools.lru_cache(maxsize=64)
+def _columns(descriptor_set: bytes, name: str) -> tuple[Any, _Convert]:
+    return _of_message(message_class(descriptor_set, name).DESCRIPTOR, 0)
+
+
+def _of_message(descriptor: Any, depth: int) -> tuple[Any, _Convert]:
+    """The type of a message, and what makes a row of one."""
+    if depth > _MAX_DEPTH:
+        raise ConfigError(f"{descriptor.full_name} has itself within, which Arrow's columns do not have")
+    if descriptor.full_name == _TIMESTAMP:
+        return _arrow.timestamp("us", "UTC"), _microseconds
+    if not descriptor.fields:
+        raise ConfigError(f"{descriptor.full_name} has no field, which files of columns cannot have")
+    fields = [(field, *_of_field(field, depth)) for field in descriptor.fields]
+
+    def row(message: Any) -> dict[str, Any]:
+        return {
+            field.name: None
+            if field.has_presence and not message.HasField(field.name)
+            else convert(getattr(message, field.name))
+            for field, _, convert in fields
+        }
+
+    return _arrow.struct([_arrow.field(field.name, kind) for field, kind, _ in fields]), row
+
+
+def _of_field(field: Any, depth: int) -> tuple[Any, _Convert]:
+    message = field.message_type
+    if message is not None and message.GetOptions().map_entry:
+        key, _ = _of_single(message.fields_by_name["key"], depth + 1)
+        value, of_value = _of_single(message.fields_by_name["value"], depth + 1)
+        return _arrow.map_(key, value), lambda pairs: [(name, of_value(pairs[name])) for name in sorted(pairs)]
+    kind, convert = _of_single(field, depth + 1)
+    if field.is_repeated:
+        return _arrow.list_(kind), lambda items: [convert(item) for item in items]
+    return kind, convert
+
+
+def _of_single(field: Any, depth: int) -> tuple[Any, _Convert]:
+    if field.message_type is not None:
+        return _of_message(field.message_type, depth)
+    if field.type == _ENUM:
+        names = {value.number: value.name for value in reversed(field.enum_type.values)}
+        return _arrow.string(), lambda number: names.get(number, str(number))
+    return _LABELS[field.type], lambda content: content
+
+
+def _microseconds(message: Any) -> int:
+    if not (_LEAST_SECONDS <= message.seconds < _MOST_SECONDS and 0 <= message.nanos < 10**9):
+        raise ValueError("a time is none")
+    return int(message.seconds * 1_000_000 + message.nanos // 1000)
