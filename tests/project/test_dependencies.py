@@ -26,6 +26,7 @@ WORDS_OF_PACKAGES = {
     "PySocks": "BSD",
     "cryptography": "Apache-2.0 OR BSD-3-Clause",
     "prometheus-client": "Apache-2.0 AND BSD-2-Clause",
+    "protobuf": "3-Clause BSD License",
 }
 
 
