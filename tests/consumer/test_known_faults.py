@@ -7,15 +7,17 @@ Here: an index of two entries, and positions that a cooperative rebalance clears
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaError, TopicPartition
 
-from tests.consumer.buckets import offsets_of, read, reader_of, until
+from tests.consumer.buckets import offsets_of, raised, read, reader_of, until
 from tests.support.scripted_member import ScriptedBroker, ScriptedLog, parts_of
 from tests.support.spark_stream_topics import FIRST_ID, Bucket, value_of
+from tieredstore.errors import SegmentNotFound
 from tieredstore.model import IndexType, TopicIdPartition
+from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import Record, build_batch
 
 ORDERS: Final = ("orders", 0)
@@ -75,3 +77,58 @@ def test_the_beginning_is_none_that_an_old_listing_tells(
         broker.logs[ORDERS] = ScriptedLog(20, 30)
         member.assign_by_group(ORDERS)
         assert offsets_of(until(consumer, lambda given: len(given) >= 30)) == list(range(30))
+
+
+@pytest.mark.parametrize("deleted", [1, 2])
+def test_segments_that_retention_takes_while_they_are_looked_at(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, deleted: int
+) -> None:
+    """It is listed anew, and nobody hears of an error; what comes next is what is there."""
+    segments = [bucket.write(20), bucket.write(20)]
+    bucket.write(20, partition=1)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(40, 50), OTHERS: ScriptedLog(0, 20)}, committed={ORDERS: 5, OTHERS: 0})
+    with broker.consumer(bucket.options, monkeypatch, OTHERS, mode="remote_preferred", refresh_ms=600_000) as (
+        consumer,
+        member,
+    ):
+        read(consumer, 20)
+        bucket.delete(*segments[:deleted])
+        member.assign_by_group(ORDERS)
+        messages = until(consumer, lambda given: len(given) >= 50 - 20 * deleted)
+        assert offsets_of(messages) == list(range(20 * deleted, 50))
+
+
+def test_a_segment_that_each_listing_names_and_nobody_can_fetch(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told of once it has lasted; listed at a pace that slows down."""
+    segment = bucket.write(20)
+
+    def missing(*_: object, **__: object) -> Any:
+        raise SegmentNotFound(f"{segment} is not in the store")
+
+    monkeypatch.setattr(RemoteStorageManager, "fetch_log_segment", missing)
+    with reader_of(bucket, TopicPartition(*ORDERS, 0), tiered_storage_timeout_ms=100) as consumer:
+        assert "is not in the store" in str(raised(consumer, SegmentNotFound))
+        refreshes = parts_of(consumer).lookups.refreshes
+        assert refreshes <= 5
+        assert "is not in the store" in str(raised(consumer, SegmentNotFound))
+        assert parts_of(consumer).lookups.refreshes > refreshes
+
+
+@pytest.mark.parametrize("is_eager", [False, True])
+def test_holes_of_compaction_at_a_segments_end(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, *, is_eager: bool
+) -> None:
+    """librdkafka tells of a record too large where it begins in one for the tenth time, and goes on: so do we."""
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 40, hole=range(15, 20))})
+    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, member):
+        parts_of(consumer).live.is_eager = member.is_eager = is_eager
+        assert offsets_of(read(consumer, 35)) == [*range(15), *range(20, 40)]
+        for start in (*broker.logs[ORDERS].hole, 17, 17):
+            consumer.seek(TopicPartition(*ORDERS, start))
+            assert offsets_of(read(consumer, 20)) == list(range(20, 40))
+        broker.logs[ORDERS].stays_in_hole = True
+        consumer.seek(TopicPartition(*ORDERS, 17))
+        (message,) = until(consumer, bool, count=1)
+        assert message.error().code() == KafkaError.MSG_SIZE_TOO_LARGE

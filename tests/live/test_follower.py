@@ -120,3 +120,10 @@ def test_a_record_that_cannot_be_given_is_not_skipped(
     assert len(errors) > 1
     monkeypatch.setattr(MessageColumns, "build", build)
     assert followed(3, FIRST)[0] == {FIRST: [0, 1, 2]}
+
+
+def test_what_librdkafka_says_of_holes_is_no_error(logs: dict[TopicPartition, list[Message]]) -> None:
+    """That a record is too large, where compaction left nothing of a batch at a segment's end; then it goes on."""
+    hole = refusal(FIRST, 2, KafkaError.MSG_SIZE_TOO_LARGE)
+    logs[FIRST] = [message(FIRST, 0), message(FIRST, 1), hole, message(FIRST, 5), message(FIRST, 6)]
+    assert followed(6, FIRST) == ({FIRST: [0, 1, 5, 6]}, [])

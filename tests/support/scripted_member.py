@@ -37,6 +37,10 @@ class ScriptedLog:
     end: int = 0
     cut_at: int = _ENDLESS
     """What the broker has from there on is of another leader epoch than what was read before."""
+    hole: range = range(0)
+    """What compaction took at a segment's end: whoever begins there is told of a record too large."""
+    stays_in_hole: bool = False
+    """Whether that is so again and again."""
 
 
 @dataclass
@@ -173,8 +177,15 @@ class ScriptedMember:
             words = f"the requested offset is not available: {KafkaError(cause).str()} (broker 1)"
             error = KafkaError(KafkaError._AUTO_OFFSET_RESET, words)
             return [Message(topic=where[0], partition=where[1], offset=offset, error=error)]
+        if offset in log.hole:
+            self.fetching[where] = offset if log.stays_in_hole else log.hole.stop
+            large = KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, f"Message at offset {offset} might be too large to fetch")
+            return [Message(topic=where[0], partition=where[1], offset=offset, error=large)]
         offsets = range(offset, min(log.end, offset + count))
-        if offsets:
+        if offset < log.hole.start <= offsets.stop:
+            self.fetching[where], self._given[where] = log.hole.stop, log.hole.stop
+            offsets = range(offset, log.hole.start)
+        elif offsets:
             self.fetching[where] = self._given[where] = offsets.stop
         return [
             Message(topic=where[0], partition=where[1], offset=one, value=value_of(*where, one), leader_epoch=0)

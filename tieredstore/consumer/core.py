@@ -282,9 +282,6 @@ class Core:
         error = stream.error
         if error is None:
             self._go_on(partition, max(partition.position or 0, stream.stop))
-        elif isinstance(error, SegmentNotFound):
-            # Retention took it since the listing.
-            self._look([partition], reload=True)
         elif isinstance(error, UNREADABLE):
             if self.troubles.accepts_damage(partition, error):
                 behind = stream.lineage.span_at(partition.position or 0).stop
@@ -296,6 +293,8 @@ class Core:
     def _fail(self, partition: Partition, error: Exception) -> None:
         """Something went wrong that may pass: it is tried again, and told of once it has lasted."""
         partition.phase = Phase.LOOKING
+        # Retention took it since the listing.
+        partition.is_listed_anew = isinstance(error, SegmentNotFound)
         self._look_later(partition, self.troubles.fails(partition, error))
 
     def _go_on(self, partition: Partition, position: int) -> None:
@@ -310,7 +309,7 @@ class Core:
             partition.eof_at = position
             self.events.append((partition.where, "eof", position))
 
-    def _look(self, partitions: Iterable[Partition], *, reload: bool = False) -> None:
+    def _look(self, partitions: Iterable[Partition]) -> None:
         looks: list[Look] = []
         for partition in partitions:
             partition.phase, partition.due_at = Phase.LOOKING, 0.0
@@ -318,10 +317,11 @@ class Core:
             start = partition.start if partition.position is None else partition.position
             looks.append(
                 Look(
-                    partition.where, partition.generation, start, partition.last_epoch, partition.topic_id, reload,
-                    broker_from=partition.broker_from,
+                    partition.where, partition.generation, start, partition.last_epoch, partition.topic_id,
+                    partition.is_listed_anew, broker_from=partition.broker_from,
                 )
             )  # fmt: skip
+            partition.is_listed_anew = False
         if looks:
             self.lookups.ask(looks)
 

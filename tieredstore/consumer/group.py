@@ -145,8 +145,8 @@ class Group:
             return False
         partition.held.clear()
         partition.position = partition.start = partition.assigned_at = start
-        partition.last_epoch, partition.eof_at, partition.has_spoken = -1, -1, False
-        self._parts.live.silent.add(partition.where)
+        partition.last_epoch, partition.eof_at = -1, -1
+        self._parts.live.begin_silent(partition)
         return True
 
     def _assigned(self, _: Any, places: list[KafkaPartition]) -> None:

@@ -260,6 +260,12 @@ class HandingOut:
             return error is not None and where not in core.partitions and where not in core.live.leaving
         if error is None:
             return self._is_wanted_record(message, partition)
+        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE and partition.hole_at != message.offset():
+            # Whoever begins behind the last record of a batch that compaction left at a segment's end gets that batch:
+            # after ten such librdkafka takes each for too large, and goes on behind it all the same. An error is only
+            # what comes again at the same offset.
+            partition.hole_at = message.offset()
+            return False
         if error.code() not in _OVERTAKEN:
             if error.code() == KafkaError._PARTITION_EOF:
                 partition.eof_at = message.offset()

@@ -47,7 +47,7 @@ class LiveSide:
         self.partitions[where] = partition
         assert partition.position is not None
         partition.assigned_at = partition.position
-        self._is_silent(partition)
+        self.begin_silent(partition)
         if self.is_eager:
             self._is_due = True
         else:
@@ -95,7 +95,7 @@ class LiveSide:
         for partition in self.partitions.values():
             partition.assigned_at = partition.position if partition.position is not None else -1
             partition.held.clear()
-            self._is_silent(partition)
+            self.begin_silent(partition)
             if partition.paused:
                 self._client.pause([partition.where])
         self._begin_check(self.partitions.values())
@@ -137,8 +137,9 @@ class LiveSide:
             epoch: Any = place.leader_epoch  # None too, whatever its type says
             partition.last_epoch = partition.last_epoch if epoch is None else epoch
 
-    def _is_silent(self, partition: Partition) -> None:
-        partition.has_spoken = False
+    def begin_silent(self, partition: Partition) -> None:
+        """The client was told where to start with a partition, and has given nothing of it since."""
+        partition.has_spoken, partition.hole_at = False, -1
         self.silent.add(partition.where)
 
 

@@ -61,11 +61,15 @@ class Partition:
     """Where the client was told to start, if it is live."""
     has_spoken: bool = False
     """Whether a message has come from the client since; until then it does not tell the position."""
+    hole_at: int = -1
+    """Where the client took what compaction left for too large, since it was told to start."""
     held: deque[Any] = field(default_factory=deque[Any])
     """Messages of the client that were taken and not given yet."""
     error: Exception | None = None
     due_at: float = 0.0
     """When to look again."""
+    is_listed_anew: bool = False
+    """Whether the next look is to list the bucket's topic as a whole: its log is not what it was when it was listed."""
     failing_since: float | None = None
     tries: int = 0
     eof_at: int = -1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from tieredstore.catalog.lineage import Gap
 from tieredstore.consumer.partition import Partition, Phase
 from tieredstore.consumer.settings import PREFIX
-from tieredstore.errors import DataLoss, StoreUnavailable, TieredStoreError
+from tieredstore.errors import DataLoss, SegmentNotFound, StoreUnavailable, TieredStoreError
 from tieredstore.model import TopicIdPartition, Uuid
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ class Troubles:
         partition.tries += 1
         if partition.failing_since is None:
             partition.failing_since = now
-        is_passing = isinstance(error, TieredStoreError) and error.retryable
+        # What retention took since the listing is no error, unless each new listing names it again.
+        is_passing = isinstance(error, TieredStoreError) and (error.retryable or isinstance(error, SegmentNotFound))
         if not is_passing or now - partition.failing_since >= self._settings.timeout_s:
             partition.failing_since = now
             # Of many partitions that fail for one reason that is told once.

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from tieredstore.errors import DataLoss, TieredStoreError
 from tieredstore.live.clients import LiveConsumer
-from tieredstore.live.faults import OF_GROUPS, OUT_OF_RANGE, fault, translated
+from tieredstore.live.faults import OF_GROUPS, OF_HOLES, OUT_OF_RANGE, fault, translated
 from tieredstore.live.messages import MessageColumns, before, last_offset, pieces, size_of
 from tieredstore.live.topic_watch import TopicWatch
 
@@ -133,7 +133,7 @@ class BoundedRead:
             self._end = _offset(message)
             self._progress()
             return None
-        if code in OF_GROUPS:
+        if code in OF_GROUPS | OF_HOLES:
             return None
         if code in OUT_OF_RANGE:
             return self._out_of_range(error)

@@ -124,6 +124,10 @@ OF_GROUPS: Final = frozenset(
 )
 """A consumer looks for its group though it needs none here, and may have no right to it."""
 
+OF_HOLES: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE})
+"""What librdkafka says after ten fetches of a partition that brought nothing but what compaction left of a batch at a
+segment's end: that its records were too large. It goes on behind it by itself."""
+
 _DAMAGED: Final = frozenset({KafkaError._BAD_COMPRESSION, KafkaError._BAD_MSG, KafkaError.INVALID_MSG})
 
 

@@ -16,7 +16,7 @@ from tieredstore.errors import AlreadyClosed, BatchCorrupt, ResourceNotFound, Ti
 from tieredstore.kafka.records import COLUMNS
 from tieredstore.live.clients import LiveConsumer
 from tieredstore.live.consumers import reading_configuration
-from tieredstore.live.faults import OF_GROUPS, OUT_OF_RANGE, fault, translated
+from tieredstore.live.faults import OF_GROUPS, OF_HOLES, OUT_OF_RANGE, fault, translated
 from tieredstore.live.messages import MessageColumns, last_offset, pieces, size_of
 from tieredstore.live.properties import check_timeout, client_configuration
 from tieredstore.live.topic_watch import TopicWatch
@@ -192,7 +192,7 @@ class LiveFollower(Closing):
         if code == KafkaError._PARTITION_EOF:
             self._heard_of(where)
             return
-        if code in OF_GROUPS:
+        if code in OF_GROUPS | OF_HOLES:
             return
         broker_error = fault(error, self._doing)
         if code in OUT_OF_RANGE or isinstance(broker_error, ResourceNotFound):
