@@ -12,7 +12,7 @@ KERNELS = {
     "tieredstore/backends/filesystem": (("_files",), ()),
     "tieredstore/kafka/records": (
         ("_slabs", "_columns", "_kernel"),
-        ("_bytes.h", "_fold.h", "_parse.pxd", "_batch.pxd", "_slabs.pxd", "_columns.pxd"),
+        ("_bytes.h", "_fold.h", "_pages.h", "_parse.pxd", "_batch.pxd", "_slabs.pxd", "_columns.pxd"),
     ),
     "tieredstore/kafka": (
         ("_runs",),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import mmap
 import random
 from collections.abc import Iterator
@@ -258,6 +259,40 @@ def test_rows_stay_what_they_are_while_memory_is_used_again() -> None:
     by_offset: dict[int, Row] = {row["offset"]: row for row in expected}
     assert all(by_offset[row["offset"]] == row for batch in kept for row in batch.to_pylist())
     assert len(kept) >= 7
+
+
+def test_decoders_that_follow_each_other_work_in_the_same_memory() -> None:
+    log = b"".join(build_batch([Record(bytes(1000))] * 200, 200 * i) for i in range(10))
+
+    def addresses() -> set[int]:
+        (batch,) = RecordDecoder(["value"], target_bytes=4_000_000).decode([log])
+        # Small ones are malloc's business.
+        return {buffer.address for buffer in batch.column(0).buffers() if buffer is not None and buffer.size > 100_000}
+
+    another = RecordDecoder()
+    # The first one's memory grows until all of it has room.
+    addresses()
+    before = addresses()
+    # Where it went back to the system, these take its place.
+    others = [mmap.mmap(-1, 1 << 20) for _ in range(32)]
+    assert addresses() == before
+    del another, others
+
+
+def test_rows_that_are_kept_are_in_nobody_elses_memory() -> None:
+    log = b"".join(build_batch([Record(b"%07d" % i) for i in range(5000)], 5000 * j) for j in range(4))
+    kept = [batch for _ in range(5) for batch in RecordDecoder(target_bytes=20_000).decode([log])]
+    ranges = sorted(
+        (buffer.address, buffer.address + buffer.size)
+        for batch in kept
+        for column in batch.columns
+        for buffer in column.buffers()
+        if buffer is not None and buffer.size > 64
+    )
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(ranges))
+    expected = [f"{i:07d}".encode() for i in range(5000)] * 4
+    values = [value for batch in kept for value in batch.column("value").to_pylist()]
+    assert values == expected * 5
 
 
 def test_rows_outlive_the_decoder_and_the_log() -> None:

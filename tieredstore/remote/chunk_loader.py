@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from concurrent.futures import Future
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
     from tieredstore.remote.manifests import Manifests
     from tieredstore.remote.pools import Pools
 
-MAX_IDLE_BUFFERS: Final = 2
-"""Closed streams whose memory is kept for the next ones: faulting it in anew cost a fifth of a whole read."""
+MAX_IDLE_BUFFERS: Final = max(2, min(8, os.cpu_count() or 2))
+"""Closed streams whose memory is kept for the next ones: faulting it in anew cost a fifth of a whole read. As many as
+one process reads side by side."""
 
 
 class ChunkLoader:

@@ -166,10 +166,13 @@ class SegmentStream(io.RawIOBase):
     def close(self) -> None:
         """Stop loading; what was not started never is."""
         if not self.closed:
-            idle = not self._scheduled
-            self._forget()
+            # Whoever knows that a log ends where it stands asks for no more, and is done with the last chunk.
+            if self._head is not None and len(self._scheduled) == 1:
+                self._drop_first()
             # Memory that a load may still write into is left to that load.
-            if idle:
+            if self._cancel_loads():
+                self._buffers = StreamBuffers(reuse=False)
+            else:
                 self._loader.give_buffers(self._buffers)
             if self.continuation is not None and self.remaining:
                 self.continuation.drop()
@@ -298,11 +301,16 @@ class SegmentStream(io.RawIOBase):
             self._drop_first()
 
     def _forget(self) -> None:
+        if self._cancel_loads():
+            self._buffers = self._loader.take_buffers()  # loads that run on still write into the old memory
+
+    def _cancel_loads(self) -> bool:
+        """Expect nothing any more; whether something may still be on its way into this stream's memory."""
         if not self._scheduled:
-            return
+            return False
         loads: set[Load] = {entry.load for entry in self._scheduled if entry.load is not None and entry.owned}
         for load in loads:
             load.cancel()
         self._scheduled.clear()
         self._head = None
-        self._buffers = self._loader.take_buffers()  # loads that run on still write into the old memory
+        return True

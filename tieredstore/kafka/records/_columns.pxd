@@ -19,7 +19,6 @@ cdef enum:
 cdef struct Column:
     uint8_t* data
     Py_ssize_t used, capacity
-    Py_ssize_t usual  # what was used of it the last time
 
 cdef class ColumnBuilder:
     cdef int wanted

@@ -2,13 +2,12 @@
 """The growing buffers of Arrow columns.
 
 Blocks of parsed records are appended while their bytes are still in the processor's cache, a column at a time; only
-asked columns cost anything. Each buffer is a slab of its own, sized after what was used the last time. The order of the
+asked columns cost anything. Each buffer is a slab of its own, sized after what was used lately. The order of the
 buffers is that of the second enum; columns.py makes arrays of them.
 """
 
 cimport cython
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
-from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
 from tieredstore.kafka.records._parse cimport Header, Record, Rows
@@ -55,22 +54,11 @@ cdef class ColumnBuilder:
         self.pool, self.wanted = pool, wanted
         self.header_keys_ascii = True
 
-    @property
-    def usual_sizes(self):
-        """What each buffer took the last time, which a builder for data of the same kind may begin with."""
-        cdef Py_ssize_t buffer
-        return [self.buffers[buffer].usual for buffer in range(BUFFERS)]
-
-    @usual_sizes.setter
-    def usual_sizes(self, list sizes):
-        cdef Py_ssize_t buffer
-        for buffer in range(BUFFERS):
-            self.buffers[buffer].usual = sizes[buffer]
-
     def __dealloc__(self):
         cdef Py_ssize_t buffer
         for buffer in range(BUFFERS):
-            free(self.buffers[buffer].data)
+            if self.buffers[buffer].data != NULL:
+                self.pool.give_back(self.buffers[buffer].data, self.buffers[buffer].capacity)
 
     cdef bint append(self, const Rows* block, int32_t leader_epoch, int8_t timestamp_type) noexcept nogil:
         """The rows of a block behind those that are there; False without memory."""
@@ -189,7 +177,7 @@ cdef class ColumnBuilder:
 
     cdef bint _grow(self, int buffer, Py_ssize_t size) noexcept with gil:
         cdef Column* column = &self.buffers[buffer]
-        cdef Py_ssize_t room = max(size, 2 * column.capacity, column.usual + column.usual // 8)
+        cdef Py_ssize_t room = max(size, 2 * column.capacity, self.pool.usual[buffer] + self.pool.usual[buffer] // 8)
         cdef uint8_t* data = self.pool.take(&room)
         if data == NULL:
             return False
@@ -256,7 +244,9 @@ cdef class ColumnBuilder:
         else:
             data, room = column.data, column.capacity
         taken = (adopt_slab(self.pool, data, room), column.used)
-        column.usual, column.used, column.capacity, column.data = column.used, 0, 0, NULL
+        # The last columns of a log have few rows, and say little of the next one's: only many of them make it less.
+        self.pool.usual[buffer] = max(column.used, self.pool.usual[buffer] - self.pool.usual[buffer] // 4)
+        column.used, column.capacity, column.data = 0, 0, NULL
         return taken
 
 

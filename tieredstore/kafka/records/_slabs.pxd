@@ -1,9 +1,11 @@
 from libc.stdint cimport uint8_t
 
 cdef class SlabPool:
-    cdef uint8_t* kept[32]
-    cdef Py_ssize_t kept_sizes[32]
+    cdef uint8_t* kept[64]
+    cdef Py_ssize_t kept_sizes[64]
     cdef Py_ssize_t kept_bytes
+    cdef Py_ssize_t usual[32]
+    cdef object __weakref__
 
     cdef uint8_t* take(self, Py_ssize_t* size) noexcept
     cdef void give_back(self, uint8_t* data, Py_ssize_t size) noexcept

@@ -1,6 +1,8 @@
 class SlabPool:
     def slab(self, size: int) -> Slab: ...
 
+def shared_pool() -> SlabPool: ...
+
 class Slab:
     size: int
     address: int

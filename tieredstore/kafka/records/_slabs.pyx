@@ -6,30 +6,40 @@ back to its pool when the last Arrow array (or memoryview) over it is gone, so t
 after use runs in the same few slabs for ever.
 """
 
+import weakref
+
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from libc.stdint cimport uint8_t, uintptr_t
-from libc.stdlib cimport free
 
-cdef extern from "<stdlib.h>" nogil:
-    int posix_memalign(void** memory, size_t alignment, size_t size)
+cdef extern from "_pages.h" nogil:
+    enum:
+        BLOCK_ALIGNMENT
+    void* take_block(size_t size)
+    void free_block(void* block, size_t size)
 
 cdef enum:
-    SLOTS = 32
-    ALIGNMENT = 64
+    SLOTS = 64
     # Smaller ones are malloc's own business: they come without page faults.
     LEAST_KEPT = 32 * 1024
+    # Slabs from this size on, all of which are the system's pages, are multiples of it: no system has larger ones.
+    STEP = 64 * 1024
     MOST_KEPT = 16 * 1024 * 1024
     MOST_KEPT_TOGETHER = 64 * 1024 * 1024
 
 
 cdef class SlabPool:
-    """Slabs for one decoder. Whoever holds the interpreter's lock may take and drop slabs, from any thread."""
+    """Slabs for decoders. Whoever holds the interpreter's lock may take and drop slabs, from any thread.
+
+    ``usual`` is for builders of columns to note how large their buffers became, the n-th buffer in the n-th place:
+    logs that are read one after the other, or side by side, are alike, and the next one begins with slabs of that size.
+    """
 
     def __dealloc__(self):
         cdef Py_ssize_t slot
         for slot in range(SLOTS):
-            free(self.kept[slot])
+            if self.kept[slot] != NULL:
+                free_block(self.kept[slot], self.kept_sizes[slot])
 
     def slab(self, Py_ssize_t size):
         """A slab of ``size`` bytes or more, of any content. MemoryError if the system has no more."""
@@ -42,9 +52,10 @@ cdef class SlabPool:
     cdef uint8_t* take(self, Py_ssize_t* size) noexcept:
         """Memory of ``size`` bytes or more; ``size`` becomes what it has. NULL if there is none."""
         cdef Py_ssize_t slot, best = -1
-        cdef void* fresh = NULL
-        cdef uint8_t* found
-        cdef Py_ssize_t step = LEAST_KEPT if size[0] > LEAST_KEPT // 2 else ALIGNMENT
+        cdef uint8_t* kept
+        cdef Py_ssize_t step = BLOCK_ALIGNMENT
+        if size[0] > LEAST_KEPT // 2:
+            step = LEAST_KEPT if size[0] < STEP else STEP
         size[0] = (size[0] + step) // step * step
         for slot in range(SLOTS):
             # A much larger slab stays for those who need it: a small column that lives long would hold all of it.
@@ -52,11 +63,11 @@ cdef class SlabPool:
                 if best < 0 or self.kept_sizes[slot] < self.kept_sizes[best]:
                     best = slot
         if best >= 0:
-            found, self.kept[best] = self.kept[best], NULL
+            kept, self.kept[best] = self.kept[best], NULL
             size[0] = self.kept_sizes[best]
             self.kept_bytes -= size[0]
-            return found
-        return NULL if posix_memalign(&fresh, ALIGNMENT, size[0]) else <uint8_t*>fresh
+            return kept
+        return <uint8_t*>take_block(size[0])
 
     cdef void give_back(self, uint8_t* data, Py_ssize_t size) noexcept:
         cdef Py_ssize_t slot
@@ -67,7 +78,7 @@ cdef class SlabPool:
                 self.kept[slot], self.kept_sizes[slot] = data, size
                 self.kept_bytes += size
                 return
-        free(data)
+        free_block(data, size)
 
     cdef Py_ssize_t _free_slot(self, Py_ssize_t size) noexcept:
         cdef Py_ssize_t slot, smallest = 0
@@ -78,9 +89,26 @@ cdef class SlabPool:
                 smallest = slot
         if self.kept_sizes[smallest] >= size or self.kept_bytes + size > MOST_KEPT_TOGETHER:
             return -1
-        free(self.kept[smallest])
+        free_block(self.kept[smallest], self.kept_sizes[smallest])
         self.kept_bytes -= self.kept_sizes[smallest]
         return smallest
+
+
+_shared = None
+
+
+def shared_pool():
+    """The pool of this process. It lives as long as a decoder or a slab does, and no longer.
+
+    A log is read by a decoder for each section of it: with pools of their own each would begin in fresh memory.
+    """
+    global _shared
+    pool = None if _shared is None else _shared()
+    if pool is None:
+        # Of two threads that come here at once both get one, and those that come later the same.
+        pool = SlabPool()
+        _shared = weakref.ref(pool)
+    return pool
 
 
 @cython.final

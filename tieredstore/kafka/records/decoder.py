@@ -10,7 +10,7 @@ from tieredstore.errors import ConfigError, InvalidRange
 from tieredstore.kafka.batches import BatchHeader, Buffer
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.kafka.records._kernel import Scanner
-from tieredstore.kafka.records._slabs import SlabPool
+from tieredstore.kafka.records._slabs import shared_pool
 from tieredstore.kafka.records.codecs import Decompressor
 from tieredstore.kafka.records.columns import COLUMNS, RecordColumns
 from tieredstore.kafka.records.pieces import LogReading, OnCorrupt, SkippedBatch
@@ -51,10 +51,9 @@ class RecordDecoder:
         self._on_corrupt: OnCorrupt = on_corrupt
         self._target_bytes = target_bytes
         self._max_batch_bytes = max_batch_bytes
-        self._pool = SlabPool()
+        self._pool = shared_pool()
         self._keep_headers = keep_headers
         self._offsets = (0, MAX_OFFSET)
-        self._scanner: Scanner | None = None
         self._reading: LogReading | None = None
 
     @property
@@ -133,10 +132,6 @@ class RecordDecoder:
         )  # fmt: skip
         # Of its own: a body lies in its memory while record batches of it are given.
         decompressor = Decompressor(self._pool, self._max_batch_bytes)
-        # Logs of one topic are alike: the next one begins with slabs of the size that the last one needed.
-        if self._scanner:
-            scanner.columns.usual_sizes = self._scanner.columns.usual_sizes
-        self._scanner = scanner
         self._offsets = (start_offset, stop)
         self._reading = LogReading(
             scanner, decompressor, self._columns, self._on_corrupt,
