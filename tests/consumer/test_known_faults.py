@@ -132,3 +132,26 @@ def test_holes_of_compaction_at_a_segments_end(
         consumer.seek(TopicPartition(*ORDERS, 17))
         (message,) = until(consumer, bool, count=1)
         assert message.error().code() == KafkaError.MSG_SIZE_TOO_LARGE
+
+
+@pytest.mark.parametrize("is_eager", [False, True])
+def test_a_client_that_gives_nothing_though_the_broker_has_more(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, is_eager: bool
+) -> None:
+    """As after a broker was away: whether or not it has given something before, it is assigned anew, and goes on."""
+    monkeypatch.setattr("tieredstore.consumer.stalls._SILENT_S", 0.05)
+    caplog.set_level("INFO")
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20), OTHERS: ScriptedLog(0, 20)})
+    with broker.consumer(bucket.options, monkeypatch, ORDERS, OTHERS, timeout_ms=100) as (consumer, member):
+        parts_of(consumer).live.is_eager = member.is_eager = is_eager
+        read(consumer, 40)
+        for position in (20, 30):
+            member.stuck.add(ORDERS)
+            broker.logs[ORDERS].end = position + 10
+            assert offsets_of(read(consumer, 10)) == list(range(position, position + 10))
+        assert caplog.text.count("it is assigned anew") == 2
+        # What is not given since it is no record is no standstill for ever.
+        broker.logs[ORDERS].hole, broker.logs[ORDERS].stays_in_hole = range(40, 50), True
+        broker.logs[ORDERS].end = 50
+        member.stuck.add(ORDERS)
+        until(consumer, lambda _: caplog.text.count("it is assigned anew") == 3)

@@ -133,6 +133,8 @@ class ScriptedMember:
         """Those in error, which only another assignment revives."""
         self.truncated: set[TopicPartition] = set()
         """Those whose log was cut below what was read, as librdkafka notices by the leader epoch."""
+        self.stuck: set[TopicPartition] = set()
+        """Those of which nothing comes before they are assigned anew."""
         self.is_silent = False
         """Whether the broker does not answer in time."""
         self.calls = 0
@@ -162,7 +164,7 @@ class ScriptedMember:
             self.rebalances.popleft()()
         messages: list[Any] = []
         for where in list(self.fetching):
-            if where not in self.paused | self.stopped and len(messages) < count:
+            if where not in self.paused | self.stopped | self.stuck and len(messages) < count:
                 messages += self._fetched(where, count - len(messages))
         if not messages and timeout_s:
             time.sleep(min(timeout_s, 0.001))
@@ -253,6 +255,7 @@ class ScriptedMember:
 
     def _begin(self, places: Sequence[KafkaPartition]) -> None:
         for place in places:
+            self.stuck.discard(_where(place))
             self._expect(KafkaError._INVALID_ARG, is_so=place.offset >= 0)  # the consumer knows each place itself
             self.fetching[_where(place)] = place.offset
 

@@ -132,7 +132,7 @@ class Consumer(confluent_kafka.Consumer):
 
     def _serve(self, parts: Parts, collected: list[Any], count: int, wait: float) -> None:
         revision = self._group.revision
-        messages = parts.handing_out.judge(self._client.consume(count, wait))
+        messages = parts.handing_out.judge(self._client.consume(count, wait), count)
         if self._group.revision != revision:
             # Of what was revoked meanwhile nothing is given any more.
             known = parts.core.partitions
@@ -140,9 +140,9 @@ class Consumer(confluent_kafka.Consumer):
         collected += messages
 
     def _take_live(self, parts: Parts, wait: float, count: int) -> None:
-        messages = self._client.consume(count if not wait else 1, wait)
+        most = count if not wait else 1
         events: list[Any] = []
-        for message in parts.handing_out.judge(messages):
+        for message in parts.handing_out.judge(self._client.consume(most, wait), most):
             if message.error() is None:
                 parts.handing_out.hold([message])
             elif message.error().code() != confluent_kafka.KafkaError._PARTITION_EOF:

@@ -17,6 +17,7 @@ from tieredstore.consumer.looks import Answer, Look, Start
 from tieredstore.consumer.partition import Partition, Phase
 from tieredstore.consumer.placement import CutOff, InBucket, Lost, OnBroker, Unreadable, lags
 from tieredstore.consumer.settings import Mode
+from tieredstore.consumer.stalls import Stalls
 from tieredstore.consumer.stored_stream import UNREADABLE, StoredStream
 from tieredstore.consumer.troubles import Troubles
 from tieredstore.errors import CorruptData, SegmentNotFound
@@ -52,6 +53,7 @@ class Core:
         self.readable: deque[Partition] = deque()
         """Those that are read from the bucket, in the order of their turns."""
         self.troubles = Troubles(settings, measures, clock)
+        self.stalls = Stalls(settings.timeout_s, clock)
         self.live = live
         self.lookups = lookups
         self.streams = streams
@@ -248,6 +250,12 @@ class Core:
             self._begin_anew(partition, answer)
             return
         partition.live = answer.live or partition.live
+        self.live.locate()
+        is_silent = partition.where in self.live.silent
+        if self.stalls.stands_still(partition, answer.readable_end, is_silent=is_silent):
+            self._leave(partition)
+            self._look([partition])
+            return
         placement, lineage = answer.placement, answer.lineage
         if not isinstance(placement, InBucket) or lineage is None or answer.position is None:
             return

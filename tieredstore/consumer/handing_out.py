@@ -96,9 +96,11 @@ class HandingOut:
         assert partition.position is not None
         return PartitionBatch(*partition.where, first, partition.position, chosen)
 
-    def judge(self, messages: list[Any]) -> list[Any]:
-        """Of what the client gave, what is to be given on: not what is no longer to come from it."""
+    def judge(self, messages: list[Any], asked: int) -> list[Any]:
+        """Of what the client gave, asked for so many, what is to be given on: not what is no longer to come from it."""
         live = self._core.live
+        if len(messages) < asked:
+            self._core.stalls.note_drained()
         if not messages:
             return messages
         # Those that are unchecked are silent too.

@@ -56,6 +56,8 @@ class Answer:
     position: int | None = None
     live: LiveExtent | None = None
     lineage: Lineage | None = None
+    readable_end: int | None = None
+    """Behind the last record of the broker that may be read, where that was asked."""
     topic_id: Uuid | None = None
     error: Exception | None = None
     was_reset: int | None = None
@@ -88,7 +90,7 @@ def blank_answer(one: KnownLook) -> Answer:
     look = one.look
     return Answer(
         look.where, look.generation, live=one.live, topic_id=one.topic_id, was_reset=one.was_reset,
-        is_review=look.is_review,
+        is_review=look.is_review, readable_end=one.latest,
     )  # fmt: skip
 
 

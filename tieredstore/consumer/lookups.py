@@ -215,8 +215,8 @@ class Lookups:
         starts = self._cluster.earliest_offsets(wheres)
         # What is not stable yet is there all the same: an offset behind it is none that is out of range.
         ends = self._cluster.end_offsets(wheres, "read_uncommitted")
-        is_latest = self._reset == "latest"
-        stable = self._cluster.end_offsets(wheres) if is_latest and self._isolation == "read_committed" else ends
+        asks_stable = self._reset == "latest" or any(one.look.is_review for one in there)
+        stable = self._cluster.end_offsets(wheres) if asks_stable and self._isolation == "read_committed" else ends
         for one in there:
             where = one.look.where
             one.live = starts[where], max(starts[where], ends[where])

@@ -63,6 +63,10 @@ class Partition:
     """Whether a message has come from the client since; until then it does not tell the position."""
     hole_at: int = -1
     """Where the client took what compaction left for too large, since it was told to start."""
+    stands_at: tuple[int, float] | None = None
+    """Where it was when it was last looked whether it stands still, and since when."""
+    revived_at: tuple[int, int] | None = None
+    """Where it was assigned anew since it stood still, and the broker's end then."""
     held: deque[Any] = field(default_factory=deque[Any])
     """Messages of the client that were taken and not given yet."""
     error: Exception | None = None
