@@ -63,6 +63,7 @@ PRINTING = {
     "pipeline sources": [f"pipeline sources kept.properties {KEPT} --backup kept.properties"],
     "pipeline changes": ["pipeline changes kept.properties"],
     "pipeline redrive": ["pipeline run strict.properties --once", "pipeline redrive mended.properties"],
+    "pipeline backfill": ["pipeline backfill kept.properties --topic none --generation 9"],
     "pipeline finalize": ["pipeline finalize timed.properties"],
     "pipeline gc": ["pipeline gc kept.properties"],
     "pipeline drop": ["pipeline drop kept.properties"],

@@ -6,22 +6,30 @@ What the commands do lies in modules that are imported when one of them is asked
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from tieredstore.cli.arguments import Json, Wide
 from tieredstore.cli.output import JsonValue, counted, iso_utc, print_json, print_json_line, print_lines, print_table
+from tieredstore.cli.pipeline_backfill import backfill
 from tieredstore.cli.pipeline_files import PipelineFile as _File
-from tieredstore.cli.pipeline_files import changes, drop, finalize, gc, print_, redrive, sources, window_json
+from tieredstore.cli.pipeline_files import (
+    changes,
+    drop,
+    finalize,
+    gc,
+    print_,
+    redrive,
+    sources,
+    window_json,
+    window_line,
+)
 from tieredstore.cli.query_output import extra_module
 from tieredstore.cli.service_logs import log_lines
 from tieredstore.cli.tables import moment, number, text
 from tieredstore.errors import ConfigError, CorruptData
 from tieredstore.model import human_bytes
-
-if TYPE_CHECKING:
-    from tieredstore.pipelines.entries import Entry
 
 _STATUS: Final = (
     text("TOPIC"),
@@ -126,7 +134,7 @@ def _run_once(file: Path, threads: int | None, take_over: int | None, *, as_json
                 for window in entry.windows:
                     print_json_line(window_json(window))
             else:
-                print_lines(_entry_lines(entry))
+                print_lines(map(window_line, entry.windows))
     if not as_json:
         print_lines([f"{counted(records, 'record')} in {counted(files, 'new file')} ({human_bytes(size)})"])
 
@@ -182,15 +190,6 @@ def verify(
         raise typer.Exit(CorruptData.exit_code)
 
 
-def _entry_lines(entry: Entry) -> list[str]:
-    lines: list[str] = []
-    for window in entry.windows:
-        aside = f", {window.quarantined} put aside" if window.quarantined else ""
-        where = f"{window.topic}-{window.partition} {window.start} … {window.stop - 1}"
-        lines.append(f"{where}: {counted(window.records, 'record')} in {counted(len(window.files), 'file')}{aside}")
-    return lines
-
-
 def _status_json(row: Any) -> JsonValue:
     return {
         "topic": row.topic,
@@ -219,5 +218,5 @@ def _status_cells(row: Any) -> list[str]:
 
 
 app.command("print")(print_)
-for _verb in (sources, changes, redrive, finalize, gc, drop):
+for _verb in (backfill, sources, changes, redrive, finalize, gc, drop):
     app.command()(_verb)

@@ -30,6 +30,12 @@ PipelineFile: TypeAlias = Annotated[
     Path, typer.Argument(metavar="FILE", help="The pipeline's .properties file (docs/pipelines.md).")
 ]
 
+_SAID: Final = {
+    "finalize": "is complete",
+    "replacing": "is not complete: files of it are being replaced",
+    "replaced": "may be complete again: files of it were replaced",
+}
+"""Of directories that a change names."""
 _WORDS: Final = {
     "young": "too young, or of a task at work",
     "committed": "committed, to be published by the next run",
@@ -50,7 +56,15 @@ def window_json(window: WrittenWindow) -> JsonValue:
     }
 
 
-def _room(name: str = "") -> Any:
+def window_line(window: WrittenWindow) -> str:
+    """The same for people."""
+    aside = f", {window.quarantined} put aside" if window.quarantined else ""
+    where = f"{window.topic}-{window.partition} {window.start} … {window.stop - 1}"
+    return f"{where}: {counted(window.records, 'record')} in {counted(len(window.files), 'file')}{aside}"
+
+
+def room(name: str = "") -> Any:
+    """A module of the room, imported when a command needs it."""
     return extra_module(f"tieredstore.pipelines{name}", "arrow")
 
 
@@ -71,12 +85,12 @@ def print_(
     from tieredstore.cli.record_output import write_json, write_table  # noqa: PLC0415  loads what records need
     from tieredstore.cli.record_rows import JsonBytes  # noqa: PLC0415  as above
 
-    settings = _room().load_pipeline(file)
+    settings = room().load_pipeline(file)
     topics: Any = extra_module("tieredstore.pipelines.origins", "arrow")
-    with _room(".opened").open_parts(settings) as parts:
+    with room(".opened").open_parts(settings) as parts:
         for key in output:
             topic, partition = topics.place_of(settings.output.key_prefix, key)
-            batches = _first(_room(".printing").printed(settings, parts.store, key), count)
+            batches = _first(room(".printing").printed(settings, parts.store, key), count)
             if as_json:
                 write_json(((partition, batch) for batch in batches), topic=topic, coding=JsonBytes.BOTH)
             else:
@@ -108,16 +122,16 @@ def sources(
 
     Example: tieredstore pipeline sources events.properties KEY --backup backup.properties
     """
-    room, opened, origins = _room(), _room(".opened"), _room(".origins")
+    opened, origins = room(".opened"), room(".origins")
     partitions: Any = extra_module("tieredstore.partitions", "arrow")
-    settings = room.load_pipeline(file)
+    settings = room().load_pipeline(file)
     with ExitStack() as stack:
         parts = stack.enter_context(opened.open_parts(settings))
         backups: list[Any] = []
         for path in backup or ():
-            other = room.load_pipeline(path)
+            other = room().load_pipeline(path)
             backups.append(origins.Backup.of(other, stack.enter_context(opened.open_parts(other)).store))
-        snapshot = partitions.LogSnapshot.take(parts.source, _room(".selection").query_of(settings))
+        snapshot = partitions.LogSnapshot.take(parts.source, room(".selection").query_of(settings))
         for origin in origins.origins_of(settings, parts.store, output, snapshot=snapshot, backups=backups):
             if as_json:
                 print_json_line(_origin_json(origin))
@@ -161,10 +175,10 @@ def changes(
 
     Example: tieredstore pipeline changes backup.properties --since 41
     """
-    settings = _room().load_pipeline(file)
-    with _room(".opened").open_parts(settings) as parts:
-        log = _room(".inspection").commit_log_of(settings, parts.store)
-        for change in _room(".changes").changes_since(log, since):
+    settings = room().load_pipeline(file)
+    with room(".opened").open_parts(settings) as parts:
+        log = room(".inspection").commit_log_of(settings, parts.store)
+        for change in room(".changes").changes_since(log, since):
             if as_json:
                 print_json_line(_change_json(change))
             else:
@@ -184,11 +198,11 @@ def _change_json(change: Change) -> JsonValue:
 def _change_lines(change: Change) -> list[str]:
     if change.kind == "drop":
         return [f"{change.number} drop: all files of the generation"]
-    complete = "is complete" if change.kind == "finalize" else "has late records"
+    said = _SAID.get(change.kind, "has late records")
     return [
         *(f"{change.number} {change.kind}: {one.key} ({human_bytes(one.size)})" for one in change.added),
         *(f"{change.number} {change.kind}: deleted {key}" for key in change.removed),
-        *(f"{change.number} {change.kind}: {path} {complete}" for path in change.directories),
+        *(f"{change.number} {change.kind}: {path} {said}" for path in change.directories),
     ]
 
 
@@ -200,10 +214,9 @@ def redrive(file: PipelineFile, as_json: Json = False) -> None:
 
     Example: tieredstore pipeline redrive events.properties
     """
-    room = _room()
-    settings = room.load_pipeline(file)
+    settings = room().load_pipeline(file)
     records = bad = 0
-    with _room(".opened").open_parts(settings) as parts, room.Runner(settings, parts) as runner:
+    with room(".opened").open_parts(settings) as parts, room().Runner(settings, parts) as runner:
         for entry in runner.redrive():
             for window in entry.windows:
                 records += window.records
@@ -234,10 +247,9 @@ def finalize(
     Example: tieredstore pipeline finalize events.properties --yes
     """
     is_dry_run = is_dry(yes=yes, dry_run=dry_run)
-    room = _room()
     for file in files:
-        settings = room.load_pipeline(file)
-        with _room(".opened").open_parts(settings) as parts, room.Runner(settings, parts) as runner:
+        settings = room().load_pipeline(file)
+        with room(".opened").open_parts(settings) as parts, room().Runner(settings, parts) as runner:
             finished: list[Finished] = runner.unfinalized() if is_dry_run else runner.finalize()
             if not is_dry_run:
                 runner.driver.mark_published()
@@ -282,11 +294,11 @@ def gc(
     Example: tieredstore pipeline gc backup.properties --yes
     """
     is_dry_run, min_age_ms = is_dry(yes=yes, dry_run=dry_run), parse_duration_ms("--min-age", min_age)
-    settings = _room().load_pipeline(file)
+    settings = room().load_pipeline(file)
     outcomes: Counter[str] = Counter()
     freed = 0
-    with _room(".opened").open_parts(settings) as parts, telling(as_json=as_json, report=report) as teller:
-        steps = _room(".garbage").collect_garbage(settings, parts.store, min_age_ms=min_age_ms, apply=not is_dry_run)
+    with room(".opened").open_parts(settings) as parts, telling(as_json=as_json, report=report) as teller:
+        steps = room(".garbage").collect_garbage(settings, parts.store, min_age_ms=min_age_ms, apply=not is_dry_run)
         for step in steps:
             outcome = str(step.outcome)
             outcomes[outcome] += 1
@@ -321,10 +333,10 @@ def drop(
     Example: tieredstore pipeline drop events.properties --yes
     """
     is_dry_run = is_dry(yes=yes, dry_run=dry_run)
-    settings = _room().load_pipeline(file)
+    settings = room().load_pipeline(file)
     files = freed = 0
-    with _room(".opened").open_parts(settings) as parts, telling(as_json=as_json, report=report) as teller:
-        for dropped in _room(".dropping").drop_generation(settings, parts.store, apply=not is_dry_run):
+    with room(".opened").open_parts(settings) as parts, telling(as_json=as_json, report=report) as teller:
+        for dropped in room(".dropping").drop_generation(settings, parts.store, apply=not is_dry_run):
             files += 1
             freed += dropped.size
             row: dict[str, JsonValue] = {"output_key": dropped.key, "size": dropped.size, "deleted": not is_dry_run}

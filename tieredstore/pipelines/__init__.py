@@ -7,7 +7,7 @@ from tieredstore.pipelines.driver import Driver
 from tieredstore.pipelines.entries import Entry, OutputFile, WrittenWindow
 from tieredstore.pipelines.parts import Parts
 from tieredstore.pipelines.runner import Runner
-from tieredstore.pipelines.settings import Pipeline, PipelineSettings, load_pipeline, pipeline_from
+from tieredstore.pipelines.settings import Pipeline, PipelineSettings, load_pipeline, pipeline_from, with_generation
 
 __all__ = [
     "CommitLog",
@@ -21,4 +21,5 @@ __all__ = [
     "WrittenWindow",
     "load_pipeline",
     "pipeline_from",
+    "with_generation",
 ]

@@ -16,7 +16,8 @@ class Change:
     """An entry that changed what a listing shows, or will in a moment: it is the last, and not wholly published yet.
 
     ``kind`` ``drop``: all files of the generation go. ``directories`` are those that are complete from now on
-    (``finalize``), or whose ``_SUCCESS`` is replaced, since late records were filed there.
+    (``finalize``), that are not for as long as files of them give way to another generation's (``replacing`` to
+    ``replaced``), or whose ``_SUCCESS`` is replaced, since late records were filed there.
     """
 
     number: int
@@ -29,7 +30,7 @@ class Change:
 def changes_since(log: CommitLog, number: int) -> Iterator[Change]:
     """Those behind entry ``number`` (-1: all), in their order. Bad messages, which no reader sees, are left out."""
     for entry in log.entries(number + 1):
-        seen = tuple(file for file in entry.files if file.kind != "quarantine")
-        if seen or entry.kind == "drop" or entry.directories:
-            removed = tuple(key for key in entry.removed if "/quarantine/" not in key)
+        seen = tuple(file for file in entry.new_files if file.kind != "quarantine")
+        removed = tuple(key for key in entry.removed if "/quarantine/" not in key)
+        if seen or removed or entry.kind == "drop" or entry.directories:
             yield Change(entry.number, entry.kind, seen, removed, entry.directories)

@@ -17,7 +17,7 @@ _logger: Final = logging.getLogger(__name__)
 
 SNAPSHOT_EVERY: Final = 1000
 _MOST_BYTES: Final = 256 << 20
-_SNAPSHOT_FORMAT: Final = 2
+_SNAPSHOT_FORMAT: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,24 +59,66 @@ class LogState:
     """By their paths, those that files of records lie in."""
     finalized: set[str] = field(default_factory=set[str])
     """Paths that a ``_SUCCESS`` was written to; files lie in these or below."""
+    linked: set[int] = field(default_factory=set[int])
+    """Generations that entries name: what they have in a directory counts there with what this one has."""
+    replacing: int = -1
+    """The generation that files of this one give way to just now; -1: none."""
+    withheld: set[str] = field(default_factory=set[str])
+    """Paths that are to have no ``_SUCCESS`` meanwhile."""
+    backfill: int = -1
+    """The number of the latest entry of that kind; -1: the generation is none of a backfill."""
+    is_backfilled: bool = True
+    """Whether all is done that it says."""
+    begun: dict[tuple[str, int], int] = field(default_factory=dict[tuple[str, int], int])
+    """Where each partition begins that was backfilled."""
 
     def apply(self, entry: Entry) -> None:
         """Go on by one entry; CommitLogCorrupt for one that does not follow."""
         if entry.number != self.number + 1:
             raise CommitLogCorrupt(f"the commit log has entry {entry.number} behind {self.number}: some are missing")
         self.number = entry.number
-        self.other = entry.other if entry.other >= 0 else self.other
+        if entry.other >= 0:
+            self.other = entry.other
+            self.linked.add(entry.other)
         match entry.kind:
             case "begin":
                 pass
             case "published":
-                self.is_published = True
+                self.is_published = self.is_backfilled = True
             case "seal" | "drop":
                 self.closed = entry.kind
             case "take-over":
                 self._count_all(entry)
+            case "backfill" | "replacing" | "replaced":
+                self._apply_backfill(entry)
             case "batch" | "redrive" | "rewrite" | "finalize":
                 self._write(entry)
+
+    def _apply_backfill(self, entry: Entry) -> None:
+        if entry.kind == "backfill":
+            self._backfill(entry)
+        elif entry.kind == "replacing":
+            self.replacing = entry.other
+            self.withheld.update(entry.directories)
+        else:
+            self._replace(entry)
+
+    def _backfill(self, entry: Entry) -> None:
+        self.backfill, self.is_backfilled = entry.number, False
+        for window in entry.windows:
+            before = self.positions.get(window.where, Progress(window.topic_id, window.start, -1, 0, 0))
+            if before.topic_id != window.topic_id or window.start < before.next_offset:
+                raise CommitLogCorrupt(f"entry {entry.number} of the commit log backfills what is written before it")
+            self.positions[window.where] = replace(before, next_offset=window.start)
+            self.begun.setdefault(window.where, window.start)
+
+    def _replace(self, entry: Entry) -> None:
+        """Files of these windows go; with the last of them it is over."""
+        for window in entry.windows:
+            self._add(window, -1)
+        if entry.directories or not entry.windows:
+            self.replacing = -1
+            self.withheld.difference_update(entry.directories)
 
     def _write(self, entry: Entry) -> None:
         self.written, self.is_published = entry.number, False
@@ -92,15 +134,14 @@ class LogState:
         for window in entry.windows:
             self._count(window)
 
-    def _add(self, window: WrittenWindow) -> None:
-        """Records of a window that was written before: it moves nothing on."""
+    def _add(self, window: WrittenWindow, sign: int = 1) -> None:
+        """Records of a window that was written before come, or go: it moves nothing on."""
         before = self.positions.get(window.where)
         if before is None:
             raise CommitLogCorrupt(f"entry {self.number} of the commit log redrives what no entry before it has")
-        self.positions[window.where] = replace(
-            before, files=before.files + len(window.data_files), records=before.records + window.records
-        )
-        self._count_files(window)
+        files, records = sign * len(window.data_files), sign * window.records
+        self.positions[window.where] = replace(before, files=before.files + files, records=before.records + records)
+        self._count_files(window, sign)
 
     def _count(self, window: WrittenWindow) -> None:
         before = self.positions.get(window.where)
@@ -118,11 +159,15 @@ class LogState:
         )
         self._count_files(window)
 
-    def _count_files(self, window: WrittenWindow) -> None:
+    def _count_files(self, window: WrittenWindow, sign: int = 1) -> None:
         for file in window.data_files:
             path = file.key.rpartition("/")[0]
             held = self.directories.get(path, Contents(window.topic, 0, 0))
-            self.directories[path] = Contents(window.topic, held.files + 1, held.records + file.records)
+            now = Contents(window.topic, held.files + sign, held.records + sign * file.records)
+            if now.files:
+                self.directories[path] = now
+            else:
+                self.directories.pop(path, None)
 
 
 class CommitLog:
@@ -234,6 +279,9 @@ class CommitLog:
         content |= {"closed": state.closed, "other": state.other, "finalized": sorted(state.finalized)}
         held = sorted(state.directories.items())
         content["directories"] = [[path, one.topic, one.files, one.records] for path, one in held]
+        content |= {"linked": sorted(state.linked), "replacing": state.replacing, "withheld": sorted(state.withheld)}
+        content |= {"backfill": state.backfill, "backfilled": state.is_backfilled}
+        content["begun"] = [[*where, start] for where, start in sorted(state.begun.items())]
         try:
             self.store.put(f"{self.folder}snapshots/{state.number:020}.json", json.dumps(content).encode())
         except StoreError as error:
@@ -260,6 +308,9 @@ class CommitLog:
             return LogState(
                 int(content["number"]), int(content["written"]), positions, published, *ends,
                 directories, set(map(str, content["finalized"])),
+                set(map(int, content["linked"])), int(content["replacing"]), set(map(str, content["withheld"])),
+                int(content["backfill"]), content["backfilled"] is True,
+                {(str(row[0]), int(row[1])): int(row[2]) for row in content["begun"]},
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise CommitLogCorrupt(f"{last} is no snapshot of a commit log") from error

@@ -43,7 +43,9 @@ class Committed:
         for window in entry.windows:
             self.topics.add(window.topic)
             self.files |= {file.key: CommittedFile(file, window, entry.number) for file in window.files}
-        if entry.files:
+        if entry.kind == "replaced":
+            self.going = self.going | set(entry.removed) if entry.windows else set()
+        elif entry.files:
             self.going = set(entry.removed)
         for key in entry.removed:
             self.files.pop(key, None)

@@ -146,6 +146,12 @@ class Driver:
         self._complete(entry)
         return entry
 
+    def finalize_again(self, paths: Sequence[str]) -> None:
+        """Have directories whose ``_SUCCESS`` was taken away say again that they are complete."""
+        if paths:
+            self.is_complete = False
+            self._complete(self.log.append("finalize", self.fingerprint, directories=paths))
+
     def _complete(self, entry: Entry) -> None:
         self._publish(entry.files)
         self.finalizer.write(entry)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.errors import ConfigError, ObjectNotFound
+from tieredstore.errors import ConfigError
 from tieredstore.pipelines.committed import Committed
-from tieredstore.pipelines.entries import loaded_object
-from tieredstore.pipelines.finalizing import SUCCESS
+from tieredstore.pipelines.family import Family, with_those_above
 from tieredstore.pipelines.inspection import commit_log_of, listed_files
 from tieredstore.pipelines.setup import fingerprint_of
+from tieredstore.pipelines.successes import SUCCESS, Statement, read_success, say_success, take_back_success
 from tieredstore.pipelines.window_writing import discard_files
 
 if TYPE_CHECKING:
@@ -50,7 +49,8 @@ def drop_generation(pipeline: Pipeline, store: ObjectStore, *, apply: bool) -> I
         if state.written >= 0:
             discard_files(store, log.entry(state.written).files)
     # Nobody is to read a directory as complete while its files go.
-    files = [*_successes(pipeline, store, log), *_files(pipeline, store, log)]
+    yield from _drop_successes(pipeline, store, log, apply=apply)
+    files = _files(pipeline, store, log)
     for start in range(0, len(files), _AT_ONCE):
         piece = files[start : start + _AT_ONCE]
         if apply:
@@ -58,16 +58,32 @@ def drop_generation(pipeline: Pipeline, store: ObjectStore, *, apply: bool) -> I
         yield from piece
 
 
-def _successes(pipeline: Pipeline, store: ObjectStore, log: CommitLog) -> Iterator[Dropped]:
-    """What says that directories are complete, where another generation has not said so since."""
-    own = {"pipeline": pipeline.own.name, "generation": pipeline.own.generation}
-    for path in sorted(log.state.finalized):
-        key = f"{path}/{SUCCESS}"
-        with contextlib.suppress(ObjectNotFound):
-            data = store.get(key)
-            said = loaded_object(data, key)
-            if own.items() <= said.items():
-                yield Dropped(key, len(data))
+def _drop_successes(pipeline: Pipeline, store: ObjectStore, log: CommitLog, *, apply: bool) -> Iterator[Dropped]:
+    """What says that directories are complete: its own goes, another generation's counts its files no more."""
+    family = Family(store, log, pipeline.output.key_prefix, pipeline.own.name)
+    inside = {above for path in log.state.directories for above in with_those_above(path)}
+    paths = sorted(log.state.finalized | (family.finalized & inside))
+    held = family.held(paths, without=log.state)
+
+    def is_own(statement: Statement) -> bool:
+        return {"pipeline": pipeline.own.name, "generation": pipeline.own.generation}.items() <= statement.items()
+
+    def is_ours(statement: Statement) -> bool:
+        return family.has_said(pipeline.own.generation, statement)
+
+    for path in paths:
+        success = read_success(store, path)
+        ours = next(filter(is_ours, success.statements), None) if success is not None else None
+        if success is None or ours is None:
+            continue
+        files, records = held[path]
+        stays = files > 0 and not is_own(ours)
+        if apply and stays:
+            say_success(store, path, {**ours, "files": files, "records": records}, is_ours)
+        elif apply:
+            take_back_success(store, path, is_ours)
+        if not stays and len(success.statements) == 1:
+            yield Dropped(f"{path}/{SUCCESS}", success.size)
 
 
 def _files(pipeline: Pipeline, store: ObjectStore, log: CommitLog) -> list[Dropped]:

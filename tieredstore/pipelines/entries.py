@@ -13,13 +13,17 @@ from tieredstore.limits import MAX_INT64
 
 FORMAT: Final = 1
 EntryKind: TypeAlias = Literal[
-    "begin", "batch", "rewrite", "published", "redrive", "finalize", "take-over", "seal", "drop"
-]
+    "begin", "batch", "rewrite", "published", "redrive", "finalize", "take-over", "seal", "drop",
+    "backfill", "replacing", "replaced",
+]  # fmt: skip
 """``begin``: a driver takes over; ``batch``: windows were written; ``rewrite``: those of the entry before, once more,
 since the store had dropped what was prepared and other bytes came out; ``published``: all files of the entries before
 it were seen, so that none of them that is gone later is written again; ``redrive``: messages that had been put aside
 were parsed again; ``finalize``: directories whose time is over are said to be complete. The first of a log may be
-``take-over``: it goes on where another generation was sealed. ``seal`` and ``drop`` end a log."""
+``take-over``: it goes on where another generation was sealed. ``seal`` and ``drop`` end a log. ``backfill``: the
+windows are to be written, from their starts up to their stops, and none is yet; in the log of the generation whose
+files give way to these: ``replacing`` before anything of it goes, and ``replaced`` with the windows whose files are
+deleted."""
 
 Part = TypeVar("Part")
 
@@ -90,9 +94,16 @@ class Entry:
     removed: tuple[str, ...] = ()
     """Keys of files that are deleted once those of the windows are published."""
     other: int = -1
-    """The generation that goes on (``seal``), or that went before (``take-over``); otherwise -1."""
+    """The generation that goes on (``seal``), went before (``take-over``), gives way (``backfill``), or to which this
+    one gives way (``replacing``, ``replaced``); otherwise -1."""
     directories: tuple[str, ...] = ()
-    """Paths whose ``_SUCCESS`` is written, oldest first, or, of any other kind than ``finalize``, replaced."""
+    """Paths whose ``_SUCCESS`` is written, oldest first; of ``replacing`` those that have none until ``replaced`` names
+    them again; of any other kind those whose ``_SUCCESS`` is replaced."""
+
+    @property
+    def new_files(self) -> list[OutputFile]:
+        """Those that come by this entry."""
+        return [] if self.kind == "replaced" else self.files
 
     @property
     def files(self) -> list[OutputFile]:

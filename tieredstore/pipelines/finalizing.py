@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
-from tieredstore.pipelines.commit_log import CommitLog, LogState, Progress
+from tieredstore.pipelines.commit_log import CommitLog, Progress
+from tieredstore.pipelines.family import Family, with_those_above
 from tieredstore.pipelines.setup import parser_of
+from tieredstore.pipelines.successes import Statement, say_success, take_back_success
 from tieredstore.pipelines.windows import position_of
 
 if TYPE_CHECKING:
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 
 _logger: Final = logging.getLogger(__name__)
 
-SUCCESS: Final = "_SUCCESS"
-"""The name that Hadoop's tools look for."""
 _AT_ONCE: Final = 1000
 
 
@@ -82,84 +81,78 @@ class Finalizer:
         self.tables = tables
         self._parser = parser_of(own)
         self._periods: dict[str, tuple[str, int] | None] = {}
-        self._before: list[LogState] | None = None
+        self.family = Family(store, log, naming.root, own.name)
 
     def due(self, limits: Mapping[str, int]) -> list[Finished]:
         """Directories that are not finalized and over by the watermarks of their topics: the oldest, at most 1,000."""
-        finalized = self._finalized()
-        over: dict[str, tuple[int, str]] = {}
-        for state in self._states():
-            for path, contents in state.directories.items():
-                limit = limits.get(contents.topic)
-                period = None if limit is None else self._period(contents.topic, path)
-                if limit is not None and period is not None and period[1] <= limit and period[0] not in finalized:
-                    over[period[0]] = period[1], contents.topic
+        over = self._over(limits)
+        if over and self.family.refresh():
+            # Files may be giving way to another generation's by now.
+            over = self._over(limits)
         oldest = sorted((ends_ms, path, topic) for path, (ends_ms, topic) in over.items())[:_AT_ONCE]
-        held = self._held([path for _, path, _ in oldest])
+        held = self.family.held([path for _, path, _ in oldest])
         return [
             Finished(path, topic, ends_ms, *held[path], self._statement(path, topic)) for ends_ms, path, topic in oldest
         ]
 
+    def _over(self, limits: Mapping[str, int]) -> dict[str, tuple[int, str]]:
+        excluded = self.family.finalized | self.family.withheld
+        over: dict[str, tuple[int, str]] = {}
+        # Where a backfill is not done yet, nothing is complete by it.
+        for state in (state for state in self.family.states() if state.is_backfilled):
+            for path, contents in state.directories.items():
+                limit = limits.get(contents.topic)
+                period = None if limit is None else self._period(contents.topic, path)
+                if limit is not None and period is not None and period[1] <= limit and period[0] not in excluded:
+                    over[period[0]] = period[1], contents.topic
+        return over
+
     def late(self, windows: Sequence[WrittenWindow]) -> list[str]:
         """Directories that are finalized and get more records by these windows."""
-        finalized = self._finalized()
         paths = {file.key.rpartition("/")[0] for window in windows for file in window.data_files}
-        return sorted({above for path in paths for above in _with_those_above(path) if above in finalized})
+        above = {above for path in paths for above in with_those_above(path)}
+        late = above & self.family.finalized
+        if late and self.family.refresh():
+            late -= self.family.withheld
+        return sorted(late)
 
     def write(self, entry: Entry) -> None:
-        """Write, or replace, what an entry says; as often as one likes. Fenced if another driver works by now."""
-        held = self._held(entry.directories)
+        """Write, or replace, what an entry says; as often as one likes. Fenced if another driver works by now.
+
+        Not of a directory some of whose files give way to another generation's just now, nor of one that has none.
+        """
+        if not entry.directories:
+            return
+        self.family.refresh()
+        withheld, held = self.family.withheld, self.family.held(entry.directories)
         for path in entry.directories:
-            files, records = held[path]
-            content = {
-                "pipeline": self._own.name, "generation": self._own.generation,
-                "files": files, "records": records, "commit": entry.number,
-            }  # fmt: skip
-            self._log.check_alone()
-            self._store.put(f"{path}/{SUCCESS}", json.dumps(content).encode())
+            if path not in withheld and held[path][0]:
+                self._log.check_alone()
+                say_success(self._store, path, self._said(*held[path], entry.number), self.is_ours)
         if entry.kind == "finalize":
             self._write_statements(entry)
+        if self.family.refresh():
+            # Who has files replaced says so first, then takes these away: one of the two sees the other.
+            for path in set(entry.directories) & self.family.withheld:
+                take_back_success(self._store, path, self.is_ours)
+
+    def _said(self, files: int, records: int, number: int) -> Statement:
+        return {
+            "pipeline": self._own.name, "generation": self._own.generation,
+            "files": files, "records": records, "commit": number,
+        }  # fmt: skip
+
+    def is_ours(self, statement: Statement) -> bool:
+        """Whether it is this generation's, or one's whose files are counted with its own."""
+        return self.family.has_said(self._own.generation, statement)
 
     def _write_statements(self, entry: Entry) -> None:
-        topics = {path: held.topic for state in self._states() for path, held in state.directories.items()}
-        topic_of = {above: topic for path, topic in topics.items() for above in _with_those_above(path)}
-        statements = [self._statement(path, topic_of[path]) for path in entry.directories]
+        topics = {path: held.topic for state in self.family.states() for path, held in state.directories.items()}
+        topic_of = {above: topic for path, topic in topics.items() for above in with_those_above(path)}
+        statements = [self._statement(path, topic_of[path]) for path in entry.directories if path in topic_of]
         lines = [f"{statement};\n" for statement in statements if statement is not None]
         if lines:
             self._store.put(f"{self._naming.folder}hive/{entry.number:020}.sql", "".join(lines).encode())
-
-    def _states(self) -> list[LogState]:
-        """What this generation's log says, and the logs of those that it took over."""
-        if self._before is None:
-            self._before = list(self._taken_over())
-        return [self._log.state, *self._before]
-
-    def _taken_over(self) -> Iterator[LogState]:
-        # A log that goes on names the one before it; one that is sealed names that in its first entry only.
-        generation = self._log.state.other
-        while generation >= 0:
-            log = CommitLog(self._store, self._naming.root, self._own.name, generation)
-            state = log.read()
-            if state.number < 0:
-                return
-            if state.closed != "drop":
-                yield state
-            first = log.entry(0)
-            generation = first.other if first.kind == "take-over" else -1
-
-    def _finalized(self) -> set[str]:
-        return set[str]().union(*(state.finalized for state in self._states()))
-
-    def _held(self, paths: Sequence[str]) -> dict[str, tuple[int, int]]:
-        """Files and records in each of these directories and below."""
-        held: dict[str, tuple[int, int]] = dict.fromkeys(paths, (0, 0))
-        for state in self._states():
-            for inner, one in state.directories.items():
-                for above in _with_those_above(inner):
-                    if above in held:
-                        files, records = held[above]
-                        held[above] = files + one.files, records + one.records
-        return held
 
     def _period(self, topic: str, path: str) -> tuple[str, int] | None:
         if path not in self._periods:
@@ -195,9 +188,3 @@ def add_partition(database: str, table: str, directory: str) -> str | None:
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
-
-
-def _with_those_above(path: str) -> Iterator[str]:
-    while path:
-        yield path
-        path = path.rpartition("/")[0]

@@ -4,30 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
-from tieredstore.partitions.live_window import open_reader
-from tieredstore.partitions.window import read_window
+from tieredstore.errors import ConfigError
 from tieredstore.pipelines.driver import Driver, Rewrite, RewriteAside, Written, refuse_closed
 from tieredstore.pipelines.entries import Entry
 from tieredstore.pipelines.finalizing import Finished, watermarks
 from tieredstore.pipelines.generations import take_over
-from tieredstore.pipelines.parts import COLUMNS, Parts
+from tieredstore.pipelines.log_reading import LogReading
+from tieredstore.pipelines.parts import Parts
 from tieredstore.pipelines.planner import Planner, log_of
 from tieredstore.pipelines.redrive import asides, redriven
 from tieredstore.pipelines.setup import naming_of, recipe_of
-from tieredstore.pipelines.window_writing import Recipe, Window, discard_files, write_window
-from tieredstore.process.parallel import in_parallel
-from tieredstore.process.thread_pool import ThreadPool
-from tieredstore.records.settings import ReadSettings
+from tieredstore.pipelines.window_writing import Recipe, Window, discard_files, write_window, written_at_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tieredstore.live import LiveReader
     from tieredstore.partitions.log_snapshot import LogSnapshot
     from tieredstore.pipelines.naming import Naming
     from tieredstore.pipelines.settings import Pipeline
@@ -50,8 +45,7 @@ class Runner:
         self.driver = Driver(parts.store, pipeline.own, naming_of(pipeline), dict(pipeline.tables))
         self._recipe = recipe_of(pipeline)
         self._planner = Planner(pipeline, parts.source, clock=clock)
-        self._open = ExitStack()
-        self._live: LiveReader | None = None
+        self._reading = LogReading(parts.source, self._planner.query)
         self._own, self._has_begun, self._take_over = pipeline.own, False, take_over
         self.driver.rewrite_aside = partial(redriven, parts.store, self._recipe)
 
@@ -64,10 +58,11 @@ class Runner:
     def close(self) -> None:
         """Close the connections to the broker; the parts are their owner's."""
         self._planner.close()
-        self._open.close()
+        self._reading.close()
 
     def run_once(self) -> Iterator[Entry]:
         """Write all that there is by now, batch by batch; each is told of when it is published."""
+        self.refuse_backfill()
         snapshot = self.begin()
         while (entry := self._step(snapshot, is_last=True)) is not None:
             yield entry
@@ -101,8 +96,17 @@ class Runner:
             starting=self._own.starting,
         )
 
+    def refuse_backfill(self) -> None:
+        """ConfigError for a generation that holds chosen offsets, and does not go on."""
+        if self.driver.log.read().backfill >= 0:
+            raise ConfigError(
+                f"generation {self._own.generation} is one of a backfill, which does not go on: run the one that does, "
+                "or go on behind this one by --take-over"
+            )
+
     def step(self) -> Entry | None:
         """Write what is due by the policies; None if nothing is."""
+        self.refuse_backfill()
         return self._step(self.begin(), is_last=False)
 
     def begin(self) -> LogSnapshot:
@@ -145,31 +149,13 @@ class Runner:
         windows = self._planner.due(snapshot, self.driver.log.state.positions, is_last=is_last)
         if not windows:
             return None
-        written: list[Written] = []
-        write = partial(self._write, snapshot)
-        try:
-            with ThreadPool(self._threads, "tieredstore-pipeline") as pool:
-                # One by one, so that what was prepared before an error is known.
-                written.extend(in_parallel(pool, write, windows, at_once=self._threads))
-        except BaseException:
-            discard_files(self._parts.store, [file for window, _ in written for file in window.files])
-            raise
-        return self.driver.commit(written)
+        return self.driver.commit(
+            written_at_once(windows, partial(self._write, snapshot), self._parts.store, self._threads)
+        )
 
     def _write(self, snapshot: LogSnapshot, window: Window, recipe: Recipe | None = None) -> Written:
-        query = self._planner.query
-        records = read_window(
-            log_of(snapshot, window), window.start, window.stop,
-            source=self._parts.source, query=query, reader=self._reader(),
-            settings=ReadSettings(columns=COLUMNS, isolation=query.isolation),
-        )  # fmt: skip
+        records = self._reading.records(log_of(snapshot, window), window.start, window.stop)
         try:
             return write_window(window, records, recipe or self._recipe, self._parts.store)
         finally:
             records.close()
-
-    def _reader(self) -> LiveReader | None:
-        if self._live is None and self._planner.query.client is not None:
-            self._live = open_reader(self._planner.query)
-            self._open.callback(self._live.close)
-        return self._live

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -217,6 +217,11 @@ class Pipeline:
 
     def __repr__(self) -> str:
         return f"Pipeline({self.own.name!r}, generation={self.own.generation})"
+
+
+def with_generation(pipeline: Pipeline, generation: int) -> Pipeline:
+    """The same pipeline as another generation of it."""
+    return replace(pipeline, own=pipeline.own.model_copy(update={"generation": generation}))
 
 
 def load_pipeline(path: Path | str) -> Pipeline:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
@@ -22,6 +22,8 @@ from tieredstore.pipelines.writers import (
     envelope,
     payload_sizes,
 )
+from tieredstore.process.parallel import in_parallel
+from tieredstore.process.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
@@ -75,6 +77,24 @@ def write_window(
     except BaseException:
         discard_files(store, writing.files)
         raise
+
+
+def written_at_once(
+    windows: Sequence[Window],
+    write: Callable[[Window], tuple[WrittenWindow, dict[int, str]]],
+    store: ObjectStore,
+    threads: int,
+) -> list[tuple[WrittenWindow, dict[int, str]]]:
+    """Windows written by ``write`` on threads, in their order. What was prepared before an error is discarded."""
+    written: list[tuple[WrittenWindow, dict[int, str]]] = []
+    try:
+        with ThreadPool(threads, "tieredstore-pipeline") as pool:
+            # One by one, so that what was prepared before an error is known.
+            written.extend(in_parallel(pool, write, windows, at_once=threads))
+    except BaseException:
+        discard_files(store, [file for window, _ in written for file in window.files])
+        raise
+    return written
 
 
 def discard_files(store: ObjectStore, files: Sequence[OutputFile]) -> None:

@@ -60,6 +60,7 @@ class WindowSink:
     def begin(self) -> None:
         """Take over from any driver before this one, and finish what that one had committed."""
         with self._lock:
+            self._patiently(self._runner.refuse_backfill)
             self._patiently(self._runner.begin)
 
     def __call__(self, frame: DataFrame, number: int) -> None:  # noqa: ARG002  Spark's signature

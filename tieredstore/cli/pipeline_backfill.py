@@ -1,0 +1,101 @@
+"""``tieredstore pipeline backfill``: chosen offsets written once more, beside the generation that goes on."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tieredstore.cli.arguments import Json
+from tieredstore.cli.output import counted, print_json_line, print_lines
+from tieredstore.cli.pipeline_files import PipelineFile, room, window_json, window_line
+from tieredstore.cli.query_output import extra_module
+from tieredstore.cli.record_places import check_window, parse_offset_or_time, parse_partitions
+from tieredstore.model import human_bytes
+
+if TYPE_CHECKING:
+    from tieredstore.pipelines.backfill import Backfill
+
+
+def backfill(
+    file: PipelineFile,
+    topic: Annotated[str, typer.Option("--topic", help="The topic that is written.")],
+    generation: Annotated[
+        int, typer.Option("--generation", metavar="N", min=0, max=999999999, help="The number that the files get.")
+    ],
+    start: Annotated[
+        str | None, typer.Option("--from", metavar="PLACE", help="The first offset, or a time; all without it.")
+    ] = None,
+    stop: Annotated[
+        str | None,
+        typer.Option("--to", metavar="PLACE", help="The offset behind the last, or a time; the end without."),
+    ] = None,
+    partition: Annotated[
+        list[str] | None, typer.Option("--partition", metavar="N", help="Only these: 3, 0,2 or 4-7; repeatable.")
+    ] = None,
+    replaced: Annotated[
+        int | None,
+        typer.Option("--replace", metavar="M", min=0, help="Generation M's files of these offsets give way."),
+    ] = None,
+    backup: Annotated[
+        Path | None,
+        typer.Option("--backup", metavar="FILE", help="Read a backup pipeline's files, or Secor's, by its settings."),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", metavar="N", min=1, max=64, help="Windows at once; as many as cores.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write chosen offsets of a topic once more by the settings of now, as a generation that does not go on.
+
+    It may run beside the pipeline, whose file this is, and be killed at any instant: the same command completes it,
+    under the same settings. With --replace the files of generation M go that have the same offsets, whole windows of
+    it; before that their directories lose _SUCCESS, and get it again at the end. Whoever runs generation M ends with
+    exit code 5, twice, and may be started again at once.
+
+    Example: tieredstore pipeline backfill events.properties --topic orders --from 2026-01-31 --generation 2 --replace 1
+    """
+    parts: Any = extra_module("tieredstore.pipelines.backfill_sources", "arrow")
+    places = [None if text is None else parse_offset_or_time(text) for text in (start, stop)]
+    check_window(*places)
+    selected = parts.Selected(topic, *places, parse_partitions(partition))
+    with ExitStack() as stack:
+        work = _opened(file, generation, -1 if replaced is None else replaced, backup, threads, topic, stack)
+        _tell(work, selected, as_json=as_json)
+
+
+def _opened(
+    file: Path, generation: int, replaced: int, backup: Path | None, threads: int | None, topic: str, stack: ExitStack
+) -> Backfill:
+    sources: Any = extra_module("tieredstore.pipelines.backfill_sources", "arrow")
+    parallelism: Any = extra_module("tieredstore.query.topic_log", "arrow")
+    pipeline = room().with_generation(room().load_pipeline(file), generation)
+    parts = stack.enter_context(room(".opened").open_parts(pipeline))
+    if backup is None:
+        source = sources.LogSource(pipeline, parts.source, topic)
+    else:
+        other = room().load_pipeline(backup)
+        store = stack.enter_context(room(".opened").open_parts(other)).store
+        source = room(".kept_files").KeptFiles(other, store, topic, pipeline.own.max_file_bytes)
+    stack.callback(source.close)
+    work: Backfill = room(".backfill").Backfill(
+        pipeline, parts.store, source, replaces=replaced, threads=threads or parallelism.default_parallelism()
+    )
+    return work
+
+
+def _tell(work: Backfill, selected: Any, *, as_json: bool) -> None:
+    files = records = size = 0
+    for entry in work.run(selected):
+        files += len(entry.files)
+        records += sum(window.records for window in entry.windows)
+        size += sum(one.size for one in entry.files)
+        for window in entry.windows:
+            if as_json:
+                print_json_line(window_json(window))
+            else:
+                print_lines([window_line(window)])
+    if not as_json:
+        print_lines([f"{counted(records, 'record')} in {counted(files, 'new file')} ({human_bytes(size)})"])

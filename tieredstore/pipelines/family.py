@@ -1,0 +1,79 @@
+"""The generations of a pipeline whose files count together: one goes on where another ended, or takes its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from tieredstore.pipelines.commit_log import CommitLog, LogState
+
+if TYPE_CHECKING:
+    from tieredstore.backends.base import ObjectStore
+
+
+class Family:
+    """A generation, all that its log names, and all that theirs do. For one thread; the own log is its owner's."""
+
+    def __init__(self, store: ObjectStore, log: CommitLog, root: str, pipeline: str) -> None:
+        self._store, self._log, self._root, self._pipeline = store, log, root, pipeline
+        self._others: dict[int, CommitLog] | None = None
+
+    def refresh(self) -> bool:
+        """Read what the others have written since; False where there are none."""
+        self._others = self._read(self._others or {})
+        return bool(self._others)
+
+    def states(self) -> list[LogState]:
+        """What the own log says, and those of the others that were not dropped; as of the last look at these."""
+        return [self._log.state, *(log.state for log in self._known().values() if log.state.closed != "drop")]
+
+    def has_said(self, generation: int, content: dict[str, object]) -> bool:
+        """Whether it was one of these that wrote what a ``_SUCCESS`` says."""
+        ours = {generation, *self._known()}
+        return content.get("pipeline") == self._pipeline and content.get("generation") in ours
+
+    @property
+    def finalized(self) -> set[str]:
+        """Directories that one of them has finalized."""
+        return set[str]().union(*(state.finalized for state in self.states()))
+
+    @property
+    def withheld(self) -> set[str]:
+        """Directories that are to have no ``_SUCCESS`` now, since files in them give way to others."""
+        return set[str]().union(*(state.withheld for state in self.states()))
+
+    def held(self, paths: Sequence[str], *, without: LogState | None = None) -> dict[str, tuple[int, int]]:
+        """Files and records in each of these directories and below; ``without`` one generation's."""
+        held: dict[str, tuple[int, int]] = dict.fromkeys(paths, (0, 0))
+        for state in (state for state in self.states() if state is not without):
+            for inner, one in state.directories.items():
+                for above in with_those_above(inner):
+                    if above in held:
+                        files, records = held[above]
+                        held[above] = files + one.files, records + one.records
+        return held
+
+    def _known(self) -> dict[int, CommitLog]:
+        if self._others is None:
+            self._others = self._read({})
+        return self._others
+
+    def _read(self, known: dict[int, CommitLog]) -> dict[int, CommitLog]:
+        own = int(self._log.folder.rstrip("/").rpartition("/")[2])
+        others: dict[int, CommitLog] = {}
+        waiting = set(self._log.state.linked)
+        while waiting:
+            generation = waiting.pop()
+            if generation == own or generation in others:
+                continue
+            log = known.get(generation) or CommitLog(self._store, self._root, self._pipeline, generation)
+            others[generation] = log
+            waiting |= log.read().linked
+        return others
+
+
+def with_those_above(path: str) -> Iterator[str]:
+    """A directory, and those that it lies in."""
+    while path:
+        yield path
+        path = path.rpartition("/")[0]

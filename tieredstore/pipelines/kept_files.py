@@ -1,0 +1,233 @@
+"""A backup's files as a source of records: a pipeline's by its commit log, Secor's by their names."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import re
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from tieredstore.errors import ConfigError, ObjectNotFound, ResourceNotFound
+from tieredstore.pipelines.backfill_sources import Place, RecordSource, Selected, gone
+from tieredstore.pipelines.committed import Committed
+from tieredstore.pipelines.inspection import commit_log_of
+from tieredstore.pipelines.parts import COLUMNS
+from tieredstore.pipelines.printing import printed
+from tieredstore.pipelines.window_writing import Window
+
+if TYPE_CHECKING:
+    from tieredstore.backends.base import ObjectStore
+    from tieredstore.pipelines.settings import Pipeline
+
+_arrow: Final[Any] = pa
+_NAME: Final = re.compile(r"(\d{1,9})_(\d{1,10})_(\d{20})(\..+)?")
+_BATCH_WINDOWS: Final = 64
+_UNKNOWN: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Offsets ``start`` up to ``stop`` of a partition, and the files that hold all records of them."""
+
+    start: int
+    stop: int
+    keys: tuple[str, ...]
+    size: int
+    max_timestamp: int = _UNKNOWN
+    ordered: bool = False
+    """Whether each of the files ends before the next begins."""
+
+
+class KeptFiles(RecordSource):
+    """The files of one generation of a pipeline, or of Secor's, that keeps messages as they came."""
+
+    def __init__(self, pipeline: Pipeline, store: ObjectStore, topic: str, window_bytes: int) -> None:
+        """``window_bytes``: of files that are read into one window, about."""
+        self._pipeline, self._store, self._window_bytes = pipeline, store, window_bytes
+        log = commit_log_of(pipeline, store)
+        self._topic_ids: dict[int, str] = {}
+        if log.read().number >= 0:
+            self._pieces = self._committed(topic)
+        else:
+            self._pieces = self._named(topic)
+        if not self._pieces:
+            raise ResourceNotFound(
+                f"{pipeline.own.name} has no files of generation {pipeline.own.generation} of the topic {topic}"
+            )
+
+    def extents(self, selected: Selected) -> list[Window]:
+        """Whole files where a time is given."""
+        return [
+            Window(selected.topic, self._topic_ids.get(number, ""), number, *self._extent(number, selected))
+            for number in sorted(self._pieces)
+            if selected.has(selected.topic, number)
+        ]
+
+    def due(self, rest: Sequence[Window]) -> list[Window]:
+        """Cut where files end."""
+        windows: list[Window] = []
+        for one in rest:
+            start = one.start
+            while start < one.stop:
+                if len(windows) == _BATCH_WINDOWS:
+                    return windows
+                stop = self._stop(replace(one, start=start))
+                windows.append(replace(one, start=start, stop=stop))
+                start = stop
+        return windows
+
+    def records(self, window: Window) -> Generator[pa.RecordBatch]:
+        """Piece by piece; a record that Secor wrote twice is given once."""
+        for piece in self._over(window):
+            reading = self._streamed if piece.ordered else self._sorted
+            for batch in reading(piece):
+                offsets = batch.column("offset")
+                inside = _arrow.compute.and_(
+                    _arrow.compute.greater_equal(offsets, max(piece.start, window.start)),
+                    _arrow.compute.less(offsets, min(piece.stop, window.stop)),
+                )
+                if (rest := batch.filter(inside)).num_rows:
+                    yield rest
+
+    def close(self) -> None:
+        """Nothing is open between two windows."""
+
+    def _extent(self, number: int, selected: Selected) -> tuple[int, int]:
+        pieces = self._pieces[number]
+        first, last = pieces[0].start, pieces[-1].stop
+        if isinstance(selected.start, int) and 0 < selected.start < first:
+            raise gone(Window(selected.topic, "", number, selected.start, first), self._here)
+        start = min(max(self._offset(pieces, selected.start, first), first), last)
+        return start, max(start, min(self._offset(pieces, selected.stop, last), last))
+
+    def _offset(self, pieces: Sequence[_Piece], place: Place, default: int) -> int:
+        if not isinstance(place, datetime):
+            return default if place is None else place
+        if any(piece.max_timestamp == _UNKNOWN and piece.keys for piece in pieces):
+            raise ConfigError(f"the files of {self._pipeline.own.name} do not tell their times: give offsets")
+        moment = int(place.timestamp() * 1000)
+        return next((piece.start for piece in pieces if piece.max_timestamp >= moment), pieces[-1].stop)
+
+    @property
+    def _here(self) -> str:
+        return f"in no file of {self._pipeline.own.name}"
+
+    def _stop(self, window: Window) -> int:
+        """The end of the last piece that goes into a window."""
+        size = 0
+        stop = window.start
+        for piece in self._over(window):
+            if size and size + piece.size > self._window_bytes:
+                break
+            size, stop = size + piece.size, min(piece.stop, window.stop)
+        return stop
+
+    def _over(self, window: Window) -> Iterator[_Piece]:
+        """The pieces that a window reaches into; DataLoss for offsets that none has."""
+        pieces = self._pieces.get(window.partition, [])
+        at = max(0, bisect.bisect_right(pieces, window.start, key=lambda piece: piece.start) - 1)
+        reached = window.start
+        for piece in pieces[at:]:
+            if piece.start >= window.stop:
+                break
+            if piece.start <= reached < piece.stop:
+                reached = piece.stop
+                yield piece
+        if reached < window.stop:
+            raise gone(replace(window, start=reached), self._here)
+
+    def _committed(self, topic: str) -> dict[int, list[_Piece]]:
+        """By the commit log: bad messages too, which lie aside whole."""
+        log = commit_log_of(self._pipeline, self._store)
+        windows: dict[tuple[int, int], int] = {}
+        for entry in log.entries():
+            if entry.kind in {"batch", "rewrite"}:
+                for window in entry.windows:
+                    if window.topic == topic and window.stop > window.start:
+                        windows[window.partition, window.start] = window.stop
+                        self._topic_ids[window.partition] = window.topic_id
+        files = sorted(
+            (one.window.partition, one.file.first_offset, key, one.file)
+            for key, one in Committed.of(log).files.items()
+            if one.file.kind != "sidecar" and one.window.topic == topic
+        )
+        pieces: dict[int, list[_Piece]] = {}
+        at = 0
+        for (number, start), stop in sorted(windows.items()):
+            inside = [file for partition, first, _, file in files[at:] if (partition, first) < (number, stop)]
+            at += len(inside)
+            spans = [(file.first_offset, file.last_offset) for file in inside]
+            ordered = all(one[1] < other[0] for one, other in itertools.pairwise(spans))
+            latest = max((file.max_timestamp for file in inside), default=_UNKNOWN)
+            keys = tuple(file.key for file in inside)
+            piece = _Piece(start, stop, keys, sum(file.size for file in inside), latest, ordered)
+            pieces.setdefault(number, []).append(piece)
+        return pieces
+
+    def _named(self, topic: str) -> dict[int, list[_Piece]]:
+        """By the names of Secor's files: all files of an upload have its first offset."""
+        root = self._pipeline.output.key_prefix
+        uploads: dict[tuple[int, int], list[tuple[str, int]]] = {}
+        for info in self._store.list(f"{root}{topic}/"):
+            match = _NAME.fullmatch(info.key.rpartition("/")[2])
+            if match is not None and int(match[1]) == self._pipeline.own.generation:
+                uploads.setdefault((int(match[2]), int(match[3])), []).append((info.key, info.size))
+        pieces: dict[int, list[_Piece]] = {}
+        ordered = sorted(uploads.items())
+        for at, ((number, start), files) in enumerate(ordered):
+            keys, size = tuple(key for key, _ in files), sum(size for _, size in files)
+            following = ordered[at + 1][0] if at + 1 < len(ordered) else (-1, -1)
+            stop = following[1] if following[0] == number else self._end(keys)
+            pieces.setdefault(number, []).append(_Piece(start, stop, keys, size))
+        return pieces
+
+    def _end(self, keys: Sequence[str]) -> int:
+        """Behind the last record of the newest upload, which no name tells."""
+        batches = (batch for key in keys for batch in self._read(key))
+        return 1 + max((max(batch.column("offset").to_pylist()) for batch in batches), default=-1)
+
+    def _streamed(self, piece: _Piece) -> Iterator[Any]:
+        for key in piece.keys:
+            yield from self._read(key)
+
+    def _sorted(self, piece: _Piece) -> Iterator[Any]:
+        batches = [batch for key in piece.keys for batch in self._read(key)]
+        if batches:
+            table = _arrow.Table.from_batches(batches).sort_by("offset")
+            yield from _once(table.to_batches(max_chunksize=4096))
+
+    def _read(self, key: str) -> Iterator[Any]:
+        try:
+            for batch in printed(self._pipeline, self._store, key):
+                yield self._as_read(batch, key)
+        except ObjectNotFound as error:
+            raise ObjectNotFound(f"{error}: verify the pipeline {self._pipeline.own.name}") from error
+
+    def _as_read(self, batch: Any, key: str) -> Any:
+        """As records come out of a log."""
+        if batch.column("offset").null_count:
+            raise ConfigError(
+                f"{key} does not tell the offsets of its records, so that they cannot be filed again by them: "
+                "backfill from bucket or broker, or from files that do (Parquet, ORC, Avro, JSON, SequenceFiles)"
+            )
+        columns = {name: batch.column(name) for name in COLUMNS}
+        for name in ("timestamp", "timestampType"):
+            columns[name] = _arrow.compute.fill_null(columns[name], _UNKNOWN)
+        return _arrow.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _once(batches: Iterable[Any]) -> Iterator[Any]:
+    """Without offsets that were given before; they ascend."""
+    last = _UNKNOWN
+    for batch in batches:
+        rows: list[int] = []
+        for row, offset in enumerate(batch.column("offset").to_pylist()):
+            if offset > last:
+                rows.append(row)
+                last = offset
+        yield batch if len(rows) == batch.num_rows else batch.take(_arrow.array(rows, _arrow.int64()))
