@@ -1,0 +1,191 @@
+"""What the page on consumers promises of sides, starts, columns, bounds and closing, each held by a script."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, Final
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from tests.consumer.buckets import DEADLINE_S, offsets_of, read, reader_of, until
+from tests.support.paths import REPOSITORY
+from tests.support.scripted_member import ScriptedBroker, ScriptedLog, parts_of
+from tests.support.spark_stream_topics import Bucket
+from tieredstore.consumer.live_side import LiveSide
+from tieredstore.consumer.measures import Measures
+from tieredstore.consumer.partition import Partition
+from tieredstore.errors import StoreUnavailable
+from tieredstore.remote import RemoteStorageManager
+
+ORDERS: Final = ("orders", 0)
+OTHERS: Final = ("orders", 1)
+PLACE: Final = TopicPartition(*ORDERS)
+
+
+def test_who_lags_by_a_whole_segment_goes_back_to_the_bucket(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket.write(20)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 30)})
+    with broker.consumer(bucket.options, monkeypatch, ORDERS, mode="remote_preferred") as (consumer, member):
+        given = read(consumer, 30)
+        assert consumer.tiered_stats()[ORDERS]["source"] == "broker"
+        member.stuck.add(ORDERS)
+        broker.logs[ORDERS].end = 80
+        bucket.write(10)
+        bucket.write(20)
+        given += read(consumer, 50)
+        assert offsets_of(given) == list(range(80))
+        assert consumer.tiered_stats()[ORDERS]["side_changes"] == 3
+
+
+@pytest.mark.parametrize("mode", ["kafka_preferred", "remote_preferred"])
+def test_sides_change_once_a_segment_at_most(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    """Whatever retention does, even if it takes a little after each record."""
+    for _ in range(4):
+        bucket.write(20)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(10, 90)})
+    with broker.consumer(bucket.options, monkeypatch, ORDERS, mode=mode, refresh_ms=10) as (consumer, _):
+        given: list[Any] = []
+        while len(given) < 90:
+            given += read(consumer, 1)[:90]
+            broker.logs[ORDERS].start = min(80, given[-1].offset() + 3)
+        assert offsets_of(given) == list(range(90))
+        assert consumer.tiered_stats()[ORDERS]["side_changes"] <= 4
+
+
+def test_what_is_committed_is_asked_for_until_the_coordinator_answers(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its silence is never taken for nothing committed, where all would come again, or nothing at all."""
+    bucket.write(20)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(20, 30)}, committed={ORDERS: 15}, failures=4)
+    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, _):
+        assert offsets_of(read(consumer, 15)) == list(range(15, 30))
+        assert broker.failures == 0
+        assert parts_of(consumer).measures.resets == 0
+
+
+def test_resets_are_counted(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket.write(20, skip=100)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(120, 130)}, committed={ORDERS: 7})
+    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, _):
+        assert offsets_of(read(consumer, 30)) == list(range(100, 130))
+        assert parts_of(consumer).measures.resets == 1
+
+
+def test_columns_of_both_sources_have_one_schema(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket.write(20)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(20, 30)})
+    schemas: list[Any] = []
+    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, _):
+        rows = 0
+        while rows < 30:
+            batch = consumer.poll_arrow(DEADLINE_S)
+            assert batch is not None
+            rows, schemas = rows + batch.records.num_rows, [*schemas, batch.records.schema]
+    assert len(schemas) >= 2
+    assert all(schema.equals(schemas[0], check_metadata=True) for schema in schemas)
+
+
+class Assignments:
+    """A client that keeps what it is assigned."""
+
+    def __init__(self) -> None:
+        self.all: list[list[tuple[int, int]]] = []
+
+    def assign(self, places: list[TopicPartition]) -> None:
+        self.all.append([(place.partition, place.offset) for place in places])
+
+    def positions(self, _: object) -> list[TopicPartition]:
+        return []
+
+
+def test_eager_assignments_are_one_a_second_at_most() -> None:
+    now, client = [100.0], Assignments()
+    inside: Any = client
+    live = LiveSide(inside, lambda: now[0])
+    live.is_eager = True
+    for number in range(6):
+        live.add(Partition(("orders", number), 1, 0, position=10 * number))
+        live.flush()
+        now[0] += 0.25
+    assert client.all == [[(0, 0)], [(number, 10 * number) for number in range(5)]]
+    assert live.due_in == pytest.approx(0.5)
+    now[0] += 0.5
+    live.flush()
+    assert client.all[-1] == [(number, 10 * number) for number in range(6)]
+    assert live.due_in is None
+
+
+def test_all_partitions_together_keep_to_the_bound(bucket: Bucket) -> None:
+    """Decoded records that wait, of all partitions: the bound, and a batch more for each thread."""
+    partitions, most = 15, 0
+    for number in range(partitions):
+        bucket.write(200, partition=number)
+    places = [TopicPartition("orders", number, 0) for number in range(partitions)]
+    own = {"tiered_storage_queued_max_kbytes": 64, "tiered_storage_partitions_at_once": 3}
+    with reader_of(bucket, *places, **own) as consumer:
+        streams, given = parts_of(consumer).streams, 0
+        while given < 200 * partitions:
+            given += len(read(consumer, 1))
+            most = max(most, streams.queued_bytes)
+        threads = [one for one in threading.enumerate() if one.name.startswith("tieredstore-consumer_")]
+        assert len(threads) == 3
+    assert 0 < most <= (1 + 3) * 64 * 1024
+
+
+def test_a_store_that_hangs_does_not_keep_a_consumer_open(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its threads are left behind after a while, and keep no process from ending."""
+    bucket.write(20)
+    monkeypatch.setattr("tieredstore.consumer.assembly._CLOSING_S", 0.2)
+    goes_on, hangs = threading.Event(), threading.Event()
+
+    def hanging(*_: object, **__: object) -> Any:
+        hangs.set()
+        goes_on.wait(DEADLINE_S)
+        raise StoreUnavailable("it was closed long ago")
+
+    monkeypatch.setattr(RemoteStorageManager, "fetch_log_segment", hanging)
+    begun = time.monotonic()
+    with reader_of(bucket, PLACE) as consumer:
+        until(consumer, lambda _: hangs.is_set())
+    assert time.monotonic() - begun < DEADLINE_S / 2
+    left = [one for one in threading.enumerate() if one.name.startswith("tieredstore-consumer_")]
+    assert all(thread.daemon for thread in left)
+    goes_on.set()
+    for thread in left:
+        thread.join(DEADLINE_S)
+
+
+def test_the_page_of_metrics_names_each_of_a_consumers() -> None:
+    page = (REPOSITORY / "docs" / "metrics.md").read_text()
+    (line,) = [line for line in page.splitlines() if line.startswith("| `tieredstore_consumer_")]
+    levels = ("queued_bytes", "refreshes", "lag_records", "lag_records_max", "lag_seconds", "lag_seconds_max")
+    names = {*Measures(lambda: dict.fromkeys(levels, 0.0)).snapshot()}
+    assert {name for name in names if f"`{name}`" not in line} == set()
+
+
+def test_a_record_that_is_ready_does_not_wait_for_the_other_source(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that waits for the bucket gives what the broker has at once, and the other way about."""
+    bucket.write(20)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(20, 20), OTHERS: ScriptedLog(0, 0)})
+    goes_on, fetch = threading.Event(), RemoteStorageManager.fetch_log_segment
+
+    def slow(self: RemoteStorageManager, *arguments: Any, **named: Any) -> Any:
+        goes_on.wait(2 * DEADLINE_S)
+        return fetch(self, *arguments, **named)
+
+    monkeypatch.setattr(RemoteStorageManager, "fetch_log_segment", slow)
+    with broker.consumer(bucket.options, monkeypatch, ORDERS, OTHERS) as (consumer, member):
+        until(consumer, lambda _: OTHERS in member.fetching)
+        timer = threading.Timer(0.1, lambda: setattr(broker.logs[OTHERS], "end", 1))
+        timer.start()
+        begun = time.monotonic()
+        assert consumer.poll(2 * DEADLINE_S).partition() == 1
+        timer = threading.Timer(0.1, goes_on.set)
+        timer.start()
+        assert consumer.poll(2 * DEADLINE_S).partition() == 0
+        assert time.monotonic() - begun < DEADLINE_S
