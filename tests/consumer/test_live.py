@@ -143,6 +143,26 @@ def test_automatic_commits_have_nothing_that_no_call_has_given(tiered: TieredTop
         assert known.offset > 0
 
 
+def test_a_transaction_commits_offsets_of_records_that_come_from_the_bucket(tiered: TieredTopic) -> None:
+    """Read, process, write: the group's metadata are the member's, whichever source its records are of."""
+    own = {"enable.auto.commit": False, "tiered.storage.mode": "remote_only"}
+    # One that is fenced if the group says that it has no such member.
+    producer = producer_of(tiered.server, **{"transactional.id": f"processor-of-{tiered.topic}"})
+    producer.init_transactions(DEADLINE_S)
+    with Consumer(properties(tiered) | own) as consumer:
+        consumer.subscribe([tiered.topic])
+        gathered([consumer], lambda given: {message.partition() for message in given} == {0, 1})
+        places = consumer.position(consumer.assignment())
+        committed: list[list[int]] = []
+        for end_transaction in (producer.abort_transaction, producer.commit_transaction):
+            producer.begin_transaction()
+            producer.send_offsets_to_transaction(places, consumer.consumer_group_metadata(), DEADLINE_S)
+            end_transaction(DEADLINE_S)
+            committed.append([place.offset for place in consumer.committed(places, DEADLINE_S)])
+        assert committed == [[-1001, -1001], [place.offset for place in places]]
+        assert {one["source"] for one in consumer.tiered_stats().values()} == {"bucket"}
+
+
 def test_stored_offsets_by_hand(tiered: TieredTopic) -> None:
     own = {"enable.auto.offset.store": False, "enable.auto.commit": False}
     place = TopicPartition(tiered.topic, 0)
