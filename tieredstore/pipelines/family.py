@@ -33,6 +33,11 @@ class Family:
         return content.get("pipeline") == self._pipeline and content.get("generation") in ours
 
     @property
+    def has_dropped(self) -> bool:
+        """Whether one of the others was dropped."""
+        return any(log.state.closed == "drop" for log in self._known().values())
+
+    @property
     def finalized(self) -> set[str]:
         """Directories that one of them has finalized."""
         return set[str]().union(*(state.finalized for state in self.states()))

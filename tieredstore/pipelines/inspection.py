@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Final
 from tieredstore.errors import ObjectNotFound
 from tieredstore.pipelines.commit_log import CommitLog
 from tieredstore.pipelines.committed import Committed, CommittedFile
+from tieredstore.pipelines.family import Family, with_those_above
 from tieredstore.pipelines.setup import naming_of
+from tieredstore.pipelines.successes import SUCCESS, read_success
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
@@ -83,8 +85,10 @@ def verify_output(pipeline: Pipeline, store: ObjectStore, *, contents: bool = Tr
 
     Entries that contradict each other are CommitLogCorrupt, as for a driver that starts.
     """
-    committed = Committed.of(commit_log_of(pipeline, store))
-    listed = listed_files(pipeline, store, committed.topics)
+    log = commit_log_of(pipeline, store)
+    committed = Committed.of(log)
+    successes: set[str] = set()
+    listed = listed_files(pipeline, store, committed.topics, successes)
     for key in sorted(listed.keys() - committed.files.keys() - committed.going):
         yield OutputProblem("stranger", key, "is of this generation by its name, and no entry of the commit log has it")
     for key, one in sorted(committed.files.items()):
@@ -95,6 +99,44 @@ def verify_output(pipeline: Pipeline, store: ObjectStore, *, contents: bool = Tr
             yield OutputProblem("size", key, f"has {listed[key]} bytes, and {one.file.size} are committed")
         elif contents and (said := _content_problem(store, one.file)) is not None:
             yield said
+    yield from _success_problems(pipeline, store, log, successes)
+
+
+def _success_problems(
+    pipeline: Pipeline, store: ObjectStore, log: CommitLog, successes: set[str]
+) -> Iterator[OutputProblem]:
+    """Directories that are complete have to say so, with what lies in them, and no others."""
+    family = Family(store, log, pipeline.output.key_prefix, pipeline.own.name)
+    if log.state.closed == "drop":
+        return
+    # What the last entry says is perhaps not written yet, and where another generation was dropped, that took it away.
+    last = set[str]() if log.state.is_published or log.state.written < 0 else _told_last(log)
+    expected = log.state.finalized - family.withheld - last
+    inside = {above for path in log.state.directories for above in with_those_above(path)}
+    paths = sorted((inside & successes | expected) - last)
+    held = family.held(paths)
+    for path in paths:
+        success = read_success(store, path)
+        said = [] if success is None else [
+            one for one in success.statements if family.has_said(pipeline.own.generation, one)
+        ]  # fmt: skip
+        key, (files, records) = f"{path}/{SUCCESS}", held[path]
+        if not said:
+            if path in expected and files and not family.has_dropped:
+                yield OutputProblem(
+                    "missing", key, "is committed, and is not there, or says nothing of this generation"
+                )
+        elif path in family.withheld or path not in family.finalized:
+            yield OutputProblem("stranger", key, "says that a directory is complete of which no entry says so")
+        elif (said[0].get("files"), said[0].get("records")) != (files, records):
+            yield OutputProblem(
+                "content", key, f"tells of {said[0].get('files')} files with {said[0].get('records')} records, and "
+                f"{files} with {records} are committed",
+            )  # fmt: skip
+
+
+def _told_last(log: CommitLog) -> set[str]:
+    return set(log.entry(log.state.written).directories)
 
 
 def _offset_problems(one: CommittedFile) -> Iterator[OutputProblem]:
@@ -108,15 +150,23 @@ def _offset_problems(one: CommittedFile) -> Iterator[OutputProblem]:
         )
 
 
-def listed_files(pipeline: Pipeline, store: ObjectStore, topics: set[str]) -> dict[str, int]:
-    """Sizes of all files of the generation, those of bad messages too, by plain listings."""
+def listed_files(
+    pipeline: Pipeline, store: ObjectStore, topics: set[str], successes: set[str] | None = None
+) -> dict[str, int]:
+    """Sizes of all files of the generation, those of bad messages too, by plain listings.
+
+    ``successes`` gets the directories that have a ``_SUCCESS``.
+    """
     naming = naming_of(pipeline)
     name = re.compile(rf"\.?{naming.generation}_\d+_\d{{20}}(\..*)?")
     sizes: dict[str, int] = {}
     for prefix in [*(f"{naming.root}{topic}/" for topic in sorted(topics)), f"{naming.folder}quarantine/"]:
         for info in store.list(prefix):
-            if name.fullmatch(info.key.rpartition("/")[2]):
+            path, _, last = info.key.rpartition("/")
+            if name.fullmatch(last):
                 sizes[info.key] = info.size
+            elif last == SUCCESS and successes is not None:
+                successes.add(path)
     return sizes
 
 
