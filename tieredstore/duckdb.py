@@ -13,6 +13,7 @@ import duckdb
 from tieredstore.catalog.names import topic_names
 from tieredstore.errors import ConfigError, ResourceNotFound, TieredStoreError, excerpt
 from tieredstore.process.closing import Closing
+from tieredstore.process.interruption import Interrupted
 from tieredstore.pubsub.tables import BatchTable
 from tieredstore.query.stores import StoreLike, manager_of
 from tieredstore.query.topic_columns import ColumnTypes
@@ -177,6 +178,10 @@ class QueryTables(Closing):
             table.check_interruption()
             if table.error is not None:
                 return table.error
+        # A signal is raised wherever this thread is in Python, and on the way through C only words are left of it.
+        for kind in (Interrupted, KeyboardInterrupt):
+            if f"\n{_name_of(kind)}" in str(error):
+                raise kind
         if isinstance(error, TieredStoreError):
             return error
         if self._unknown and "does not exist" in str(error):
@@ -249,6 +254,11 @@ class QueryTables(Closing):
 
     def _topics(self) -> list[str]:
         return topic_names(self._source.store, self._source.layout.prefix)
+
+
+def _name_of(kind: type[BaseException]) -> str:
+    """As the last line of a traceback has it."""
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def _tables_in(node: Any) -> Iterator[str]:

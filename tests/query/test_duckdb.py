@@ -209,10 +209,16 @@ def test_a_table_is_no_dataset_of_files(bucket: Bucket) -> None:
             refused()
 
 
-def test_an_interruption_stays_one(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(_: Any) -> Any:
-        raise Interrupted
+@pytest.mark.parametrize("kind", [Interrupted, KeyboardInterrupt])
+@pytest.mark.parametrize(
+    "place", ["process.fan_in.FanIn.__next__", "records.arrow_stream.iter", "query.topic_table.begin_read"]
+)
+def test_an_interruption_stays_one(
+    bucket: Bucket, place: str, kind: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any, **__: Any) -> Any:
+        raise kind
 
-    monkeypatch.setattr("tieredstore.process.fan_in.FanIn.__next__", interrupted)
-    with QueryTables(bucket.manager, TableOptions()) as tables, pytest.raises(Interrupted):
+    monkeypatch.setattr(f"tieredstore.{place}", interrupted, raising=False)
+    with QueryTables(bucket.manager, TableOptions()) as tables, pytest.raises(kind):
         tables.run("SELECT count(*) FROM orders").read_all()

@@ -117,8 +117,15 @@ def by_pandas(settings: Path) -> object:
     return table.to_pandas()
 
 
+def by_datafusion(settings: Path) -> object:
+    # Installed with what tests need; an environment that is older than that has it not yet.
+    datafusion: Any = pytest.importorskip("datafusion")
+    with RemoteStorageManager(load_settings(settings)) as manager, read_topic(manager, "events") as read:
+        return datafusion.SessionContext().from_arrow(read).collect()
+
+
 READERS: dict[str, Callable[[Path], object]] = {
-    "duckdb": by_duckdb, "polars": by_polars, "pyarrow": by_arrow, "pandas": by_pandas,
+    "duckdb": by_duckdb, "polars": by_polars, "pyarrow": by_arrow, "pandas": by_pandas, "datafusion": by_datafusion,
 }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import pyarrow.dataset as ds
 from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.model import Isolation, Uuid
 from tieredstore.partitions.log_query import QueryWords
+from tieredstore.process.interruption import Interrupted
 from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes, topic_schema
 from tieredstore.query.topic_log import TopicLog
 from tieredstore.query.topic_read import ReadPlan, TopicRead
@@ -60,6 +61,7 @@ class TopicTable:
         self._keeps_snapshot = keeps_snapshot
         self._log: TopicLog | None = None
         self._failure: TieredStoreError | None = None
+        self._interruption: BaseException | None = None
 
     @property
     def error(self) -> TieredStoreError | None:
@@ -68,9 +70,9 @@ class TopicTable:
 
     def check_interruption(self) -> None:
         """Raise what interrupted a scan, if somebody did: engines make an error of their own of it."""
-        for read in self.reads:
-            if read.interruption is not None:
-                raise read.interruption
+        for interruption in (self._interruption, *(read.interruption for read in self.reads)):
+            if interruption is not None:
+                raise interruption
 
     def scan(self, columns: Sequence[str] | None = None, filter: Any = None, *, ordered: bool = True) -> TopicRead:
         """The records with these columns for which the filter holds."""
@@ -88,6 +90,9 @@ class TopicTable:
                 raise
         except TieredStoreError as error:
             self._failure = error
+            raise
+        except (Interrupted, KeyboardInterrupt) as interruption:
+            self._interruption = interruption
             raise
         self.reads = [one for one in self.reads if not one.is_closed or one.error is not None]
         self.reads.append(read)
