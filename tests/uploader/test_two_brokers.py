@@ -92,7 +92,10 @@ class Run:
             lines |= {"uploader.leadership": "zookeeper", "uploader.zookeeper.connect": self.zookeeper}
         settings = self.folder / f"uploader-{broker}.properties"
         settings.write_text("".join(f"{name}={text}\n" for name, text in lines.items()))
-        with uploader_process(settings, self.folder / f"uploader-{broker}.log"):
+        with uploader_process(settings, self.folder / f"uploader-{broker}.log") as process:
+            # On a busy machine Python alone takes seconds to begin, which no change of leaders waits for.
+            opened = Path(f"/proc/{process.pid}/fd")
+            until(LONG_S, lambda: node.log_dir in [file.resolve() for file in opened.iterdir()])
             yield
 
     def write(self, rounds: int = 2) -> None:

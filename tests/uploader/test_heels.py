@@ -1,0 +1,118 @@
+"""Retention shorter than the roll: each segment is marked deleted in the moment it is closed, and nothing is lost."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.support.golden.records import rows_of
+from tests.support.uploader_disk import STORE, BrokerDisk, SaidSettling, uploader_of, watermark_of
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.config import settings_from
+from tieredstore.records import read_records
+from tieredstore.remote import RemoteStorageManager
+from tieredstore.uploader import Uploader, once, schedule
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "WAIT_S", 0.001)
+    monkeypatch.setattr(once, "_AGAIN_S", 0.001)
+
+
+class Life:
+    """A partition in which a transaction hangs from its first record on, and an uploader beside it that comes and goes.
+
+    With links the broker may delete files for good while no uploader runs; without, each has been seen before.
+    """
+
+    def __init__(self, folder: Path, seed: int, *, links: bool) -> None:
+        self.source = random.Random(seed)
+        self.disk = BrokerDisk(folder / "logs")
+        self.store, self.settling = MemoryObjectStore(), SaidSettling()
+        self.settling.stable = 0
+        self.links = folder / "links" if links else None
+        if self.links is not None:
+            self.links.mkdir(parents=True)
+        self.expected: dict[int, bytes] = {}
+        self.roll()
+        self.uploader = self.started()
+
+    def started(self) -> Uploader:
+        return uploader_of(self.disk.log_dir, self.store, self.settling, hold_dir=str(self.links or ""))
+
+    def roll(self) -> None:
+        """A segment is closed and marked deleted in one."""
+        base = self.disk.end
+        self.disk.grow()
+        self.expected |= dict(enumerate(self.disk.values(base, self.disk.epochs[-1][0]), base))
+        if len(self.disk.bases) > 1:
+            self.disk.mark_deleted(len(self.disk.bases) - 1)
+
+    def lead(self) -> None:
+        if self.disk.end > self.disk.epochs[-1][1]:
+            self.disk.lead(self.disk.epochs[-1][0] + 1)
+
+    def look(self) -> None:
+        uploader = self.uploader
+        uploader.ask_leadership()
+        uploader.folders.touch(self.disk.folder)
+        uploader.sweep()
+        uploader._answers._answers.clear()  # pyright: ignore[reportPrivateUsage]
+        uploader.ask_topics()
+        uploader.ask_settled()
+
+    def delete(self) -> None:
+        self.look()
+        self.disk.delete()
+        if self.links is None:
+            self.ship()
+
+    def ship(self) -> None:
+        self.look()
+        assert self.uploader.run_once() == []
+
+    def restart(self) -> None:
+        if self.links is not None:
+            self.look()
+        self.uploader.close()
+        if self.links is not None:
+            self.disk.delete()
+        self.uploader = self.started()
+
+    def go(self, steps: int) -> None:
+        ways = [self.roll, self.roll, self.roll, self.lead, self.look, self.ship, self.delete, self.restart]
+        for _ in range(steps):
+            self.source.choice(ways)()
+        self.roll()
+        self.ship()
+        self.uploader.close()
+
+    def check(self) -> None:
+        active = self.disk.bases[-1]
+        watermark = watermark_of(self.store)
+        assert (watermark.next_offset, watermark.holes, watermark.moved_back) == (active, (), ())
+        with RemoteStorageManager(settings_from(STORE), store=self.store) as manager:
+            rows = rows_of(read_records(manager, "events", 0, 0, active))
+        assert [(row["offset"], row["key"]) for row in rows] == [
+            (offset, value) for offset, value in self.expected.items() if offset < active
+        ]
+
+
+@pytest.mark.parametrize("links", [False, True], ids=["held", "linked"])
+@pytest.mark.parametrize("seed", range(3))
+def test_retention_shorter_than_the_roll_takes_nothing_unshipped(tmp_path: Path, seed: int, links: bool) -> None:
+    life = Life(tmp_path, seed, links=links)
+    life.go(25)
+    life.check()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("links", [False, True], ids=["held", "linked"])
+def test_retention_shorter_than_the_roll_takes_nothing_unshipped_in_many_lives(tmp_path: Path, links: bool) -> None:
+    for seed in range(80):
+        life = Life(tmp_path / str(seed), seed, links=links)
+        life.go(60)
+        life.check()
