@@ -220,6 +220,39 @@ def test_who_is_deposed_goes_on_holding_what_it_had_not_shipped(replica: Replica
     assert (extents(store)[-1], watermark_of(store).holes) == ((20, 29), ())
 
 
+def test_what_was_cut_while_another_led_for_a_moment_is_looked_at_again(
+    replica: Replica, store: MemoryObjectStore
+) -> None:
+    """Nobody has looked at the folders meanwhile."""
+    replica.look()
+    replica.lead()
+    replica.disk.grow()
+    replica.uploader.folders.touch(replica.disk.folder)
+    assert replica.uploader.sweep().files >= 8
+    replica.led.clear()
+    replica.uploader.ask_leadership()
+    replica.disk.cut(20)
+    replica.disk.lead(2)
+    replica.disk.grow(2)
+    replica.disk.lead(3)
+    replica.lead()
+    assert replica.uploader.run_once() == []
+    assert stored(store)[-1].metadata.segment_leader_epochs == ((2, 20),)
+    with RemoteStorageManager(settings_from(STORE), store=store) as manager:
+        assert b"2 at 20" in manager.open(stored(store)[-1].metadata).read()
+
+
+def test_nothing_is_let_go_of_what_a_worker_reads(replica: Replica) -> None:
+    replica.look()
+    (partition,) = replica.uploader.folders.partitions
+    partition.is_busy = True
+    partition.passed(30)
+    assert len(partition.pending(lambda segment: segment.held is not None)) == 1
+    partition.is_busy = False
+    partition.passed(30)
+    assert partition.first is None
+
+
 def test_links_of_what_is_followed_go_when_it_is_shipped(tmp_path: Path, store: MemoryObjectStore) -> None:
     links = tmp_path / "links"
     links.mkdir()

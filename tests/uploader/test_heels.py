@@ -112,7 +112,7 @@ def test_retention_shorter_than_the_roll_takes_nothing_unshipped(tmp_path: Path,
 @pytest.mark.soak
 @pytest.mark.parametrize("links", [False, True], ids=["held", "linked"])
 def test_retention_shorter_than_the_roll_takes_nothing_unshipped_in_many_lives(tmp_path: Path, links: bool) -> None:
-    for seed in range(80):
+    for seed in range(30):
         life = Life(tmp_path / str(seed), seed, links=links)
         life.go(60)
         life.check()

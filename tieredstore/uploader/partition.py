@@ -311,20 +311,22 @@ class Partition:
                 self.is_followed, self.followed_to = True, None
 
     def lead(self) -> None:
-        """It is led, or nobody is to ship it."""
+        """It is led."""
         with self.lock:
             self.is_followed, self.followed_to = False, None
 
     def passed(self, next_offset: int) -> None:
         """The leader's uploader has shipped all before that offset."""
         with self.lock:
-            if self.is_followed:
+            # A worker may have taken it just before it was followed, and reads of what it holds.
+            if self.is_followed and not self.is_busy:
                 self.followed_to = next_offset
                 self.shipped_to(next_offset)
 
     def unhold(self) -> None:
         """Close all files, and go on knowing of the segments: nobody is to ship the partition."""
         with self.lock:
+            self.is_followed = False
             if self.is_busy or self.is_unheld:
                 return
             for segment in self.segments.values():

@@ -364,21 +364,21 @@ class Uploader(Closing):
         if partition.where.topic not in self.topics.refused:
             partition.follow()
         else:
-            partition.lead()
             partition.unhold()
         return partition.is_followed
 
     def _relist_new(self) -> bool:
         """List the folders of partitions that are led since now: who led them has moved their watermarks."""
-        led = frozenset(partition for partition in self.folders.partitions if self.leads(partition))
-        new = led - self._was_led
-        for partition in new:
+        led, before = frozenset(filter(self.leads, self.folders.partitions)), self._was_led
+        for partition in led - before:
             partition.must_reload = True
             # Before it is led: what was held as a follower's may be other files by now.
             self.folders.relist(partition)
             partition.lead()
+        for partition in before - led:
+            partition.follow()
         self._was_led = led
-        return bool(new)
+        return not led <= before
 
     def _open_broker(self, opened: contextlib.ExitStack) -> BrokerState | None:
         if not self.environment.client:

@@ -1,0 +1,189 @@
+"""Dying and failing at each operation of the store, and at each step on files of the uploader's own, of rarer works."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.support.uploader_disk import BrokerDisk, extents, run_once, stored, uploader_of, watermark_of
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.testing.faults import FaultyStore, Moment
+from tieredstore.uploader import once, schedule, shipper
+
+WHOLE: Final = [(0, 9), (10, 19), (20, 29)]
+_CHANGES: Final = ("link", "mkdir", "rename", "unlink", "rmdir", "open")
+
+
+OTHER_WAYS: Final = [(False, "before"), (False, "during"), (True, "during"), (True, "after")]
+EVERY: Final = [pytest.param(1, marks=pytest.mark.soak), 9]
+
+
+class Killed(BaseException):
+    """The process is gone: nothing that the code would do about an error is done."""
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tries follow on each other, and the number of operations does not depend on the machine."""
+    monkeypatch.setattr(schedule, "_FIRST_DELAY_S", 0.001)
+    monkeypatch.setattr(schedule, "WAIT_S", 0.001)
+    monkeypatch.setattr(once, "_AGAIN_S", 0.001)
+    monkeypatch.setattr(shipper, "_MOVES_S", 1e9)
+
+
+def shipped(log_dir: Path) -> MemoryObjectStore:
+    """What a leader has shipped whose last segment an unclean election takes back."""
+    store = MemoryObjectStore()
+    old = BrokerDisk(log_dir)
+    old.grow(4)
+    run_once(log_dir, store)
+    return store
+
+
+def copied(store: MemoryObjectStore) -> MemoryObjectStore:
+    copy = MemoryObjectStore()
+    for info in store.list():
+        copy.put(info.key, store.get(info.key))
+    return copy
+
+
+def from_the(number: int, store: FaultyStore) -> Callable[[object], bool]:
+    """From that operation on nothing is done any more."""
+    return lambda _: len(store.operations) > number
+
+
+def check_moved_back(store: MemoryObjectStore) -> None:
+    watermark = watermark_of(store)
+    assert (watermark.next_offset, watermark.leader_epoch, watermark.holes) == (40, 4, ())
+    assert [(move.from_offset, move.to_offset) for move in watermark.moved_back] == [(30, 20)]
+    of_epochs = sorted((s.metadata.start_offset, s.metadata.segment_leader_epochs[-1][0]) for s in stored(store))
+    assert of_epochs == [(0, 0), (10, 0), (20, 0), (20, 4), (30, 4)]
+
+
+@pytest.mark.parametrize(
+    ("dies", "moment"),
+    [
+        (False, "after"),
+        (True, "before"),
+        *(pytest.param(*way, marks=pytest.mark.soak) for way in OTHER_WAYS),
+    ],
+)
+def test_an_unclean_election_at_each_operation(tmp_path: Path, dies: bool, moment: Moment) -> None:
+    before = shipped(tmp_path / "old")
+    new = BrokerDisk(tmp_path / "new")
+    new.grow(2)
+    new.lead(4)
+    new.grow(3)
+    quiet = FaultyStore(copied(before))
+    run_once(new.log_dir, quiet)
+    names = {operation.name for operation in quiet.operations}
+    assert {"head", "get", "list", "put", "replace"} <= names
+    # The last one looks for holes, of which there are none to list.
+    for number in range(len(quiet.operations) - 1):
+        inner = copied(before)
+        store = FaultyStore(inner, fail_at=number, moment=moment)
+        if dies:
+            store.error = Killed
+            store.fail_at = from_the(number, store)
+            with pytest.raises(Killed):
+                run_once(new.log_dir, store)
+        else:
+            assert run_once(new.log_dir, store) == []
+        assert run_once(new.log_dir, inner) == []
+        check_moved_back(inner)
+
+
+class Steps:
+    """Counts the changes below a folder, and dies in the one of a number: before or behind it."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.count, self.die_at, self.is_behind = str(folder), 0, -1, False
+        for name in _CHANGES:
+            monkeypatch.setattr(os, name, self._watched(getattr(os, name)))
+
+    def _watched(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*args: Any, **options: Any) -> Any:
+            if not any(self.folder in str(argument) for argument in args):
+                return real(*args, **options)
+            self.count += 1
+            if 0 <= self.die_at < self.count and not self.is_behind:
+                raise Killed
+            answer = real(*args, **options)
+            if 0 <= self.die_at < self.count:
+                if real is os_open:
+                    os.close(answer)
+                raise Killed
+            return answer
+
+        return watched
+
+
+os_open: Final = os.open
+
+
+@pytest.mark.parametrize("every", EVERY)
+@pytest.mark.parametrize("is_behind", [False, True], ids=["before", "behind"])
+def test_linking_at_each_change_of_a_file(
+    tmp_path: Path, is_behind: bool, every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What died while it made links leaves none that is taken for a segment, and nothing behind."""
+    steps = Steps(tmp_path / "0" / "held", monkeypatch)
+    for number in range(0, 1000, every):
+        disk = BrokerDisk(tmp_path / str(number) / "logs")
+        disk.grow(4)
+        held = tmp_path / str(number) / "held"
+        held.mkdir()
+        steps.folder, steps.count, steps.die_at, steps.is_behind = str(held), 0, number, is_behind
+        store = MemoryObjectStore()
+        try:
+            with uploader_of(disk.log_dir, store, hold_dir=str(held)) as shipping:
+                shipping.run_once()
+            died = False
+        except Killed:
+            died = True
+        steps.die_at = -1
+        assert run_once(disk.log_dir, store, hold_dir=str(held)) == []
+        assert (extents(store), watermark_of(store).holes) == (WHOLE, ())
+        assert [path for path in held.rglob("*") if path.is_file()] == []
+        if not died:
+            assert number > 20
+            return
+    raise AssertionError("it never came to an end")
+
+
+@pytest.mark.parametrize("every", EVERY)
+@pytest.mark.parametrize("is_behind", [False, True], ids=["before", "behind"])
+def test_shipping_from_links_at_each_change_of_a_file(
+    tmp_path: Path, is_behind: bool, every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker has deleted all: what dies with the links in its hands leaves them to the next one."""
+    steps = Steps(tmp_path / "0" / "held", monkeypatch)
+    for number in range(0, 1000, every):
+        disk = BrokerDisk(tmp_path / str(number) / "logs")
+        disk.grow(4)
+        held = tmp_path / str(number) / "held"
+        held.mkdir()
+        store = MemoryObjectStore()
+        with uploader_of(disk.log_dir, store, hold_dir=str(held)) as holding:
+            holding.ask_leadership()
+            holding.sweep()
+        disk.mark_deleted(3)
+        disk.delete()
+        steps.folder, steps.count, steps.die_at, steps.is_behind = str(held), 0, number, is_behind
+        try:
+            run_once(disk.log_dir, store, hold_dir=str(held))
+            died = False
+        except Killed:
+            died = True
+        steps.die_at = -1
+        assert run_once(disk.log_dir, store, hold_dir=str(held)) == []
+        assert (extents(store), watermark_of(store).holes) == (WHOLE, ())
+        assert [path for path in held.rglob("*") if path.is_file()] == []
+        if not died:
+            assert number > 20
+            return
+    raise AssertionError("it never came to an end")
