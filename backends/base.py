@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 from tieredstore.backends.contract import staging
 from tieredstore.backends.contract.bodies import Digest
 from tieredstore.backends.values import AbandonedWrite, Body, Buffer, ObjectInfo, Prepared
-from tieredstore.errors import TieredStoreError
+from tieredstore.errors import PreconditionFailed, TieredStoreError
 
 __all__ = [
     "DRAFT_PREFIX",
@@ -121,6 +121,19 @@ class ObjectStore(ABC):
         it ends. With ``if_absent``: ``PreconditionFailed`` if the key is taken, and of several racing writers exactly
         one wins.
         """
+
+    def put_once(self, key: str, body: Buffer, mark: str) -> None:  # noqa: ARG002  most stores keep no marks
+        """Write the object if its key is free, as one try of the write that ``mark`` (32 hexadecimal digits) names.
+
+        To be tried as often as one likes with the same body, one after the other or side by side, by whom one likes:
+        once one try has written the object, all of them succeed and change nothing. ``PreconditionFailed`` if another
+        write's object has the key. A store that keeps no marks, as this one, tells another's object by its content.
+        """
+        try:
+            self.put(key, body, if_absent=True)
+        except PreconditionFailed:
+            if not staging.holds_bytes(self, key, body):
+                raise
 
     @abstractmethod
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
@@ -273,6 +286,13 @@ class DelegatingStore(ObjectStore):
     def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
         """As ``inner``."""
         self.inner.put(key, body, if_absent=if_absent)
+
+    def put_once(self, key: str, body: Buffer, mark: str) -> None:
+        """As ``inner``; by ``put`` where the wrapper has its own."""
+        if type(self).put is DelegatingStore.put:
+            self.inner.put_once(key, body, mark)
+        else:
+            super().put_once(key, body, mark)
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
         """As ``inner``."""

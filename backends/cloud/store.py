@@ -21,6 +21,7 @@ from tieredstore.backends.cloud.upload import ANY, IF_ABSENT, Condition, Upload
 from tieredstore.backends.contract.bodies import byte_view
 from tieredstore.backends.contract.deletions import raise_failures
 from tieredstore.backends.contract.ranges import TooLargeError, check_small, is_empty_request
+from tieredstore.backends.contract.staging import checked_mark
 from tieredstore.backends.http.deadlines import within
 from tieredstore.errors import (
     AccessDenied,
@@ -149,6 +150,12 @@ class CloudStore(BucketFacts[Client], Generic[Client, Options]):
         with cut(body, self.options.part_size) as cutter:
             self._check_key(key)
             self._writing(key, IF_ABSENT if if_absent else ANY).write(cutter)
+
+    def put_once(self, key: str, body: Buffer, mark: str) -> None:
+        """As ``put``; where the key is taken, a HEAD tells whose the object is."""
+        self._check_key(key)
+        with byte_view(body) as view, cut(view, self.options.part_size) as cutter:
+            replace(self._writing(key, IF_ABSENT), mark=checked_mark(mark), is_shared=True).write(cutter)
 
     def replace(self, key: str, body: Buffer, etag: str) -> str:
         """As ``put``."""

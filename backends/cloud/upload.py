@@ -7,7 +7,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, Generic, Protocol, TypeVar
 
 from tieredstore.backends.cloud.answers import understood
@@ -68,13 +68,14 @@ class Stored:
     """An object that stands under a key, as far as the store tells.
 
     ``mark`` is that of the write that made it, None on a server that drops metadata. ``digest`` is what the cloud has
-    of the content, in its own form.
+    of the content, in its own form. ``is_earlier``: another try than the last one has made it.
     """
 
     etag: str
     size: int = 0
     digest: str | None = None
     mark: str | None = None
+    is_earlier: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,8 @@ class Upload(ABC, Generic[Client, Options]):
     ``call`` and ``translated`` are the store's; ``exists`` asks whether the object is there; ``call_deadline`` is that
     of a call that begins now. Each write bears a
     ``mark`` of its own: when an attempt's answer is lost and the next one is refused, the object tells whether it was
-    ours. One that bears no mark at all counts as ours if its content is.
+    ours. One that bears no mark at all counts as ours if its content is. ``is_shared``: others may write under the same
+    mark, before and meanwhile, so that a refusal at the first try is looked at too.
     """
 
     options: Options
@@ -97,6 +99,7 @@ class Upload(ABC, Generic[Client, Options]):
     call_deadline: Callable[[], Deadline]
     stall: Stall
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    is_shared: bool = False
 
     parts_gone: ClassVar[str] = "the upload is gone before it was completed"
     """What it means that the service does not hold the parts."""
@@ -109,7 +112,7 @@ class Upload(ABC, Generic[Client, Options]):
         first = next(cutter)
         if first.is_last:
             return self.write_whole(first.data)
-        if self.looks_first and self.condition.is_absent and self.exists():
+        if self.looks_first and self.condition.is_absent and not self.is_shared and self.exists():
             # The service says so as well, but only when everything has been sent.
             raise PreconditionFailed(f"{self.what} exists already")
         return self.write_parts(cutter, first)
@@ -165,7 +168,7 @@ class Upload(ABC, Generic[Client, Options]):
         With ``is_publication`` an earlier process may have tried: then each refusal is looked at, and PreparedGone is
         raised for parts that are gone while there is no object.
         """
-        tries = 1 if is_publication else 0
+        tries = 1 if is_publication or self.is_shared else 0
 
         def once(client: Client) -> Stored:
             nonlocal tries
@@ -204,4 +207,4 @@ class Upload(ABC, Generic[Client, Options]):
         except ObjectNotFound:
             return None
         ours = stored.mark == self.mark or (stored.mark is None and is_content(client, stored))
-        return stored if ours and stored.size == size and stored.etag else None
+        return replace(stored, is_earlier=True) if ours and stored.size == size and stored.etag else None

@@ -7,14 +7,17 @@ is this work's own, its bytes tell: of the same size and SHA-256 it is what the 
 from __future__ import annotations
 
 import hashlib
+import re
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from typing import Final, Protocol
 
-from tieredstore.backends.contract.bodies import Digest, closed_body
+from tieredstore.backends.contract.bodies import Digest, byte_view, closed_body
 from tieredstore.backends.contract.keys import checked_key
-from tieredstore.backends.values import Body, ObjectInfo, Prepared
+from tieredstore.backends.values import Body, Buffer, ObjectInfo, Prepared
 from tieredstore.errors import ObjectNotFound, PreconditionFailed, PreparedGone, RangeNotSatisfiable, StoreError
+
+_MARK: Final = re.compile(r"[0-9a-f]{32}")
 
 PIECE: Final = 8 << 20
 """Bytes of one request of an object that is copied or compared."""
@@ -129,3 +132,19 @@ def _copied(store: Verbs, prepared: Prepared) -> None:
 def _pieces(store: Verbs, key: str, size: int) -> Generator[bytes]:
     for start in range(0, size, PIECE):
         yield store.get(key, start, min(start + PIECE, size))
+
+
+def checked_mark(mark: str) -> str:
+    """``mark`` as it is; ValueError for what cannot name a write everywhere."""
+    if not _MARK.fullmatch(mark):
+        raise ValueError(f"{mark!r:.60} names no write: 32 hexadecimal digits do")
+    return mark
+
+
+def holds_bytes(store: Verbs, key: str, body: Buffer) -> bool:
+    """Whether the object has this content."""
+    with byte_view(body) as view:
+        try:
+            return store.head(key).size == len(view) and store.get(key) == view
+        except ObjectNotFound:
+            return False

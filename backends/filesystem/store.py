@@ -23,6 +23,7 @@ from tieredstore.backends.filesystem.drafts import Draft, abandoned_drafts, remo
 from tieredstore.backends.filesystem.errors import OsErrors
 from tieredstore.backends.filesystem.folders import DRAFT_MARK, Folder, KeyPath, is_component
 from tieredstore.backends.filesystem.listing import Listing
+from tieredstore.backends.filesystem.mounts import is_on_nfs
 from tieredstore.backends.filesystem.prepared import draft_path, was_published
 from tieredstore.backends.filesystem.visits import read_files
 from tieredstore.errors import (
@@ -76,6 +77,12 @@ class FilesystemObjectStore(ObjectStore):
     def identity(self) -> str:
         """The root as a ``file:`` URL, links resolved."""
         return Path(self._root).as_uri()
+
+    @property
+    def conditional_writes(self) -> bool:
+        """Not on NFS: what two mounts see of a lock, and of a file that was linked, is nowhere promised, and after a
+        lost answer of the server a link that was made looks refused."""
+        return not is_on_nfs(self._root)
 
     def __repr__(self) -> str:
         return f"FilesystemObjectStore({self._root!r})"

@@ -94,10 +94,14 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
             sent = send_parts(
                 cutter, lambda part: self._send(upload_id, part), self.options.upload_parallelism, first=first
             )
-            return self._complete(upload_id, [part for part, _ in sent], sum(size for _, size in sent))
+            stored = self._complete(upload_id, [part for part, _ in sent], sum(size for _, size in sent))
         except BaseException:
             self._abort(upload_id)
             raise
+        if stored.is_earlier and self.is_shared:
+            # Another try has made the object: the parts of this one are in no use.
+            self._abort(upload_id)
+        return stored.etag
 
     def prepare(self, cutter: PartCutter) -> tuple[str, tuple[str, ...]]:
         """A multipart upload, also of a small object, that is not completed; after any failure it is aborted."""
@@ -138,7 +142,9 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
 
         return {"PartNumber": number, "ETag": self.step(send, what), **checksum}, len(part.data)
 
-    def _complete(self, upload_id: str, parts: list[dict[str, Any]], size: int, *, is_publication: bool = False) -> str:
+    def _complete(
+        self, upload_id: str, parts: list[dict[str, Any]], size: int, *, is_publication: bool = False
+    ) -> Stored:
         content = Content.of_parts(size, parts)
         listed: Any = {"Parts": parts}
 
@@ -154,7 +160,7 @@ class S3Upload(HeldUpload["S3Client", S3Options]):
         def is_content(_: S3Client, stored: Stored) -> bool:
             return content.is_in(stored.size, stored.etag)
 
-        return self.finish(send, size, is_content, is_publication=is_publication).etag
+        return self.finish(send, size, is_content, is_publication=is_publication)
 
     def _abort(self, upload_id: str) -> None:
         """Take the parts back. What made it necessary is raised on, so a failure here is only logged."""

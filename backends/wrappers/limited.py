@@ -46,6 +46,12 @@ class LimitedStore(DelegatingStore):
         """The body flows at the limit's rate."""
         self._sent(body, lambda taken: self.inner.put(key, taken, if_absent=if_absent))
 
+    def put_once(self, key: str, body: Buffer, mark: str) -> None:
+        """As ``put``, each try; the whole body is waited for first."""
+        if self._up is not None:
+            self._up.take(memoryview(body).nbytes)
+        self.inner.put_once(key, body, mark)
+
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
         """As ``put``."""
         return self._sent(body, lambda taken: self.inner.prepare(key, taken, staging_prefix=staging_prefix))

@@ -36,6 +36,10 @@ class MeteredStore(DelegatingStore):
         """One object up; the time that its body takes to come is not the store's."""
         self._sent("put", body, lambda taken: self.inner.put(key, taken, if_absent=if_absent))
 
+    def put_once(self, key: str, body: Buffer, mark: str) -> None:
+        """As ``put``, each try."""
+        self._sent("put", body, lambda _: self.inner.put_once(key, body, mark))
+
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
         """As ``put``, for the bytes; ``publish`` moves none."""
         return self._sent("prepare", body, lambda taken: self.inner.prepare(key, taken, staging_prefix=staging_prefix))

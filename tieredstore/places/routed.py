@@ -78,6 +78,11 @@ class RoutedStore(ObjectStore):
         place = self._place(key)
         place.store.put(self._within(place, key), body, if_absent=if_absent)
 
+    def put_once(self, key: str, body: Buffer, mark: str) -> None:
+        """In the key's place."""
+        place = self._place(key)
+        place.store.put_once(self._within(place, key), body, mark)
+
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
         """From the key's place."""
         place = self._place(key)

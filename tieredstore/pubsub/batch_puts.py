@@ -1,13 +1,14 @@
 """A sealed batch under its one key: tried again and hedged, and never a second object.
 
-Every try is the same put-if-absent. Where a key is taken, the object is compared: if it is the batch itself, an earlier
-try has done it, whose answer was lost or is yet to come.
+Every try is the same put-if-absent under the mark of the one write: where the key is taken by the batch itself, an
+earlier try has done it, whose answer was lost or is yet to come.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from random import random
 from typing import Final
 
 from tieredstore.backends.base import ObjectStore
-from tieredstore.errors import DeliveryFailed, PreconditionFailed, TieredStoreError
+from tieredstore.errors import DeliveryFailed, TieredStoreError
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.thread_pool import ThreadPool
 
@@ -31,6 +32,7 @@ _MOST_DELAY_S: Final = 5.0
 class _Race:
     """The tries of one put."""
 
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     changed: threading.Condition = field(default_factory=threading.Condition)
     under_way: int = 0
     is_stored: bool = False
@@ -102,7 +104,7 @@ class BatchPuts:
         bug: BaseException | None = None
         begin_s = self._monotonic()
         try:
-            self._put_or_compare(key, body)
+            self._store.put_once(key, body, race.mark)
             self._seconds.append(self._monotonic() - begin_s)
         except TieredStoreError as failure:
             error = failure
@@ -115,11 +117,3 @@ class BatchPuts:
             race.error, race.bug = error or race.error, bug or race.bug
             race.is_unclear |= error is not None and error.retryable
             race.changed.notify_all()
-
-    def _put_or_compare(self, key: str, body: bytes) -> None:
-        try:
-            self._store.put(key, body, if_absent=True)
-        except PreconditionFailed:
-            # A key has a random number of 64 bits in it: that it is another's is as good as impossible, and still seen.
-            if self._store.head(key).size != len(body) or self._store.get(key) != body:
-                raise

@@ -51,7 +51,7 @@ class Topics:
         if not store.conditional_writes:
             raise ConfigError(
                 f"pubsub needs a store of which one of racing writers wins, and {store.identity} cannot promise that; "
-                "use one that can (S3, GCS, Azure Blob Storage or a folder)"
+                "use one that can (S3, GCS, Azure Blob Storage or a folder that is not on NFS)"
             )
         self.store = store
         self.settings = settings

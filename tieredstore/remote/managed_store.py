@@ -104,6 +104,10 @@ class ManagedStore(ObjectStore):
         """A body that comes in pieces is given up when the manager is closed, and with it the write."""
         self._sent(body, lambda taken: self.inner.put(key, taken, if_absent=if_absent))
 
+    def put_once(self, key: str, body: Buffer, mark: str) -> None:
+        """As the store within."""
+        self._calls.run(lambda: self.inner.put_once(key, body, mark))
+
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:
         """As ``put``."""
         return self._sent(body, lambda taken: self.inner.prepare(key, taken, staging_prefix=staging_prefix))

@@ -5,9 +5,12 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+
+import pytest
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import ObjectNotFound, PreconditionFailed
@@ -28,6 +31,28 @@ class RaceTests(StoreAccess):
             key = f"race/{round_number}/object"
             (winner,) = _winners([attempt(key, racer) for racer in range(_RACERS)])
             assert store.get(key) == b"%d" % winner * 1000
+
+    def test_of_tries_of_one_write_all_succeed_and_one_object_stands(self, store: ObjectStore) -> None:
+        for round_number in range(self.race_rounds):
+            key, mark, body = f"race/{round_number}/object", uuid.uuid4().hex, b"%d" % round_number * 1000
+            tries = [partial(store.put_once, key, body, mark) for _ in range(_RACERS)]
+            assert _winners(tries) == list(range(_RACERS))
+            store.put_once(key, body, mark)
+            assert store.get(key) == body
+            with pytest.raises(PreconditionFailed):
+                store.put_once(key, b"another's", uuid.uuid4().hex)
+            assert [info.key for info in store.list(f"race/{round_number}/")] == [key]
+            assert store.get(key) == body
+
+    def test_of_racing_writes_one_has_all_its_tries_succeed(self, store: ObjectStore) -> None:
+        for round_number in range(self.race_rounds):
+            key = f"race/{round_number}/object"
+            bodies = [b"%d" % racer * 1000 for racer in (0, 0, 1, 1, 2, 2)]
+            marks = [mark for mark in (uuid.uuid4().hex for _ in range(3)) for _ in range(2)]
+            writes = zip(bodies, marks, strict=True)
+            winners = _winners([partial(store.put_once, key, body, mark) for body, mark in writes])
+            assert winners in ([0, 1], [2, 3], [4, 5])
+            assert store.get(key) == bodies[winners[0]]
 
     def test_of_racing_replacers_exactly_one_wins(self, store: ObjectStore) -> None:
         store.put("race/object", b"start")

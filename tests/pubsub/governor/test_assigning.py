@@ -8,7 +8,14 @@ import pytest
 
 from tieredstore.errors import ConfigError
 from tieredstore.pubsub.format.packets import BrokerAddress
-from tieredstore.pubsub.governor.assigning import STICKY_MS, BrokerSeat, FreeCapacity, TopicLoad, strategy_of
+from tieredstore.pubsub.governor.assigning import (
+    FORMING_MS,
+    STICKY_MS,
+    BrokerSeat,
+    FreeCapacity,
+    TopicLoad,
+    strategy_of,
+)
 
 MIB = 1 << 20
 
@@ -60,10 +67,26 @@ def test_a_topic_stays_for_five_minutes_and_then_moves_only_where_it_is_clearly_
     topics = [TopicLoad(f"t{number}", 16 * MIB) for number in range(4)]
     first = assign(topics, seats("a"))
     two = seats("a", "a")
+    assert assign(topics, two, first, FORMING_MS) == first
     assert assign(topics, two, first, STICKY_MS - 1) == first  # a new broker moves nothing
     later = assign(topics, two, first, STICKY_MS)
     assert sorted(name for holders in later.values() for name in holders) == ["b0", "b0", "b1", "b1"]
     assert assign(topics, two, later, 10 * STICKY_MS) == later  # and not to and fro
+
+
+def test_brokers_that_are_started_one_after_the_other_share_the_topics_at_once() -> None:
+    topics = [TopicLoad(f"t{number}", 16 * MIB) for number in range(9)]
+    first = assign(topics, seats("a"))
+    second = assign(topics, seats("a", "a"), first, 3000)
+    third = assign(topics, seats("a", "a", "a"), second, 6000)
+    had = [sum(f"b{number}" in holders for holders in third.values()) for number in range(3)]
+    assert min(had) >= 2
+    assert sum(had) == 9
+    moved = [topic for topic in first if third[topic] != first[topic]]
+    assert all(third[topic].keys() <= {"b1", "b2"} for topic in moved)
+    assert assign(topics, seats("a", "a", "a"), third, 9000) == third
+    # One that comes when all is settled waits until topics may move; so does one that has gone and comes back.
+    assert assign(topics, seats("a", "a", "a", "a"), third, FORMING_MS + 6000) == third
 
 
 def test_what_a_lost_broker_had_is_elsewhere_and_all_else_stays() -> None:

@@ -16,6 +16,10 @@ DEFAULT: Final = "free-capacity"
 STICKY_MS: Final = 5 * 60_000
 """How long a topic stays at a broker that lives, whatever others have free."""
 
+FORMING_MS: Final = 60_000
+"""So long a topic is not bound to its first broker yet where another has none at all: of brokers that are started one
+after the other the first would have all topics until they may move."""
+
 
 @dataclass(frozen=True, slots=True)
 class BrokerSeat:
@@ -62,6 +66,7 @@ class _Seat:
     broker: BrokerSeat
     free_mb: float
     topics: set[str] = field(default_factory=set[str])
+    is_new: bool = False
 
     def rank(self) -> tuple[float, int, str]:
         """The first in order is the next to get a topic: most room, then fewest topics."""
@@ -70,7 +75,8 @@ class _Seat:
 
 class FreeCapacity(AssignmentStrategy):
     """In each rack the brokers with the most free capacity; a topic stays where it is for five minutes, and then as
-    long as no other has clearly more room. Where there is not room enough the least loaded has it all the same."""
+    long as no other has clearly more room; in its first minute a broker that has none yet may get it. Where there is
+    not room enough the least loaded has it all the same."""
 
     def assign(
         self, topics: Sequence[TopicLoad], brokers: Sequence[BrokerSeat], current: Assignments, now_ms: int
@@ -91,6 +97,9 @@ class FreeCapacity(AssignmentStrategy):
                 for seat in _staying(seats, current.get(load.topic, {}), wanted):
                     assigned[load.topic][seat.broker.name] = current[load.topic][seat.broker.name]
                     _seat(seat, load.topic, shares[load.topic])
+        for seats in racks.values():
+            for seat in seats:
+                seat.is_new = not seat.topics
         for load in loads:
             for seats in racks.values():
                 wanted = min(len(seats), load.partitions(len(racks)) // len(racks))
@@ -107,9 +116,11 @@ class FreeCapacity(AssignmentStrategy):
             _seat(seat, load.topic, share)
         left = others[max(0, wanted - len(here)) :]
         for seat in here:
-            if now_ms - assigned[seat.broker.name] < STICKY_MS or not left:
+            age_ms = now_ms - assigned[seat.broker.name]
+            open_to = [other for other in left if age_ms >= STICKY_MS or (age_ms < FORMING_MS and other.is_new)]
+            if not open_to:
                 continue
-            best = min(left, key=_Seat.rank)
+            best = min(open_to, key=_Seat.rank)
             if _is_clearly_better(best, seat, share):
                 del assigned[seat.broker.name]
                 seat.topics.discard(load.topic)
