@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import random
@@ -19,10 +18,8 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import DeliveryFailed, TieredStoreError
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.pubsub.hedging import UsualTime
 
-_LEAST_HEDGE_S: Final = 0.3
-_TIMES_USUAL: Final = 3
-_REMEMBERED: Final = 100
 _TRIES_AT_ONCE: Final = 2
 _FIRST_DELAY_S: Final = 0.1
 _MOST_DELAY_S: Final = 5.0
@@ -47,7 +44,7 @@ class BatchPuts:
     def __init__(self, store: ObjectStore, uploads: int, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._monotonic = monotonic
-        self._seconds: deque[float] = deque(maxlen=_REMEMBERED)
+        self._usual = UsualTime()
         # Tries that hang keep a thread each until the store's own deadline.
         self._pool = ThreadPool((_TRIES_AT_ONCE + 1) * uploads, "tieredstore-pubsub-put")
 
@@ -62,7 +59,7 @@ class BatchPuts:
         self._begin(race, key, body)
         while True:
             with race.changed:
-                hedge_s = self._hedge_after_s()
+                hedge_s = self._usual.hedge_after_s
                 self._wait(race, lambda: race.is_stored or not race.under_way, min(hedge_s, deadline.remaining_s()))
                 if race.is_stored:
                     return
@@ -89,11 +86,6 @@ class BatchPuts:
     def _wait(self, race: _Race, until: Callable[[], bool], seconds: float) -> None:
         race.changed.wait_for(until, max(0.0, seconds))
 
-    def _hedge_after_s(self) -> float:
-        recent = sorted(self._seconds)
-        usual = recent[len(recent) * 95 // 100] if recent else 0.0
-        return max(_LEAST_HEDGE_S, _TIMES_USUAL * usual)
-
     def _begin(self, race: _Race, key: str, body: bytes) -> None:
         with race.changed:
             race.under_way += 1
@@ -105,7 +97,7 @@ class BatchPuts:
         begin_s = self._monotonic()
         try:
             self._store.put_once(key, body, race.mark)
-            self._seconds.append(self._monotonic() - begin_s)
+            self._usual.note(self._monotonic() - begin_s)
         except TieredStoreError as failure:
             error = failure
         except BaseException as failure:  # noqa: BLE001  raised where somebody waits for it

@@ -32,6 +32,7 @@ from tieredstore.errors import (
 )
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.forks import ForkSafeLock
+from tieredstore.pubsub.hedging import Hedge
 from tieredstore.pubsub.own_objects import OwnFolder, json_body, number_in
 from tieredstore.pubsub.queue_kinds import QueueSite
 from tieredstore.pubsub.queues import NotificationQueue, QueuedNotification
@@ -57,6 +58,10 @@ class _Entry:
     def to_bytes(self) -> bytes:
         head = json_body({"mark": self.mark, "ms": self.appended_ms, "count": len(self.notifications)})
         return head + b"".join(raw + b"\n" for raw in self.notifications)
+
+
+_PUTS_AT_ONCE: Final = 24
+"""Of all partitions, those that hang among them."""
 
 
 @dataclass(slots=True)
@@ -88,6 +93,8 @@ class StoreQueue(NotificationQueue):
         self._sleep = sleep
         self._lock = ForkSafeLock()
         self._tails: dict[int, int] = {}  # numbers below which all were seen taken
+        # A put that hangs keeps a thread until the store's own deadline, and nobody's ack.
+        self._hedge = Hedge("tieredstore-pubsub-queue", _PUTS_AT_ONCE)
         self._misses: dict[int, tuple[int, int]] = {}  # of each partition: an offset, how often nothing was there
 
     @property
@@ -100,7 +107,8 @@ class StoreQueue(NotificationQueue):
         return cls(site.folder, site.topic, lambda: site.partitions)
 
     def close(self) -> None:
-        """Nothing is held: the store is its owner's."""
+        """Let the threads go; the store is its owner's."""
+        self._hedge.close()
 
     @property
     def partitions(self) -> int:
@@ -189,6 +197,9 @@ class StoreQueue(NotificationQueue):
 
     def _put_at(self, partition: int, number: int, entry: _Entry) -> bool:
         """Whether the entry stands under ``number``, written now or before; False: another does."""
+        return self._hedge.run(partial(self._put_or_compare, partition, number, entry))
+
+    def _put_or_compare(self, partition: int, number: int, entry: _Entry) -> bool:
         try:
             self._store.put(self._key(partition, number), entry.to_bytes(), if_absent=True)
         except PreconditionFailed:

@@ -1,0 +1,85 @@
+"""A second try beside the first when that one hangs: what is done so must be the same however often it is done."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Final, TypeVar
+
+from tieredstore.process.forks import begin_again_after_fork
+from tieredstore.process.thread_pool import ThreadPool
+
+_LEAST_S: Final = 0.3
+_TIMES_USUAL: Final = 3
+_REMEMBERED: Final = 100
+_Result = TypeVar("_Result")
+
+
+class UsualTime:
+    """What tries took lately, and after how long another one is worth it."""
+
+    def __init__(self) -> None:
+        self._seconds: deque[float] = deque(maxlen=_REMEMBERED)
+
+    def note(self, seconds: float) -> None:
+        """One has succeeded."""
+        self._seconds.append(seconds)
+
+    @property
+    def hedge_after_s(self) -> float:
+        """Three times what 95 in 100 took, and 300 ms at least."""
+        recent = sorted(self._seconds)
+        usual = recent[len(recent) * 95 // 100] if recent else 0.0
+        return max(_LEAST_S, _TIMES_USUAL * usual)
+
+
+class Hedge:
+    """Runs something on a thread of its own, and once more beside it when that takes long. Thread-safe; a forked child
+    begins anew."""
+
+    def __init__(self, name: str, threads: int, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._name, self._threads = name, threads
+        self._monotonic = monotonic
+        self._usual = UsualTime()
+        self._begin()
+        begin_again_after_fork(self)
+
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._pool: ThreadPool | None = None
+
+    def begin_again(self) -> None:
+        """In a forked child: the threads are the parent's."""
+        self._begin()
+
+    def run(self, attempt: Callable[[], _Result]) -> _Result:
+        """What the first try that succeeds gives; the error of the last one if none does."""
+        with self._lock:
+            self._pool = self._pool or ThreadPool(self._threads, self._name)
+            pool = self._pool
+
+        def timed() -> _Result:
+            begin_s = self._monotonic()
+            result = attempt()
+            self._usual.note(self._monotonic() - begin_s)
+            return result
+
+        under_way: set[Future[_Result]] = {pool.submit(timed)}
+        done, _ = wait(under_way, self._usual.hedge_after_s)
+        if not done:
+            under_way.add(pool.submit(timed))
+        while True:
+            done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+            for future in done:
+                if not under_way or future.exception() is None:
+                    return future.result()
+
+    def close(self) -> None:
+        """Begin no more; what hangs is left behind."""
+        with self._lock:
+            if self._pool is not None:
+                self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
