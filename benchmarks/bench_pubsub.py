@@ -1,10 +1,13 @@
 """MemQ's batches against the limits underneath, in one run; JSON on stdout.
 
-    python benchmarks/bench_pubsub.py [--runs 9]
+    python -m benchmarks.bench_pubsub [--runs 9] [--mib 256] [--seconds 60] [--gib 4] [--what encode …]
 
 Encoding: records of JSON into Messages of 1 MiB and batches, on all processors, beside zstd of the same bodies on as
 many threads. Decoding: the same batches into Arrow on one thread, all columns, beside the CRC of the stored bodies,
-zstd and a copy of what comes out; also of Messages as MemQ writes them, flushed at each record. What counts are the
+zstd and a copy of what comes out; also of Messages as MemQ writes them, flushed at each record. Publishing and reading
+back, beside plain PUTs and GETs of equal bodies in a local MinIO; a broker beside an asyncio sink that checks the same
+frames; from ``send`` to ``poll`` with PUTs that are slow and sometimes hang; requests, counted by a proxy before
+the server; the cost beside Kafka's by ``examples/prices.toml``; memory while gigabytes go through. What counts are the
 ratios of one run, not the figures of one machine.
 """
 
@@ -15,6 +18,7 @@ import importlib
 import json
 import os
 import random
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from zlib import crc32 as zlib_crc32
@@ -22,6 +26,8 @@ from zlib import crc32 as zlib_crc32
 import zstandard
 
 from benchmarks.measuring import interleaved_seconds, machine, rates
+from benchmarks.pubsub_broker import measure_broker
+from benchmarks.pubsub_flow import measure_latency, measure_memory, measure_requests, measure_throughput
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.batches import build_batch
 from tieredstore.pubsub.format.decoder import BatchDecoder
@@ -140,14 +146,28 @@ def measure_decoding(messages: list[list[RecordFields]], stored: list[bytes], ru
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=9)
-    runs = parser.parse_args().runs
+    parser.add_argument("--mib", type=int, default=256, help="published, read back, and sent to a broker a run")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each run of latencies")
+    parser.add_argument("--gib", type=float, default=4.0, help="that go through while memory is looked at")
+    parser.add_argument("--what", nargs="+", metavar="PART", help="only these parts, by their names in the JSON")
+    given = parser.parse_args()
     messages = records_of_messages()
-    report = {
-        "machine": machine(),
-        "encode": measure_encoding(messages, runs),
-        "decode": measure_decoding(messages, [encode(records) for records in messages], runs),
-        "decode_flushed": measure_decoding(messages[:4], [flushed(records) for records in messages[:4]], runs),
+    parts: dict[str, Callable[[], object]] = {
+        "encode": lambda: measure_encoding(messages, given.runs),
+        "decode": lambda: measure_decoding(messages, [encode(records) for records in messages], given.runs),
+        "decode_flushed": lambda: measure_decoding(
+            messages[:4], [flushed(records) for records in messages[:4]], given.runs
+        ),
+        "throughput": lambda: measure_throughput(given.mib, min(given.runs, 5)),
+        "broker": lambda: [measure_broker(given.mib, kib, min(given.runs, 5)) for kib in (64, 256, 1000)],
+        "latency": lambda: measure_latency(given.seconds, 1000, {"p50": 1000, "p99": 2500, "p99.9": 5000}),
+        "latency_of_short_batches": lambda: measure_latency(given.seconds, 250, {"p99": 1200}),
+        "requests": lambda: measure_requests(given.mib, 20.0),
+        "memory": lambda: measure_memory(given.gib),
     }
+    if unknown := set(given.what or ()) - parts.keys():
+        parser.error(f"there is no {', '.join(sorted(unknown))}; there are {', '.join(parts)}")
+    report = {"machine": machine()} | {name: run() for name, run in parts.items() if name in (given.what or parts)}
     print(json.dumps(report, indent=1))
 
 
