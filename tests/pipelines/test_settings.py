@@ -51,7 +51,11 @@ def test_what_secors_own_file_says_is_taken_and_what_has_no_effect_is_named(capl
         ("cloud.service", "S3", "output.storage.backend.class"),
         ("aws.secret.key", "AKIA-secret", "output.storage.aws.secret.access.key"),
         ("secor.message.transformer.class", "mine.Class", "transformers are not built"),
-        ("secor.file.reader.writer.factory", "com.pinterest.secor.io.impl.JsonORCFileReaderWriterFactory", "expected"),
+        (
+            "secor.file.reader.writer.factory",
+            "com.pinterest.secor.io.impl.JsonORCFileReaderWriterFactory",
+            "json.schema.TOPIC",
+        ),
         ("secor.generaton", "2", "the nearest is secor.generation"),
         ("secor.message.parser.class", "com.pinterest.secor.parser.AvroMessageParser", "give schema.registry.url, or"),
         ("secor.message.parser.class", "protobuf", "secor.protobuf.message.class.TOPIC"),

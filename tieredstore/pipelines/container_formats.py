@@ -13,6 +13,7 @@ import pyarrow as pa
 from tieredstore.errors import ConfigError
 from tieredstore.installation import install_command
 from tieredstore.pipelines.writers import ENVELOPE, FileWriter, Format, GroupedFile
+from tieredstore.values.arrow_to_avro import avro_schema_of
 
 _ORC_CODECS: Final[Mapping[str, str]] = {
     "none": "uncompressed",
@@ -77,12 +78,16 @@ class Orc(Format):
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
         """What is handed over at once ends at the same records, however these come."""
-        return _OrcFile(file, _ORC_CODECS[self.codec])
+        return _OrcFile(file, ENVELOPE, _ORC_CODECS[self.codec])
+
+    def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:
+        """As of the envelope."""
+        return _OrcFile(file, schema, _ORC_CODECS[self.codec])
 
 
 class _OrcFile(GroupedFile):
-    def __init__(self, file: BinaryIO, codec: str) -> None:
-        super().__init__(ENVELOPE)
+    def __init__(self, file: BinaryIO, schema: Any, codec: str) -> None:
+        super().__init__(schema)
         orc: Any = importlib.import_module("pyarrow.orc")
         self._writer = orc.ORCWriter(file, compression=codec)
 
@@ -109,31 +114,59 @@ class AvroContainer(Format):
         """Its blocks end by bytes, however records come."""
         return _AvroFile(file, _AVRO_CODECS[self.codec])
 
+    def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:
+        """By the schema of Avro that the columns have."""
+        return _AvroColumnsFile(file, _AVRO_CODECS[self.codec], avro_schema_of(schema))
+
 
 class _AvroFile(FileWriter):
     def __init__(self, file: BinaryIO, codec: str) -> None:
-        self._file, self._codec = file, codec
-        self._writer: Any = None
+        self._writer = _AvroWriter(file, codec, AVRO_SCHEMA)
 
     def write(self, rows: pa.RecordBatch) -> None:
         untyped: Any = rows
         place = untyped.schema.get_field_index("timestamp")
         plain = untyped.set_column(place, "timestamp", untyped.column(place).cast("int64"))
         for row in plain.to_pylist():
-            if self._writer is None:
-                self._writer = self._begun(row)
-            self._writer.write(row)
+            seed = b"%d %d %b %b" % (row["offset"], row["timestamp"], row["key"] or b"", row["value"] or b"")
+            self._writer.write(row, seed)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _AvroWriter:
+    """It begins with the first row, of which its marker is made: the same each time."""
+
+    def __init__(self, file: BinaryIO, codec: str, schema: Any) -> None:
+        self._file, self._codec, self._schema = file, codec, schema
+        self._writer: Any = None
+
+    def write(self, row: Mapping[str, Any], seed: bytes) -> None:
+        if self._writer is None:
+            marker = hashlib.sha256(b"tieredstore" + seed).digest()[:16]
+            writing = fastavro_module("fastavro.write")
+            self._writer = writing.Writer(self._file, self._schema, codec=self._codec, sync_marker=marker)
+        self._writer.write(row)
 
     def close(self) -> None:
         if self._writer is not None:
             self._writer.flush()
 
-    def _begun(self, row: Mapping[str, Any]) -> Any:
-        """It begins with the first record, of which its marker is made: the same each time."""
-        seed = b"%d %d %b %b" % (row["offset"], row["timestamp"], row["key"] or b"", row["value"] or b"")
-        marker = hashlib.sha256(b"tieredstore" + seed).digest()[:16]
-        writing = fastavro_module("fastavro.write")
-        return writing.Writer(self._file, AVRO_SCHEMA, codec=self._codec, sync_marker=marker)
+
+class _AvroColumnsFile(FileWriter):
+    def __init__(self, file: BinaryIO, codec: str, schema: Any) -> None:
+        self._writer = _AvroWriter(file, codec, schema)
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        untyped: Any = rows
+        for row in untyped.to_pylist(maps_as_pydicts="strict"):
+            kafka = row["kafka"]
+            seed = b"%d %b %b" % (kafka["offset"], str(kafka["timestamp"]).encode(), kafka["key"] or b"")
+            self._writer.write(row, seed)
+
+    def close(self) -> None:
+        self._writer.close()
 
 
 def fastavro_module(name: str) -> Any:

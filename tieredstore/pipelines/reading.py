@@ -100,7 +100,7 @@ def _parquet_records(file: BinaryIO) -> Iterator[pa.RecordBatch]:
 def as_records(batch: Any) -> pa.RecordBatch:
     """A batch of the envelope as records; of any other columns each row is a value of JSON."""
     if not {"key", "value", "offset"} <= set(batch.schema.names):
-        return _records([_row(json.dumps(row, default=str).encode()) for row in batch.to_pylist()])
+        return _records([_of_columns(row) for row in batch.to_pylist(maps_as_pydicts="lossy")])
     columns = [
         _plain(batch.column(name)).cast(RECORDS.field(name).type)
         if name in batch.schema.names
@@ -133,7 +133,19 @@ def _avro_rows(file: BinaryIO) -> Iterator[Row]:
             time = moment if isinstance(moment, int) else round(moment.timestamp() * 1000)
             yield {**{name: content.get(name) for name in RECORDS.names}, "timestamp": time}
         else:
-            yield _row(json.dumps(row, default=str).encode())
+            yield _of_columns(content or row)
+
+
+def _of_columns(row: Any) -> Row:
+    """A row of columns as a record whose value is their JSON; what ``kafka`` tells beside them is the record's own."""
+    value: Any = row
+    kafka: Row = value.pop("kafka") if isinstance(row, dict) and isinstance(value.get("kafka"), dict) else {}
+    moment: Any = kafka.get("timestamp")
+    return {
+        **_row(json.dumps(value, default=str).encode()),
+        **{name: kafka[name] for name in ("offset", "key", "headers") if name in kafka},
+        "timestamp": moment if moment is None or isinstance(moment, int) else round(moment.timestamp() * 1000),
+    }
 
 
 def _avro_objects(file: BinaryIO) -> Iterator[Any]:

@@ -9,9 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
+import pyarrow as pa
+
 from tieredstore.errors import ConfigError, quoted
 from tieredstore.installation import install_command
 from tieredstore.values.avro import AvroData, SchemaLookup
+from tieredstore.values.ddl import parse_ddl
+from tieredstore.values.json_text import Json
 from tieredstore.values.protobuf import Protobuf
 
 ByTopic: TypeAlias = tuple[tuple[str, str], ...]
@@ -20,7 +24,8 @@ ByTopic: TypeAlias = tuple[tuple[str, str], ...]
 AVRO: Final = "secor.avro.message.schema."
 PROTOBUF: Final = "secor.protobuf.message.class."
 THRIFT: Final = "secor.thrift.message.class."
-OF_TOPICS: Final = (AVRO, PROTOBUF, THRIFT)
+DDL: Final = ("json.schema.", "secor.orc.message.schema.")
+OF_TOPICS: Final = (AVRO, PROTOBUF, THRIFT, *DDL)
 """What the names of properties begin with that end in a topic, or in ``*``."""
 
 REGISTRY: Final = "schema.registry."
@@ -41,10 +46,13 @@ class Schemas:
     thrift: tuple[tuple[str, tuple[int, ...]], ...] = ()
     """The ids that lead to the time, where an IDL tells them."""
 
+    ddl: ByTopic = ()
+    """Columns of JSON."""
+
     @property
     def digest(self) -> str:
         """Empty where there are none: an address of a registry changes nothing of what it has."""
-        parts = self.avro, self.descriptor_set, self.messages, self.thrift
+        parts = self.avro, self.descriptor_set, self.messages, self.thrift, self.ddl
         return hashlib.sha256(repr(parts).encode()).hexdigest() if any(parts) else ""
 
     def avro_of(self, topic: str) -> AvroData:
@@ -62,6 +70,13 @@ class Schemas:
         if message is None:
             raise ConfigError(f"nothing says which message of Protocol Buffers {topic} has: give {PROTOBUF}{topic}")
         return Protobuf(self.descriptor_set, message)
+
+    def ddl_of(self, topic: str) -> pa.Schema:
+        """The columns of a topic's JSON; ConfigError where nothing says what these are."""
+        text = of_topic(self.ddl, topic)
+        if text is None:
+            raise ConfigError(f"nothing says which columns the JSON of {topic} has: give {DDL[0]}{topic}")
+        return parse_ddl(text)
 
 
 def of_topic(table: tuple[tuple[str, _Kind], ...], topic: str) -> _Kind | None:
@@ -81,15 +96,21 @@ def read_schemas(
     for start, needed, setting in ((PROTOBUF, descriptor_set, "protobuf.descriptor.set"), (THRIFT, idl, "thrift.idl")):
         if of[start] and not needed:
             raise ConfigError(
-                f"{start}{of[start][0][0]} names a message, and {setting}, the file that has it, is unset"
+                f"{start}{next(iter(of[start]))} names a message, and {setting}, the file that has it, is unset"
             )
     schemas = Schemas(
-        tuple((topic, _text(base_dir, f"{AVRO}{topic}", file).decode()) for topic, file in of[AVRO]),
+        tuple((topic, _text(base_dir, f"{AVRO}{topic}", file).decode()) for topic, file in of[AVRO].items()),
         _registry({name: text for name, text in properties.items() if name.startswith(REGISTRY)}),
         _text(base_dir, "protobuf.descriptor.set", descriptor_set) if descriptor_set else b"",
-        of[PROTOBUF],
-        tuple((topic, thrift_ids(base_dir / idl, name, time_path)) for topic, name in of[THRIFT]),
+        tuple(of[PROTOBUF].items()),
+        tuple((topic, thrift_ids(base_dir / idl, name, time_path)) for topic, name in of[THRIFT].items()),
+        tuple(sorted((of[DDL[1]] | of[DDL[0]]).items())),
     )
+    for topic, text in schemas.ddl:
+        try:
+            Json(parse_ddl(text))
+        except ConfigError as error:
+            raise ConfigError(f"{DDL[0]}{topic}: {error}") from None
     for topic, _ in schemas.avro:
         schemas.avro_of(topic)
     for topic, _ in schemas.messages:
@@ -97,9 +118,9 @@ def read_schemas(
     return schemas
 
 
-def _by_topic(properties: Mapping[str, str], start: str) -> ByTopic:
-    pairs = [(name.removeprefix(start), text.strip()) for name, text in properties.items() if name.startswith(start)]
-    return tuple(sorted(pairs))
+def _by_topic(properties: Mapping[str, str], start: str) -> dict[str, str]:
+    names = sorted(name for name in properties if name.startswith(start))
+    return {name.removeprefix(start): properties[name].strip() for name in names}
 
 
 def _text(base_dir: Path, setting: str, file: str) -> bytes:

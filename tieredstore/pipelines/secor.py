@@ -116,9 +116,19 @@ _WRITERS: Final = "com.pinterest.secor.io.impl."
 WRITER_CLASSES: Final = {
     f"{_WRITERS}DelimitedTextFileReaderWriterFactory": "text",
     f"{_WRITERS}ThriftParquetFileReaderWriterFactory": None,
+    f"{_WRITERS}JsonORCFileReaderWriterFactory": "orc",
+    f"{_WRITERS}AvroFileReaderWriterFactory": "avro",
+    f"{_WRITERS}AvroParquetFileReaderWriterFactory": "parquet",
+    f"{_WRITERS}ProtobufParquetFileReaderWriterFactory": "parquet",
     f"{_WRITERS}FlexibleDelimitedFileReaderWriterFactory": "text",
     f"{_WRITERS}SequenceFileReaderWriterFactory": "sequencefile",
     f"{_WRITERS}MessagePackSequenceFileReaderWriterFactory": "messagepack-sequencefile",
+}
+_COLUMNS: Final = {
+    f"{_WRITERS}JsonORCFileReaderWriterFactory": "json",
+    f"{_WRITERS}AvroFileReaderWriterFactory": "avro",
+    f"{_WRITERS}AvroParquetFileReaderWriterFactory": "avro",
+    f"{_WRITERS}ProtobufParquetFileReaderWriterFactory": "protobuf",
 }
 _CODECS: Final = "org.apache.hadoop.io.compress."
 CODEC_CLASSES: Final = {
@@ -130,6 +140,12 @@ CODEC_CLASSES: Final = {
     f"{_CODECS}ZStandardCodec": "zstd",
     f"{_CODECS}SnappyCodec": "snappy",
 }
+
+
+def implied(properties: Mapping[str, str]) -> dict[str, str]:
+    """Settings of ours that a class of Secor's stands for: its writers of columns decode values."""
+    columns = _COLUMNS.get(properties.get("secor.file.reader.writer.factory", "").strip())
+    return {} if columns is None else {"columns": columns}
 
 
 def entry_of(name: str, table: Mapping[str, str]) -> str | None:

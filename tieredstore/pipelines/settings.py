@@ -21,7 +21,7 @@ from tieredstore.errors import ConfigError
 from tieredstore.pipelines import secor
 from tieredstore.pipelines.directories import java_format
 from tieredstore.pipelines.filing_settings import FilingSettings, named_text
-from tieredstore.pipelines.schemas import AVRO, OF_TOPICS, PROTOBUF, REGISTRY, Schemas, read_schemas
+from tieredstore.pipelines.schemas import AVRO, DDL, OF_TOPICS, PROTOBUF, REGISTRY, Schemas, read_schemas
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -106,6 +106,11 @@ class PipelineSettings(FilingSettings):
         alias="secor.file.reader.writer.factory",
         description=f"What files are written: {', '.join(FORMATS)}.",
     )
+    columns: Annotated[str, choice("none", "json", "avro", "protobuf")] = Field(
+        default="none",
+        alias="columns",
+        description="What values are decoded to columns from; none: files have them as they came.",
+    )
     codec: Annotated[
         str,
         string(
@@ -182,6 +187,8 @@ class PipelineSettings(FilingSettings):
             raise broken_rule("message.timestamp.input.pattern", f"is missing; the parser {self.parser} needs it")
         if self.parser.endswith("split-by-field") and not self.split_field:
             raise broken_rule("message.split.field.name", f"is missing; the parser {self.parser} needs it")
+        if self.columns != "none" and self.format in {"text", "sequencefile", "messagepack-sequencefile"}:
+            raise broken_rule("columns", f"are none of {self.format}: give parquet, orc, avro or json")
         able = CODECS_OF.get(self.format)
         if able is not None and self.codec not in able:
             raise broken_rule(
@@ -237,7 +244,7 @@ def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None
     output = {name.removeprefix(_OUTPUT): text for name, text in given.items() if name.startswith(_OUTPUT)}
     stored = {name: text for name, text in given.items() if name.startswith(_SOURCE)}
     rest = {name: text for name, text in given.items() if name not in stored and not name.startswith(_OUTPUT)}
-    own = {name: text for name, text in rest.items() if name in own_names}
+    own = secor.implied(rest) | {name: text for name, text in rest.items() if name in own_names}
     reader = SettingsReader(OwnProperties(source, "", own), base_dir or Path())
     tables = _tables(rest, reader)
     of_topics = (_TABLE, *OF_TOPICS, REGISTRY)
@@ -266,14 +273,16 @@ def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None
 def _schemas(rest: Mapping[str, str], own: PipelineSettings, base_dir: Path, source: str) -> Schemas:
     """What files and registry say of values; only where something asks for it."""
     wanted = {name: text for name, text in rest.items() if name.startswith(OF_TOPICS)}
-    if own.parser.startswith("avro"):
+    if own.parser.startswith("avro") or own.columns == "avro":
         wanted |= {name: text for name, text in rest.items() if name.startswith(REGISTRY)}
     path = field_path(own.timestamp_name, own)
     schemas = read_schemas(wanted, base_dir, descriptor_set=own.descriptor_set, idl=own.thrift_idl, time_path=path)
-    if own.parser.startswith("avro") and not schemas.avro and schemas.registry is None:
+    if (own.parser.startswith("avro") or own.columns == "avro") and not schemas.avro and schemas.registry is None:
         raise ConfigError(f"{source}: nothing says what Avro is: give schema.registry.url, or {AVRO}TOPIC, a file")
-    if own.parser == "protobuf" and not schemas.messages:
+    if "protobuf" in (own.parser, own.columns) and not schemas.messages:
         raise ConfigError(f"{source}: nothing says which messages there are: give {PROTOBUF}TOPIC, or {PROTOBUF}*")
+    if own.columns == "json" and not schemas.ddl:
+        raise ConfigError(f"{source}: nothing says which columns JSON has: give {DDL[0]}TOPIC, or {DDL[0]}*")
     return schemas
 
 

@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from tieredstore.config.named_class import named_class
+from tieredstore.pipelines.columns import Columns, Decoder, OfOneSchema, OfRegistry
 from tieredstore.pipelines.container_formats import AvroContainer, Orc
 from tieredstore.pipelines.directories import TimeDirectories, java_format
 from tieredstore.pipelines.naming import Naming
@@ -112,8 +113,17 @@ def _own(setting: str, name: str, base: type) -> Any:
     return named_class(setting, name.replace(":", "."), base, f"which names no {base.__name__}, as module:Class")
 
 
-def format_of(own: PipelineSettings) -> Format:
-    """What files are written."""
+def format_of(own: PipelineSettings, schemas: Schemas | None = None) -> Format:
+    """What files are written; without schemas it knows their names alone."""
+    if own.columns == "none" or schemas is None:
+        return _format_of(own)
+    known: Decoder = OfOneSchema(schemas, own.columns)
+    if own.columns == "avro" and not schemas.avro and schemas.registry is not None:
+        known = OfRegistry(schemas.registry)
+    return Columns(_format_of(own), known, own.local_path or None)
+
+
+def _format_of(own: PipelineSettings) -> Format:
     match own.format:
         case "parquet":
             return Parquet(own.codec)
@@ -142,7 +152,8 @@ def recipe_of(pipeline: Pipeline) -> Recipe:
     """All that decides what its windows become."""
     own, naming = pipeline.own, naming_of(pipeline)
     return Recipe(
-        parser_of(own, pipeline.schemas), format_of(own), naming, own.max_file_bytes, own.max_file_records,
+        parser_of(own, pipeline.schemas), format_of(own, pipeline.schemas), naming,
+        own.max_file_bytes, own.max_file_records,
         f"{naming.folder}staging/", own.local_path or None,
     )  # fmt: skip
 

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 import pyarrow as pa
 
@@ -15,6 +15,7 @@ from tieredstore.pipelines.entries import OutputFile, WrittenWindow
 from tieredstore.pipelines.naming import Naming
 from tieredstore.pipelines.parsers import Parser
 from tieredstore.pipelines.writers import (
+    DECODED,
     ENVELOPE,
     FileWriter,
     Format,
@@ -112,6 +113,7 @@ class _WindowWriting:
     def __init__(self, window: Window, recipe: Recipe, store: ObjectStore) -> None:
         self._window, self._recipe, self._store = window, recipe, store
         self._parser = recipe.parser.for_topic(window.topic)
+        self._format = recipe.format.for_window(window.topic)
         self._open: dict[str, _OpenFile] = {}
         self._aside: _OpenFile | None = None
         self._stack = ExitStack()
@@ -130,8 +132,11 @@ class _WindowWriting:
 
     def take(self, batch: Any) -> None:
         filed = self._parser.file(batch)
-        faults = {**self._recipe.format.faults(batch), **filed.reasons}
+        beside, faults = self._format.decoded(batch)
+        faults |= filed.reasons
         rows = envelope(batch, self._window.topic, self._window.partition)
+        if beside is not None:
+            rows = cast("Any", rows).append_column(DECODED, beside)
         if len(filed.directories) == 1 and not faults:
             self._write(filed.directories[0], rows)
             return
@@ -183,15 +188,15 @@ class _WindowWriting:
             key = self._recipe.naming.quarantine_key(self._window.topic, self._window.partition, offsets[0])
             self._aside = self._begin("quarantine", key)
         self._aside.records += len(offsets)
-        arrays = [*bad.columns, _arrow.array(list(faults.values()), _arrow.string())]
+        arrays = [*bad.columns[: len(ENVELOPE)], _arrow.array(list(faults.values()), _arrow.string())]
         self._aside.write(_arrow.RecordBatch.from_arrays(arrays, schema=_QUARANTINE_SCHEMA))
 
     def _begin(self, kind: str, key: str) -> _OpenFile:
         file = self._temporary()
         if kind == "quarantine":
             return _OpenFile(kind, key, file, None, ParquetFile(file, _QUARANTINE_SCHEMA))
-        sidecar = self._temporary() if self._recipe.format.has_sidecar else None
-        return _OpenFile(kind, key, file, sidecar, self._recipe.format.open(file, sidecar))
+        sidecar = self._temporary() if self._format.has_sidecar else None
+        return _OpenFile(kind, key, file, sidecar, self._format.open(file, sidecar))
 
     def _temporary(self) -> BinaryIO:
         return self._stack.enter_context(tempfile.TemporaryFile(dir=self._recipe.local_path))

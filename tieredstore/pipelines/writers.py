@@ -6,9 +6,12 @@ import base64
 import gzip
 import importlib
 import json
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime, time
+from decimal import Decimal
 from typing import Any, BinaryIO, ClassVar, Final, cast
 
 import pyarrow as pa
@@ -38,6 +41,9 @@ ENVELOPE: Final[Any] = _arrow.schema(
     ]
 )
 """All columns of Spark's Kafka source, under its names."""
+
+DECODED: Final = "decoded"
+"""The column of rows under way that has the values, where they are decoded; none of a file."""
 
 _BESIDE_TEXT: Final = ("offset", "timestamp", "key", "headers", "is_null")
 
@@ -112,6 +118,18 @@ class Format(ABC):
         """Why rows cannot be written, by their numbers."""
         return {}
 
+    def for_window(self, topic: str) -> Format:  # noqa: ARG002  for those that know schemas of topics
+        """The one for a window of a topic; ConfigError where the settings do not say what its values are."""
+        return self
+
+    def decoded(self, records: pa.RecordBatch) -> tuple[Any, dict[int, str]]:
+        """What rows have beside the envelope, None for nothing, and the faults."""
+        return None, self.faults(records)
+
+    def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:  # noqa: ARG002  not all can
+        """A writer of rows of another schema than the envelope; ConfigError from a format that has none."""
+        raise ConfigError(f"files of {self.name} do not hold columns: give parquet, orc, avro or json")
+
 
 @dataclass(frozen=True, slots=True)
 class Parquet(Format):
@@ -128,6 +146,10 @@ class Parquet(Format):
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
         """Its row groups end at the same records, however these come."""
         return ParquetFile(file, ENVELOPE, self.codec)
+
+    def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:
+        """As of the envelope."""
+        return ParquetFile(file, schema, self.codec)
 
 
 class GroupedFile(FileWriter):
@@ -149,7 +171,11 @@ class GroupedFile(FileWriter):
     def write(self, rows: pa.RecordBatch) -> None:
         """Append, group by group."""
         untyped: Any = rows
-        sizes = payload_sizes(untyped) if "value" in untyped.schema.names else [0] * untyped.num_rows
+        self.append(untyped, payload_sizes(untyped) if "value" in untyped.schema.names else [0] * untyped.num_rows)
+
+    def append(self, rows: pa.RecordBatch, sizes: Sequence[int]) -> None:
+        """The same of rows whose sizes are told."""
+        untyped: Any = rows
         start = 0
         for row, size in enumerate(sizes):
             self._rows += 1
@@ -204,16 +230,21 @@ class JsonLines(Format):
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
         """Lines into a compressed stream."""
-        return _JsonFile(compressed(file, self.codec))
+        return _JsonFile(compressed(file, self.codec), _plain)
+
+    def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:  # noqa: ARG002  the rows tell it
+        """An object of the columns a line."""
+        return _JsonFile(compressed(file, self.codec), _plain_columns)
 
 
 class _JsonFile(FileWriter):
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
+    def __init__(self, stream: BinaryIO, plain: Callable[[dict[str, Any]], Any]) -> None:
+        self._stream, self._plain = stream, plain
 
     def write(self, rows: pa.RecordBatch) -> None:
         lines = [
-            json.dumps(_plain(row), ensure_ascii=False, separators=(",", ":")) for row in cast("Any", rows).to_pylist()
+            json.dumps(self._plain(row), ensure_ascii=False, separators=(",", ":"))
+            for row in cast("Any", rows).to_pylist(maps_as_pydicts="strict")
         ]
         self._stream.write(("\n".join(lines) + "\n").encode("utf-8", "replace") if lines else b"")
 
@@ -236,6 +267,28 @@ def _plain(row: dict[str, Any]) -> dict[str, Any]:
             for header in row["headers"]
         ]
     return {name: content for name, content in row.items() if content is not None}
+
+
+def _plain_columns(content: Any) -> Any:
+    """Columns as JSON has them: bytes in base64, decimals as text, and a number that JSON has not as its name."""
+    match content:
+        case dict():
+            fields = cast("dict[str, Any]", content)
+            return {name: _plain_columns(one) for name, one in fields.items() if one is not None}
+        case list():
+            items = cast("Any", content)
+            return [_plain_columns(item) for item in items]
+        case bytes():
+            return base64.b64encode(content).decode()
+        case datetime():
+            spec = "milliseconds" if content.microsecond % 1000 == 0 else "microseconds"
+            return content.isoformat(timespec=spec).replace("+00:00", "Z")
+        case float() if not math.isfinite(content):
+            return str(content).replace("inf", "Infinity").replace("nan", "NaN")
+        case Decimal() | date() | time():
+            return str(content)
+        case _:
+            return content
 
 
 @dataclass(frozen=True, slots=True)

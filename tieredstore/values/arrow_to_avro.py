@@ -1,0 +1,68 @@
+"""The schema of Avro that columns of Arrow have: what the other way has is :func:`tieredstore.values.arrow_type_of`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tieredstore.errors import ConfigError, quoted
+
+# What its type stubs say of types is partial.
+_types: Final[Any] = pa.types
+
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PLAIN: Final[Mapping[str, Any]] = {
+    "null": "null",
+    "bool": "boolean",
+    "int8": "int",
+    "int16": "int",
+    "int32": "int",
+    "int64": "long",
+    "float": "float",
+    "double": "double",
+    "binary": "bytes",
+    "string": "string",
+    "date32[day]": {"type": "int", "logicalType": "date"},
+    "time32[ms]": {"type": "int", "logicalType": "time-millis"},
+    "time64[us]": {"type": "long", "logicalType": "time-micros"},
+    "timestamp[ms, tz=UTC]": {"type": "long", "logicalType": "timestamp-millis"},
+    "timestamp[us, tz=UTC]": {"type": "long", "logicalType": "timestamp-micros"},
+    "timestamp[ms]": {"type": "long", "logicalType": "local-timestamp-millis"},
+    "timestamp[us]": {"type": "long", "logicalType": "local-timestamp-micros"},
+}
+
+
+def avro_schema_of(schema: Any) -> Any:
+    """A record of the columns, each of which may be null; ConfigError for a name or type that Avro has not."""
+    return {"type": "record", "name": "Row", "namespace": "tieredstore", "fields": _fields(schema, "Row")}
+
+
+def _fields(fields: Any, within: str) -> list[Any]:
+    described: list[Any] = []
+    for one in fields:
+        if not _NAME.fullmatch(one.name):
+            raise ConfigError(
+                f"the column {quoted(one.name)} cannot be one of Avro, whose names have letters, digits, _"
+            )
+        kind = _type(one.type, f"{within}_{one.name}")
+        described.append({"name": one.name, "type": ["null", kind] if kind != "null" else "null", "default": None})
+    return described
+
+
+def _type(kind: Any, name: str) -> Any:
+    if str(kind) in _PLAIN:
+        return _PLAIN[str(kind)]
+    if _types.is_struct(kind):
+        return {"type": "record", "name": name, "fields": _fields(kind, name)}
+    if _types.is_map(kind):
+        return {"type": "map", "values": ["null", _type(kind.item_type, name)]}
+    if _types.is_list(kind):
+        return {"type": "array", "items": ["null", _type(kind.value_type, name)]}
+    if _types.is_decimal(kind):
+        return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
+    if _types.is_fixed_size_binary(kind):
+        return {"type": "fixed", "name": name, "size": kind.byte_width}
+    raise ConfigError(f"a column of {kind} cannot be one of Avro")

@@ -1,0 +1,162 @@
+"""Schemas of Avro united to one that reads what each of them wrote, by Avro's own promotions.
+
+https://avro.apache.org/docs/1.12.0/specification/#schema-resolution
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
+
+_NUMBERS: Final = ("int", "long", "float", "double")
+"""Each is promoted to those behind it."""
+
+_TEXTS: Final = frozenset({"string", "bytes"})
+_NOT_OF_TYPES: Final = frozenset({"__named_schemas", "__fastavro_parsed__"})
+
+
+class CannotUnite(ValueError):
+    """Why two schemas have none in common."""
+
+
+def united(first: Any, second: Any) -> Any:
+    """A schema that reads what was written by either; both as fastavro has parsed them. CannotUnite if there is none.
+
+    Records have the fields of both: one that is in one of them alone has its default, or null. Enums have the symbols
+    of both.
+    """
+    return _Union(_named(first), _named(second)).of(first, second)
+
+
+def _named(schema: Any) -> Mapping[str, Any]:
+    return cast("dict[str, Any]", schema).get("__named_schemas", {}) if isinstance(schema, dict) else {}
+
+
+class _Union:
+    def __init__(self, first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
+        self._first, self._second = first, second
+        self._defined: set[str] = set()
+
+    def of(self, first: Any, second: Any) -> Any:
+        """Of two types, the one of which is None where only the other schema has it."""
+        if isinstance(first, list) or isinstance(second, list):
+            return self._of_unions(_branches(first), _branches(second))
+        name = self._name_of(first, self._first) or self._name_of(second, self._second)
+        if name is not None:
+            return self._of_named(name, first, second)
+        return self._of_others(first, second)
+
+    def _name_of(self, schema: Any, named: Mapping[str, Any]) -> str | None:
+        name = cast("dict[str, Any]", schema).get("name") if isinstance(schema, dict) else schema
+        return name if isinstance(name, str) and name in named else None
+
+    def _of_named(self, name: str, first: Any, second: Any) -> Any:
+        """Records, enums and fixed: the same name twice, or of one schema alone."""
+        for schema, named in ((first, self._first), (second, self._second)):
+            if schema is not None and self._name_of(schema, named) != name:
+                raise CannotUnite(f"{name} is another type in one of them")
+        if name in self._defined:
+            return name
+        self._defined.add(name)
+        one, other = self._first.get(name), self._second.get(name)
+        if one is None or other is None:
+            return self._defining(one or other, one, other)
+        if one["type"] != other["type"]:
+            raise CannotUnite(f"{name} is another type in one of them")
+        match one["type"]:
+            case "enum":
+                symbols = list(dict.fromkeys([*one["symbols"], *other["symbols"]]))
+                return {**_plain(one), "symbols": symbols}
+            case "fixed":
+                if (one["size"], one.get("logicalType")) != (other["size"], other.get("logicalType")):
+                    raise CannotUnite(f"{name} has another size in one of them")
+                return _plain(one)
+            case _:
+                return self._defining(one, one, other)
+
+    def _defining(self, schema: Any, one: Any, other: Any) -> Any:
+        if schema["type"] not in {"record", "error"}:
+            return _plain(schema)
+        is_alone = one is None or other is None
+        return {**_plain(schema), "fields": self._fields(_fields(one), _fields(other), is_alone=is_alone)}
+
+    def _fields(self, first: Mapping[str, Any], second: Mapping[str, Any], *, is_alone: bool) -> list[Any]:
+        fields: list[Any] = []
+        for name in dict.fromkeys([*first, *second]):
+            one, other = first.get(name), second.get(name)
+            field = _plain(one or other)
+            field["type"] = self.of(one and one["type"], other and other["type"])
+            if (one is None or other is None) and not is_alone and "default" not in field:
+                # Who wrote by the other schema knew nothing of it.
+                branches = [branch for branch in _branches(field["type"]) if branch != "null"]
+                field |= {"type": ["null", *branches], "default": None}
+            elif "default" in field and "null" in _branches(field["type"]) and field["default"] is not None:
+                # A default is of the first type of a union.
+                field["type"] = [*(branch for branch in _branches(field["type"]) if branch != "null"), "null"]
+            fields.append(field)
+        return fields
+
+    def _of_unions(self, first: Sequence[Any], second: Sequence[Any]) -> Any:
+        """Null and another type, or that alone: Arrow's columns have no more."""
+        ones = [branch for branch in first if branch != "null"]
+        others = [branch for branch in second if branch != "null"]
+        if len(ones) > 1 or len(others) > 1:
+            raise CannotUnite("a union of several types is no column")
+        one, other = (ones or [None])[0], (others or [None])[0]
+        return "null" if one is None and other is None else ["null", self.of(one, other)]
+
+    def _of_others(self, first: Any, second: Any) -> Any:
+        if first is None or second is None:
+            return self._of_one(second if first is None else first, is_first=second is None)
+        if first == "null" or second == "null":
+            return self._of_unions(_branches(first), _branches(second))
+        one, other = _kind(first), _kind(second)
+        if one == other == "array":
+            return {**_plain(first), "items": self.of(first["items"], second["items"])}
+        if one == other == "map":
+            return {**_plain(first), "values": self.of(first["values"], second["values"])}
+        if _logical(first) != _logical(second):
+            raise CannotUnite(f"a {one} and a {other} of other logical types")
+        if one == other:
+            return first
+        if one in _NUMBERS and other in _NUMBERS and not _logical(first):
+            return max(one, other, key=_NUMBERS.index)
+        if frozenset({one, other}) == _TEXTS and not _logical(first):
+            return "bytes"
+        raise CannotUnite(f"a {one} and a {other}")
+
+    def _of_one(self, schema: Any, *, is_first: bool) -> Any:
+        """A type that one schema alone has, with what it holds."""
+        held = {"array": "items", "map": "values"}.get(_kind(schema))
+        if held is None:
+            return schema
+        inner = schema[held]
+        return {**_plain(schema), held: self.of(inner if is_first else None, None if is_first else inner)}
+
+
+def _branches(schema: Any) -> Sequence[Any]:
+    if schema is None:
+        return []
+    known: Any = schema
+    return known if isinstance(schema, list) else [known]
+
+
+def _kind(schema: Any) -> Any:
+    known: Any = schema
+    return known["type"] if isinstance(schema, dict) else known
+
+
+def _logical(schema: Any) -> Any:
+    if not isinstance(schema, dict):
+        return None
+    known = cast("dict[str, Any]", schema)
+    logical = known.get("logicalType")
+    return (logical, known.get("precision"), known.get("scale")) if logical else None
+
+
+def _plain(schema: Any) -> dict[str, Any]:
+    return {name: part for name, part in schema.items() if name not in _NOT_OF_TYPES}
+
+
+def _fields(schema: Any) -> Mapping[str, Any]:
+    return {} if schema is None else {field["name"]: field for field in schema["fields"]}

@@ -1,0 +1,164 @@
+"""A schema of columns as Spark's DDL and Hive write it: ``id BIGINT, tags ARRAY<STRING>``, ``struct<id:bigint>``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tieredstore.errors import ConfigError, quoted
+
+# What its type stubs say of types is partial.
+_arrow: Final[Any] = pa
+
+_TYPES: Final[Mapping[str, Any]] = {
+    "string": _arrow.string(),
+    "boolean": _arrow.bool_(),
+    "tinyint": _arrow.int8(),
+    "byte": _arrow.int8(),
+    "smallint": _arrow.int16(),
+    "short": _arrow.int16(),
+    "int": _arrow.int32(),
+    "integer": _arrow.int32(),
+    "bigint": _arrow.int64(),
+    "long": _arrow.int64(),
+    "float": _arrow.float32(),
+    "real": _arrow.float32(),
+    "double": _arrow.float64(),
+    "date": _arrow.date32(),
+    "timestamp": _arrow.timestamp("us", "UTC"),
+    "timestamp_ntz": _arrow.timestamp("us"),
+    "binary": _arrow.binary(),
+}
+_TOKEN: Final = re.compile(r"\s*(`(?:[^`]|``)*`|[\w$-]+|'(?:[^'\\]|\\.)*'|[<>(),:])")
+_MAX_DEPTH: Final = 32
+_MOST_DIGITS: Final = 38
+
+
+def parse_ddl(text: str) -> pa.Schema:
+    """The schema of this text; ConfigError for what is none.
+
+    Types are Spark's SQL names, ``DECIMAL(precision, scale)``, ``ARRAY<…>`` and ``STRUCT<…>``. Names may stand in
+    backquotes, a colon may follow them, ``NOT NULL`` and ``COMMENT '…'`` say nothing here.
+    """
+    reading = _Reading(text)
+    if reading.next_word() == "struct" and reading.peek(1) == "<":
+        kind = reading.type(0)
+        fields = [kind.field(number) for number in range(kind.num_fields)]
+    else:
+        fields = reading.fields(0, None)
+    if reading.at < len(reading.tokens):
+        raise ConfigError(f"the schema is no DDL from {quoted(reading.tokens[reading.at])} on")
+    schema: pa.Schema = _arrow.schema(fields)
+    return schema
+
+
+class _Reading:
+    def __init__(self, text: str) -> None:
+        self.tokens: list[str] = []
+        self.at = 0
+        place, whole = 0, text.strip()
+        while place < len(whole):
+            match = _TOKEN.match(whole, place)
+            if match is None:
+                raise ConfigError(f"the schema is no DDL from {quoted(whole[place : place + 20])} on")
+            self.tokens.append(match[1])
+            place = match.end()
+
+    def peek(self, further: int = 0) -> str:
+        """The next token, or one behind it; empty at the end."""
+        place = self.at + further
+        return self.tokens[place] if place < len(self.tokens) else ""
+
+    def next_word(self) -> str:
+        """The next token as keywords are compared."""
+        return self.peek().lower()
+
+    def take(self, wanted: str = "") -> str:
+        """The next token, which has to be this one."""
+        token = self.peek()
+        if not token or (wanted and token != wanted):
+            raise ConfigError(f"the schema is no DDL: {quoted(wanted or 'a type')} is missing before {quoted(token)}")
+        self.at += 1
+        return token
+
+    def fields(self, depth: int, end: str | None) -> list[Any]:
+        """Names and types up to ``end``, which stays."""
+        fields: list[Any] = []
+        names: set[str] = set()
+        while True:
+            token = self.take()
+            name = token[1:-1].replace("``", "`") if token.startswith("`") else token
+            if not name or (token == name and not re.fullmatch(r"[\w$-]+", token)):
+                raise ConfigError(f"the schema is no DDL: {quoted(token)} is no name of a column")
+            if name in names:
+                raise ConfigError(f"the schema has the column {quoted(name)} twice")
+            names.add(name)
+            if self.peek() == ":":
+                self.at += 1
+            fields.append(_arrow.field(name, self.type(depth)))
+            self._pass_constraints()
+            if self.peek() != ",":
+                if end is not None and self.peek() != end:
+                    raise ConfigError(f"the schema is no DDL: {quoted(end)} is missing before {quoted(self.peek())}")
+                return fields
+            self.at += 1
+
+    def _pass_constraints(self) -> None:
+        if self.next_word() == "not" and self.peek(1).lower() == "null":
+            self.at += 2
+        if self.next_word() == "comment" and self.peek(1).startswith("'"):
+            self.at += 1
+            while self.peek().startswith("'"):
+                self.at += 1
+
+    def type(self, depth: int) -> Any:
+        """One type."""
+        if depth > _MAX_DEPTH:
+            raise ConfigError(f"the schema is nested more than {_MAX_DEPTH} levels deep")
+        word = self.take().lower()
+        match word:
+            case "array":
+                self.take("<")
+                kind = _arrow.list_(self.type(depth + 1))
+                self.take(">")
+                return kind
+            case "struct":
+                self.take("<")
+                fields = self.fields(depth + 1, ">")
+                self.take(">")
+                return _arrow.struct(fields)
+            case "decimal" | "numeric" | "dec":
+                return self._decimal()
+            case "varchar" | "char":
+                self._numbers()
+                return _arrow.string()
+            case _ if word in _TYPES:
+                return _TYPES[word]
+            case _:
+                raise ConfigError(
+                    f"the schema has the type {quoted(word)}; there are {', '.join(_TYPES)}, decimal, array and struct"
+                )
+
+    def _decimal(self) -> Any:
+        numbers = self._numbers() or [10]
+        precision, scale = numbers[0], numbers[1] if len(numbers) > 1 else 0
+        if not (0 < precision <= _MOST_DIGITS and scale <= precision):
+            raise ConfigError(f"the schema has decimal({precision}, {scale}), which there is not")
+        return _arrow.decimal128(precision, scale)
+
+    def _numbers(self) -> list[int]:
+        if self.peek() != "(":
+            return []
+        self.at += 1
+        numbers: list[int] = []
+        while self.peek() != ")":
+            word = self.take()
+            if word.isdecimal() and len(word) < 10:
+                numbers.append(int(word))
+            elif word != ",":
+                raise ConfigError(f"the schema is no DDL: {quoted(word)} is no number")
+        self.at += 1
+        return numbers

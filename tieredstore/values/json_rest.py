@@ -1,0 +1,89 @@
+"""What an object of JSON has beyond the columns of a schema, kept as it stands in its text."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pyarrow as pa
+
+# What its type stubs say of types is partial.
+_types: Final[Any] = pa.types
+_decoder: Final = json.JSONDecoder()
+_SPACE: Final = re.compile(r"[ \t\n\r]*")
+
+
+class JsonRest:
+    """Finds the fields of objects that a schema has no column for."""
+
+    def __init__(self, schema: Any) -> None:
+        self._fields: Mapping[str, Any] = {field.name: field.type for field in schema}
+
+    def of(self, text: str) -> str | None:
+        """An object of those fields, each as it is written in ``text``, an object; None if there are none.
+
+        ValueError for what is no object, and for one that has a field twice, since a column holds one.
+        """
+        start = _after_space(text, 0)
+        try:
+            if text[start] != "{":
+                raise ValueError("it is no object")
+            rest, end = _beyond(text, start, self._fields)
+            if _after_space(text, end) != len(text):
+                raise ValueError("more follows the object")
+        except (IndexError, StopIteration, RecursionError):
+            raise ValueError("it is no JSON") from None
+        return rest
+
+
+def _beyond(text: str, at: int, fields: Mapping[str, Any]) -> tuple[str | None, int]:
+    """Of the object that begins at ``at``; and where it ends."""
+    rest: list[str] = []
+    names: set[str] = set()
+    at = _after_space(text, at + 1)
+    while text[at] != "}":
+        name, colon = _name(text, at)
+        if name in names:
+            raise ValueError("it has a field twice")
+        names.add(name)
+        start = _after_space(text, _after_space(text, colon) + 1)
+        more, end = _of_field(text, start, fields.get(name))
+        if more is not None:
+            rest.append(f"{text[at:colon]}:{more}")
+        at = _after_space(text, end)
+        if text[at] == ",":
+            at = _after_space(text, at + 1)
+    return "{" + ",".join(rest) + "}" if rest else None, at + 1
+
+
+def _name(text: str, at: int) -> tuple[str, int]:
+    if text[at] != '"':
+        raise ValueError("it is no JSON")
+    name, end = _decoder.raw_decode(text, at)
+    return str(name), end
+
+
+def _of_field(text: str, start: int, kind: Any) -> tuple[str | None, int]:
+    """What a field's value has beyond its type: all of it where there is none; and where it ends."""
+    if kind is not None and _types.is_struct(kind) and text[start] == "{":
+        return _beyond(text, start, {field.name: field.type for field in kind})
+    value, end = _decoder.raw_decode(text, start)
+    return (text[start:end] if kind is None or _has_more(value, kind) else None), end
+
+
+def _has_more(content: object, kind: Any) -> bool:
+    """Whether a list has objects within that have more than their type."""
+    value: Any = content
+    if isinstance(content, list) and _types.is_list(kind):
+        return any(_has_more(item, kind.value_type) for item in value)
+    if isinstance(content, dict) and _types.is_struct(kind):
+        fields = {field.name: field.type for field in kind}
+        return any(name not in fields or _has_more(item, fields[name]) for name, item in value.items())
+    return False
+
+
+def _after_space(text: str, at: int) -> int:
+    match = _SPACE.match(text, at)
+    return at if match is None else match.end()
