@@ -1,6 +1,6 @@
 """What the uploader takes beside plain copies, and while nothing happens; JSON on stdout.
 
-    python -m benchmarks.bench_uploader [--partitions 1000] [--mib 1024] [--idle-seconds 60] [--runs 3] [--only PART …]
+    python -m benchmarks.bench_uploader [--partitions 1000] [--mib 1024] [--runs 3] [--only PART …]
 
 *many*: ten segments of 64 KiB of each partition into a folder, in alternating rounds: by ``copy_log_segment_data`` in
 ten threads, and by the uploader as it runs, with ten workers, from its start until the last watermark has moved. It
@@ -10,6 +10,17 @@ looks at the store before each segment, checks its checksums, and writes the wat
 
 *idle*: two thousand partitions of which all is shipped; processor time of the process a second. Then one of them is
 rolled again and again: milliseconds from the new log's name to the manifest of the closed one.
+
+*appends*: one hundred partitions of which all is shipped; what 20,000 appends a second to their active logs add to the
+process's share of a core, in alternating rounds with none.
+
+*produce*: waits of a producer (acks=all, messages of 1 kB) at a real broker whose segments of 1 MiB close again and
+again, in alternating rounds with the uploader beside it and without.
+
+*memory*: the most that the uploader has in use, as a process of its own: for *many* and *large*, and for ten segments
+at once of ``--mib`` in all, compressed and encrypted.
+
+Ratios are of the wall, and, as ``by CPU``, of processor time, which other programs on the machine change less.
 """
 
 from __future__ import annotations
@@ -17,15 +28,20 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.measuring import interleaved_seconds, machine
+from benchmarks.measuring import interleaved, machine
+from benchmarks.uploader_broker import append, make_topic, produce_waits
+from benchmarks.uploader_process import uploader_process
+from tests.support.servers.kafka import start_kafka
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.config import settings_from
 from tieredstore.config.loading import uploader_settings_from
@@ -36,13 +52,16 @@ from tieredstore.testing.segments import build_segment
 from tieredstore.uploader import Uploader
 from tieredstore.uploader.running import uploader_service
 
-PARTS: Final = ("many", "large", "idle")
+PARTS: Final = ("many", "large", "idle", "appends", "produce", "memory")
 TARGETS: Final = {
     "many: copies to uploader": ">= 0.8",
     "large: copies to uploader": ">= 0.95",
     "idle: of a core": "<= 0.03",
     "idle: p50 ms": "<= 2000",
     "idle: p99 ms": "<= 10000",
+    "appends: added of a core": "<= 0.005",
+    "produce: p50 with to without": "<= 1.1",
+    "memory: MiB": "<= 300",
 }
 THREADS: Final = 10
 SEGMENTS: Final = 10
@@ -50,6 +69,11 @@ SMALL: Final = 64 * 1024
 IDLE_PARTITIONS: Final = 2000
 ROLLS: Final = 50
 CHUNK: Final = 4 << 20
+APPENDS: Final = 20_000
+APPENDED_PARTITIONS: Final = 100
+PRODUCED: Final = 1000
+PRODUCE_S: Final = 20.0
+PRODUCED_SEGMENT: Final = 1 << 20
 TOPIC_ID: Final = Uuid(bytes(range(16)))
 
 
@@ -83,8 +107,7 @@ class Disk:
         self._next += 1
         folder = self._stores / str(self._next)
         folder.mkdir()
-        settings = {"storage.backend.class": "filesystem", "storage.root": str(folder), "chunk.size": str(CHUNK)}
-        return settings_from(settings), FilesystemObjectStore(folder)
+        return settings_from(filesystem_settings(folder)), FilesystemObjectStore(folder)
 
     def uploader(self, settings: Any, **more: str) -> Uploader:
         own = {"uploader.leadership": "static", "uploader.log.dirs": str(self.log_dir), **more}
@@ -124,16 +147,19 @@ def beside_copies(disk: Disk, runs: int, check_crcs: str) -> dict[str, object]:
     closed = [described for segment in discover(disk.log_dir).segments if (described := closed_one(segment))]
     size = sum(segment.size_in_bytes for segment in closed)
     jobs = {"copies": lambda: copied(disk, closed), "uploader": lambda: shipped(disk, len(closed), check_crcs)}
-    seconds = interleaved_seconds(jobs, runs)
-    ratios = [copies / uploader for copies, uploader in zip(seconds["copies"], seconds["uploader"], strict=True)]
+    taken = interleaved(jobs, runs)
+    pairs = list(zip(taken["copies"], taken["uploader"], strict=True))
+    ratios = [copies.seconds / uploader.seconds for copies, uploader in pairs]
+    by_cpu = [copies.cpu_seconds / uploader.cpu_seconds for copies, uploader in pairs]
+    seconds = {name: statistics.median(run.seconds for run in runs_of) for name, runs_of in taken.items()}
     return {
         "segments": len(closed),
-        "segments_per_second": {
-            name: round(len(closed) / statistics.median(taken), 1) for name, taken in seconds.items()
-        },
-        "mb_per_second": {name: round(size / statistics.median(taken) / 1e6, 1) for name, taken in seconds.items()},
+        "segments_per_second": {name: round(len(closed) / median, 1) for name, median in seconds.items()},
+        "mb_per_second": {name: round(size / median / 1e6, 1) for name, median in seconds.items()},
         "copies to uploader": round(statistics.median(ratios), 3),
+        "copies to uploader by CPU": round(statistics.median(by_cpu), 3),
         "ratios": [round(ratio, 3) for ratio in ratios],
+        "ratios by CPU": [round(ratio, 3) for ratio in by_cpu],
     }
 
 
@@ -171,6 +197,135 @@ def idle(disk: Disk, seconds: float) -> dict[str, object]:
     }
 
 
+def appends(disk: Disk, runs: int) -> dict[str, object]:
+    """Processor time with appends and without."""
+    settings, _ = disk.store()
+    disk.fill(APPENDED_PARTITIONS, 1, 1)
+    logs = [max((disk.log_dir / f"events-{number}").glob("*.log")) for number in range(APPENDED_PARTITIONS)]
+    shares: dict[str, list[float]] = {"none": [], "appends": []}
+    written: list[float] = []
+    with disk.uploader(settings) as uploader, uploader_service(uploader):
+        until(lambda: uploader.counts.segments == APPENDED_PARTITIONS and not uploader.gauges()["lag_segments"])
+        scan_s = uploader.own.scan_interval_ms / 1000
+        time.sleep(2 * scan_s)
+        for _ in range(runs):
+            for name, taken in shares.items():
+                started, processor = time.perf_counter(), time.process_time()
+                # As many looks at the folders in each round.
+                if name == "appends":
+                    written.append(append(logs, APPENDS, 2 * scan_s))
+                else:
+                    time.sleep(2 * scan_s)
+                taken.append((time.process_time() - processor) / (time.perf_counter() - started))
+    added = [busy - quiet for quiet, busy in zip(shares["none"], shares["appends"], strict=True)]
+    return {
+        "appends_per_second": round(statistics.median(written)),
+        "of a core": {name: round(statistics.median(taken), 4) for name, taken in shares.items()},
+        "added of a core": round(statistics.median(added), 4),
+        "added": [round(more, 4) for more in added],
+    }
+
+
+def produce(home: Path, runs: int) -> dict[str, object]:
+    """A producer's waits with the uploader beside the broker, and without."""
+    waits: dict[str, list[list[float]]] = {"without": [], "with": []}
+    shipped_segments = 0
+    with start_kafka() as server:
+        make_topic(server, PRODUCED_SEGMENT)
+        produce_waits(server, PRODUCED, PRODUCE_S / 2)  # a new broker is slow
+        for number in range(runs):
+            waits["without"].append(produce_waits(server, PRODUCED, PRODUCE_S))
+            folder = home / str(number)
+            (folder / "store").mkdir(parents=True)
+            own = {
+                "uploader.leadership": "auto",
+                "uploader.broker.id": "1",
+                "uploader.log.dirs": str(server.log_dir),
+                "uploader.kafka.bootstrap.servers": server.bootstrap_servers,
+                "uploader.start": "latest",
+            }
+            with uploader_process(own | filesystem_settings(folder / "store"), folder):
+                time.sleep(5)
+                waits["with"].append(produce_waits(server, PRODUCED, PRODUCE_S))
+            shipped_segments += sum(1 for _ in (folder / "store").rglob("*.rsm-manifest"))
+    p50 = {name: [statistics.median(taken) for taken in rounds] for name, rounds in waits.items()}
+    return {
+        "messages_per_second": PRODUCED,
+        "segments shipped": shipped_segments,
+        **{f"p50 ms {name}": round(statistics.median(taken), 3) for name, taken in p50.items()},
+        **{
+            f"p99 ms {name}": round(statistics.median(percentile(taken, 0.99) for taken in rounds), 3)
+            for name, rounds in waits.items()
+        },
+        "p50 with to without": round(
+            statistics.median(beside / alone for alone, beside in zip(p50["without"], p50["with"], strict=True)), 3
+        ),
+    }
+
+
+def memory(home: Path, partitions: int, mib: int) -> dict[str, object]:
+    """What the process has in use at the most, whatever it ships."""
+    key = home / "key.pem"
+    subprocess.run(["openssl", "genrsa", "-out", str(key), "2048"], check=True, capture_output=True)
+    public = home / "public.pem"
+    to_public = ["openssl", "rsa", "-in", str(key), "-pubout", "-out", str(public)]
+    subprocess.run(to_public, check=True, capture_output=True)
+    sealed = {
+        "compression.enabled": "true",
+        "encryption.enabled": "true",
+        "encryption.key.pair.id": "one",
+        "encryption.key.pairs": "one",
+        "encryption.key.pairs.one.private.key.file": str(key),
+        "encryption.key.pairs.one.public.key.file": str(public),
+    }
+    shapes: dict[str, tuple[int, int, int, dict[str, str]]] = {
+        "many": (partitions, SEGMENTS, SMALL, {}),
+        "large": (1, 1, mib << 20, {}),
+        "ten sealed": (THREADS, 1, (mib << 20) // THREADS, sealed),
+    }
+    peaks: dict[str, float] = {}
+    for name, (count, segments, size, more) in shapes.items():
+        with tempfile.TemporaryDirectory(dir=home) as folder:
+            disk, store = Disk(Path(folder)), Path(folder) / "store"
+            store.mkdir()
+            disk.fill(count, segments, size)
+            own = {"uploader.leadership": "static", "uploader.log.dirs": str(disk.log_dir)}
+            settings = own | filesystem_settings(store) | more
+            with uploader_process(settings, Path(folder)) as process:
+                all_shipped = partial(has_shipped, store, count * segments)
+                until(partial(process.is_looked_at_until, all_shipped))
+            peaks[name] = round(process.peak_mib)
+    return {"MiB": max(peaks.values()), "of": peaks}
+
+
+def has_shipped(store: Path, segments: int) -> bool:
+    return sum(1 for _ in store.rglob("*.rsm-manifest")) == segments
+
+
+def filesystem_settings(store: Path) -> dict[str, str]:
+    return {"storage.backend.class": "filesystem", "storage.root": str(store), "chunk.size": str(CHUNK)}
+
+
+def percentile(values: list[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def measured(part: str, home: Path, options: argparse.Namespace) -> dict[str, object]:
+    if part == "produce":
+        return produce(home, options.runs)
+    if part == "memory":
+        return memory(home, options.partitions, options.mib)
+    disk = Disk(home)
+    if part == "many":
+        disk.fill(options.partitions, SEGMENTS, SMALL)
+        return beside_copies(disk, options.runs, "true")
+    if part == "large":
+        disk.fill(1, 1, options.mib << 20)
+        return beside_copies(disk, options.runs, "false")
+    return appends(disk, options.runs) if part == "appends" else idle(disk, options.idle_seconds)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--partitions", type=int, default=1000)
@@ -183,15 +338,7 @@ def main() -> None:
     results: dict[str, object] = {}
     for part in options.only:
         with tempfile.TemporaryDirectory(dir=options.folder) as home:
-            disk = Disk(Path(home))
-            if part == "many":
-                disk.fill(options.partitions, SEGMENTS, SMALL)
-                results[part] = beside_copies(disk, options.runs, "true")
-            elif part == "large":
-                disk.fill(1, 1, options.mib << 20)
-                results[part] = beside_copies(disk, options.runs, "false")
-            else:
-                results[part] = idle(disk, options.idle_seconds)
+            results[part] = measured(part, Path(home), options)
     json.dump({"machine": machine(), "targets": TARGETS, **results}, sys.stdout, indent=1)
     sys.stdout.write("\n")
 

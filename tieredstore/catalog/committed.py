@@ -99,6 +99,7 @@ class CommittedSegments:
         self._max_age_s, self._max_segments, self._clock = max_age_s, max_segments, clock
         self._lock = threading.Lock()
         self._partitions: OrderedDict[TopicIdPartition, _Partition] = OrderedDict()
+        self._size = 0
 
     def find(self, identity: SegmentIdentity) -> SegmentObjects | None:
         """The whole copy with this identity, if there is one.
@@ -106,13 +107,17 @@ class CommittedSegments:
         A copy that lost an object or whose manifest is damaged does not count: the segment is still here to be copied.
         """
         with self._lock:
-            known = self._partitions.pop(identity.partition, None) or _Partition()
-            self._partitions[identity.partition] = known  # the last one now, and so the last to be forgotten
+            known = self._partitions.get(identity.partition)
+            if known is None:
+                known = self._partitions[identity.partition] = _Partition()
+                self._size += known.counted
+            else:
+                self._partitions.move_to_end(identity.partition)  # and so it is the last to be forgotten
         with known.lock:
             now = self._clock()
             if not known.answers_for(identity.base_offset, now - self._max_age_s):
                 known.take(identity.base_offset, now, self._list(identity))
-                self._make_room()
+                self._make_room(identity.partition, known)
             return known.find(identity, self._store, self._rules)
 
     def changed(self, identity: SegmentIdentity) -> None:
@@ -139,13 +144,16 @@ class CommittedSegments:
             )
         )
 
-    def _make_room(self) -> None:
+    def _make_room(self, partition: TopicIdPartition, known: _Partition) -> None:
         """Forget what was not asked for the longest; the partition asked for last stays, however large it is."""
         with self._lock:
-            held = sum(known.size for known in self._partitions.values())
-            while held > self._max_segments and len(self._partitions) > 1:
+            # Counted as it grows: a sum over thousands of partitions for each of them is what shipping them would cost.
+            if self._partitions.get(partition) is known:
+                self._size += known.size - known.counted
+                known.counted = known.size
+            while self._size > self._max_segments and len(self._partitions) > 1:
                 _, forgotten = self._partitions.popitem(last=False)
-                held -= forgotten.size
+                self._size -= forgotten.counted
 
 
 class _Partition:
@@ -154,6 +162,8 @@ class _Partition:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.size = 1  # one for itself: there are many partitions without a segment
+        self.counted = 1
+        """What of the size is in the sum of all; under their lock."""
         self.changed_offsets: set[int] = set()
         self._listed_at: float | None = None
         self._first_offset = 0

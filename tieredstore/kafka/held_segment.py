@@ -155,11 +155,15 @@ def _opened(path: Path, segment: FoundSegment) -> OpenFile:
     with contextlib.suppress(FileNotFoundError):
         return OpenFile(path, os.open(path, _TO_READ))
     plain = path.with_name(path.name.removesuffix(DELETED))
-    # The names change one after the other, and only in this direction.
-    for name in (plain, plain.with_name(plain.name + DELETED)):
+    # The names change one after the other, and only in this direction: what has its plain name is looked for once.
+    for name in (plain, _marked(plain)) if segment.is_deleted else (_marked(plain),):
         with contextlib.suppress(FileNotFoundError):
             return OpenFile(name, os.open(name, _TO_READ))
     raise SegmentIncomplete(f"segment {segment} has no file {plain}, and cannot be copied without it")
+
+
+def _marked(path: Path) -> Path:
+    return path.with_name(path.name + DELETED)
 
 
 def _close(files: Iterable[OpenFile]) -> None:

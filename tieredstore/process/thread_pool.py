@@ -94,7 +94,7 @@ class _Crew:
         # Reentrant: the garbage collector may forget another pool, or this one's work, anywhere.
         self._lock = threading.RLock()
         self._threads: list[threading.Thread] = []
-        self._idle = threading.Semaphore(0)
+        self._load = _Load()
         self._waiting: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
 
     def begin_again(self) -> None:
@@ -106,11 +106,11 @@ class _Crew:
             if self._is_dismissed:
                 raise RuntimeError("the threads were shut down")
             self._waiting.put(task)
-            if self._idle.acquire(blocking=False) or len(self._threads) >= self._size:
+            if self._load.taken() <= len(self._threads) or len(self._threads) >= self._size:
                 return
             name = f"{self._name}_{len(self._threads)}"
             # A daemon: one that a store keeps waiting must not keep the process from ending.
-            thread = threading.Thread(target=_work, args=(self._waiting, self._idle), name=name, daemon=True)
+            thread = threading.Thread(target=_work, args=(self._waiting, self._load), name=name, daemon=True)
             self._threads.append(thread)
         thread.start()  # without the lock, since it waits for the thread to have begun
 
@@ -126,8 +126,10 @@ class _Crew:
         with contextlib.suppress(queue.Empty):
             while True:
                 task = self._waiting.get_nowait()
-                if task is not None and task[0].cancel():
-                    task[0].set_running_or_notify_cancel()
+                if task is not None:
+                    self._load.done()
+                    if task[0].cancel():
+                        task[0].set_running_or_notify_cancel()
         self._waiting.put(None)
 
     def join(self, deadline: Deadline | None) -> None:
@@ -140,18 +142,36 @@ class _Crew:
 _CREWS: Final[weakref.WeakSet[_Crew]] = weakref.WeakSet()
 
 
-def _work(waiting: queue.SimpleQueue[_Task | None], idle: threading.Semaphore) -> None:
-    while True:
-        try:
-            task = waiting.get_nowait()
-        except queue.Empty:
-            idle.release()
-            task = waiting.get()
-        if task is None:
-            waiting.put(None)  # for the next thread
-            return
+class _Load:
+    """How many tasks wait or run: a thread more is needed for those alone that all threads together cannot take.
+
+    Idle threads that are counted instead grow to the most there may be: a task that a busy thread comes to first has
+    taken an idle one out of the count, which nobody then wakes.
+    """
+
+    def __init__(self) -> None:
+        # Reentrant, as the crew's.
+        self._lock = threading.RLock()
+        self._tasks = 0
+
+    def taken(self) -> int:
+        """One more; how many there are now."""
+        with self._lock:
+            self._tasks += 1
+            return self._tasks
+
+    def done(self) -> None:
+        """One less."""
+        with self._lock:
+            self._tasks -= 1
+
+
+def _work(waiting: queue.SimpleQueue[_Task | None], load: _Load) -> None:
+    while (task := waiting.get()) is not None:
         _run(*task)
         del task  # an idle thread keeps nobody's memory
+        load.done()
+    waiting.put(None)  # for the next thread
 
 
 def _run(future: Future[Any], work: Callable[[], Any]) -> None:
