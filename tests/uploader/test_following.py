@@ -21,7 +21,7 @@ from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import Uploader
 from tieredstore.uploader.following import Following
 from tieredstore.uploader.settling import REPLICATION_CHECKPOINT
-from tieredstore.uploader.watermark import watermark_key
+from tieredstore.uploader.watermark import Hole, hole_key, watermark_key
 
 NAME = (PARTITION.topic, PARTITION.partition)
 
@@ -251,6 +251,39 @@ def test_nothing_is_let_go_of_what_a_worker_reads(replica: Replica) -> None:
     partition.is_busy = False
     partition.passed(30)
     assert partition.first is None
+
+
+def lost_by_the_leader(replica: Replica, store: MemoryObjectStore) -> None:
+    """The leader has passed over 20 to 29, which the follower holds, and its broker has deleted."""
+    replica.look()
+    retention(replica.disk, 3)
+    hole = Hole(20, 29, "its disk was bad", 0, leader_epochs=((0, 20),))
+    store.put(watermark_key("", PARTITION), watermark_of(store).over(hole, 0).to_bytes())
+    store.put(hole_key("", PARTITION), b"it has holes")
+    replica.look()
+
+
+def test_what_the_leader_could_not_ship_is_filled_by_what_is_held(replica: Replica, store: MemoryObjectStore) -> None:
+    lost_by_the_leader(replica, store)
+    assert replica.files == 4
+    replica.uploader.fill_holes()
+    assert (extents(store), watermark_of(store).holes) == ([(0, 9), (10, 19), (20, 29)], ())
+    replica.look()
+    assert replica.files == 0
+
+
+def test_what_fills_no_hole_is_let_go(replica: Replica, store: MemoryObjectStore) -> None:
+    lost_by_the_leader(replica, store)
+    (partition,) = replica.uploader.folders.partitions
+    (segment,) = partition.pending(lambda segment: segment.held is not None)
+    assert segment.held is not None
+    with open(f"/proc/self/fd/{segment.held.log.descriptor}", "r+b") as log:  # noqa: PTH123  it has no name any more
+        log.seek(-1, 2)
+        log.write(b"\xff")
+    replica.uploader.fill_holes()
+    assert extents(store) == [(0, 9), (10, 19)]
+    replica.look()
+    assert replica.files == 0
 
 
 def test_links_of_what_is_followed_go_when_it_is_shipped(tmp_path: Path, store: MemoryObjectStore) -> None:

@@ -87,6 +87,22 @@ def open_segment(segment: FoundSegment) -> OpenSegment:
     return OpenSegment(segment, log, indexes[0], indexes[1], transaction, snapshot)
 
 
+def opened_again(segment: OpenSegment) -> OpenSegment:
+    """The same files under descriptors of their own, which stay when the others are closed; close them as well."""
+    with contextlib.ExitStack() as undone:
+
+        def again(file: OpenFile) -> OpenFile:
+            descriptor = os.dup(file.descriptor)
+            undone.callback(os.close, descriptor)
+            return OpenFile(file.path, descriptor)
+
+        transaction = None if segment.transaction_index is None else again(segment.transaction_index)
+        files = [again(file) for file in (segment.log, segment.offset_index, segment.time_index)]
+        snapshot = again(segment.producer_snapshot)
+        undone.pop_all()
+    return OpenSegment(segment.place, files[0], files[1], files[2], transaction, snapshot)
+
+
 def describe_open(
     segment: OpenSegment, topic_id: Uuid, epochs: LeaderEpochs, *, check_crcs: bool = False
 ) -> LogSegment:

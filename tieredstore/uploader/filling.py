@@ -10,7 +10,7 @@ from typing import Final
 
 from tieredstore.errors import CorruptData, InvalidSegment, SegmentTooLarge, TieredStoreError
 from tieredstore.kafka.checkpoints import LeaderEpochs, segment_leader_epochs
-from tieredstore.kafka.held_segment import describe_open, open_segment
+from tieredstore.kafka.held_segment import OpenSegment, describe_open, open_segment
 from tieredstore.kafka.logdir import FoundSegment, LogSegment, discover_deleted
 from tieredstore.model import TopicIdPartition
 from tieredstore.uploader.counts import Counts
@@ -79,31 +79,57 @@ class Filler:
         """The segments here with offsets of a hole, each in the store by now."""
         highs = high_watermarks(partition.folder.parent)
         high = None if highs is None else highs.get(partition.name, 0)
-        for place in discover_deleted(partition.folder):
-            holes = [hole for hole in watermark.holes if _meet(place, hole)]
-            end = place.next_base_offset
-            if not holes or (partition.where, place.base_offset) in self.failed:
-                continue
-            # The active one may still grow, and what is not replicated may be cut off again.
-            if (end is None and not place.is_deleted) or (high is not None and (end or place.base_offset) > high):
-                continue
-            with contextlib.ExitStack() as opened:
-                try:
+        with contextlib.ExitStack() as opened:
+            listed = discover_deleted(partition.folder)
+            held = {segment.place.base_offset: segment for segment in partition.held_again(watermark.missing_extents)}
+            for segment in held.values():
+                opened.callback(segment.close)
+            # Held is what the broker has deleted, or is about to.
+            gone = [
+                segment.place for base, segment in held.items() if base not in {place.base_offset for place in listed}
+            ]
+            for place in (*gone, *listed):
+                holes = [hole for hole in watermark.holes if _meet(place, hole)]
+                end = place.next_base_offset
+                if not holes or (partition.where, place.base_offset) in self.failed:
+                    continue
+                # The active one may still grow, and what is not replicated may be cut off again.
+                if (end is None and not place.is_deleted) or (high is not None and (end or place.base_offset) > high):
+                    continue
+                described = self._filled(target, partition, watermark, holes, place, held.get(place.base_offset), high)
+                if described is None:
+                    partition.fills_nothing(place.base_offset)
+                else:
+                    yield described
+
+    def _filled(
+        self,
+        target: Target,
+        partition: Partition,
+        watermark: Watermark,
+        holes: list[Hole],
+        place: FoundSegment,
+        held: OpenSegment | None,
+        high: int | None,
+    ) -> LogSegment | None:
+        """The segment, in the store by now; None if it cannot be, or is not what is missing."""
+        with contextlib.ExitStack() as opened:
+            try:
+                if held is None:
                     held = open_segment(place)
                     opened.callback(held.close)
-                    opened.enter_context(cache_as_it_was(held.log.descriptor))
-                    described = describe_open(
-                        held, partition.where.topic_id, partition.epochs, check_crcs=self.check_crcs
-                    )
-                    if high is not None and described.end_offset >= high:
-                        continue
-                    if all(agrees(described, hole, partition.epochs, watermark) for hole in holes):
-                        self.uploads.store(target, described)
-                        yield described
-                except (InvalidSegment, SegmentTooLarge, CorruptData) as error:
-                    if len(self.failed) < _MOST_FAILED:
-                        self.failed.add((partition.where, place.base_offset))
-                    _logger.info("%s fills no hole: %s", place, error)
+                opened.enter_context(cache_as_it_was(held.log.descriptor))
+                described = describe_open(held, partition.where.topic_id, partition.epochs, check_crcs=self.check_crcs)
+                if high is not None and described.end_offset >= high:
+                    return None
+                if all(agrees(described, hole, partition.epochs, watermark) for hole in holes):
+                    self.uploads.store(target, described)
+                    return described
+            except (InvalidSegment, SegmentTooLarge, CorruptData) as error:
+                if len(self.failed) < _MOST_FAILED:
+                    self.failed.add((partition.where, place.base_offset))
+                _logger.info("%s fills no hole: %s", place, error)
+        return None
 
 
 def _meet(place: FoundSegment, hole: Hole) -> bool:

@@ -62,10 +62,10 @@ class Following:
         except CorruptData as error:
             # Whoever leads makes it again.
             _logger.info("%s", error)
-            passed = before or 0
+            watermark, passed = None, before or 0
         else:
             passed = 0 if watermark is None else watermark.next_offset
-        partition.passed(passed)
+        partition.passed(passed, [] if watermark is None else watermark.missing_extents)
         asked.pause_s = _FIRST_PAUSE_S if passed != before else min(_LONGEST_PAUSE_S, 2 * asked.pause_s)
         asked.again_s = self._monotonic() + asked.pause_s * (0.5 + random.random() / 2)  # noqa: S311
 

@@ -6,13 +6,13 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from tieredstore.kafka.checkpoints import LeaderEpochs, joined_epochs
-from tieredstore.kafka.held_segment import OpenSegment, open_segment
+from tieredstore.kafka.held_segment import OpenSegment, open_segment, opened_again
 from tieredstore.kafka.logdir import FoundSegment, LogSegment
 from tieredstore.model import TopicIdPartition, TopicPartition
 from tieredstore.uploader.hold_dir import Kept
@@ -31,7 +31,8 @@ class ClosedSegment:
 
     ``incomplete_since_s``: a file is not there yet. ``absences`` counts the listings in a row that did not show it.
     ``lost`` says why it cannot be shipped; what ``is_cut`` is no part of the log any more, and no loss.
-    ``held`` are its open files, ``kept`` the links to them, which say that it ``is_settled``.
+    ``held`` are its open files, ``kept`` the links to them, which say that it ``is_settled``. What ``fills_nothing``
+    was tried for a hole of the watermark in vain.
     """
 
     place: FoundSegment
@@ -45,6 +46,7 @@ class ClosedSegment:
     lost: str | None = None
     is_cut: bool = False
     is_settled: bool = False
+    fills_nothing: bool = False
 
     @property
     def is_gone(self) -> bool:
@@ -57,6 +59,12 @@ class ClosedSegment:
     def may_be_cut(self, now: LeaderEpochs) -> bool:
         """Whether the log may have been cut before the segment's end: it begins anew, with a leader of later."""
         return not self.is_settled and bool(self.epochs and now) and now[0][0] > self.epochs[-1][0]
+
+    def may_fill(self, holes: Iterable[tuple[int, int]]) -> bool:
+        """Whether only what is held has offsets of these, as far as is known."""
+        base, end = self.place.base_offset, self.next_offset
+        is_ours = self.held is not None and self.place.is_deleted and self.lost is None and not self.fills_nothing
+        return is_ours and any(base <= last and (end is None or first < end) for first, last in holes)
 
     @property
     def is_only_ours(self) -> bool:
@@ -315,13 +323,29 @@ class Partition:
         with self.lock:
             self.is_followed, self.followed_to = False, None
 
-    def passed(self, next_offset: int) -> None:
-        """The leader's uploader has shipped all before that offset."""
+    def passed(self, next_offset: int, holes: Sequence[tuple[int, int]] = ()) -> None:
+        """The leader's uploader has shipped all before that offset, but for ``holes``; their ends are inclusive.
+
+        What it could not ship, and the broker here has deleted as well, is held on: it may fill them.
+        """
         with self.lock:
             # A worker may have taken it just before it was followed, and reads of what it holds.
             if self.is_followed and not self.is_busy:
                 self.followed_to = next_offset
-                self.shipped_to(next_offset)
+                filling = (base for base, segment in self.segments.items() if segment.may_fill(holes))
+                self.shipped_to(min(next_offset, next(filling, next_offset)))
+
+    def held_again(self, holes: Sequence[tuple[int, int]]) -> list[OpenSegment]:
+        """What is held of a follower's that may fill these, opened once more: for the caller to close."""
+        with self.lock:
+            held = [segment.held for segment in self.segments.values() if self.is_followed and segment.may_fill(holes)]
+            return [opened_again(segment) for segment in held if segment is not None]
+
+    def fills_nothing(self, base: int) -> None:
+        """What is held from that offset on is not what is missing, or cannot be read either."""
+        with self.lock:
+            if base in self.segments:
+                self.segments[base].fills_nothing = True
 
     def unhold(self) -> None:
         """Close all files, and go on knowing of the segments: nobody is to ship the partition."""

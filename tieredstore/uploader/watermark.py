@@ -139,6 +139,11 @@ class Watermark:
         return dataclasses.replace(self, holes=tuple(holes))
 
     @property
+    def missing_extents(self) -> list[tuple[int, int]]:
+        """First and last offset of each of its holes."""
+        return [(hole.first_offset, hole.last_offset) for hole in self.holes]
+
+    @property
     def missing(self) -> int:
         """How many offsets its holes have."""
         return sum(hole.last_offset - hole.first_offset + 1 for hole in self.holes)
