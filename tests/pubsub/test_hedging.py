@@ -20,6 +20,8 @@ LONG_S = 120.0
 
 def test_a_try_is_worth_it_after_three_times_what_is_usual() -> None:
     usual = UsualTime()
+    assert usual.hedge_after_s == 1.5
+    usual.note(0.001)
     assert usual.hedge_after_s == 0.3
     for number in range(100):
         usual.note(0.2 if number < 96 else 50.0)

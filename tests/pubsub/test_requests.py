@@ -73,12 +73,18 @@ def test_a_gib_takes_72_puts_an_entry_a_batch_and_72_gets_of_a_reader() -> None:
         assert not any(name.startswith("list") for name in read)
 
 
-@pytest.mark.parametrize("partitions", [1, 4])
-def test_an_idle_topic_takes_no_put_and_half_a_get_a_second_of_a_partition(partitions: int) -> None:
+@pytest.mark.parametrize(("partitions", "batches"), [(1, 0), (1, 3), (4, 0), (4, 8)])
+def test_an_idle_topic_takes_no_put_and_half_a_get_a_second_of_a_partition(partitions: int, batches: int) -> None:
     store, clock = FaultyStore(MemoryObjectStore()), Clock()
     topics = topics_on(store)
     topics.create("orders", partitions)
+    with Producer(topics, "orders") as producer:
+        for _ in range(batches):
+            producer.send(b"v")
+            producer.flush()
     with Consumer(topics, "orders", monotonic=clock, sleep=clock.sleep) as consumer:
+        while consumer.counts.records < batches:
+            consumer.poll(1.0)
         consumer.poll(30.0)  # busy for ten seconds, then idle
         store.operations.clear()
         begin = clock.now
@@ -87,6 +93,19 @@ def test_an_idle_topic_takes_no_put_and_half_a_get_a_second_of_a_partition(parti
         idle = requests_of(store)
     assert not [name for name in idle if name.startswith(("put", "replace", "delete", "list"))]
     assert sum(idle.values()) <= 0.55 * seconds * partitions
+
+
+def test_batches_of_one_writer_do_not_race_each_other_for_numbers() -> None:
+    store = FaultyStore(MemoryObjectStore())
+    topics = topics_on(store, batch_messages="1", message_bytes="1024", compression="none")
+    topics.create("orders")
+    store.operations.clear()
+    with Producer(topics, "orders") as producer:
+        for _ in range(40):
+            producer.send(os.urandom(900))
+    puts = [each.keys[0] for each in store.operations if each.name == "put" and "/queues/" in each.keys[0]]
+    assert len(set(puts)) == 40
+    assert len(puts) <= 42  # but for a hedge on a busy machine
 
 
 def test_a_member_of_a_group_beats_by_one_put_every_five_seconds() -> None:

@@ -122,11 +122,22 @@ class ForkSafeLock:
         self._lock.acquire()
         self._holder = threading.get_ident()
 
+    def acquire(self, timeout_s: float) -> bool:
+        """Whether it could be had in so many seconds; then it is given back by :meth:`release`."""
+        if not self._lock.acquire(timeout=timeout_s):
+            return False
+        self._holder = threading.get_ident()
+        return True
+
+    def release(self) -> None:
+        """Open it again."""
+        self._holder = 0
+        self._lock.release()
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._holder = 0
-        self._lock.release()
+        self.release()
 
 
 class Gate:

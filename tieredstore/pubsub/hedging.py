@@ -17,6 +17,9 @@ from tieredstore.process.thread_pool import ThreadPool
 
 _LEAST_S: Final = 0.3
 _TIMES_USUAL: Final = 3
+_UNKNOWN_S: Final = 0.5
+"""What is taken to be usual before the first has come: a large body on a slow link takes longer than the least."""
+
 _REMEMBERED: Final = 100
 _Result = TypeVar("_Result")
 
@@ -33,9 +36,9 @@ class UsualTime:
 
     @property
     def hedge_after_s(self) -> float:
-        """Three times what 95 in 100 took, and 300 ms at least."""
+        """Three times what 95 in 100 took, and 300 ms at least; 1.5 s before anything is known."""
         recent = sorted(self._seconds)
-        usual = recent[len(recent) * 95 // 100] if recent else 0.0
+        usual = recent[len(recent) * 95 // 100] if recent else _UNKNOWN_S
         return max(_LEAST_S, _TIMES_USUAL * usual)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -95,6 +96,8 @@ class StoreQueue(NotificationQueue):
         self._tails: dict[int, int] = {}  # numbers below which all were seen taken
         # A put that hangs keeps a thread until the store's own deadline, and nobody's ack.
         self._hedge = Hedge("tieredstore-pubsub-queue", _PUTS_AT_ONCE)
+        self._appending: defaultdict[int, ForkSafeLock] = defaultdict(ForkSafeLock)  # of each partition
+        self._last_read: dict[int, tuple[int, int]] = {}  # of each partition: an entry, how many it holds
         self._misses: dict[int, tuple[int, int]] = {}  # of each partition: an offset, how often nothing was there
 
     @property
@@ -119,7 +122,15 @@ class StoreQueue(NotificationQueue):
         """As the contract says, by one PUT and one GET when nobody else writes; 256 notifications at most."""
         entry = self._new_entry(partition, notifications, uuid.uuid4().hex)
         attempt = _Attempt(partition, entry)
-        return self._offsets(entry, self._until_stored(partition, partial(self._try, attempt), deadline))
+        with self._lock:
+            appending = self._appending[partition]
+        # This process's writers one after the other: who loses a number has put, and asked whose it is, in vain.
+        if not appending.acquire(max(0.0, deadline.remaining_s())):
+            raise StoreUnavailable(f"{self._where(partition)}: others before it were not appended in time")
+        try:
+            return self._offsets(entry, self._until_stored(partition, partial(self._try, attempt), deadline))
+        finally:
+            appending.release()
 
     def append_once(
         self, partition: int, notifications: Sequence[bytes], mark: str, since: int, deadline: Deadline
@@ -211,6 +222,11 @@ class StoreQueue(NotificationQueue):
         """The notifications of one entry, by one GET; where there is none, now and then another asks for the start."""
         self._check(partition)
         number, place = divmod(offset, ENTRY_NOTIFICATIONS)
+        last, count = self._last_read.get(partition, (-1, 0))
+        if number == last and place >= count:
+            # Behind the last of an entry that was read: whoever waits for the next one asks for that alone.
+            offset = (number + 1) * ENTRY_NOTIFICATIONS
+            number, place = number + 1, 0
         known, misses = self._misses.get(partition, (-1, 0))
         misses = misses if known == offset else 0
         if misses and misses % _ASK_START_EVERY == 0:
@@ -225,6 +241,7 @@ class StoreQueue(NotificationQueue):
             return []
         self._saw_taken(partition, number)
         self._misses.pop(partition, None)
+        self._last_read[partition] = number, len(entry.notifications)
         first = number * ENTRY_NOTIFICATIONS
         rest = [
             QueuedNotification(first + at, entry.appended_ms, raw)
