@@ -135,6 +135,21 @@ def test_all_partitions_together_keep_to_the_bound(bucket: Bucket) -> None:
     assert 0 < most <= (1 + 3) * 64 * 1024
 
 
+def test_what_is_held_of_the_client_is_bounded_too(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns are given partition by partition: what came of the others waits here, and not without end."""
+    monkeypatch.setattr("tieredstore.consumer.handing_out._MOST_HELD_BYTES", 64 * 100)
+    wheres = [("orders", number) for number in range(30)]
+    broker = ScriptedBroker({where: ScriptedLog(0, 20) for where in wheres})
+    with broker.consumer(bucket.options, monkeypatch, *wheres) as (consumer, _):
+        known, rows, most = parts_of(consumer).core.partitions, 0, 0
+        while rows < 600:
+            batch = consumer.poll_arrow(DEADLINE_S)
+            assert batch is not None
+            rows += batch.records.num_rows
+            most = max(most, sum(len(one.held) for one in known.values()))
+    assert 50 < most <= 101
+
+
 def test_a_store_that_hangs_does_not_keep_a_consumer_open(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its threads are left behind after a while, and keep no process from ending."""
     bucket.write(20)

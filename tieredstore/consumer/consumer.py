@@ -140,7 +140,7 @@ class Consumer(confluent_kafka.Consumer):
         collected += messages
 
     def _take_live(self, parts: Parts, wait: float, count: int) -> None:
-        most = count if not wait else 1
+        most = parts.handing_out.room(count) if not wait else 1
         events: list[Any] = []
         for message in parts.handing_out.judge(self._client.consume(most, wait), most):
             if message.error() is None:

@@ -26,6 +26,9 @@ _error: Final[Any] = Message.error
 _OVERTAKEN: Final = frozenset(
     {KafkaError._AUTO_OFFSET_RESET, KafkaError._LOG_TRUNCATION, KafkaError.OFFSET_OUT_OF_RANGE}
 )
+_MOST_HELD_BYTES: Final = 8 * 1024 * 1024
+"""Of the messages that are taken of the client to be given in columns later, about: it bounds its own queue alone."""
+
 _CUT: Final = KafkaError(KafkaError._LOG_TRUNCATION).str()
 
 
@@ -62,11 +65,18 @@ class HandingOut:
         self._opened: dict[TopicPartition, _Opened] = {}
         self._turns: deque[_Opened] = deque()
         self._held: deque[Partition] = deque()
+        self._usual_size = 1024
+        """Bytes of a message's value that came from the client last."""
 
     @property
     def has_opened(self) -> bool:
         """Whether rows of a piece, or messages of the client, wait here."""
         return bool(self._turns) or bool(self._held)
+
+    def room(self, count: int) -> int:
+        """How many messages of the client, of so many, may be taken to be held; one at the least, which serves it."""
+        held = sum(len(partition.held) for partition in self._held)
+        return max(1, min(count, _MOST_HELD_BYTES // self._usual_size - held))
 
     def take(self, count: int) -> list[Any]:
         """Up to ``count`` messages that are there: what was held of the client, events, and the bucket's."""
@@ -155,7 +165,10 @@ class HandingOut:
     def _count_live(self, messages: Sequence[Any]) -> None:
         # Of values alone: keys would cost as much again, a message a time.
         self._measures.records["broker"] += len(messages)
-        self._measures.byte_counts["broker"] += sum(map(len, messages))
+        size = sum(map(len, messages))
+        self._measures.byte_counts["broker"] += size
+        if messages:
+            self._usual_size = max(64, size // len(messages))
 
     def _is_current(self, partition: Partition) -> bool:
         return self._core.partitions.get(partition.where) is partition and not partition.paused
