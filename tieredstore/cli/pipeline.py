@@ -28,7 +28,8 @@ from tieredstore.cli.pipeline_files import (
 from tieredstore.cli.query_output import extra_module
 from tieredstore.cli.service_logs import log_lines
 from tieredstore.cli.tables import moment, number, text
-from tieredstore.errors import ConfigError, CorruptData
+from tieredstore.config.values import host_and_port
+from tieredstore.errors import ConfigError, CorruptData, excerpt
 from tieredstore.model import human_bytes
 
 _STATUS: Final = (
@@ -75,6 +76,9 @@ def run(
     drain: Annotated[
         int, typer.Option("--drain", metavar="SECONDS", min=0, max=86400, help="How long the end may take.")
     ] = 30,
+    listen: Annotated[
+        str | None, typer.Option("--listen", metavar="HOST:PORT", help="Answer /metrics, /healthz and /readyz there.")
+    ] = None,
     json_logs: Annotated[bool, typer.Option("--json-logs", help="Log lines of JSON, for a collector of logs.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -93,25 +97,40 @@ def run(
             raise ConfigError("--json is for --once; a running pipeline logs JSON with --json-logs")
         if take_over is not None:
             raise ConfigError("--take-over is for --once: take over by that, then run the pipeline on Spark without it")
-        _run_on_spark(files, threads, conf or [], checkpoint, drain, json_logs=json_logs)
-    if conf or checkpoint:
-        raise ConfigError("--conf and --checkpoint are for Spark, which --once does without: leave them out")
+        _run_on_spark(files, threads, conf or [], checkpoint, drain, listen, json_logs=json_logs)
+    if conf or checkpoint or listen:
+        raise ConfigError("--conf, --checkpoint and --listen are for Spark, which --once does without: leave them out")
     for file in files:
         _run_once(file, threads, take_over, as_json=as_json)
 
 
 def _run_on_spark(
-    files: list[Path], threads: int | None, conf: list[str], checkpoint: str | None, drain_s: int, *, json_logs: bool
+    files: list[Path],
+    threads: int | None,
+    conf: list[str],
+    checkpoint: str | None,
+    drain_s: int,
+    listen: str | None,
+    *,
+    json_logs: bool,
 ) -> None:
+    address = None if listen is None else _address(listen)
     runs: Any = extra_module("tieredstore.spark.pipelines.runs", "spark")
     settings = {part.partition("=")[0]: part.partition("=")[2] for part in conf}
     if wrong := [name for name, value in settings.items() if not name.startswith("spark.") or not value]:
         raise ConfigError(f"--conf {wrong[0]} is no setting of Spark's: give spark.NAME=VALUE")
     log_lines(as_json=json_logs)
     spark = runs.session(threads, settings)
-    code = runs.pipeline_service(spark, files, checkpoint=checkpoint, drain_s=float(drain_s)).run()
+    code = runs.pipeline_service(spark, files, checkpoint=checkpoint, drain_s=float(drain_s), listen=address).run()
     spark.stop()
     raise typer.Exit(code)
+
+
+def _address(listen: str) -> tuple[str, int]:
+    try:
+        return host_and_port(listen)
+    except ValueError:
+        raise ConfigError(f"--listen is {excerpt(listen)!r}: give a host and a port, as 127.0.0.1:9464") from None
 
 
 def _run_once(file: Path, threads: int | None, take_over: int | None, *, as_json: bool) -> None:

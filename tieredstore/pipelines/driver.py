@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import ConfigError, Fenced, InvalidValue, PreconditionFailed, PreparedGone
 from tieredstore.pipelines.commit_log import CommitLog, LogState
+from tieredstore.pipelines.counts import Counts
 from tieredstore.pipelines.entries import Entry, OutputFile, WrittenWindow
 from tieredstore.pipelines.finalizing import Finalizer, Finished
 from tieredstore.pipelines.naming import Naming
@@ -50,6 +52,7 @@ class Driver:
         self.rewrite_aside: RewriteAside | None = None
         """To complete what was redriven; without it that is refused."""
         self.finalizer = Finalizer(store, self.log, own, naming, tables or {})
+        self.counts = Counts()
         self.is_complete = False
         """Whether all that is committed is published: after a failure ``resume`` sees to that."""
 
@@ -157,6 +160,7 @@ class Driver:
         self.finalizer.write(entry)
         self.store.delete(entry.removed)
         self.is_complete = True
+        self.counts.published(entry, time.time())
 
     def _judge(self, written: Sequence[Written]) -> None:
         bad = [

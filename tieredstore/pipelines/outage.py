@@ -23,11 +23,19 @@ class Outage:
         self._limit_s, self._clock = limit_s, clock
         self._since_s: float | None = None
         self._pause_s = _FIRST_PAUSE_S
+        self.reason = ""
+        """What the last failure was."""
 
     @property
     def is_on(self) -> bool:
         """Whether the last attempt failed."""
         return self._since_s is not None
+
+    @property
+    def waiting_s(self) -> float:
+        """For how long it lasts by now; 0 if it does not. From any thread."""
+        since_s = self._since_s
+        return 0.0 if since_s is None else self._clock() - since_s
 
     def failed(self, error: TieredStoreError) -> float:
         """For how long to wait before the next attempt; the error itself if no waiting helps, or it is too long by now.
@@ -37,6 +45,7 @@ class Outage:
         now = self._clock()
         if not error.retryable:
             raise error
+        self.reason = str(error)
         if self._since_s is None:
             self._since_s, self._pause_s = now, _FIRST_PAUSE_S
             _logger.warning("waiting, for %g s at most: %s", self._limit_s, error)

@@ -19,6 +19,7 @@ from tieredstore.pipelines.planner import Planner, log_of
 from tieredstore.pipelines.redrive import asides, redriven
 from tieredstore.pipelines.setup import naming_of, recipe_of
 from tieredstore.pipelines.window_writing import Recipe, Window, discard_files, write_window, written_at_once
+from tieredstore.pipelines.windows import Waiting, lag_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,6 +46,7 @@ class Runner:
         self.driver = Driver(parts.store, pipeline.own, naming_of(pipeline), dict(pipeline.tables))
         self._recipe = recipe_of(pipeline)
         self._planner = Planner(pipeline, parts.source, clock=clock)
+        self._clock, self._waiting = clock, Waiting()
         self._reading = LogReading(parts.source, self._planner.query)
         self._own, self._has_begun, self._take_over = pipeline.own, False, take_over
         self.driver.rewrite_aside = partial(redriven, parts.store, self._recipe)
@@ -103,6 +105,14 @@ class Runner:
                 f"generation {self._own.generation} is one of a backfill, which does not go on: run the one that does, "
                 "or go on behind this one by --take-over"
             )
+
+    def measure(self) -> None:
+        """Count how much is not written, and for how long that is known to this process."""
+        counts, snapshot = self.driver.counts, self._planner.snapshot()
+        positions, now_s = self.driver.log.state.positions, self._clock()
+        counts.lag_offsets, counts.lag_seconds = lag_of(
+            snapshot, positions, self._waiting, now_s, starting=self._own.starting
+        )
 
     def step(self) -> Entry | None:
         """Write what is due by the policies; None if nothing is."""

@@ -115,6 +115,26 @@ def _in_turns(rows: Sequence[Iterator[Window]]) -> Iterator[Window]:
         rows = going
 
 
+def lag_of(
+    snapshot: LogSnapshot,
+    positions: Mapping[TopicPartition, Progress],
+    waiting: Waiting,
+    now_s: float,
+    *,
+    starting: str,
+) -> tuple[int, float]:
+    """How many offsets are not written, and for how many seconds the first of them are known at most."""
+    offsets, longest_s = 0, 0.0
+    for where, log in snapshot.logs.items():
+        start = position_of(log, positions.get(where), starting)
+        if log.end <= start:
+            waiting.clear(where)
+            continue
+        offsets += log.end - start
+        longest_s = max(longest_s, waiting.age_s(where, start, now_s))
+    return offsets, longest_s
+
+
 def unwritten(windows: Sequence[Window], positions: Mapping[TopicPartition, Progress]) -> list[Window]:
     """What of windows that were planned once is not committed yet, in their order.
 

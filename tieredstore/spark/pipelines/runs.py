@@ -18,11 +18,13 @@ from pyspark.errors import PySparkAttributeError
 from pyspark.sql import SparkSession
 
 from tieredstore.errors import AlreadyClosed, ConfigError, TieredStoreError
+from tieredstore.pipelines.counts import Counts, CountsCollector
 from tieredstore.pipelines.opened import open_parts
 from tieredstore.pipelines.outage import Outage
 from tieredstore.pipelines.runner import Runner
 from tieredstore.pipelines.settings import load_pipeline
 from tieredstore.process.deadline import Deadline
+from tieredstore.process.health import Health
 from tieredstore.process.service import Service
 from tieredstore.spark.pipelines.window_sink import WindowSink
 from tieredstore.spark.pipelines.window_source import FILE, FORMAT, WindowSource
@@ -41,6 +43,11 @@ _KEEPER_S: Final = 5
 _LOOK_S: Final = 0.5
 _CLOSING_S: Final = 1.0
 """Of the time for draining, what is left for closing."""
+
+_STARTED: Final = "started"
+_QUERIES: Final = "queries"
+_BEAT_S: Final = 900.0
+"""A mark waits for as long as a store is asked again and again."""
 
 _OURS: Final = re.compile(r"tieredstore\.errors\.(\w+): (.*)")
 
@@ -71,6 +78,18 @@ class PipelineRun:
             self._opened = opened
             self.query = self._start(once=once, checkpoint=checkpoint and f"{checkpoint.rstrip('/')}/{self.name}")
             self._opened = opened.pop_all()
+
+    def counts(self) -> tuple[str, int, Counts]:
+        """The pipeline's name and generation, and what it has done."""
+        return self.own.name, self.own.generation, self._sink.counts
+
+    def tell(self, health: Health) -> None:
+        """Whether it writes, or waits for something."""
+        self._sink.counts.up = int(self.query.isActive)
+        if (reason := self._sink.waits_for) is not None:
+            health.fails(self.name, f"it waits: {reason}")
+        else:
+            health.holds(self.name)
 
     def failure(self) -> BaseException | None:
         """What has ended the query; None if it goes on or has ended well."""
@@ -204,37 +223,54 @@ def session(threads: int | None, conf: Mapping[str, str]) -> SparkSession:
 
 
 def pipeline_service(
-    spark: SparkSession, files: Sequence[Path | str], *, checkpoint: str | None = None, drain_s: float = 30.0
+    spark: SparkSession,
+    files: Sequence[Path | str],
+    *,
+    checkpoint: str | None = None,
+    drain_s: float = 30.0,
+    listen: tuple[str, int] | None = None,
 ) -> Service:
-    """A service that runs pipelines until it is stopped, or one of them ends with an error."""
-    running = _Running(spark, files, checkpoint)
-    return Service("pipeline", {"queries": running.work}, drain_s=drain_s)
+    """A service that runs pipelines until it is stopped, or one of them ends with an error.
+
+    ``listen`` is where it answers ``/metrics``, ``/healthz`` and ``/readyz``: ready while none of them waits.
+    """
+    health = Health({_STARTED: "not all of the pipelines are started yet"})
+    running = _Running(spark, files, checkpoint, health)
+    return Service("pipeline", {_QUERIES: running.work}, drain_s=drain_s, health=health, listen=listen)
 
 
 class _Running:
-    def __init__(self, spark: SparkSession, files: Sequence[Path | str], checkpoint: str | None) -> None:
-        self._spark, self._files, self._checkpoint = spark, files, checkpoint
+    def __init__(
+        self, spark: SparkSession, files: Sequence[Path | str], checkpoint: str | None, health: Health
+    ) -> None:
+        self._spark, self._files, self._checkpoint, self._health = spark, files, checkpoint, health
 
     def work(self, stop: Stop) -> None:
         with ExitStack() as open_runs:
             runs: list[PipelineRun] = []
+            open_runs.callback(CountsCollector(lambda: [run.counts() for run in runs]).close)
             for file in self._files:
                 if stop.is_asked:
                     return
                 run = PipelineRun(self._spark, file, checkpoint=self._checkpoint)
                 open_runs.callback(run.close)
                 runs.append(run)
+                self._health.fails(run.name, "it was not looked at yet")
+            self._health.holds(_STARTED)
             try:
-                _watch(runs, stop)
+                _watch(runs, stop, self._health)
             finally:
+                self._health.rest(_QUERIES)
                 _drain(runs, stop)
 
 
-def _watch(runs: Sequence[PipelineRun], stop: Stop) -> None:
+def _watch(runs: Sequence[PipelineRun], stop: Stop, health: Health) -> None:
     """Until a stop is asked for, or one of them ends: none of them should."""
     while not stop.wait(_LOOK_S):
+        health.beat(_QUERIES, within_s=_BEAT_S)
         for run in runs:
             run.mark()
+            run.tell(health)
             if not run.query.isActive:
                 raise run.failure() or AlreadyClosed(f"the query of {run.name} was stopped by somebody else")
 

@@ -27,12 +27,14 @@ from tieredstore.spark.pipelines.window_tasks import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from tieredstore.pipelines.counts import Counts
     from tieredstore.pipelines.driver import Driver, Written
     from tieredstore.pipelines.runner import Runner
 
 _logger: Final = logging.getLogger(__name__)
 
 _FINALIZE_S: Final = 60.0
+_MEASURE_S: Final = 60.0
 
 
 class WindowSink:
@@ -47,7 +49,7 @@ class WindowSink:
         self._lock = threading.Lock()
         """Held while a batch is written: the driver is for one thread."""
         self._stopping = threading.Event()
-        self._wrote_at = self._finalize_at = time.monotonic()
+        self._wrote_at = self._finalize_at = self._measure_at = time.monotonic()
         self._finalizes = runner.finalizes
         self.failure: BaseException | None = None
         """What ended the query, if it happened here."""
@@ -56,6 +58,18 @@ class WindowSink:
     def driver(self) -> Driver:
         """Who commits."""
         return self._runner.driver
+
+    @property
+    def counts(self) -> Counts:
+        """What was done, and how it is at this moment."""
+        counts = self.driver.counts
+        counts.waiting_seconds = self._outage.waiting_s
+        return counts
+
+    @property
+    def waits_for(self) -> str | None:
+        """What is away, as the last failure says; None if nothing is."""
+        return self._outage.reason if self._outage.is_on else None
 
     def begin(self) -> None:
         """Take over from any driver before this one, and finish what that one had committed."""
@@ -73,6 +87,7 @@ class WindowSink:
                     pass
                 self._wrote_at = time.monotonic()
                 self._patiently(self._finalize)
+                self._measure()
             except BaseException as error:
                 if not self._stopping.is_set():
                     self.failure = self.failure or error
@@ -97,6 +112,7 @@ class WindowSink:
         try:
             self._finalize()
             self.driver.mark_published()
+            self._measure()
         except TieredStoreError as error:
             if not error.retryable:
                 self.failure = self.failure or error
@@ -109,6 +125,16 @@ class WindowSink:
         if self._finalizes and time.monotonic() >= self._finalize_at:
             self._runner.finalize()
             self._finalize_at = time.monotonic() + _FINALIZE_S
+
+    def _measure(self) -> None:
+        if time.monotonic() < self._measure_at:
+            return
+        self._measure_at = time.monotonic() + _MEASURE_S
+        try:
+            self._runner.measure()
+        except TieredStoreError as error:
+            # Whoever plans says so, and judges it.
+            _logger.info("how much is not written is not known: %s", error)
 
     def _check_open(self) -> None:
         if self._stopping.is_set():
@@ -123,6 +149,7 @@ class WindowSink:
                     self._runner.resume()
                 outcome = work()
             except TieredStoreError as error:
+                self.driver.counts.outages += not self._outage.is_on
                 pause_s = self._outage.failed(error)
                 if self._stopping.wait(pause_s):
                     raise
