@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
@@ -138,6 +140,22 @@ def test_what_is_said_of_a_partition_whose_broker_is_dead_is_no_answer() -> None
             mocked.set_leader(*place, 2)
             wait_until(lambda: _is_told(state, place))
             assert cluster.end_offsets([place]) == {place: 0}
+
+
+def test_who_is_told_that_leaders_have_changed_asks_none_of_those_before() -> None:
+    place = ("events", 0)
+    with mock_kafka(2) as mocked:
+        mocked.make_topic("events")
+        mocked.set_leader(*place, 1)
+        # Long: it is not to be waited for.
+        with BrokerState({"bootstrap.servers": mocked.bootstrap_servers}, timeout_s=60) as state:
+            assert state.ends([place], stable=False)[place].offset == 0
+            mocked.set_leader(*place, 2)
+            mocked.set_down(1)
+            began_s = time.monotonic()
+            state.look_anew()
+            assert state.ends([place], stable=False)[place].offset == 0
+            assert time.monotonic() - began_s < 30
 
 
 def _is_told(state: BrokerState, place: tuple[str, int]) -> bool:

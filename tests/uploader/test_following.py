@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -251,6 +252,21 @@ def test_nothing_is_let_go_of_what_a_worker_reads(replica: Replica) -> None:
     partition.is_busy = False
     partition.passed(30)
     assert partition.first is None
+
+
+def test_who_leads_is_asked_anew_before_a_new_leader_asks_for_an_end(
+    replica: Replica, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client would ask the leader of before, and wait for it ten seconds if it is dead."""
+    replica.look()
+    (partition,) = replica.uploader.folders.partitions
+    asked: list[bool] = []
+    broker = SimpleNamespace(look_anew=lambda: asked.append(partition.is_followed))
+    monkeypatch.setattr(replica.uploader, "_broker", broker)
+    replica.lead()
+    replica.uploader.ask_leadership()
+    assert asked == [True], "once, and while the partition is not taken for led yet"
+    assert not partition.is_followed
 
 
 def lost_by_the_leader(replica: Replica, store: MemoryObjectStore) -> None:

@@ -109,6 +109,10 @@ class BrokerState(Closing):
             for topic, answer in answers.items()
         }
 
+    def look_anew(self) -> None:
+        """Who leads has changed: the next question begins with who does, and none goes to a leader that may be dead."""
+        self._has_moved = True
+
     def _look_anew(self) -> None:
         """Ask who leads, and which broker is the controller, where an answer was missing before.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tieredstore.catalog.listing import SegmentObjects, list_segments
+from tieredstore.config.uploader import UploaderSettings
 from tieredstore.errors import StoreError
 from tieredstore.format.keys import Suffix
 from tieredstore.model import TopicIdPartition, human_bytes
@@ -43,6 +44,11 @@ class RemoteRetention:
     retention_bytes: int
     is_dry: bool
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+
+    @classmethod
+    def of(cls, settings: UploaderSettings) -> RemoteRetention:
+        """As the settings say."""
+        return cls(settings.retention_ms, settings.retention_bytes, is_dry=settings.retention_dry_run)
 
     @property
     def is_on(self) -> bool:

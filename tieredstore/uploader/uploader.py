@@ -99,9 +99,7 @@ class Uploader(Closing):
             timeout_s=uploader.upload_timeout_ms / 1000,
             concurrent=uploader.concurrent_uploads,
         )
-        self.retention = RemoteRetention(
-            uploader.retention_ms, uploader.retention_bytes, is_dry=uploader.retention_dry_run
-        )
+        self.retention = RemoteRetention.of(uploader)
         self._following = Following(monotonic)
         self._filler = Filler(uploads, self.counts, uploader.check_crcs)
         self._shipper = Shipper(
@@ -370,6 +368,8 @@ class Uploader(Closing):
     def _relist_new(self) -> bool:
         """List the folders of partitions that are led since now: who led them has moved their watermarks."""
         led, before = frozenset(filter(self.leads, self.folders.partitions)), self._was_led
+        if self._broker is not None and not led <= before:
+            self._broker.look_anew()
         for partition in led - before:
             partition.must_reload = True
             # Before it is led: what was held as a follower's may be other files by now.
