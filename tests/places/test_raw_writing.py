@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -60,6 +62,12 @@ def names_in(store: MemoryObjectStore, folder: str = FOLDER) -> list[str]:
     return [info.key.removeprefix(folder) for info in store.list(folder)]
 
 
+def from_operation(number: int) -> Callable[[object], bool]:
+    """Nothing reaches the store from there on, as of a process that was killed."""
+    done = itertools.count()
+    return lambda _: next(done) >= number
+
+
 def whole(disk: BrokerDisk) -> list[bytes]:
     return [value for base in (0, 10, 20) for value in disk.values(base, 0)]
 
@@ -105,8 +113,29 @@ def test_each_request_may_fail_and_all_is_stored_once(disk: BrokerDisk, moment: 
         run_once(disk, FaultyStore(store, fail_at=number, moment=moment))
         assert run_once(disk, store) == []
         assert values_read(store) == whole(disk), number
-        # What fails behind the last log is caught up by the next segment.
-        assert store.get(f"{FOLDER}offset.wm") in (b"%020d" % 10, b"%020d" % 20)
+        assert store.get(f"{FOLDER}offset.wm") == b"%020d" % 20, number
+
+
+@pytest.mark.parametrize("is_forgotten", [False, True])
+def test_pinterests_watermark_is_moved_behind_each_log_whatever_was_killed_before(
+    disk: BrokerDisk, is_forgotten: bool
+) -> None:
+    """Also of the last segment, behind which no other comes; and where ours was lost and is made again of a listing."""
+    quiet = FaultyStore(MemoryObjectStore())
+    run_once(disk, quiet)
+    was_behind = False
+    for number in range(int(is_forgotten), len(quiet.operations), 2):
+        store = MemoryObjectStore()
+        run_once(disk, FaultyStore(store, fail_at=from_operation(number)))
+        names = names_in(store)
+        logs = [name for name in names if name.endswith(".log")]
+        if logs and (not_yet := "offset.wm" not in names or store.get(f"{FOLDER}offset.wm").decode() < max(logs)[:20]):
+            was_behind = was_behind or not_yet
+        if is_forgotten:
+            store.delete([info.key for info in store.list("p/!tieredstore/watermarks/")])
+        assert run_once(disk, store) == []
+        assert store.get(f"{FOLDER}offset.wm") == b"%020d" % 20, number
+    assert was_behind
 
 
 def test_other_bytes_are_a_hole_and_stay(disk: BrokerDisk, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from typer.testing import CliRunner
 
 from tests.places.test_raw_reading import put_raw
 from tests.support.disk_segments import write_segments
+from tests.support.paths import REPOSITORY
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
 from tieredstore.cli.main import app
 from tieredstore.config import load_settings
@@ -98,3 +100,28 @@ def test_doctor_looks_at_every_place_and_at_what_is_recorded_there(places: Path)
     places.write_text("".join(line for line in lines if not line.startswith("endpoint.")))
     (wrong,) = [check for check in checked(load_settings(places)) if check.outcome is Outcome.BAD]
     assert (wrong.subject, "entropy" in wrong.sentence) == ("layout", True)
+
+
+def costs(file: Path) -> tuple[dict[str, dict[str, int]], dict[str, int]]:
+    prices = str(REPOSITORY / "examples" / "prices.toml")
+    code, output = run("cost", "-c", str(file), "--prices", prices, "--json")
+    assert code == 0, output
+    *rows, last = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    return {row["topic"]: row for row in rows}, last["summary"]
+
+
+def test_cost_counts_what_lies_in_every_place_and_each_file_of_the_raw_layout(places: Path) -> None:
+    rows, summary = costs(places)
+    for topic, name in (("orders", "all"), ("pii", "private")):
+        files = [
+            path for path in (places.parent / name).rglob("*") if path.is_file() and "!tieredstore" not in str(path)
+        ]
+        assert (rows[topic]["objects"], rows[topic]["stored_size"]) == (3, sum(path.stat().st_size for path in files))
+    assert summary["segments"] == 2
+
+
+def test_cost_over_the_raw_layout(raw: Path) -> None:
+    rows, _ = costs(raw)
+    files = [path for path in (raw.parent / "bucket").rglob("*.*") if path.suffix in (".log", ".index", ".timeindex")]
+    assert (rows["events"]["segments"], rows["events"]["objects"]) == (len(files) // 3, len(files))
+    assert rows["events"]["stored_size"] == sum(path.stat().st_size for path in files)

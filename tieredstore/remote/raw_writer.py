@@ -16,7 +16,7 @@ from tieredstore.errors import (
 from tieredstore.format.keys import main_path, padded_offset
 from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, walk_batch_headers
 from tieredstore.kafka.indexes import read_offset_index, read_time_index
-from tieredstore.model import LogSegmentData, RemoteLogSegmentMetadata, SegmentFile
+from tieredstore.model import LogSegmentData, RemoteLogSegmentId, RemoteLogSegmentMetadata, SegmentFile
 from tieredstore.places.raw_keys import INDEX, LOG, TIME_INDEX, WATERMARK
 from tieredstore.remote.writer import StoredSizes
 
@@ -58,8 +58,13 @@ class RawSegmentWriter:
             self._put_index(f"{path}.{ending}", content, metadata, data.log_segment, ending)
         log_size = self._put_log(f"{path}.{LOG}", metadata, data.log_segment, on_progress, check)
         check()
-        self._move_watermark(f"{path.rpartition('/')[0]}/{WATERMARK}", metadata.start_offset)
+        self.reach(metadata.remote_log_segment_id, metadata.start_offset)
         return StoredSizes(log_size, sizes, 0)
+
+    def reach(self, segment_id: RemoteLogSegmentId, base_offset: int) -> None:
+        """Have ``offset.wm`` at a segment that is stored, at least: a try may have ended between the two."""
+        folder = f"{self._layout.prefix}{main_path(segment_id, base_offset)}".rpartition("/")[0]
+        self._move_watermark(f"{folder}/{WATERMARK}", base_offset)
 
     def _put_index(
         self, key: str, content: bytes, metadata: RemoteLogSegmentMetadata, log: SegmentFile, ending: str

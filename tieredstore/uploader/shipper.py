@@ -133,8 +133,11 @@ class Shipper:
     def _watermark(self, target: Target, partition: Partition) -> Watermark:
         """The partition's watermark, read from the store the first time."""
         if partition.watermark is None:
-            partition.watermark = self._loaded(target, partition)
-            loaded = partition.watermark.value
+            stored = self._loaded(target, partition)
+            loaded = stored.value
+            if loaded is not None:
+                target.reach(loaded)
+            partition.watermark = stored
             if loaded is None:
                 # It begins with what is here: one listing alone may miss a file that is renamed meanwhile.
                 self._relist(partition)
@@ -199,6 +202,7 @@ class Shipper:
         assert stored is not None
         partition.is_behind = False
         try:
+            target.reach(value)
             partition.watermark = target.watermarks.move(stored, value)
         except TieredStoreError:
             # Whoever moved it, or whether the move was made: the object says.

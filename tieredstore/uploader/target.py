@@ -14,11 +14,12 @@ from tieredstore.config import Settings
 from tieredstore.config.endpoint import EndpointSettings
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.logdir import LogSegment
-from tieredstore.model import RemoteLogSegmentMetadata, Uuid
+from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, Uuid
 from tieredstore.ops.listing import QUARANTINE
 from tieredstore.places.raw_keys import raw_topic_id
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.remote import RemoteStorageManager
+from tieredstore.uploader.watermark import Watermark
 from tieredstore.uploader.watermark_store import WatermarkStore
 
 _READERS: Final = 8
@@ -65,6 +66,20 @@ class Target:
         """What makes an id for a topic that has none; None where segments need real ones."""
         endpoint = self.settings.endpoint
         return partial(raw_topic_id, endpoint.cluster or "") if endpoint.is_raw else None
+
+    def reach(self, watermark: Watermark) -> None:
+        """Have Pinterest's own watermark at ours, which is read or about to be moved; of the raw layout alone.
+
+        Its readers go by that one, which is not to lag behind a log whatever was killed in between.
+        """
+        segment = watermark.segment
+        if segment is None or not self.settings.endpoint.is_raw:
+            return
+        # Few buckets are raw.
+        from tieredstore.remote.raw_writer import RawSegmentWriter  # noqa: PLC0415
+
+        segment_id = RemoteLogSegmentId(watermark.where, Uuid.parse(segment.id))
+        RawSegmentWriter(self.manager.store, self.manager.layout).reach(segment_id, segment.base_offset)
 
     def quarantine(self, metadata: RemoteLogSegmentMetadata, log: LogSegment) -> str:
         """Keep the files of a segment as they are, where no reader looks; the prefix under which they lie.
