@@ -22,6 +22,41 @@ from tieredstore.pipelines.setup import fingerprint_of, naming_of
 
 MINIMAL = "fa8acdd8ffcf399b59fc86783ef9d140084bddfec163aea308f81dfa687feabc"
 """The fingerprint of a file that leaves all as it is by default."""
+SECORS = "com.pinterest.secor.io.impl"
+WHOLE_SAMPLE = """
+secor.kafka.topic_filter=.* cloud.service=S3 aws.proxy.isEnabled=false aws.client.pathstyleaccess=false
+secor.s3.filesystem=s3n swift.use.get.auth=true swift.port=8080 swift.public=true secor.gs.bucket=secor_gs
+secor.gs.path=data secor.gs.upload.direct=false zookeeper.session.timeout.ms=3000 zookeeper.sync.time.ms=200
+secor.zookeeper.path=/ kafka.consumer.timeout.ms=10000 kafka.consumer.auto.offset.reset=smallest
+kafka.new.consumer.auto.offset.reset=earliest kafka.new.consumer.poll.timeout.seconds=10
+kafka.partition.assignment.strategy=range kafka.seed.broker.port=9092 kafka.zookeeper.path=/
+kafka.dual.commit.enabled=true kafka.offsets.storage=zookeeper include=kafka.properties secor.generation=1
+secor.consumer.threads=7 secor.messages.per.second=10000 secor.offsets.per.partition=10000000
+secor.offsets.prefix=offset= secor.topic_partition.forget.seconds=600 partitioner.granularity.hour=false
+partitioner.granularity.minute=false partitioner.granularity.date.prefix=dt= partitioner.granularity.hour.prefix=hr=
+partitioner.granularity.minute.prefix=min= partitioner.granularity.date.format=yyyy-MM-dd
+partitioner.granularity.hour.format=HH partitioner.granularity.minute.format=mm
+partitioner.finalizer.delay.seconds=3600 secor.local.log.delete.age.hours=-1 monitoring.prefix=secor
+monitoring.interval.seconds=0 statsd.prefixWithConsumerGroup=true statsd.dogstatsd.tags.enabled=false
+message.timestamp.name=timestamp message.timestamp.id=1 message.timestamp.type=i64 message.timestamp.required=true
+secor.file.reader.writer.factory=com.pinterest.secor.io.impl.SequenceFileReaderWriterFactory
+secor.file.reader.Delimiter=\\n secor.file.writer.Delimiter=\\n secor.max.message.size.bytes=100000
+secor.upload.manager.class=com.pinterest.secor.uploader.HadoopS3UploadManager secor.parser.timezone=UTC
+secor.message.transformer.class=com.pinterest.secor.transformer.IdentityMessageTransformer
+secor.s3.prefix.md5hash=false secor.enable.qubole=true secor.qubole.timeout.ms=300000 secor.upload.minute_mark=0
+secor.upload.on.shutdown=false secor.upload.secor.upload.last.seen.offset=false secor.upload.deterministic=false
+secor.max.file.timestamp.range.millis=0 secor.max.input.payload.size.bytes=0 secor.file.age.youngest=true
+secor.monitoring.metrics.collector.class=com.pinterest.secor.monitoring.OstrichMetricCollector
+parquet.block.size=134217728 parquet.page.size=1048576 parquet.enable.dictionary=true parquet.validation=false
+secor.orc.message.schema.*=struct<a:int,b:int,c:struct<d:int,e:string>,f:array<string>,g:int>
+secor.orc.schema.provider=com.pinterest.secor.util.orc.schema.DefaultORCSchemaProvider
+secor.swift.containers.for.each.topic=false secor.swift.container=logsContainer secor.max.file.size.bytes=200000000
+secor.max.file.age.seconds=3600 secor.kafka.group=secor_partition secor.s3.path=raw_logs
+secor.message.parser.class=com.pinterest.secor.parser.ThriftMessageParser secor.local.path=/mnt/secor_data
+ostrich.port=9998
+"""
+"""What its files for production say, included ones and all."""
+NOT_TAKEN = {"cloud.service", "secor.gs.bucket", "secor.gs.path", "secor.file.age.youngest", "secor.s3.path"}
 SAMPLE = {
     "secor.kafka.topic_filter": ".*",
     "secor.kafka.topic_blacklist": "",
@@ -44,13 +79,26 @@ def test_what_secors_own_file_says_is_taken_and_what_has_no_effect_is_named(capl
     assert "secor.consumer.threads, zookeeper.session.timeout.ms" in caplog.text
 
 
+def test_secors_files_for_production_run_once_what_is_refused_is_gone() -> None:
+    sample = dict(pair.split("=", 1) for pair in WHOLE_SAMPLE.split())
+    with pytest.raises(ConfigError) as refused:
+        pipeline_of(**texts(sample))
+    for name in NOT_TAKEN:
+        assert f"{name} is refused: " in str(refused.value)
+    taken = {name: text for name, text in sample.items() if name not in NOT_TAKEN}
+    own = pipeline_of(**texts({**taken, "secor.compression.codec": "gzip"})).own
+    assert (own.parser, own.format, own.timestamp_id) == ("thrift", "sequencefile", "1")
+    assert "not known" not in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
         ("secor.s3.bucket", "logs", "output.storage.s3.bucket.name"),
         ("cloud.service", "S3", "output.storage.backend.class"),
         ("aws.secret.key", "AKIA-secret", "output.storage.aws.secret.access.key"),
-        ("secor.message.transformer.class", "mine.Class", "transformers are not built"),
+        ("secor.message.transformer.class", "mine.Class", "expected"),
+        ("secor.file.reader.writer.factory", f"{SECORS}.ThriftParquetFileReaderWriterFactory", "expected"),
         (
             "secor.file.reader.writer.factory",
             "com.pinterest.secor.io.impl.JsonORCFileReaderWriterFactory",

@@ -136,7 +136,7 @@ class Runner:
         self.begin()
         for aside in asides(self.driver.log):
             written, _ = redriven(self._parts.store, self._recipe, aside.window, aside.file.key)
-            if written.records:
+            if written.records or written.filtered:
                 yield self.driver.redrive(written, aside.file.key)
             else:
                 discard_files(self._parts.store, written.files)

@@ -10,7 +10,7 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "aws.proxy.": "",
     "include": "files are not included: give all properties in one",
     "kafka.client.className": "",
-    "kafka.consumer.timeout.ms": "",
+    "kafka.consumer.": "of Kafka's old consumer",
     "kafka.dual.commit.enabled": "progress is in the commit log",
     "kafka.fetch.": "",
     "kafka.message.iterator.className": "",
@@ -35,6 +35,7 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "secor.file.reader.Delimiter": "",
     "secor.finalizer.lookback.periods": "all directories that are over are finalized, however old",
     "secor.gs.upload.direct": "",
+    "secor.kafka.group": "progress is in the commit log",
     "secor.local.log.delete.age.hours": "temporary files go with their process",
     "secor.max.message.size.bytes": "",
     "secor.messages.per.second": "",
@@ -45,7 +46,6 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "secor.s3.filesystem": "",
     "secor.swift.": "",
     "secor.topic_partition.forget.seconds": "",
-    "secor.upload.deterministic": "files are always the same for the same windows",
     "secor.upload.last.seen.offset": "",
     "secor.upload.manager.class": "files go through the project's stores",
     "secor.upload.secor.upload.last.seen.offset": "",
@@ -59,6 +59,7 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
 
 REFUSED: Final[Mapping[str, str]] = {
     "aws.access.key": "give output.storage.aws.access.key.id",
+    "aws.client.pathstyleaccess": "give output.storage.s3.path.style.access.enabled",
     "aws.endpoint": "give output.storage.s3.endpoint.url",
     "aws.region": "give output.storage.s3.region",
     "aws.role": "give the credentials of the role by the SDK's own ways",
@@ -71,10 +72,6 @@ REFUSED: Final[Mapping[str, str]] = {
     "message.timestamp.required": "a message without a usable time is a bad message",
     "secor.file.age.youngest": "a file's age is that of the first unwritten record: leave it out",
     "secor.gs.": "give output.storage.gcs.*",
-    "secor.max.file.count": "the bound of open writers is not built",
-    "secor.max.file.timestamp.range.millis": "the deterministic limits are not built; files are deterministic anyway",
-    "secor.max.input.payload.size.bytes": "give secor.max.file.size.bytes, which files keep to deterministically",
-    "secor.message.transformer.class": "transformers are not built",
     "secor.s3.alter.path.date": "the alternative path is not built",
     "secor.s3.alternative.path": "the alternative path is not built",
     "secor.s3.bucket": "give output.storage.s3.bucket.name",
@@ -85,11 +82,9 @@ REFUSED: Final[Mapping[str, str]] = {
 """As above; the way out."""
 
 HARMLESS: Final[Mapping[str, frozenset[str]]] = {
+    "aws.client.pathstyleaccess": frozenset({"false"}),
     "kafka.seed.broker.port": frozenset({"9092"}),
     "message.timestamp.required": frozenset({"true"}),
-    "secor.max.file.timestamp.range.millis": frozenset({"0"}),
-    "secor.max.input.payload.size.bytes": frozenset({"0"}),
-    "secor.message.transformer.class": frozenset({"com.pinterest.secor.transformer.IdentityMessageTransformer"}),
     "secor.s3.prefix.md5hash": frozenset({"false"}),
 }
 """Texts of what is refused that ask for nothing: they stand in Secor's own files."""
@@ -110,6 +105,7 @@ PARSER_CLASSES: Final = {
     f"{_PARSERS}ProtobufMessageParser": "protobuf",
     f"{_PARSERS}ThriftMessageParser": "thrift",
 }
+TRANSFORMERS: Final = {"com.pinterest.secor.transformer.IdentityMessageTransformer": ""}
 _PROTOCOLS: Final = "org.apache.thrift.protocol."
 THRIFT_PROTOCOLS: Final = {f"{_PROTOCOLS}TBinaryProtocol": "binary", f"{_PROTOCOLS}TCompactProtocol": "compact"}
 _WRITERS: Final = "com.pinterest.secor.io.impl."

@@ -177,6 +177,34 @@ class PipelineSettings(FilingSettings):
         alias="hive.table.prefix",
         description="Begins the names of Hive's tables of topics that no `hive.table.name.TOPIC` names one for.",
     )
+    transformer: Annotated[
+        str,
+        string("module:Class, module:function or Secor's own", named_text(secor.TRANSFORMERS, ("",), own=True)),
+    ] = Field(
+        default="",
+        alias="secor.message.transformer.class",
+        description="Changes messages, or leaves them out, before they are filed.",
+    )
+    is_deterministic: Annotated[bool, BOOLEAN] = Field(
+        default=False,
+        alias="secor.upload.deterministic",
+        description="Whether files end by payload and times, the next two, and not by `secor.max.file.size.bytes`.",
+    )
+    max_payload_bytes: Annotated[int, long(0)] = Field(
+        default=0,
+        alias="secor.max.input.payload.size.bytes",
+        description="If so, a file ends at the record with which keys and values reach so many bytes; 0: at none.",
+    )
+    max_range_ms: Annotated[int, long(0)] = Field(
+        default=0,
+        alias="secor.max.file.timestamp.range.millis",
+        description="If so, a file ends at the record with which its times reach over so much; 0: at none.",
+    )
+    max_open_files: Annotated[int, long(-1)] = Field(
+        default=-1,
+        alias="secor.max.file.count",
+        description="So many files of a window are under way at most; the stalest is ended. -1: any number.",
+    )
     local_path: Annotated[str, string("a folder")] = Field(
         default="", alias="secor.local.path", description="Where files are written before they are uploaded."
     )
@@ -189,6 +217,13 @@ class PipelineSettings(FilingSettings):
             raise broken_rule("message.split.field.name", f"is missing; the parser {self.parser} needs it")
         if self.columns != "none" and self.format in {"text", "sequencefile", "messagepack-sequencefile"}:
             raise broken_rule("columns", f"are none of {self.format}: give parquet, orc, avro or json")
+        if self.is_deterministic and not (self.max_payload_bytes or self.max_range_ms):
+            raise broken_rule(
+                "secor.upload.deterministic",
+                "needs secor.max.input.payload.size.bytes or secor.max.file.timestamp.range.millis",
+            )
+        if self.is_deterministic and self.upload_on_shutdown:
+            raise broken_rule("secor.upload.deterministic", "excludes secor.upload.on.shutdown")
         able = CODECS_OF.get(self.format)
         if able is not None and self.codec not in able:
             raise broken_rule(
@@ -310,7 +345,9 @@ def _sorted_out(rest: Mapping[str, str], own_names: set[str], reader: SettingsRe
     for name, text in rest.items():
         if name in own_names or text.strip() in secor.HARMLESS.get(name, ()):
             continue
-        if (way_out := secor.entry_of(name, secor.REFUSED)) is not None:
+        if name in secor.WITHOUT_EFFECT:
+            idle.append(name)
+        elif (way_out := secor.entry_of(name, secor.REFUSED)) is not None:
             reader.problems.append(SettingProblem(name, f"{name} is refused: {way_out}"))
         elif secor.entry_of(name, secor.WITHOUT_EFFECT) is not None:
             idle.append(name)

@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from tieredstore.config.named_class import named_class
+from tieredstore.limits import MAX_INT64
 from tieredstore.pipelines.columns import Columns, Decoder, OfOneSchema, OfRegistry
 from tieredstore.pipelines.container_formats import AvroContainer, Orc
 from tieredstore.pipelines.directories import TimeDirectories, java_format
@@ -17,6 +18,7 @@ from tieredstore.pipelines.schemas import Schemas
 from tieredstore.pipelines.sequence_format import SequenceFile
 from tieredstore.pipelines.settings import Pipeline, PipelineSettings, field_path
 from tieredstore.pipelines.times import DateTime, EpochTime, Iso8601Time, JsonField, MessagePackTime, RegexTime, Time
+from tieredstore.pipelines.transforming import Transforming
 from tieredstore.pipelines.window_writing import Recipe
 from tieredstore.pipelines.writers import Format, JsonLines, Parquet, Text
 
@@ -151,10 +153,14 @@ def naming_of(pipeline: Pipeline) -> Naming:
 def recipe_of(pipeline: Pipeline) -> Recipe:
     """All that decides what its windows become."""
     own, naming = pipeline.own, naming_of(pipeline)
+    # Secor passes over the size then, and over these two otherwise.
+    file_bytes = (own.max_payload_bytes or MAX_INT64) if own.is_deterministic else own.max_file_bytes
+    range_ms = own.max_range_ms if own.is_deterministic else 0
     return Recipe(
         parser_of(own, pipeline.schemas), format_of(own, pipeline.schemas), naming,
-        own.max_file_bytes, own.max_file_records,
+        file_bytes, own.max_file_records,
         f"{naming.folder}staging/", own.local_path or None,
+        Transforming(own.transformer) if own.transformer else None, range_ms, max(0, own.max_open_files),
     )  # fmt: skip
 
 

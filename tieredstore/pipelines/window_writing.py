@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from tieredstore.errors import TieredStoreError
 from tieredstore.pipelines.entries import OutputFile, WrittenWindow
 from tieredstore.pipelines.naming import Naming
 from tieredstore.pipelines.parsers import Parser
+from tieredstore.pipelines.transforming import Transforming
 from tieredstore.pipelines.writers import (
     DECODED,
     ENVELOPE,
@@ -59,6 +61,11 @@ class Recipe:
     """0 for no such end of a file."""
     staging_prefix: str
     local_path: str | None = None
+    transforming: Transforming | None = None
+    file_range_ms: int = 0
+    """A file ends at the record with which its times reach over so much; 0 for no such end."""
+    open_files: int = 0
+    """So many are under way at most, the stalest of which is ended; 0 for any number."""
 
 
 def write_window(
@@ -119,7 +126,7 @@ class _WindowWriting:
         self._stack = ExitStack()
         self.files: list[OutputFile] = []
         self.reasons: dict[int, str] = {}
-        self.records = 0
+        self.records = self.filtered = 0
 
     def __enter__(self) -> None:
         """Nothing is open yet."""
@@ -131,23 +138,40 @@ class _WindowWriting:
         self._stack.close()
 
     def take(self, batch: Any) -> None:
+        if self._recipe.transforming is None:
+            faults = self._write_good(batch)
+        else:
+            after = self._recipe.transforming.apply(batch, self._window.topic, self._window.partition)
+            self.filtered += after.filtered
+            bad = self._write_good(after.records) if after.records.num_rows else {}
+            faults = {**after.faults, **_of_originals(batch, after.records, bad)}
+        if faults:
+            # As they came: a transformer's work is not kept.
+            self._put_aside(envelope(batch, self._window.topic, self._window.partition), dict(sorted(faults.items())))
+
+    def _write_good(self, batch: Any) -> dict[int, str]:
+        """Write what is good; why the others are not, by their numbers."""
         filed = self._parser.file(batch)
         beside, faults = self._format.decoded(batch)
         faults |= filed.reasons
         rows = envelope(batch, self._window.topic, self._window.partition)
         if beside is not None:
             rows = cast("Any", rows).append_column(DECODED, beside)
+        good = [(row, code) for row, code in enumerate(filed.codes) if row not in faults]
+        most = self._recipe.open_files
         if len(filed.directories) == 1 and not faults:
             self._write(filed.directories[0], rows)
-            return
-        good: dict[int, list[int]] = {}
-        for row, code in enumerate(filed.codes):
-            if row not in faults:
-                good.setdefault(code, []).append(row)
-        for code, numbers in good.items():
-            self._write(filed.directories[code], rows.take(_arrow.array(numbers)))
-        if faults:
-            self._put_aside(rows, dict(sorted(faults.items())))
+        elif most and len(self._open.keys() | {filed.directories[code] for _, code in good}) > most:
+            # In the order of the records, so that the same files end at the same ones, in whatever batches they come.
+            for code, run in groupby(good, key=lambda one: one[1]):
+                self._write(filed.directories[code], rows.take(_arrow.array([row for row, _ in run])))
+        else:
+            numbers: dict[int, list[int]] = {}
+            for row, code in good:
+                numbers.setdefault(code, []).append(row)
+            for code, taken in numbers.items():
+                self._write(filed.directories[code], rows.take(_arrow.array(taken)))
+        return faults
 
     def written(self) -> WrittenWindow:
         for directory in sorted(self._open):
@@ -158,27 +182,36 @@ class _WindowWriting:
         window = self._window
         return WrittenWindow(
             window.topic, window.topic_id, window.partition, window.start, window.stop,
-            self.records, 0, len(self.reasons), tuple(self.files),
+            self.records, self.filtered, len(self.reasons), tuple(self.files),
         )  # fmt: skip
 
     def _write(self, directory: str, rows: Any) -> None:
         """A file ends at the record that reaches one of the limits."""
         recipe, start = self._recipe, 0
+        times: list[int] = rows.column("timestamp").cast(_arrow.int64()).to_pylist() if recipe.file_range_ms else []
         for row, size in enumerate(payload_sizes(rows)):
             file = self._open.get(directory)
             if file is None:
+                self._make_room()
                 first = rows.column("offset")[row].as_py()
                 key = recipe.naming.data_key(self._window.topic, directory, self._window.partition, first)
                 file = self._open[directory] = self._begin("data", key)
             file.records += 1
             file.bytes += size
-            if file.bytes >= recipe.file_bytes or file.records == recipe.file_records:
+            reaches = bool(times) and file.reach_ms(times[row]) >= recipe.file_range_ms
+            if reaches or file.bytes >= recipe.file_bytes or file.records == recipe.file_records:
                 file.write(rows.slice(start, row + 1 - start))
                 self._end(self._open.pop(directory))
                 start = row + 1
         if start < rows.num_rows:
             self._open[directory].write(rows.slice(start))
         self.records += rows.num_rows
+
+    def _make_room(self) -> None:
+        """End the file whose last record is the oldest, where there are as many as may be."""
+        if self._recipe.open_files and len(self._open) >= self._recipe.open_files:
+            stalest = min(self._open, key=lambda directory: self._open[directory].last)
+            self._end(self._open.pop(stalest))
 
     def _put_aside(self, rows: Any, faults: dict[int, str]) -> None:
         bad = rows.take(_arrow.array(list(faults)))
@@ -229,6 +262,15 @@ class _OpenFile:
     last: int = -1
     earliest: int = -1
     latest: int = -1
+    lowest: int = -1
+    highest: int = -1
+
+    def reach_ms(self, time: int) -> int:
+        """Over how much the times of its records reach, with one of this time; of none, by those before."""
+        if time >= 0:
+            self.lowest = time if self.lowest < 0 else min(self.lowest, time)
+            self.highest = max(self.highest, time)
+        return self.highest - self.lowest
 
     def write(self, rows: Any) -> None:
         self.writer.write(rows)
@@ -240,6 +282,15 @@ class _OpenFile:
         if times:
             self.earliest = min(times) if self.earliest < 0 else min(self.earliest, *times)
             self.latest = max(self.latest, *times)
+
+
+def _of_originals(batch: Any, changed: Any, faults: dict[int, str]) -> dict[int, str]:
+    """Faults of rows that a transformer left, by the numbers of the rows that it was given."""
+    if not faults:
+        return {}
+    places = {offset: row for row, offset in enumerate(batch.column("offset").to_pylist())}
+    offsets = changed.column("offset").to_pylist()
+    return {places[offsets[row]]: reason for row, reason in faults.items()}
 
 
 def _pieces(file: BinaryIO) -> Generator[bytes]:

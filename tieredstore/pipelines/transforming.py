@@ -1,0 +1,195 @@
+"""Transformers: records changed, or left out, before they are filed."""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Final, TypeVar, cast
+
+import pyarrow as pa
+
+from tieredstore.errors import ConfigError, TieredStoreError
+from tieredstore.pipelines.times import BadMessage
+
+# What its type stubs say of batches is partial.
+_arrow: Final[Any] = pa
+
+_SETTING: Final = "secor.message.transformer.class"
+_CHANGED: Final = ("key", "value", "headers")
+"""What a transformer decides; offsets and times stay Kafka's."""
+
+_OF_BATCHES: Final = "_tieredstore_of_batches"
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A record, as a transformer sees it: ``dataclasses.replace`` gives one with another key, value or headers."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class Transformer(ABC):
+    """Changes Arrow batches. Made without arguments, and without state: the same records are changed to the same."""
+
+    @abstractmethod
+    def transform(self, records: pa.RecordBatch) -> pa.RecordBatch | None:
+        """The rows that stay, by ``offset``, ascending, with ``key``, ``value`` and ``headers`` as they are to be.
+
+        None for none of them. ``timestamp`` and ``timestampType`` stay as they are, whatever is said of them.
+        """
+
+
+class MessageTransformer(ABC):
+    """Changes message by message. Made without arguments, and without state."""
+
+    @abstractmethod
+    def transform(self, message: Message) -> Message | None:
+        """The message as it shall be filed, None for one that is left out.
+
+        BadMessage, or what bad data leads to (ValueError, KeyError, TypeError …), for one that is put aside.
+        """
+
+
+def of_batches(function: _Function) -> _Function:
+    """Marks a function that a setting names as one of Arrow batches, as :meth:`Transformer.transform` is."""
+    setattr(function, _OF_BATCHES, True)
+    return function
+
+
+@dataclass(frozen=True, slots=True)
+class Transformed:
+    """What has become of a batch: the rows that stay, how many are left out, and why rows are bad, by number."""
+
+    records: Any
+    filtered: int
+    faults: Mapping[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Transforming:
+    """What the settings name, as ``module:name``. Picklable."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        self._function()
+
+    def apply(self, records: Any, topic: str, partition: int) -> Transformed:
+        """Of a batch; ConfigError for a transformer that does not keep to offsets."""
+        function, is_of_batches = self._function()
+        if not is_of_batches:
+            return self._one_by_one(records, function, topic, partition)
+        try:
+            return self._whole(records, function)
+        except TieredStoreError:
+            raise
+        except Exception:  # noqa: BLE001  whatever it raises for bad data: then it is seen for which
+            return self._row_by_row(records, function)
+
+    def _function(self) -> tuple[Callable[..., Any], bool]:
+        module_name, _, name = self.name.partition(":")
+        try:
+            known: Any = getattr(importlib.import_module(module_name), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigError(f"{_SETTING} is {self.name!r:.120}, which cannot be imported: {error}") from error
+        if isinstance(known, type) and issubclass(known, Transformer | MessageTransformer):
+            return known().transform, issubclass(known, Transformer)
+        if isinstance(known, type) or not callable(known):
+            raise ConfigError(f"{_SETTING} is {self.name!r:.120}, which is neither a function nor a transformer")
+        return known, bool(getattr(known, _OF_BATCHES, False))
+
+    def _whole(self, records: Any, function: Callable[..., Any]) -> Transformed:
+        changed: Any = function(records)
+        if changed is None or changed.num_rows == 0:
+            return Transformed(records.slice(0, 0), records.num_rows, {})
+        places = {offset: row for row, offset in enumerate(records.column("offset").to_pylist())}
+        offsets: list[int] = changed.column("offset").to_pylist()
+        rows = [places.get(offset, -1) for offset in offsets]
+        if -1 in rows or any(one >= other for one, other in pairwise(rows)):
+            raise ConfigError(f"{_SETTING}, {self.name}, gives other offsets than it was given, or in another order")
+        return Transformed(_with(records.take(_arrow.array(rows)), changed), records.num_rows - len(rows), {})
+
+    def _row_by_row(self, records: Any, function: Callable[..., Any]) -> Transformed:
+        kept: list[Any] = []
+        faults: dict[int, str] = {}
+        for row in range(records.num_rows):
+            try:
+                kept.append(self._whole(records.slice(row, 1), function).records)
+            except TieredStoreError:
+                raise
+            except Exception as error:  # noqa: BLE001  as above
+                faults[row] = _reason(error)
+        whole = _joined(kept, records)
+        return Transformed(whole, records.num_rows - whole.num_rows - len(faults), faults)
+
+    def _one_by_one(self, records: Any, function: Callable[..., Any], topic: str, partition: int) -> Transformed:
+        kept: list[int] = []
+        changed: list[Message] = []
+        faults: dict[int, str] = {}
+        names = ("offset", "timestamp", "key", "value", "headers")
+        for row, (offset, time, key, value, headers) in enumerate(
+            zip(*(records.column(name).to_pylist() for name in names), strict=True)
+        ):
+            pairs = tuple((header["key"], header["value"]) for header in headers or ())
+            message = Message(topic, partition, offset, time, key, value, pairs)
+            try:
+                outcome = function(message)
+            except Exception as error:  # noqa: BLE001  whatever it raises for bad data
+                faults[row] = _reason(error)
+                continue
+            if outcome is None:
+                continue
+            if not isinstance(outcome, Message) or outcome.offset != offset:
+                raise ConfigError(f"{_SETTING}, {self.name}, gives neither None nor the message with its offset")
+            kept.append(row)
+            # Headers that are null stay so, unless there are some now.
+            changed.append(outcome if outcome.headers or headers else replace(outcome, headers=()))
+        batch = self._columns(records, kept, changed)
+        return Transformed(batch, records.num_rows - len(kept) - len(faults), faults)
+
+    def _columns(self, records: Any, kept: list[int], changed: list[Message]) -> Any:
+        rows = records.take(_arrow.array(kept, _arrow.int64()))
+        was_null = rows.column("headers").is_null().to_pylist()
+        headers = [
+            None if is_null and not one.headers else [{"key": key, "value": value} for key, value in one.headers]
+            for one, is_null in zip(changed, was_null, strict=True)
+        ]
+        contents = {"key": [one.key for one in changed], "value": [one.value for one in changed], "headers": headers}
+        try:
+            arrays = {name: _arrow.array(content, rows.schema.field(name).type) for name, content in contents.items()}
+        except (_arrow.ArrowException, TypeError):
+            raise ConfigError(f"{_SETTING}, {self.name}, gives keys or values that are no bytes") from None
+        return _replaced(rows, arrays)
+
+
+def _with(rows: Any, changed: Any) -> Any:
+    """Rows with the columns that were changed."""
+    arrays = {name: changed.column(name).cast(rows.schema.field(name).type) for name in _CHANGED}
+    return _replaced(rows, arrays)
+
+
+def _replaced(rows: Any, arrays: Mapping[str, Any]) -> Any:
+    columns = [arrays.get(name, rows.column(name)) for name in rows.schema.names]
+    return _arrow.RecordBatch.from_arrays(columns, schema=rows.schema)
+
+
+def _joined(batches: list[Any], like: Any) -> Any:
+    whole = _arrow.Table.from_batches(batches, like.schema).combine_chunks().to_batches()
+    return whole[0] if whole else like.slice(0, 0)
+
+
+def _reason(error: Exception) -> str:
+    """In words without the message's content."""
+    if isinstance(error, BadMessage):
+        return str(error)
+    return f"its transformer failed with {type(cast('object', error)).__name__}"
