@@ -92,9 +92,15 @@ def measure_throughput(mib: int, runs: int) -> dict[str, object]:
         def published() -> None:
             publish(topics, "written", value, count)
 
+        def put(number: int) -> None:
+            store.put(f"plain/{uuid.uuid4().hex}/{number}", body)
+
+        def get(number: int) -> int:
+            return len(store.get(f"whole/{number}"))
+
         def plain_puts() -> None:
             with ThreadPoolExecutor(topics.settings.pubsub.uploads) as uploads:
-                list(uploads.map(lambda number: store.put(f"plain/{uuid.uuid4().hex}/{number}", body), range(bodies)))
+                list(uploads.map(put, range(bodies)))
 
         writing = interleaved({"publish": published, "plain PUTs": plain_puts}, runs)
         topics.create("read")
@@ -104,7 +110,7 @@ def measure_throughput(mib: int, runs: int) -> dict[str, object]:
         reading = interleaved(
             {
                 "backfill": lambda: read_all(topics, "read", count),
-                "plain GETs": lambda: list(pool.map(lambda number: len(store.get(f"whole/{number}")), range(bodies))),
+                "plain GETs": lambda: list(pool.map(get, range(bodies))),
             },
             runs,
         )
