@@ -21,7 +21,7 @@ from tests.pipelines.test_reading import read
 from tests.support.pipeline_runs import pipeline_of, texts
 from tests.support.protobuf_messages import EVENT, descriptor_set, event
 from tests.support.schema_registry_server import framed, written
-from tieredstore.errors import ConfigError
+from tieredstore.errors import ConfigError, RegistryUnavailable
 from tieredstore.pipelines.columns import Columns, OfOneSchema, OfRegistry
 from tieredstore.pipelines.container_formats import AvroContainer, Orc
 from tieredstore.pipelines.schemas import Schemas
@@ -181,6 +181,20 @@ def test_a_value_of_a_schema_that_cannot_be_united_is_aside() -> None:
 def test_files_of_null_values_alone_have_no_column_but_kafkas() -> None:
     (row,) = rows_of(registry_columns(Parquet()), [None])
     assert set(row) == {"kafka"}
+
+
+def test_a_registry_that_is_away_is_asked_no_more_for_files_that_nobody_will_read() -> None:
+    asked: list[int] = []
+
+    def lookup(number: int) -> Any:
+        asked.append(number)
+        if number == 2:
+            raise RegistryUnavailable("away")
+        return SCHEMAS[number]
+
+    with pytest.raises(RegistryUnavailable):
+        write(Columns(Parquet(), OfRegistry(lookup)), values([v1(0)]), values([v2(1)], start=1))
+    assert asked[-1] == 2
 
 
 INNER = [Parquet("zstd"), Orc("zstd"), AvroContainer("gzip"), JsonLines("gzip")]

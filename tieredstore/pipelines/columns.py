@@ -259,6 +259,11 @@ class _UnitedFile(FileWriter):
         finally:
             self._aside.close()
 
+    def abandon(self) -> None:
+        """Nothing is decoded any more: what was the matter may be a registry that is away."""
+        self._rows.close()
+        self._aside.close()
+
     def _write_out(self) -> None:
         # Where all values are null there is no schema, and no column but Kafka's.
         avro = Avro(self._schema(list(self._numbers)) if self._numbers else _NOTHING, self._lookup)

@@ -134,7 +134,7 @@ class _WindowWriting:
     def __exit__(self, *_: object) -> None:
         # After an error: nobody will read these files, but their writers hold memory and would complain.
         for file in [*self._open.values(), *([self._aside] if self._aside else [])]:
-            file.writer.close()
+            file.writer.abandon()
         self._stack.close()
 
     def take(self, batch: Any) -> None:

@@ -98,6 +98,10 @@ class FileWriter(ABC):
     def close(self) -> None:
         """End the file, which stays open for reading."""
 
+    def abandon(self) -> None:
+        """Let go of what is held, of a file that nobody will read."""
+        self.close()
+
 
 class Format(ABC):
     """A kind of files. Frozen and picklable."""
