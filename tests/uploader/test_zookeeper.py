@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+import ssl
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -11,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.servers.kafka_certificates import issue, make_authority
 from tests.support.servers.process import free_port
 from tests.support.servers.zookeeper import ZooKeeperServer, start_zookeeper, zookeeper_client
 from tests.support.uploader_disk import BrokerDisk, extents, uploader_of
@@ -23,6 +28,7 @@ from tieredstore.uploader import BrokerEnvironment
 from tieredstore.uploader import zookeeper as module
 from tieredstore.uploader.environment import broker_environment
 from tieredstore.uploader.zookeeper import ZooKeeperLeadership
+from tieredstore.uploader.zookeeper_tls import ZooKeeperTls
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker]
 
@@ -52,8 +58,8 @@ class Cluster:
 
 
 @contextmanager
-def leadership_of(hosts: str, broker_id: int = 1) -> Iterator[ZooKeeperLeadership]:
-    leadership = ZooKeeperLeadership(BrokerEnvironment((), broker_id, {}, zookeeper=hosts))
+def leadership_of(hosts: str, broker_id: int = 1, tls: ZooKeeperTls | None = None) -> Iterator[ZooKeeperLeadership]:
+    leadership = ZooKeeperLeadership(BrokerEnvironment((), broker_id, {}, zookeeper=hosts, zookeeper_tls=tls))
     try:
         yield leadership
     finally:
@@ -184,11 +190,6 @@ def test_the_brokers_own_file_names_it(tmp_path: Path) -> None:
     assert (environment.zookeeper, environment.broker_id, dict(environment.client)) == ("a:1,b:2/kafka", 4, {})
     elsewhere = broker_environment(uploader_settings_from({**own, "uploader.zookeeper.connect": "c:3"}))
     assert elsewhere.zookeeper == "c:3"
-    with (tmp_path / "server.properties").open("a") as file:
-        file.write("zookeeper.ssl.client.enable=true\n")
-    with pytest.raises(ConfigError, match=r"by TLS .*uploader\.leadership=auto"):
-        broker_environment(uploader_settings_from(own))
-    assert broker_environment(uploader_settings_from({**own, "uploader.zookeeper.connect": "c:3"})).zookeeper == "c:3"
     (tmp_path / "server.properties").write_text(f"broker.id=4\nlog.dirs={tmp_path}\n")
     with pytest.raises(ConfigError, match=r"uploader\.zookeeper\.connect"):
         broker_environment(uploader_settings_from(own))
@@ -197,3 +198,110 @@ def test_the_brokers_own_file_names_it(tmp_path: Path) -> None:
 def test_what_is_no_list_of_hosts_is_a_wrong_setting() -> None:
     with leadership_of("a:b:c:d") as leadership, pytest.raises(ConfigError, match="no list of hosts"):
         leadership.led()
+
+
+@contextmanager
+def by_tls(folder: Path, port: int, to_port: int) -> Iterator[None]:
+    """TLS in front of a port, which asks for the client's certificate too."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "server.pem")
+    context.load_verify_locations(folder / "authority.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+    opened: list[socket.socket] = []
+
+    def pass_on(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError, ssl.SSLError):
+            while data := source.recv(65536):
+                target.sendall(data)
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def accept() -> None:
+        while True:
+            try:
+                plain, _ = listener.accept()
+            except OSError:
+                return
+            opened.append(plain)
+            try:
+                client = context.wrap_socket(plain, server_side=True)
+            except (OSError, ssl.SSLError):
+                plain.close()
+                continue
+            server = socket.create_connection(("127.0.0.1", to_port))
+            opened.extend((client, server))
+            for ends in ((client, server), (server, client)):
+                threading.Thread(target=pass_on, args=ends, daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", port)) as listener:
+        accepting = threading.Thread(target=accept, daemon=True)
+        accepting.start()
+        try:
+            yield
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            accepting.join(30)
+            for connection in opened:
+                connection.close()
+
+
+def test_the_brokers_own_names_of_tls_are_honoured(
+    zookeeper: ZooKeeperServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client's certificate is asked for too; it is what the broker's file says. A plain client gets no answer."""
+    monkeypatch.setattr(module, "_ANSWER_S", 10.0)
+    authority, port = make_authority(), free_port()
+    (tmp_path / "authority.pem").write_text(authority.certificate_pem)
+    for name in ("server", "client"):
+        issue(authority, name).write(tmp_path / f"{name}.pem")
+    (tmp_path / "server.properties").write_text(
+        f"broker.id=1\nlog.dirs={tmp_path}\nzookeeper.connect=127.0.0.1:{port}\nzookeeper.ssl.client.enable=true\n"
+        f"zookeeper.ssl.keystore.location={tmp_path}/client.pem\nzookeeper.ssl.truststore.location={tmp_path}/authority.pem\n"
+    )
+    own = {"uploader.server.properties": str(tmp_path / "server.properties"), "uploader.leadership": "zookeeper"}
+    environment = broker_environment(uploader_settings_from(own))
+    tls = environment.zookeeper_tls
+    assert tls == ZooKeeperTls(tmp_path / "client.pem", tmp_path / "authority.pem")
+    hosts = zookeeper.chroot()
+    front, _, chroot = hosts.partition("/")
+    with zookeeper_client(hosts) as client, by_tls(tmp_path, port, int(front.rpartition(":")[2])):
+        Cluster(client).lead(ONE, 1)
+        with leadership_of(f"{environment.zookeeper}/{chroot}", tls=tls) as leadership:
+            leadership.watch([ONE])
+            until_led(leadership, [ONE])
+        monkeypatch.setattr(module, "_ANSWER_S", 1.0)
+        with leadership_of(environment.zookeeper) as leadership:
+            leadership.watch([ONE])
+            with pytest.raises(BrokerUnavailable):
+                leadership.led()
+
+
+def test_tls_that_cannot_be_done_as_the_broker_does_it_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "server.properties").write_text("")
+    own = {"uploader.server.properties": str(tmp_path / "server.properties"), "uploader.leadership": "zookeeper"}
+
+    def environment_of(**tls: str) -> BrokerEnvironment:
+        lines = {"broker.id": "4", "log.dirs": str(tmp_path), "zookeeper.connect": "a:1"}
+        named = {f"zookeeper.ssl.{name.replace('_', '.')}": text for name, text in tls.items()}
+        texts = {**lines, "zookeeper.ssl.client.enable": "true", **named}
+        (tmp_path / "server.properties").write_text("".join(f"{name}={text}\n" for name, text in texts.items()))
+        return broker_environment(uploader_settings_from(own))
+
+    assert environment_of().zookeeper_tls == ZooKeeperTls()
+    assert environment_of(client_enable="false").zookeeper_tls is None
+    unchecked = environment_of(endpoint_identification_algorithm="", crl_enable="false").zookeeper_tls
+    assert unchecked is not None
+    assert unchecked.options()["check_hostname"] is False
+    for refused, reason in (
+        ({"keystore_location": f"{tmp_path}/a.jks"}, "keystore.location .*no PEM file"),
+        ({"truststore_location": f"{tmp_path}/a.pem", "truststore_type": "PKCS12"}, "no PEM file"),
+        ({"truststore_location": f"{tmp_path}/absent.pem"}, "is not there"),
+        ({"cipher_suites": "TLS_AES_128_GCM_SHA256"}, "cipher.suites is not honoured"),
+    ):
+        with pytest.raises(ConfigError, match=reason):
+            environment_of(**refused)
+    # Where TLS is not to be had at all, an address without it is.
+    own["uploader.zookeeper.connect"] = "c:3"
+    plain = environment_of(keystore_location=f"{tmp_path}/a.jks")
+    assert (plain.zookeeper, plain.zookeeper_tls) == ("c:3", None)

@@ -13,6 +13,7 @@ from tieredstore.config.properties import read_properties
 from tieredstore.config.uploader import UploaderSettings
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.checkpoints import parse_broker_id
+from tieredstore.uploader.zookeeper_tls import ZooKeeperTls, tls_of
 
 AUTO: Final = "auto"
 STATIC: Final = "static"
@@ -20,7 +21,6 @@ ZOOKEEPER: Final = "zookeeper"
 
 _LISTENER: Final = re.compile(r"\s*([A-Za-z0-9_.-]+)://(\[[^\]]*\]|[^:]*):(\d+)\s*")
 _EVERY_ADDRESS: Final = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  what a listener says, not what we do
-_TLS: Final = "zookeeper.ssl.client.enable"
 _SERVERS: Final = "bootstrap.servers"
 
 
@@ -29,13 +29,14 @@ class BrokerEnvironment:
     """The broker's log directories and id (-1 if it is not known), and how a client reaches it.
 
     ``client`` is empty where no broker can be asked. Its text may hold secrets, so it is not shown. ``zookeeper`` is
-    what clients of the cluster's ZooKeeper connect to, empty where there is none.
+    what clients of the cluster's ZooKeeper connect to, empty where there is none, by TLS if ``zookeeper_tls`` is.
     """
 
     log_dirs: tuple[Path, ...]
     broker_id: int
     client: Mapping[str, str] = field(repr=False)
     zookeeper: str = ""
+    zookeeper_tls: ZooKeeperTls | None = None
 
 
 def broker_environment(settings: UploaderSettings) -> BrokerEnvironment:
@@ -60,21 +61,14 @@ def broker_environment(settings: UploaderSettings) -> BrokerEnvironment:
             "uploader.leadership is zookeeper, and no ZooKeeper is known that could be asked: set "
             "uploader.zookeeper.connect, or uploader.server.properties to a file with zookeeper.connect"
         )
-    if settings.leadership == ZOOKEEPER and settings.zookeeper_connect is None and _by_tls(broker):
-        raise ConfigError(
-            f"the broker reaches ZooKeeper by TLS ({_TLS}), which uploader.leadership=zookeeper does not: set "
-            "uploader.zookeeper.connect to an address without it, or uploader.leadership=auto, which asks the brokers"
-        )
+    by_zookeeper = settings.leadership == ZOOKEEPER and settings.zookeeper_connect is None
+    tls = tls_of(broker) if by_zookeeper else None
     broker_id = _broker_id(settings, broker, log_dirs)
     if settings.leadership in (AUTO, ZOOKEEPER) and broker_id < 0:
         raise ConfigError(
             "the broker's id is not known: set uploader.broker.id, or uploader.server.properties to a file with node.id"
         )
-    return BrokerEnvironment(log_dirs, broker_id, client, zookeeper)
-
-
-def _by_tls(broker: Mapping[str, str]) -> bool:
-    return broker.get(_TLS, "false").strip().lower() == "true"
+    return BrokerEnvironment(log_dirs, broker_id, client, zookeeper, tls)
 
 
 def _protocol_named(settings: UploaderSettings) -> str:
