@@ -74,28 +74,30 @@ def test_neither_settings_nor_a_store_is_one_sentence_and_exits_2() -> None:
     assert (done.code, done.stderr) == (2, "tieredstore: no store is named: give --settings FILE (-c) or --store URL\n")
 
 
-# One round trip of each store, by processes of their own
+# One round trip of each store: what writes and what reads it first by processes of their own, the rest in this one
 
 
 def round_trip(store: tuple[object, ...], environment: Mapping[str, str]) -> None:
     """Up, not up again, listed, back, deleted; ``store`` are the options that name it."""
 
-    def run(command: str, *arguments: object) -> Result:
-        done = spawn(command, *store, *arguments, **environment)
+    def clean(done: Result) -> Result:
         assert (done.code, done.stderr) == (0, "")
         return done
 
-    assert "3 copied" in run("copy", ORIGINALS).text
-    assert "3 skipped" in run("copy", ORIGINALS).text
-    rows = run("ls", "--json").json
-    assert len(rows) == 3
-    where = (rows[0]["topic"], rows[0]["partition"], rows[0]["base_offset"])
-    log = (ORIGINALS / f"{where[0]}-{where[1]}" / f"{where[2]:020}.log").read_bytes()
-    assert run("fetch", *where).stdout == log
-    run("delete", *where)
-    assert len(run("ls", "--json").json) == 2
-    gone = spawn("fetch", *store, *where, **environment)
-    assert (gone.code, gone.stdout) == (3, b"")
+    assert "3 copied" in clean(spawn("copy", *store, ORIGINALS, **environment)).text
+    with pytest.MonkeyPatch.context() as patch:
+        for name, text in environment.items():
+            patch.setenv(name, text)
+        assert "3 skipped" in clean(tieredstore("copy", *store, ORIGINALS)).text
+        rows = clean(tieredstore("ls", *store, "--json")).json
+        assert len(rows) == 3
+        where = (rows[0]["topic"], rows[0]["partition"], rows[0]["base_offset"])
+        log = (ORIGINALS / f"{where[0]}-{where[1]}" / f"{where[2]:020}.log").read_bytes()
+        assert clean(spawn("fetch", *store, *where, **environment)).stdout == log
+        clean(tieredstore("delete", *store, *where))
+        assert len(clean(tieredstore("ls", *store, "--json")).json) == 2
+        gone = tieredstore("fetch", *store, *where)
+        assert (gone.code, gone.stdout) == (3, b"")
 
 
 def test_s3_by_a_url_and_the_environment_of_the_sdk(minio: S3Server) -> None:
