@@ -141,7 +141,8 @@ class SegmentStream(io.RawIOBase):
             raise
 
     def chunks(self) -> Iterator[memoryview]:
-        """The bytes that remain, a chunk at a time, without a copy; each is valid until the next is asked for."""
+        """The bytes that remain, a chunk at a time, without a copy; each is valid until the next is asked for or the
+        stream is closed: its memory is used again then."""
         self._check_open()
         while self.remaining:
             chunk_range = self._segment.index.original_range(self._segment.index.chunk_at(self._position))
