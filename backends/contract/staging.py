@@ -145,6 +145,6 @@ def holds_bytes(store: Verbs, key: str, body: Buffer) -> bool:
     """Whether the object has this content."""
     with byte_view(body) as view:
         try:
-            return store.head(key).size == len(view) and store.get(key) == view
+            return store.head(key).size == len(view) and memoryview(store.get(key)) == view
         except ObjectNotFound:
             return False

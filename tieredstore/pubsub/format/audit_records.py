@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pyarrow.compute as pc
 
@@ -111,9 +111,8 @@ class IdsHash:
         column: Any = compute.drop_null(ids) if ids.null_count else ids
         if not len(column):
             return
-        offsets = column.buffers()[1]
-        begin, *_ = memoryview(offsets).cast("i")[column.offset : column.offset + 1]
-        end: int = memoryview(offsets).cast("i")[column.offset + len(column)]
+        offsets = cast("memoryview[int]", memoryview(column.buffers()[1]).cast("i"))
+        begin, end = offsets[column.offset], offsets[column.offset + len(column)]
         sizes = compute.min_max(compute.binary_length(column)).as_py()
         if sizes["min"] == sizes["max"]:
             self.add(_folded(memoryview(column.buffers()[2])[begin:end], len(column)))
