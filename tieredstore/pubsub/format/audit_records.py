@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import pyarrow.compute as pc
 
@@ -111,8 +111,8 @@ class IdsHash:
         column: Any = compute.drop_null(ids) if ids.null_count else ids
         if not len(column):
             return
-        offsets = cast("memoryview[int]", memoryview(column.buffers()[1]).cast("i"))
-        begin, end = offsets[column.offset], offsets[column.offset + len(column)]
+        first, behind = column.offset, column.offset + len(column)
+        begin, end = (struct.unpack_from("=i", column.buffers()[1], 4 * place)[0] for place in (first, behind))
         sizes = compute.min_max(compute.binary_length(column)).as_py()
         if sizes["min"] == sizes["max"]:
             self.add(_folded(memoryview(column.buffers()[2])[begin:end], len(column)))
