@@ -15,7 +15,7 @@ KERNELS = {
         ("_bytes.h", "_fold.h", "_pages.h", "_parse.pxd", "_batch.pxd", "_slabs.pxd", "_columns.pxd"),
     ),
     "tieredstore/kafka": (
-        ("_runs",),
+        ("_header_walk", "_runs"),
         ("records/_bytes.h", "records/_fold.h", "records/_parse.pxd", "records/_batch.pxd"),
     ),
     "tieredstore/consumer": (("_message",), ()),

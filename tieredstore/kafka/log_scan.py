@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from tieredstore.errors import InvalidSegment
-from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, check_batch_crc, walk_batch_headers
+from tieredstore.kafka._header_walk import HeaderWalk
+from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, check_batch_crc, next_batch_header
 from tieredstore.kafka.checkpoints import LeaderEpochs
 
 # Four 16 KiB batches a read: small enough that big batches are hopped over, big enough for few calls on small ones.
@@ -37,22 +38,26 @@ def scan_log(descriptor: int, size: int, base_offset: int, segment: str, *, chec
     InvalidSegment for one that is not closed, or begins before its base; BatchCorrupt for damage, to which with
     ``check_crcs`` the records belong too. ``segment`` names it.
     """
-    last, max_timestamp, read = base_offset - 1, -1, 0
+    walk, view = HeaderWalk(descriptor, size, base_offset, check_crcs), _FileView(descriptor, size)
     epochs: list[tuple[int, int]] = []
-    for header in walk_batch_headers(_FileView(descriptor, size), size):
+    while True:
+        walk.pass_ordinary()
+        header = next_batch_header(view, size, walk.position, walk.last_offset)
+        if header is None:
+            break
         if header.base_offset < base_offset:
             raise InvalidSegment(f"segment {segment} holds a batch at offset {header.base_offset}, before its base")
         if check_crcs:
             _check(descriptor, header, segment)
-        last, read = header.last_offset, header.position + header.size_in_bytes
-        max_timestamp = max(max_timestamp, header.max_timestamp)
-        epoch = header.partition_leader_epoch
-        if epoch >= 0 and (not epochs or epoch > epochs[-1][0]):
-            epochs.append((epoch, header.base_offset))
+        if header.partition_leader_epoch > walk.epoch:
+            epochs.append((header.partition_leader_epoch, header.base_offset))
+        walk.pass_this(header.size_in_bytes, header.last_offset, header.max_timestamp, header.partition_leader_epoch)
     # A walk ends without an error where only zeros follow; a closed segment has none, the broker cut them off.
-    if read != size:
-        raise InvalidSegment(f"segment {segment} is closed, but its log ends with {size - read} bytes of zeros")
-    return LogExtent(last, max_timestamp, tuple(epochs))
+    if walk.position != size:
+        raise InvalidSegment(
+            f"segment {segment} is closed, but its log ends with {size - walk.position} bytes of zeros"
+        )
+    return LogExtent(max(walk.last_offset, base_offset - 1), walk.max_timestamp, tuple(epochs))
 
 
 @contextmanager

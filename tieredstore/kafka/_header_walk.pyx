@@ -1,0 +1,110 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
+"""The batches of an open log, walked over without Python in between.
+
+Of a closed segment's batches nearly all are whole, in order, of magic 2 and of the leader of the one before. A walk steps
+over those and stops before the first of which it is not sure. What that one has, if anything, is for its caller to say:
+a walk has no sentences, and takes nothing for damage.
+"""
+
+from libc.stdint cimport int32_t, int64_t, int8_t, uint8_t
+from libc.stdlib cimport free, realloc
+from posix.unistd cimport pread
+
+from tieredstore.kafka.records._batch cimport *
+from tieredstore.kafka.records._parse cimport *
+
+cdef enum:
+    # Of small batches many headers come by one read; of larger ones nothing but the header is read.
+    PIECE = 64 * 1024
+    HEADERS = 256
+    SMALL = 4 * 1024
+    # A batch whose checksum is looked at lies in memory as a whole: larger ones are the caller's.
+    LARGEST = 1024 * 1024
+
+build_checksums()
+
+
+cdef class HeaderWalk:
+    """What is known of a log up to a batch border, and the walk on from there. For one thread at a time.
+
+    ``position`` is behind the last batch that was passed, ``last_offset`` is its last offset (-1 before the first one),
+    ``max_timestamp`` the greatest so far (-1 without any), ``epoch`` the latest leader epoch.
+    """
+
+    cdef readonly int64_t position, last_offset, max_timestamp, epoch
+    cdef int descriptor
+    cdef int64_t size, base_offset
+    cdef bint checks_crcs
+    cdef uint8_t* piece
+    cdef Py_ssize_t room, held
+    cdef int64_t start, usual
+    cdef Batch batch
+    cdef Body body
+
+    def __init__(self, int descriptor, int64_t size, int64_t base_offset, bint checks_crcs):
+        """An open log of ``size`` bytes of a segment that begins at ``base_offset``."""
+        self.descriptor, self.size, self.base_offset, self.checks_crcs = descriptor, size, base_offset, checks_crcs
+        self.last_offset = self.max_timestamp = self.epoch = -1
+
+    def __dealloc__(self):
+        free(self.piece)
+
+    def pass_ordinary(self):
+        """Go on over ordinary batches, without the interpreter's lock."""
+        with nogil:
+            while self._passes():
+                pass
+
+    def pass_this(self, int64_t size, int64_t last_offset, int64_t max_timestamp, int64_t epoch):
+        """Go on over a batch that the caller has looked at."""
+        self._go_on(size, last_offset, max_timestamp)
+        self.epoch = max(self.epoch, epoch)
+
+    cdef void _go_on(self, int64_t size, int64_t last_offset, int64_t max_timestamp) noexcept nogil:
+        self.position, self.last_offset, self.usual = self.position + size, last_offset, size
+        self.max_timestamp = max(self.max_timestamp, max_timestamp)
+
+    cdef bint _passes(self) noexcept nogil:
+        """Whether an ordinary batch begins at the position. Nothing has changed if not."""
+        cdef Batch* batch = &self.batch
+        cdef const uint8_t* head = self._bytes(HEADER_SIZE)
+        if head == NULL:
+            return False
+        batch.base_offset, batch.size, batch.magic = big_64(head), FRAME + <int64_t>big_32(head + 8), <int8_t>head[16]
+        if batch.magic != 2 or batch.size > self.size - self.position or not read_batch_header(head, batch, &self.body):
+            return False
+        if batch.base_offset <= self.last_offset or batch.base_offset < self.base_offset:
+            return False
+        if batch.leader_epoch > self.epoch:
+            return False
+        if self.checks_crcs:
+            head = self._bytes(batch.size)
+            if head == NULL or not crc_holds(head, batch, &self.body):
+                return False
+        self._go_on(batch.size, batch.last_offset, batch.max_timestamp)
+        return True
+
+    cdef const uint8_t* _bytes(self, int64_t count) noexcept nogil:
+        """So many bytes from the position on; NULL if the log has fewer, or they are too many to be held."""
+        cdef int64_t wanted
+        if count > LARGEST or count > self.size - self.position:
+            return NULL
+        if not (self.start <= self.position and self.position + count <= self.start + self.held):
+            wanted = max(count, PIECE if self.checks_crcs or self.usual < SMALL else HEADERS)
+            if not self._has_room(wanted):
+                return NULL
+            # Not a map: where a file shrinks under one, touching it kills the process.
+            self.start, self.held = self.position, pread(self.descriptor, self.piece, wanted, self.position)
+            if self.held < count:
+                self.held = 0
+                return NULL
+        return self.piece + (self.position - self.start)
+
+    cdef bint _has_room(self, int64_t wanted) noexcept nogil:
+        cdef void* larger
+        if wanted > self.room:
+            larger = realloc(self.piece, wanted)
+            if larger == NULL:
+                return False
+            self.piece, self.room, self.held = <uint8_t*>larger, wanted, 0
+        return True
