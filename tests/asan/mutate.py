@@ -13,17 +13,17 @@ from tests.support import memq_batches
 from tests.support.changing_files import ChangingFiles
 from tests.support.manifest_mutations import KNOWN_SEGMENT, damaged_manifests, read_both_ways
 from tests.support.record_batches import random_log, rows
-from tests.support.record_mutations import check, mutations, run_over
+from tests.support.record_mutations import check, mutations, run_over, scan_over
 from tieredstore.backends.filesystem import _files
 from tieredstore.format import _written
-from tieredstore.kafka import _runs
+from tieredstore.kafka import _header_walk, _runs
 from tieredstore.kafka.records import _kernel
 from tieredstore.pubsub.format import _reading, _writing
 
 
 def main(folder: Path, count: int) -> int:
     """Returns 0; a bad access ends the process before that, with a report."""
-    for kernel in (_kernel, _runs, _reading, _writing, _written, _files):
+    for kernel in (_kernel, _runs, _header_walk, _reading, _writing, _written, _files):
         built = Path(kernel.__file__ or "").resolve()
         if not built.is_relative_to(folder.resolve()):
             sys.exit(f"{built} is not the kernel of {folder}")
@@ -33,6 +33,8 @@ def main(folder: Path, count: int) -> int:
     survived = sum(check(mutation, source) for mutation in mutations(2, count))
     walked = sum(run_over(mutation.damaged, source) for mutation in mutations(3, count))
     print(f"{count} mutations, {walked} bytes of ordinary batches in them: no bad access")
+    scanned = sum(scan_over(mutation.damaged, source) for mutation in mutations(4, count))
+    print(f"{count} mutations, {scanned} of them scanned without an error: no bad access")
     for seed in range(count // 50):
         log = b"".join(random_log(random.Random(seed), 10))
         if rows(log) != rows([log[at : at + 97] for at in range(0, len(log), 97)], target_bytes=500):

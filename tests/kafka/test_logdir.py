@@ -303,16 +303,6 @@ def test_a_base_offset_beyond_63_bits_is_refused(log_dir: Path) -> None:
         discover(log_dir)
 
 
-def test_a_log_that_shrinks_while_it_is_read_is_an_error_and_not_a_crash(
-    log_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    segment = found_in(log_dir, 0)
-    real = os.pread
-    monkeypatch.setattr(os, "pread", lambda fd, count, at: real(fd, count, at)[:40])
-    with pytest.raises(InvalidSegment, match="shrank"):
-        describe(segment)
-
-
 def test_headers_are_found_across_the_pieces_in_which_a_log_is_read(tmp_path: Path) -> None:
     sizes = [200, 65_400, 100, 70_000, 65_535, 65_536, 10, 300_000, 1]
     batches = [build_batch([Record(bytes(size), timestamp_ms=size)], i) for i, size in enumerate(sizes)]

@@ -27,6 +27,7 @@ COMPILED = {
     "tieredstore/backends/filesystem/_files",
     "tieredstore/consumer/_message",
     "tieredstore/format/_written",
+    "tieredstore/kafka/_header_walk",
     "tieredstore/kafka/_runs",
     "tieredstore/kafka/records/_columns",
     "tieredstore/kafka/records/_kernel",

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import random
 import struct
+import tempfile
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
 from tests.support.record_batches import CODECS, Row, compressed_batch, message, message_set, random_records, rows_of
-from tieredstore.errors import BatchCorrupt
+from tieredstore.errors import BatchCorrupt, InvalidSegment
 from tieredstore.kafka._runs import BatchRun
 from tieredstore.kafka.batches import FRAME_SIZE
+from tieredstore.kafka.log_scan import scan_log
 from tieredstore.kafka.records import RecordDecoder
 from tieredstore.testing.batches import seal_batch
 
@@ -67,6 +69,18 @@ def run_over(log: bytes, source: random.Random) -> int:
     piece = memoryview(log)[source.choice((0, 0, 0, 61)) :]
     # A copy of its own: what lies behind it is nobody's memory.
     return run.walk(bytes(piece), 0, -1, source.choice((None, (0, 100, 0, 3, 1_000, 0))))
+
+
+def scan_over(log: bytes, source: random.Random) -> bool:
+    """Whether a scan of it as a file ends without an error."""
+    with tempfile.TemporaryFile() as file:
+        file.write(log)
+        file.flush()
+        try:
+            scan_log(file.fileno(), len(log), 0, "damaged", check_crcs=source.random() < 0.7)
+        except (BatchCorrupt, InvalidSegment):
+            return False
+        return True
 
 
 def contents(decoded: list[Row]) -> list[tuple[object, ...]]:

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """The batches of an open log, walked over without Python in between.
 
-Of a closed segment's batches nearly all are whole, in order, of magic 2 and of the leader of the one before. A walk steps
-over those and stops before the first of which it is not sure. What that one has, if anything, is for its caller to say:
+Of a closed segment's batches nearly all are whole, in order and of magic 2. A walk steps over those and stops before the
+first of which it is not sure. What that one has, if anything, is for its caller to say:
 a walk has no sentences, and takes nothing for damage.
 """
 
@@ -20,6 +20,7 @@ cdef enum:
     SMALL = 4 * 1024
     # A batch whose checksum is looked at lies in memory as a whole: larger ones are the caller's.
     LARGEST = 1024 * 1024
+    MOST_EPOCHS = 64
 
 build_checksums()
 
@@ -28,10 +29,17 @@ cdef class HeaderWalk:
     """What is known of a log up to a batch border, and the walk on from there. For one thread at a time.
 
     ``position`` is behind the last batch that was passed, ``last_offset`` is its last offset (-1 before the first one),
-    ``max_timestamp`` the greatest so far (-1 without any), ``epoch`` the latest leader epoch.
+    ``max_timestamp`` the greatest so far (-1 without any), ``leader_epochs`` those of the batches, each with the base
+    offset of its first one.
     """
 
-    cdef readonly int64_t position, last_offset, max_timestamp, epoch
+    cdef readonly int64_t position, last_offset, max_timestamp
+    cdef readonly list leader_epochs
+    cdef int64_t epoch
+    # Those that were met since the interpreter's lock was let go.
+    cdef int64_t epochs[MOST_EPOCHS]
+    cdef int64_t starts[MOST_EPOCHS]
+    cdef int epoch_count
     cdef int descriptor
     cdef int64_t size, base_offset
     cdef bint checks_crcs
@@ -45,20 +53,29 @@ cdef class HeaderWalk:
         """An open log of ``size`` bytes of a segment that begins at ``base_offset``."""
         self.descriptor, self.size, self.base_offset, self.checks_crcs = descriptor, size, base_offset, checks_crcs
         self.last_offset = self.max_timestamp = self.epoch = -1
+        self.leader_epochs = []
 
     def __dealloc__(self):
         free(self.piece)
 
     def pass_ordinary(self):
         """Go on over ordinary batches, without the interpreter's lock."""
-        with nogil:
-            while self._passes():
-                pass
+        cdef bint goes_on = True
+        while goes_on:
+            with nogil:
+                while self.epoch_count < MOST_EPOCHS and self._passes():
+                    pass
+            goes_on = self.epoch_count == MOST_EPOCHS
+            for number in range(self.epoch_count):
+                self.leader_epochs.append((self.epochs[number], self.starts[number]))
+            self.epoch_count = 0
 
-    def pass_this(self, int64_t size, int64_t last_offset, int64_t max_timestamp, int64_t epoch):
+    def pass_this(self, int64_t size, int64_t base_offset, int64_t last_offset, int64_t max_timestamp, int64_t epoch):
         """Go on over a batch that the caller has looked at."""
+        if epoch > self.epoch:
+            self.leader_epochs.append((epoch, base_offset))
+            self.epoch = epoch
         self._go_on(size, last_offset, max_timestamp)
-        self.epoch = max(self.epoch, epoch)
 
     cdef void _go_on(self, int64_t size, int64_t last_offset, int64_t max_timestamp) noexcept nogil:
         self.position, self.last_offset, self.usual = self.position + size, last_offset, size
@@ -75,12 +92,14 @@ cdef class HeaderWalk:
             return False
         if batch.base_offset <= self.last_offset or batch.base_offset < self.base_offset:
             return False
-        if batch.leader_epoch > self.epoch:
-            return False
         if self.checks_crcs:
             head = self._bytes(batch.size)
             if head == NULL or not crc_holds(head, batch, &self.body):
                 return False
+        if batch.leader_epoch > self.epoch:
+            self.epoch = self.epochs[self.epoch_count] = batch.leader_epoch
+            self.starts[self.epoch_count] = batch.base_offset
+            self.epoch_count += 1
         self._go_on(batch.size, batch.last_offset, batch.max_timestamp)
         return True
 

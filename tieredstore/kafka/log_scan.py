@@ -39,7 +39,6 @@ def scan_log(descriptor: int, size: int, base_offset: int, segment: str, *, chec
     ``check_crcs`` the records belong too. ``segment`` names it.
     """
     walk, view = HeaderWalk(descriptor, size, base_offset, check_crcs), _FileView(descriptor, size)
-    epochs: list[tuple[int, int]] = []
     while True:
         walk.pass_ordinary()
         header = next_batch_header(view, size, walk.position, walk.last_offset)
@@ -49,15 +48,16 @@ def scan_log(descriptor: int, size: int, base_offset: int, segment: str, *, chec
             raise InvalidSegment(f"segment {segment} holds a batch at offset {header.base_offset}, before its base")
         if check_crcs:
             _check(descriptor, header, segment)
-        if header.partition_leader_epoch > walk.epoch:
-            epochs.append((header.partition_leader_epoch, header.base_offset))
-        walk.pass_this(header.size_in_bytes, header.last_offset, header.max_timestamp, header.partition_leader_epoch)
+        walk.pass_this(
+            header.size_in_bytes, header.base_offset, header.last_offset, header.max_timestamp,
+            header.partition_leader_epoch,
+        )  # fmt: skip
     # A walk ends without an error where only zeros follow; a closed segment has none, the broker cut them off.
     if walk.position != size:
         raise InvalidSegment(
             f"segment {segment} is closed, but its log ends with {size - walk.position} bytes of zeros"
         )
-    return LogExtent(max(walk.last_offset, base_offset - 1), walk.max_timestamp, tuple(epochs))
+    return LogExtent(max(walk.last_offset, base_offset - 1), walk.max_timestamp, tuple(walk.leader_epochs))
 
 
 @contextmanager
