@@ -127,40 +127,12 @@ os_open: Final = os.open
 
 @pytest.mark.parametrize("every", EVERY)
 @pytest.mark.parametrize("is_behind", [False, True], ids=["before", "behind"])
-def test_linking_at_each_change_of_a_file(
-    tmp_path: Path, is_behind: bool, every: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_deleted", [False, True], ids=["linking", "shipping from links"])
+def test_dying_at_each_change_of_a_held_file(
+    tmp_path: Path, is_deleted: bool, is_behind: bool, every: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What died while it made links leaves none that is taken for a segment, and nothing behind."""
-    steps = Steps(tmp_path / "0" / "held", monkeypatch)
-    for number in range(0, 1000, every):
-        disk = BrokerDisk(tmp_path / str(number) / "logs")
-        disk.grow(4)
-        held = tmp_path / str(number) / "held"
-        held.mkdir()
-        steps.folder, steps.count, steps.die_at, steps.is_behind = str(held), 0, number, is_behind
-        store = MemoryObjectStore()
-        try:
-            with uploader_of(disk.log_dir, store, hold_dir=str(held)) as shipping:
-                shipping.run_once()
-            died = False
-        except Killed:
-            died = True
-        steps.die_at = -1
-        assert run_once(disk.log_dir, store, hold_dir=str(held)) == []
-        assert (extents(store), watermark_of(store).holes) == (WHOLE, ())
-        assert [path for path in held.rglob("*") if path.is_file()] == []
-        if not died:
-            assert number > 20
-            return
-    raise AssertionError("it never came to an end")
-
-
-@pytest.mark.parametrize("every", EVERY)
-@pytest.mark.parametrize("is_behind", [False, True], ids=["before", "behind"])
-def test_shipping_from_links_at_each_change_of_a_file(
-    tmp_path: Path, is_behind: bool, every: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The broker has deleted all: what dies with the links in its hands leaves them to the next one."""
+    """What died while it made links leaves none that is taken for a segment, and nothing behind; what died with the
+    links in its hands, all else having been deleted by the broker, leaves them to the next one."""
     steps = Steps(tmp_path / "0" / "held", monkeypatch)
     for number in range(0, 1000, every):
         disk = BrokerDisk(tmp_path / str(number) / "logs")
@@ -168,11 +140,12 @@ def test_shipping_from_links_at_each_change_of_a_file(
         held = tmp_path / str(number) / "held"
         held.mkdir()
         store = MemoryObjectStore()
-        with uploader_of(disk.log_dir, store, hold_dir=str(held)) as holding:
-            holding.ask_leadership()
-            holding.sweep()
-        disk.mark_deleted(3)
-        disk.delete()
+        if is_deleted:
+            with uploader_of(disk.log_dir, store, hold_dir=str(held)) as holding:
+                holding.ask_leadership()
+                holding.sweep()
+            disk.mark_deleted(3)
+            disk.delete()
         steps.folder, steps.count, steps.die_at, steps.is_behind = str(held), 0, number, is_behind
         try:
             run_once(disk.log_dir, store, hold_dir=str(held))
