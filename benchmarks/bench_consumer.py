@@ -10,16 +10,18 @@ poll_arrow: the same columns by a consumer, remote_only.
 plain: confluent-kafka, consume(10000) in a loop, value lengths added up, from the broker.
 bucket: the same loop over ours, remote_only. live: the same loop over ours, kafka_preferred, all from the broker.
 
-Three ways in which the records lie there; in the first two both sides read the very same stored bytes:
+Four ways in which the records lie there; in all but the third both sides read the very same stored bytes:
 
 uncompressed: batches without a codec, segments stored as they are.
 zstd_batches: the producer's codec is zstd, segments stored as they are.
 zstd_segments: batches without a codec, which the bucket alone has compressed (compression.enabled): ours inflate what
 the plain client is sent as it is.
+zstd_batches_of_4_partitions: as zstd_batches; read_records reads one partition after the other, as much as the others
+are given.
 
 Ratios are of the wall; with ``_by_cpu`` of processor time, the broker's included, which a loaded machine changes less.
 Beside them: how long the change of sides takes (from the last record of the bucket to the first one of the broker, 50
-times), how evenly eight equal partitions are served, what 500 partitions that wait cost, and memory with 1 and 500.
+times), how evenly eight equal partitions are served, what 500 partitions that wait cost, and memory with 1, 4 and 500.
 """
 
 from __future__ import annotations
@@ -61,8 +63,9 @@ _STORED: Final[Mapping[str, dict[str, Any]]] = {
     "uncompressed": {"codec": "none", "compresses": False},
     "zstd_batches": {"codec": "zstd", "compresses": False},
     "zstd_segments": {"codec": "none", "compresses": True},
+    "zstd_batches_of_4_partitions": {"codec": "zstd", "compresses": False, "partitions": 4},
 }
-_PARTITIONS: Final = (1, 500)
+_PARTITIONS: Final = (1, 4, 500)
 _library: Final[Any] = confluent_kafka.Consumer
 
 
@@ -83,24 +86,26 @@ class Contest:
         }
 
     def _read_records(self) -> None:
-        log = self._log
+        log, rows = self._log, 0
         with RemoteStorageManager(settings_from(log.settings)) as manager:
-            read = read_records(manager, log.topic, 0, 0, log.seam, isolation="read_committed")
-            assert sum(batch.num_rows for batch in read) == log.seam
+            for partition, seam in log.seams.items():
+                read = read_records(manager, log.topic, partition, 0, seam, isolation="read_committed")
+                rows += sum(batch.num_rows for batch in read)
+        assert rows == log.copied
 
     def _poll_arrow(self) -> None:
         rows = 0
         with Consumer(self._log.client(tiered_storage_mode="remote_only")) as consumer:
-            consumer.assign([TopicPartition(self._log.topic, 0, 0)])
-            while rows < self._log.seam:
+            consumer.assign(self._log.places())
+            while rows < self._log.copied:
                 batch = consumer.poll_arrow(1.0)
                 rows += 0 if batch is None else batch.records.num_rows
 
     def _loop(self, opened: Callable[[], Any]) -> None:
-        consumer, read, lengths, seam = opened(), 0, 0, self._log.seam
-        consumer.assign([TopicPartition(self._log.topic, 0, 0)])
-        while read < seam:
-            for message in consumer.consume(min(_CONSUME, seam - read), 1.0):
+        consumer, read, lengths, copied = opened(), 0, 0, self._log.copied
+        consumer.assign(self._log.places())
+        while read < copied:
+            for message in consumer.consume(min(_CONSUME, copied - read), 1.0):
                 lengths += len(message.value())
                 read += 1
         consumer.close()
@@ -140,10 +145,10 @@ def speeds(server: KafkaServer, folder: Path, records: int, runs: int) -> dict[s
         taken = interleaved(Contest(log).jobs(), runs, processor_seconds=lambda: sum(tree.cpu_seconds()))
         seconds = {name: statistics.median(run.seconds for run in took) for name, took in taken.items()}
         figures[stored] = {
-            "records": log.seam,
+            "records": log.copied,
             "value_bytes": log.written_bytes,
             "bucket_bytes": log.stored_bytes,
-            "records_per_second": {name: round(log.seam / each) for name, each in seconds.items()},
+            "records_per_second": {name: round(log.copied / each) for name, each in seconds.items()},
             **{f"{job}_to_{other}": ratio(taken, job, other, lambda run: run.seconds) for job, other in _LIMITS},
             **{
                 f"{job}_to_{other}_by_cpu": ratio(taken, job, other, lambda run: run.cpu_seconds)

@@ -31,7 +31,8 @@ _MIB: Final = 1024 * 1024
 def memory(server: KafkaServer, folder: Path, records: int, partitions: int) -> dict[str, float]:
     """The most above imports, and what it may be: both queues' bounds and 96 MiB."""
     config = {"internal.segment.bytes": str(max(200_000, (150 << 20) // (2 * partitions)))}
-    log = TieredLog(server, folder, records, partitions=partitions, config=config)
+    # Compressed, so that what is on its way lies in memory twice.
+    log = TieredLog(server, folder, records, compresses=True, partitions=partitions, config=config)
     properties = log.client(
         tiered_storage_mode="remote_preferred", tiered_storage_queued_max_kbytes=_QUEUED_KIB,
         queued_max_messages_kbytes=_QUEUED_KIB,

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from confluent_kafka import TopicPartition
+
 from tests.support.kafka_topics import make_topic, producer_of
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.config import settings_from
@@ -49,6 +51,15 @@ class TieredLog:
     def seam(self) -> int:
         """One more than the last offset that is copied of the first partition."""
         return self.seams[0]
+
+    @property
+    def copied(self) -> int:
+        """How many records are copied, of all partitions."""
+        return sum(self.seams.values())
+
+    def places(self) -> list[TopicPartition]:
+        """The beginnings of all partitions."""
+        return [TopicPartition(self.topic, partition, 0) for partition in self.seams]
 
     def client(self, **own: Any) -> dict[str, Any]:
         """A consumer's properties; ``own`` with ``_`` for ``.``. A plain one where no mode is among them."""

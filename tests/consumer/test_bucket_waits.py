@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 
-from tests.consumer.buckets import DEADLINE_S, offsets_of, raised, read, reader_of
-from tests.support.spark_stream_topics import Bucket
+from tests.consumer.buckets import DEADLINE_S, offsets_of, raised, read, reader_of, until
+from tests.support.spark_stream_topics import FIRST_ID, Bucket
 from tieredstore.errors import StoreUnavailable
+from tieredstore.model import TopicIdPartition
 from tieredstore.remote import RemoteStorageManager
+from tieredstore.testing.segments import Record, build_batch
 
 ORDERS = TopicPartition("orders", 0)
 
@@ -52,6 +55,27 @@ def test_what_waits_is_bounded(bucket: Bucket) -> None:
         time.sleep(0.3)
         assert consumer.tiered_stats()["orders", 0]["queued_bytes"] < 3 * 64 * 1024
         assert len(read(consumer, 7000)) >= 7000
+
+
+def test_streams_share_what_is_read_ahead(bucket: Bucket) -> None:
+    """Four partitions, each of which alone would have all of its segment on its way."""
+    draw, ahead, piece = random.Random(3), 512 * 1024, 64 * 1024
+    for partition in range(4):
+        batches = [build_batch([Record(draw.randbytes(1000))] * 10, start) for start in range(0, 400, 10)]
+        bucket.copy(TopicIdPartition(FIRST_ID, "orders", partition), batches, range(400))
+    options = bucket.options | {"chunk.size": "16384", "fetch.chunk.cache.prefetch.max.size": str(ahead)}
+    own = {"tiered_storage_settings": options, "tiered_storage_queued_max_kbytes": piece // 1024}
+    with reader_of(bucket, *(at(0, partition=number) for number in range(4)), **own) as consumer:
+        given = len(until(consumer, bool, count=1))
+        inside: Any = consumer
+        manager: RemoteStorageManager = inside._parts.manager
+        end = time.monotonic() + DEADLINE_S
+        while manager.fetch_stats.bytes_fetched < ahead and time.monotonic() < end:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        # A piece a thread may wait, and one be given out; each stream has the chunk that it stands in.
+        assert ahead <= manager.fetch_stats.bytes_fetched <= ahead + 5 * 2 * piece + 4 * 2 * 16384
+        assert given + len(until(consumer, lambda rest: given + len(rest) >= 1600)) == 1600
 
 
 def test_a_store_that_keeps_failing_is_told_of_and_tried_again(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:

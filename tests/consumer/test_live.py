@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sized
@@ -23,7 +25,9 @@ from tests.support.live_topics import TieredTopic
 from tests.support.paths import REPOSITORY
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.consumer import Consumer
+from tieredstore.consumer.client import MemberClient
 from tieredstore.errors import DataLoss
+from tieredstore.remote import RemoteStorageManager
 
 pytestmark = pytest.mark.slow
 
@@ -304,6 +308,55 @@ def test_callbacks_may_say_where_to_start(tiered: TieredTopic) -> None:
         consumer.subscribe([tiered.topic], on_assign=on_assign)
         messages = gathered([consumer], lambda given: len(given) >= 20)
     assert by_partition(messages) == {0: list(range(590, 600)), 1: list(range(590, 600))}
+
+
+@pytest.mark.parametrize("call", ["poll", "poll_arrow"])
+def test_a_record_that_is_ready_waits_ten_milliseconds_for_the_other_source(
+    tiered: TieredTopic, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """While a store hangs the client is looked at, without waiting, after each wait of ten milliseconds at most."""
+    answers, steps = threading.Event(), list[tuple[str, float]]()
+    fetch, consume = RemoteStorageManager.fetch_log_segment, MemberClient.consume
+
+    def slow(self: RemoteStorageManager, *arguments: Any, **named: Any) -> Any:
+        answers.wait(DEADLINE_S)
+        return fetch(self, *arguments, **named)
+
+    def noted(self: MemberClient, count: int, wait: float) -> Any:
+        steps.append(("client", wait))
+        return consume(self, count, wait)
+
+    monkeypatch.setattr(RemoteStorageManager, "fetch_log_segment", slow)
+    monkeypatch.setattr(MemberClient, "consume", noted)
+    with Consumer(properties(tiered)) as consumer:
+        inside: Any = consumer
+        wait_for_news = inside._parts.news.wait
+
+        def noted_wait(timeout: float) -> Any:
+            steps.append(("bucket", timeout))
+            return wait_for_news(timeout)
+
+        monkeypatch.setattr(inside._parts.news, "wait", noted_wait)
+        consumer.assign([TopicPartition(tiered.topic, 0, 600), TopicPartition(tiered.topic, 1, 0)])
+        end = time.monotonic() + DEADLINE_S
+        while {one["phase"] for one in consumer.tiered_stats().values()} != {"live", "bucket"}:
+            assert time.monotonic() < end
+            consumer.poll(0.05)
+        for partition, comes in (
+            (0, lambda: write(tiered, [Produced(b"k", b"600")])),
+            (1, answers.set),
+        ):
+            steps.clear()
+            timer = threading.Timer(0.3, comes)
+            timer.start()
+            given = getattr(consumer, call)(DEADLINE_S)
+            timer.join()
+            given_partition = given.partition() if call == "poll" else given.partition
+            assert given_partition == partition
+            waits = {name: {wait for step, wait in steps if step == name} for name in ("client", "bucket")}
+            assert waits["client"] == {0.0}
+            assert max(waits["bucket"]) <= 0.01
+            assert all(one[0] != other[0] for one, other in itertools.pairwise(steps))
 
 
 def test_the_documents_example_runs(

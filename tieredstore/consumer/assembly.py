@@ -92,7 +92,7 @@ def assemble(settings: ConsumerSettings, client: MemberClient) -> Parts:
     """The parts of a consumer that reads a store; ConfigError if the store's settings cannot be used."""
     assert settings.store is not None
     with contextlib.ExitStack() as opened:
-        manager = opened.enter_context(contextlib.closing(RemoteStorageManager(settings.store)))
+        manager = opened.enter_context(contextlib.closing(RemoteStorageManager(settings.store, shares_read_ahead=True)))
         cluster = None
         if settings.has_broker:
             cluster = LiveCluster(

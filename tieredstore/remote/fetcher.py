@@ -22,6 +22,7 @@ from tieredstore.remote.indexes import BlobCache, Indexes, weight_of_indexes
 from tieredstore.remote.layout import KeyLayout
 from tieredstore.remote.manifests import Manifests, OpenManifest, weight_of_manifest
 from tieredstore.remote.pools import Pools
+from tieredstore.remote.read_ahead import ReadAhead
 from tieredstore.remote.segment_logs import SegmentLogs
 from tieredstore.remote.statistics import FetchCounters
 from tieredstore.remote.stream import ReadOptions
@@ -51,6 +52,7 @@ class Fetcher:
         pools: Pools,
         rules: ManifestRules,
         life: Lifetime,
+        shares_read_ahead: bool = False,
     ) -> Fetcher:
         """The ``fetch.*`` settings, over a store, until ``life`` ends."""
         counters = FetchCounters()
@@ -77,7 +79,7 @@ class Fetcher:
         )
         # The setting is the chunk cache's: without one a read waits as long as the store does.
         timeout_s = None if settings.chunk_cache is None else settings.chunk_cache.get_timeout_ms / 1000
-        options = ReadOptions(settings.read_ahead_bytes, timeout_s)
+        options = ReadOptions(ReadAhead(settings.read_ahead_bytes, is_shared=shares_read_ahead), timeout_s)
         logs = SegmentLogs(layout, manifests, loader, options, pools=pools, life=life)
         return cls(manifests, indexes, logs, counters, cache)
 

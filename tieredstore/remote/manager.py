@@ -60,11 +60,13 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         store: ObjectStore | None = None,
         random_bytes: RandomBytes = os.urandom,
         pools: Pools | None = None,
+        shares_read_ahead: bool = False,
     ) -> None:
         """The store is the settings' own unless one is given; ``random_bytes`` makes keys and IVs.
 
         ``pools`` are the threads to use in place of those of the settings. A store and pools that are given remain
-        their owner's: ``close`` leaves them alone.
+        their owner's: ``close`` leaves them alone. With ``shares_read_ahead`` what the settings have loaded ahead is
+        for all readers of this manager together, not for each of them.
         """
         self.settings = settings
         self.layout = KeyLayout(settings.key_prefix, settings.key_prefix_mask, not settings.endpoint.is_raw)
@@ -102,6 +104,7 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
                 pools=pools,
                 rules=self.manifest_rules,
                 life=self._life,
+                shares_read_ahead=shares_read_ahead,
             )
             self._indexes: Indexes | RawIndexes = self._fetcher.indexes
             if settings.endpoint.is_raw:

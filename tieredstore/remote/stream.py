@@ -14,6 +14,7 @@ from tieredstore.model import ByteRange
 from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.remote.buffers import Destination, Original, StreamBuffers
 from tieredstore.remote.chunk_runs import MAX_CHUNKS_ON_THEIR_WAY
+from tieredstore.remote.read_ahead import ReadAhead
 from tieredstore.transform.chunks import fresh_memory
 
 if TYPE_CHECKING:
@@ -28,10 +29,10 @@ _TAKE_BACK_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """``read_ahead_bytes`` of original data on their way beyond what is asked for (0: none); ``timeout_s`` is how long
-    a read waits for one chunk, None for as long as the store takes."""
+    """``read_ahead``: original data on their way beyond what is asked for; ``timeout_s`` is how long a read waits for
+    one chunk, None for as long as the store takes."""
 
-    read_ahead_bytes: int
+    read_ahead: ReadAhead
     timeout_s: float | None = None
 
 
@@ -50,7 +51,7 @@ class Continuation(Protocol):
 class SegmentStream(io.RawIOBase):
     """A readable, seekable file over a range of a segment's log; position 0 is the range's first byte.
 
-    Reading in sequence keeps up to ``read_ahead_bytes`` and one request's chunks ahead; a seek ends that, and a second
+    Reading in sequence keeps what ``read_ahead`` grants and one request's chunks ahead; a seek ends that, and a second
     read in a row starts it again. A failed read consumes nothing and can be repeated. Memory: the bytes ahead, twice
     if they are encoded. For one thread at a time; close it when done, also early.
     """
@@ -161,8 +162,9 @@ class SegmentStream(io.RawIOBase):
 
     def prefetch(self, byte_count: int) -> None:
         """Have so many bytes from here on their way, without waiting for them."""
-        most = min(self._loader.coalesce_max_bytes, max(self._options.read_ahead_bytes, 1))
+        most = min(self._loader.coalesce_max_bytes, max(self._options.read_ahead.limit_bytes, 1))
         self._start_loads(self._position + byte_count, self._range.stop, most)
+        self._hold()
 
     def close(self) -> None:
         """Stop loading; what was not started never is."""
@@ -175,6 +177,7 @@ class SegmentStream(io.RawIOBase):
                 self._buffers = StreamBuffers(reuse=False)
             else:
                 self._loader.give_buffers(self._buffers)
+            self._options.read_ahead.release(self)
             if self.continuation is not None and self.remaining:
                 self.continuation.drop()
         super().close()
@@ -219,13 +222,15 @@ class SegmentStream(io.RawIOBase):
     def _schedule(self, needed: int, destination: Destination | None = None) -> None:
         """Start the loads that this read needs, and those that the next reads will need."""
         most = self._loader.coalesce_max_bytes
-        ahead = self._options.read_ahead_bytes if self._sequential else 0
+        ahead = self._options.read_ahead.grant(self) if self._sequential else 0
         horizon = self._position + max(min(needed, most), ahead)
         # After a seek: what is asked for and no more, since the next read may be anywhere.
         if not ahead:
             self._start_loads(horizon, self._position + needed, most, destination)
+            self._hold()
             return
         self._start_loads(horizon, self._range.stop, min(most, max(needed, ahead)), destination)
+        self._hold()
         past_the_end = self._position + ahead - self._range.stop
         at_segment_end = self._range.stop == self._segment.index.original_file_size
         if past_the_end > 0 and at_segment_end and self.continuation is not None:
@@ -248,6 +253,11 @@ class SegmentStream(io.RawIOBase):
             scheduled = self._loader.schedule(self._segment, following, stop, most, self._buffers, destination, end)
             self._scheduled.extend(scheduled)
             following = scheduled[-1].chunk + 1
+
+    def _hold(self) -> None:
+        last = self._scheduled[-1] if self._scheduled else None
+        end = self._position if last is None else self._segment.index.original_range(last.chunk).stop
+        self._options.read_ahead.hold(self, max(0, min(end, self._range.stop) - self._position))
 
     def _take(self, target: memoryview) -> int:
         """Copy what the current chunk has for ``target``; how much that was."""
@@ -314,4 +324,5 @@ class SegmentStream(io.RawIOBase):
             load.cancel()
         self._scheduled.clear()
         self._head = None
+        self._hold()
         return True
