@@ -11,16 +11,29 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, KafkaError, KafkaExcep
 from confluent_kafka import Consumer as LibraryConsumer
 
 from tests.consumer.buckets import DEADLINE_S, offsets_of, read, reader_of, until
-from tests.support.spark_stream_topics import Bucket
+from tests.support.spark_stream_topics import FIRST_ID, Bucket, value_of
 from tieredstore.consumer import Consumer, Message
 from tieredstore.consumer.client import MemberClient
 from tieredstore.errors import ConfigError
+from tieredstore.model import TopicIdPartition
+from tieredstore.testing.segments import Record, build_batch
 
 ORDERS = TopicPartition("orders", 0)
 
 
 def at(offset: int, partition: int = 0) -> TopicPartition:
     return TopicPartition("orders", partition, offset)
+
+
+@pytest.mark.parametrize("start", [ORDERS, at(200), at(201)], ids=["earliest", "its_beginning", "in_the_hole"])
+def test_a_log_that_begins_in_a_hole(bucket: Bucket, start: TopicPartition) -> None:
+    """Compaction has taken the first records of the first segment."""
+    values = [Record(value_of("orders", 0, offset)) for offset in range(203, 213)]
+    bucket.copy(TopicIdPartition(FIRST_ID, "orders", 0), [build_batch(values, 203)], range(200, 220))
+    bucket.write(20)
+    with reader_of(bucket, start) as consumer:
+        assert consumer.get_watermark_offsets(ORDERS, DEADLINE_S) == (200, 240)
+        assert offsets_of(read(consumer, 30)) == [*range(203, 213), *range(220, 240)]
 
 
 def test_all_there_is_and_then_what_comes(bucket: Bucket) -> None:

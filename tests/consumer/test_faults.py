@@ -36,10 +36,10 @@ class FaultyStores:
         monkeypatch.setattr("tieredstore.consumer.assembly.RemoteStorageManager", self._manager)
         monkeypatch.setattr("tieredstore.consumer.troubles._FIRST_PAUSE_S", 0.002)
 
-    def _manager(self, chosen: Settings) -> RemoteStorageManager:
+    def _manager(self, chosen: Settings, **more: Any) -> RemoteStorageManager:
         store = FaultyStore(store_from_settings(chosen), self.fail_at, moment=self.moment)
         self.stores.append(store)
-        return RemoteStorageManager(chosen, store=store)
+        return RemoteStorageManager(chosen, store=store, **more)
 
 
 @pytest.mark.parametrize("moment", ["before", "during"])

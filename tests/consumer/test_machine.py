@@ -63,9 +63,9 @@ class Machine(RuleBasedStateMachine):
         """Wherever both logs together have begun: a reset leads to one of them."""
         self.lost: list[Any] = []
 
-    def _manager(self, chosen: Settings) -> RemoteStorageManager:
+    def _manager(self, chosen: Settings, **more: Any) -> RemoteStorageManager:
         return RemoteStorageManager(
-            chosen, store=FaultyStore(store_from_settings(chosen), lambda _: self._store_fails())
+            chosen, store=FaultyStore(store_from_settings(chosen), lambda _: self._store_fails()), **more
         )
 
     def _store_fails(self) -> bool:
