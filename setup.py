@@ -19,6 +19,7 @@ KERNELS = {
         ("records/_bytes.h", "records/_fold.h", "records/_parse.pxd", "records/_batch.pxd"),
     ),
     "tieredstore/consumer": (("_message",), ()),
+    "tieredstore/pipelines": (("_json_scan",), ("_json_scan.h",)),
     "tieredstore/pubsub/format": (("_reading", "_writing"), ("_parse.h",)),
 }
 

@@ -9,7 +9,7 @@ import tempfile
 import threading
 from pathlib import Path
 
-from tests.support import memq_batches
+from tests.support import json_texts, memq_batches
 from tests.support.changing_files import ChangingFiles
 from tests.support.manifest_mutations import KNOWN_SEGMENT, damaged_manifests, read_both_ways
 from tests.support.record_batches import random_log, rows
@@ -18,12 +18,13 @@ from tieredstore.backends.filesystem import _files
 from tieredstore.format import _written
 from tieredstore.kafka import _header_walk, _runs
 from tieredstore.kafka.records import _kernel
+from tieredstore.pipelines import _json_scan
 from tieredstore.pubsub.format import _reading, _writing
 
 
 def main(folder: Path, count: int) -> int:
     """Returns 0; a bad access ends the process before that, with a report."""
-    for kernel in (_kernel, _runs, _header_walk, _reading, _writing, _written, _files):
+    for kernel in (_kernel, _runs, _header_walk, _reading, _writing, _written, _files, _json_scan):
         built = Path(kernel.__file__ or "").resolve()
         if not built.is_relative_to(folder.resolve()):
             sys.exit(f"{built} is not the kernel of {folder}")
@@ -44,6 +45,9 @@ def main(folder: Path, count: int) -> int:
     print(f"{count} mutations of MemQ's batches, {survived} of them readable: no bad access")
     survived = sum(read_both_ways(raw, KNOWN_SEGMENT) is not None for raw in damaged_manifests(2, count))
     print(f"{count} mutations of manifests, {survived} of them readable: no bad access")
+    # Each value in a buffer of its own size, behind whose end nothing may be read.
+    told = sum(json_texts.said([text])[0] is not None for text in json_texts.texts(2, count))
+    print(f"{count} texts of JSON, {told} of them told at once: no bad access")
     print(f"{count} changes of files, {visit_while_they_change(count)} read meanwhile: no bad access")
     return 0
 

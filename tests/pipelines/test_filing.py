@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support import json_texts
 from tests.support.pipeline_runs import pipeline_of, texts
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.directories import TimeDirectories, escaped, java_format
@@ -146,6 +147,34 @@ def test_hostile_values_are_filed_or_bad(payload: bytes) -> None:
     for name in ("json", "iso8601", "split-by-field"):
         how = parser(**{"secor.message.parser.class": name, "message.split.field.name": "k"})
         assert len(how.file(records(payload)).codes) == 1
+
+
+def test_times_that_are_told_at_once_are_those_that_a_look_at_each_value_tells() -> None:
+    assert sum(json_texts.check(seed, 1000) for seed in range(5)) > 500
+    plain = [b'{"a":{"t":1405970352123}}', b' {"x":[{"t":1}],\n"a" : {"u":"\\u00e9\xc3\xa9","t":1405970352} } ']
+    assert json_texts.said([*plain, None, b"", plain[0]], lead=2) == [DAY, DAY // 1000 * 1000, None, None, DAY]
+    # What only a look at it decides: the last one of a name, an escaped name, a text, a fraction.
+    others = [
+        b'{"a":{"t":1,"t":2}}', b'{"a":{"\\u0074":3}}', b'{"a":{"t":"3"}}', b'{"a":{"t":3.0}}', b'{"a":{"t":3}} x',
+        b'{"a":{"t":03}}',
+    ]  # fmt: skip
+    assert json_texts.said([*others]) == [None] * len(others)
+    assert [json_texts.decided(payload) for payload in others] == [2000, 3000, 3000, 3000, None, None]
+
+
+@pytest.mark.parametrize("name", ["kafka-timestamp", "json", "daily-offset"])
+def test_a_batch_is_filed_as_its_records_are_one_by_one(name: str) -> None:
+    how = parser(**{"secor.message.parser.class": name, "secor.offsets.per.partition": "3"})
+    times = [DAY, DAY, -1, 0, DAY + 86_400_000, 59_999, DAY, 253_402_300_800_000, DAY]
+    payloads = [value(timestamp=time) for time in times]
+    payloads[4:6] = [b"none", value(timestamp=str(DAY))]
+    whole = how.file(records(*payloads, timestamps=times))
+    alone = [how.file(records(payloads[row], timestamps=[times[row]], start=row)) for row in range(len(times))]
+    assert [None if code < 0 else whole.directories[code] for code in whole.codes] == [
+        None if one.codes == [-1] else one.directories[0] for one in alone
+    ]
+    assert whole.reasons == {row: one.reasons[0] for row, one in enumerate(alone) if one.reasons}
+    assert name == "daily-offset" or len(whole.reasons) > 1
 
 
 def test_patterns_of_java_that_mean_more_are_refused() -> None:

@@ -32,6 +32,7 @@ COMPILED = {
     "tieredstore/kafka/records/_columns",
     "tieredstore/kafka/records/_kernel",
     "tieredstore/kafka/records/_slabs",
+    "tieredstore/pipelines/_json_scan",
     "tieredstore/pubsub/format/_reading",
     "tieredstore/pubsub/format/_writing",
 }

@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 
 from tieredstore.errors import ConfigError, SchemaNotFound, quoted
 from tieredstore.pipelines.schemas import Schemas
-from tieredstore.pipelines.writers import DECODED, ENVELOPE, FileWriter, Format, GroupedFile, payload_sizes
+from tieredstore.pipelines.sizes import running_sizes
+from tieredstore.pipelines.writers import DECODED, ENVELOPE, FileWriter, Format, GroupedFile
 from tieredstore.values.avro import Avro, AvroSchema, SchemaLookup, arrow_type_of, is_framed, parsed_schema, schema_id
 from tieredstore.values.avro_union import CannotUnite, united
 from tieredstore.values.base import ValueType
@@ -144,7 +145,7 @@ class ColumnsFile(FileWriter):
         batch = _arrow.RecordBatch.from_arrays(arrays, schema=self._schema)
         try:
             if isinstance(self._inner, GroupedFile):
-                self._inner.append(batch, payload_sizes(untyped))
+                self._inner.append(batch, running_sizes(untyped))
             else:
                 self._inner.write(batch)
         except NotImplementedError as error:

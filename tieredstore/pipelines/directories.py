@@ -12,9 +12,10 @@ from zoneinfo import ZoneInfo
 
 from tieredstore.errors import ConfigError
 
-_MINUTE_MS: Final = 60_000
+MINUTE_MS: Final = 60_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_YEAR_10000_MS: Final = 253_402_300_800_000
+LAST_MS: Final = 253_402_300_800_000 - 86_400_000
+"""A day before the year 10000: in any zone a time before it has a year of four digits."""
 _ESCAPED: Final = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{}\[\]^\ufffe\uffff\ud800-\udfff]")
 _LONGEST: Final = 200
 _PATTERN: Final = re.compile(r"y+|M+|d+|H+|m+|s+|'[^']*'|[A-Za-z]+|[^A-Za-z']+")
@@ -83,16 +84,16 @@ def _end_ms(times: Sequence[int], zone: ZoneInfo) -> int:
         case 3:
             start = datetime(year, month, day, tzinfo=zone) + timedelta(days=1)
         case 4:
-            start, length_ms = datetime(year, month, day, hour, tzinfo=zone), 60 * _MINUTE_MS
+            start, length_ms = datetime(year, month, day, hour, tzinfo=zone), 60 * MINUTE_MS
         case _:
-            start, length_ms = datetime(year, month, day, hour, minute, tzinfo=zone), _MINUTE_MS
+            start, length_ms = datetime(year, month, day, hour, minute, tzinfo=zone), MINUTE_MS
     # One that comes twice, or not at all, where clocks are changed: whichever is later.
     return length_ms + int(max(start.replace(fold=fold).timestamp() for fold in (0, 1)) * 1000)
 
 
 def minute_of(timestamp_ms: int) -> int | None:
     """The minute of a time; None for one that no path should have: none at all, or beyond the year 9999."""
-    return timestamp_ms // _MINUTE_MS if 0 < timestamp_ms < _YEAR_10000_MS - 86_400_000 else None
+    return timestamp_ms // MINUTE_MS if 0 < timestamp_ms < LAST_MS else None
 
 
 def escaped(part: str) -> str:

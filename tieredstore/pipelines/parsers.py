@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tieredstore.pipelines.directories import TimeDirectories, escaped, minute_of
+from tieredstore.pipelines.directories import LAST_MS, MINUTE_MS, TimeDirectories, escaped, minute_of
 from tieredstore.pipelines.times import BadMessage, Field, Time
 
 __all__ = ["BadMessage", "FieldParser", "Filed", "MessageParser", "OffsetParser", "Parser", "TimeParser"]
@@ -36,6 +36,11 @@ class Filed:
             code = self._numbers[directory] = len(self.directories)
             self.directories.append(directory)
         self.codes.append(code)
+
+    def add_run(self, directory: str, rows: int) -> None:
+        """So many rows go here."""
+        self.add(directory)
+        self.codes.extend(self.codes[-1:] * (rows - 1))
 
     def put_aside(self, reason: str) -> None:
         """The next row goes nowhere."""
@@ -108,8 +113,9 @@ class OffsetParser(Parser):
     def file(self, records: pa.RecordBatch) -> Filed:
         """By the offset alone, so that nothing is bad."""
         filed = Filed()
-        for offset in _integers(records, "offset"):
-            filed.add(self.directory(offset))
+        numbers = _compute.divide(cast("Any", records).column("offset"), self.per_directory)
+        for number, rows in runs_of(numbers):
+            filed.add_run(f"{self.prefix}{number * self.per_directory}", rows)
         return filed
 
     def directory(self, offset: int) -> str:
@@ -128,20 +134,39 @@ class TimeParser(Parser):
 
     def file(self, records: pa.RecordBatch) -> Filed:
         """By minutes, of which a batch has few."""
-        filed, known = Filed(), dict[int, str]()
+        filed, untyped = Filed(), cast("Any", records)
+        times = untyped.column("timestamp") if self.time_of is None else self.time_of.quick(untyped.column("value"))
+        if times is None:
+            times = _arrow.nulls(untyped.num_rows, _arrow.int64())
+        within = _compute.and_(_compute.greater(times, 0), _compute.less(times, LAST_MS))
+        minutes = _compute.if_else(within, _compute.divide(times, MINUTE_MS), None)
+        known: dict[int, str] = {}
+        at = 0
+        for minute, rows in runs_of(minutes):
+            if minute is None or self.by_offset is not None:
+                self._file_one_by_one(filed, untyped.slice(at, rows), known)
+            else:
+                filed.add_run(self._directory(minute, known), rows)
+            at += rows
+        return filed
+
+    def _directory(self, minute: int, known: dict[int, str]) -> str:
+        directory = known.get(minute)
+        if directory is None:
+            directory = known[minute] = self.directories.of_minute(minute)
+        return directory
+
+    def _file_one_by_one(self, filed: Filed, records: Any, known: dict[int, str]) -> None:
         offsets = _integers(records, "offset")
         for row, time_ms in enumerate(self._times(records)):
             minute = time_ms if isinstance(time_ms, str) else minute_of(time_ms)
             if minute is None or isinstance(minute, str):
                 filed.put_aside(minute or "its time is none that a directory can have")
                 continue
-            directory = known.get(minute)
-            if directory is None:
-                directory = known[minute] = self.directories.of_minute(minute)
+            directory = self._directory(minute, known)
             if self.by_offset is not None:
                 directory = f"{directory}/{self.by_offset.directory(offsets[row])}"
             filed.add(directory)
-        return filed
 
     def period(self, directory: str) -> tuple[str, int] | None:
         """The directory itself, or the one that is parted by offsets."""
@@ -205,6 +230,15 @@ class FieldParser(Parser):
             return escaped(str(content))
         except ValueError as error:
             raise BadMessage(f"its field {self.field.name} cannot be a directory: {error}") from None
+
+
+def runs_of(numbers: Any) -> Iterator[tuple[Any, int]]:
+    """Each number that stands in a column again and again, one after the other, and how often: most do."""
+    if len(numbers):
+        runs = _compute.run_end_encode(numbers)
+        ends = cast("list[int]", runs.run_ends.to_pylist())
+        for number, start, stop in zip(runs.values.to_pylist(), [0, *ends], ends, strict=False):
+            yield number, stop - start
 
 
 def _minute(time_ms: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -10,11 +11,13 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tieredstore.errors import TieredStoreError
 from tieredstore.pipelines.entries import OutputFile, WrittenWindow
 from tieredstore.pipelines.naming import Naming
 from tieredstore.pipelines.parsers import Parser
+from tieredstore.pipelines.sizes import running_sizes
 from tieredstore.pipelines.transforming import Transforming
 from tieredstore.pipelines.writers import (
     DECODED,
@@ -23,7 +26,6 @@ from tieredstore.pipelines.writers import (
     Format,
     ParquetFile,
     envelope,
-    payload_sizes,
 )
 from tieredstore.process.parallel import in_parallel
 from tieredstore.process.thread_pool import ThreadPool
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 # What its type stubs say of batches is partial.
 _arrow: Final[Any] = pa
+_compute: Final[Any] = pc
 
 _PIECE: Final = 4 << 20
 _QUARANTINE_SCHEMA: Final = _arrow.schema([*ENVELOPE, _arrow.field("reason", _arrow.string())])
@@ -157,11 +160,12 @@ class _WindowWriting:
         rows = envelope(batch, self._window.topic, self._window.partition)
         if beside is not None:
             rows = cast("Any", rows).append_column(DECODED, beside)
-        good = [(row, code) for row, code in enumerate(filed.codes) if row not in faults]
-        most = self._recipe.open_files
         if len(filed.directories) == 1 and not faults:
             self._write(filed.directories[0], rows)
-        elif most and len(self._open.keys() | {filed.directories[code] for _, code in good}) > most:
+            return faults
+        good = [(row, code) for row, code in enumerate(filed.codes) if row not in faults]
+        most = self._recipe.open_files
+        if most and len(self._open.keys() | {filed.directories[code] for _, code in good}) > most:
             # In the order of the records, so that the same files end at the same ones, in whatever batches they come.
             for code, run in groupby(good, key=lambda one: one[1]):
                 self._write(filed.directories[code], rows.take(_arrow.array([row for row, _ in run])))
@@ -187,25 +191,35 @@ class _WindowWriting:
 
     def _write(self, directory: str, rows: Any) -> None:
         """A file ends at the record that reaches one of the limits."""
-        recipe, start = self._recipe, 0
-        times: list[int] = rows.column("timestamp").cast(_arrow.int64()).to_pylist() if recipe.file_range_ms else []
-        for row, size in enumerate(payload_sizes(rows)):
+        running, start, before = running_sizes(rows), 0, 0
+        times = rows.column("timestamp").cast(_arrow.int64()).to_pylist() if self._recipe.file_range_ms else ()
+        while start < rows.num_rows:
             file = self._open.get(directory)
             if file is None:
                 self._make_room()
-                first = rows.column("offset")[row].as_py()
-                key = recipe.naming.data_key(self._window.topic, directory, self._window.partition, first)
+                first = rows.column("offset")[start].as_py()
+                key = self._recipe.naming.data_key(self._window.topic, directory, self._window.partition, first)
                 file = self._open[directory] = self._begin("data", key)
-            file.records += 1
-            file.bytes += size
-            reaches = bool(times) and file.reach_ms(times[row]) >= recipe.file_range_ms
-            if reaches or file.bytes >= recipe.file_bytes or file.records == recipe.file_records:
-                file.write(rows.slice(start, row + 1 - start))
+            full = self._reached(file, running, before, times, start)
+            stop = min(full, rows.num_rows)
+            file.records += stop - start
+            file.bytes += running[stop - 1] - before
+            file.write(rows.slice(start, stop - start))
+            if stop == full:
                 self._end(self._open.pop(directory))
-                start = row + 1
-        if start < rows.num_rows:
-            self._open[directory].write(rows.slice(start))
+            start, before = stop, running[stop - 1]
         self.records += rows.num_rows
+
+    def _reached(self, file: _OpenFile, running: Sequence[int], before: int, times: Sequence[int], start: int) -> int:
+        """Behind the row with which the file reaches one of the limits; beyond the last one if none does."""
+        recipe = self._recipe
+        stop = bisect_left(running, before + recipe.file_bytes - file.bytes, start) + 1
+        if recipe.file_records:
+            stop = min(stop, start + recipe.file_records - file.records)
+        for row in range(start, min(stop, len(times))):
+            if file.reach_ms(times[row]) >= recipe.file_range_ms:
+                return row + 1
+        return stop
 
     def _make_room(self) -> None:
         """End the file whose last record is the oldest, where there are as many as may be."""
@@ -278,10 +292,12 @@ class _OpenFile:
         if self.first < 0:
             self.first = offsets[0].as_py()
         self.last = offsets[-1].as_py()
-        times = [time for time in rows.column("timestamp").cast(_arrow.int64()).to_pylist() if time >= 0]
-        if times:
-            self.earliest = min(times) if self.earliest < 0 else min(self.earliest, *times)
-            self.latest = max(self.latest, *times)
+        times = rows.column("timestamp").cast(_arrow.int64())
+        told = _compute.min_max(times.filter(_compute.greater_equal(times, 0)))
+        earliest, latest = told["min"].as_py(), told["max"].as_py()
+        if latest is not None:
+            self.earliest = earliest if self.earliest < 0 else min(self.earliest, earliest)
+            self.latest = max(self.latest, latest)
 
 
 def _of_originals(batch: Any, changed: Any, faults: dict[int, str]) -> dict[int, str]:

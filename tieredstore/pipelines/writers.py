@@ -8,6 +8,7 @@ import importlib
 import json
 import math
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, time
@@ -19,6 +20,7 @@ import pyarrow.compute as pc
 import zstandard
 
 from tieredstore.errors import ConfigError
+from tieredstore.pipelines.sizes import running_sizes
 
 _arrow: Final[Any] = pa
 _compute: Final[Any] = pc
@@ -60,15 +62,6 @@ def envelope(records: Any, topic: str, partition: int) -> pa.RecordBatch:
     arrays = [columns[name] if name in columns else records.column(name) for name in ENVELOPE.names]
     batch: pa.RecordBatch = _arrow.RecordBatch.from_arrays(arrays, schema=ENVELOPE)
     return batch
-
-
-def payload_sizes(records: Any) -> list[int]:
-    """How many bytes of key and value each record has: what files are measured by, whatever they are compressed to."""
-    keys, values = (
-        _compute.fill_null(_compute.binary_length(records.column(name)), 0).cast(_arrow.int64())
-        for name in ("key", "value")
-    )
-    return cast("list[int]", _compute.add(keys, values).to_pylist())
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +155,8 @@ class GroupedFile(FileWriter):
     def __init__(self, schema: Any) -> None:
         self._schema = schema
         self._pending: list[Any] = []
-        self._rows = self._bytes = 0
+        self._rows: int = 0
+        self._bytes: int = 0
 
     @abstractmethod
     def put(self, table: pa.Table) -> None:
@@ -175,21 +169,22 @@ class GroupedFile(FileWriter):
     def write(self, rows: pa.RecordBatch) -> None:
         """Append, group by group."""
         untyped: Any = rows
-        self.append(untyped, payload_sizes(untyped) if "value" in untyped.schema.names else [0] * untyped.num_rows)
+        nothing: Sequence[int] = [0] * int(untyped.num_rows)
+        self.append(untyped, running_sizes(untyped) if "value" in untyped.schema.names else nothing)
 
-    def append(self, rows: pa.RecordBatch, sizes: Sequence[int]) -> None:
-        """The same of rows whose sizes are told."""
+    def append(self, rows: pa.RecordBatch, running: Sequence[int]) -> None:
+        """The same of rows whose running sizes are told."""
         untyped: Any = rows
-        start = 0
-        for row, size in enumerate(sizes):
-            self._rows += 1
-            self._bytes += size
+        start, before, count = 0, 0, int(untyped.num_rows)
+        while start < count:
+            full = bisect_left(running, before + GROUP_BYTES - self._bytes, start) + 1
+            stop = min(count, start + GROUP_ROWS - self._rows, full)
+            self._pending.append(untyped.slice(start, stop - start))
+            self._rows += stop - start
+            self._bytes += running[stop - 1] - before
             if self._rows >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
-                self._pending.append(untyped.slice(start, row + 1 - start))
                 self._flush()
-                start = row + 1
-        if start < untyped.num_rows:
-            self._pending.append(untyped.slice(start))
+            start, before = stop, running[stop - 1]
 
     def close(self) -> None:
         """The last group, and the file's end."""

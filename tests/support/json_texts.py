@@ -1,0 +1,66 @@
+"""Texts of JSON, and of what is nearly that, and what the quick look at their times says of them."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tieredstore.pipelines.times import BadMessage, EpochTime, JsonField
+
+FIELD: Final = JsonField("a.t", ".")
+"""Where the time is."""
+
+_GRAMMAR: Final = (
+    b'{"a":{"t":', b"1700000000000", b'"t"', b"{", b"}", b"[", b"]", b":", b",", b" ", b"\n", b"0", b"01", b"-",
+    b"1e3", b"1.5", b"9223372036854775808", b"999999999999999999", b"true", b"nul", b"NaN",
+    b'"\\u0061"', b'"\\ud800"', b'"\\x"', b'"',
+    b"\\", b"\x00", b"\x1f", b"\x7f", b"\x80", b"\xc3\xa9", b"\xed\xa0\x80", b"\xf0\x9f\x98\x80", b"\xf4\x90\x80\x80",
+    b"\xef\xbb\xbf", b'"a":{"t":5}', b'"t":5', b"[" * 70, b"]" * 70, b"9" * 500,
+)  # fmt: skip
+
+
+def texts(seed: int, count: int) -> Iterator[bytes]:
+    """JSON that was changed at some places, or not at all."""
+    source = random.Random(seed)
+    for _ in range(count):
+        text = bytearray(_whole(source))
+        for _ in range(source.choice((0, 0, 1, 1, 2))):
+            at, length = source.randrange(len(text) + 1), source.choice((0, 0, 1, 2, 9))
+            text[at : at + length] = source.choice(_GRAMMAR)
+        yield bytes(text)
+
+
+def _whole(source: random.Random) -> bytes:
+    time: Any = source.choice((1_700_000_000, 1_700_000_000_123, 10**15, 10**18, 0, 2**63 - 1, 5, "17", None, 1.5, -4))
+    inner = {source.choice(("t", "t", "t", "t", "u", "tt")): time, "n": 'é\\"\u2028'[: source.randrange(5)]}
+    outer = {"x" * source.randrange(20): [1.5e-3, True, None, {"é": 1}], "a": inner, "z": source.choice(("", "y" * 30))}
+    return json.dumps(outer, ensure_ascii=source.random() < 0.5, indent=source.choice((None, 1))).encode()
+
+
+def said(payloads: list[bytes | None], *, lead: int = 0) -> list[int | None]:
+    """What the quick look says of them, in a column that has some more in front."""
+    arrow: Any = pa
+    column = arrow.array([b'{"a":{"t":1}}', None, b""][:lead] + payloads, arrow.binary()).slice(lead)
+    times: list[int | None] = EpochTime(FIELD).quick(column).to_pylist()
+    return times
+
+
+def decided(payload: bytes) -> int | None:
+    """The time by the slow way; None for a bad message."""
+    try:
+        return EpochTime(FIELD)(payload)
+    except BadMessage:
+        return None
+
+
+def check(seed: int, count: int) -> int:
+    """How many times are told at once, all of which are those of the slow way."""
+    payloads = list(texts(seed, count))
+    answers = said([*payloads], lead=seed % 4)
+    for payload, answer in zip(payloads, answers, strict=True):
+        assert answer is None or answer == decided(payload), payload
+    return sum(answer is not None for answer in answers)
