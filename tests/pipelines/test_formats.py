@@ -171,6 +171,15 @@ def test_every_codec_gives_back_what_it_took(codec: str, data: bytes, times: int
             decompress(codec, compress(codec, whole), len(whole) - 1)
 
 
+@pytest.mark.parametrize("codec", ["snappy", "lz4"])
+def test_a_piece_has_several_chunks_as_hadoop_writes_it(codec: str) -> None:
+    parts = [b"a" * 300, b"b", b"c" * 200]
+    chunks = [compress(codec, part)[8:] for part in parts]
+    whole = b"".join(parts)
+    data = struct.pack(">I", len(whole)) + b"".join(struct.pack(">I", len(chunk)) + chunk for chunk in chunks)
+    assert decompress(codec, data * 2, 2 * len(whole)) == whole * 2
+
+
 @given(st.sampled_from([one for one in PACKED if one != "none"]), st.binary(max_size=100))
 def test_no_bytes_hang_a_codec(codec: str, data: bytes) -> None:
     try:

@@ -93,7 +93,7 @@ def _cramjam_block(codec: str) -> tuple[Callable[[bytes], bytes], Callable[[byte
         )
     return (
         lambda data: bytes(cramjam.lz4.compress_block(data, store_size=False)),
-        lambda data, size: bytes(cramjam.lz4.decompress_block(data, output_len=size)),
+        lambda data, size: _lz4(cramjam.lz4, data, size),
     )
 
 
@@ -102,6 +102,13 @@ def _snappy(snappy: Any, data: bytes, size: int) -> bytes:
     if snappy.decompress_raw_len(data) > size:
         raise ValueError("a compressed chunk has another size than it tells")
     return bytes(snappy.decompress_raw(data))
+
+
+def _lz4(lz4: Any, data: bytes, size: int) -> bytes:
+    # Into a buffer, since what it returns by itself is filled up with zeros to the size: a piece has several chunks.
+    whole = bytearray(size)
+    count: int = lz4.decompress_block_into(data, whole)
+    return bytes(memoryview(whole)[:count])
 
 
 def _framed(chunk: Callable[[bytes], bytes], data: bytes) -> bytes:
