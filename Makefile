@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## say what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
 
-$(VENV)/installed: requirements.lock pyproject.toml setup.py $(wildcard $(foreach room,format backends/filesystem kafka kafka/records pubsub/format consumer,tieredstore/$(room)/*.p*x* tieredstore/$(room)/*.h))
+$(VENV)/installed: requirements.lock pyproject.toml setup.py $(wildcard $(foreach room,format backends/filesystem kafka kafka/records pipelines pubsub/format consumer,tieredstore/$(room)/*.p*x* tieredstore/$(room)/*.h))
 	@scripts/check-prerequisites $(PYTHON)
 	@$(PYTHON) -m scripts.environment
 	@touch $@

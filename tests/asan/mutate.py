@@ -46,8 +46,8 @@ def main(folder: Path, count: int) -> int:
     survived = sum(read_both_ways(raw, KNOWN_SEGMENT) is not None for raw in damaged_manifests(2, count))
     print(f"{count} mutations of manifests, {survived} of them readable: no bad access")
     # Each value in a buffer of its own size, behind whose end nothing may be read.
-    told = sum(json_texts.said([text])[0] is not None for text in json_texts.texts(2, count))
-    print(f"{count} texts of JSON, {told} of them told at once: no bad access")
+    answered = sum(json_texts.said([text])[0] is not None for text in json_texts.texts(2, count))
+    print(f"{count} texts of JSON, {answered} of them told at once: no bad access")
     print(f"{count} changes of files, {visit_while_they_change(count)} read meanwhile: no bad access")
     return 0
 

@@ -293,8 +293,8 @@ class _OpenFile:
             self.first = offsets[0].as_py()
         self.last = offsets[-1].as_py()
         times = rows.column("timestamp").cast(_arrow.int64())
-        told = _compute.min_max(times.filter(_compute.greater_equal(times, 0)))
-        earliest, latest = told["min"].as_py(), told["max"].as_py()
+        extent = _compute.min_max(times.filter(_compute.greater_equal(times, 0)))
+        earliest, latest = extent["min"].as_py(), extent["max"].as_py()
         if latest is not None:
             self.earliest = earliest if self.earliest < 0 else min(self.earliest, earliest)
             self.latest = max(self.latest, latest)
