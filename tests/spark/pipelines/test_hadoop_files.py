@@ -1,0 +1,95 @@
+"""SequenceFiles between pipelines and Hadoop's own classes, in Spark's JVM, both ways."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.pipelines.test_files import ROWS, batch, write
+from tests.support.hadoop_files import HadoopFiles
+from tests.support.pipeline_runs import listed, offsets_of, pipeline_of
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.pipelines import with_generation
+from tieredstore.pipelines.backfill import Backfill
+from tieredstore.pipelines.backfill_sources import Selected
+from tieredstore.pipelines.inspection import verify_output
+from tieredstore.pipelines.kept_files import KeptFiles
+from tieredstore.pipelines.messagepack import packed, packed_bytes, unpacked
+from tieredstore.pipelines.printing import printed
+from tieredstore.pipelines.sequence_format import SequenceFile
+
+pytestmark = pytest.mark.slow
+
+CODECS = ("none", "deflate", "gzip", "snappy", "lz4", "bzip2")
+"""But for zstd, which Hadoop has in a library of the system alone."""
+TIME_MS = 1_700_000_000_000
+RECORDS = 12
+WRITTEN = [
+    ("NONE", ""), ("RECORD", "DefaultCodec"), ("BLOCK", "DefaultCodec"), ("BLOCK", "GzipCodec"),
+    ("RECORD", "SnappyCodec"), ("BLOCK", "Lz4Codec"), ("BLOCK", "BZip2Codec"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def hadoop(spark: SparkSession) -> HadoopFiles:
+    return HadoopFiles(spark)
+
+
+@pytest.mark.parametrize("messagepack", [False, True])
+def test_hadoop_reads_what_pipelines_write(hadoop: HadoopFiles, tmp_path: Path, messagepack: bool) -> None:
+    rows = [*ROWS, *({"key": b"k", "value": b"%d" % number, "headers": None} for number in range(300))]
+    for codec in CODECS:
+        files = write(SequenceFile(codec, messagepack), batch(rows=rows))
+        (data,) = (content for key, content in files.items() if not key.rpartition("/")[2].startswith("."))
+        path = tmp_path / f"{codec}.seq"
+        path.write_bytes(data)
+        read = hadoop.read(path)
+        assert [value for _, value in read] == [row["value"] or b"" for row in rows]
+        if not messagepack:
+            assert [key for key, _ in read] == list(range(len(rows)))
+            continue
+        keys: list[Any] = [unpacked(key) for key, _ in read if isinstance(key, bytes)]
+        assert [(key[1], key.get(2), key[3]) for key in keys] == [
+            (number, row["key"], 1000 + number) for number, row in enumerate(rows)
+        ]
+
+
+@pytest.mark.parametrize("messagepack", [False, pytest.param(True, marks=pytest.mark.soak)])
+def test_what_hadoop_writes_as_secor_does_is_printed_and_backfilled(
+    hadoop: HadoopFiles, tmp_path: Path, messagepack: bool
+) -> None:
+    store = MemoryObjectStore()
+    kept = pipeline_of(pipeline__name="secor", output__key__prefix="secor/", secor__generation="7")
+    start = 0
+    for compression, codec in WRITTEN:
+        records = [(offset, _value(offset)) for offset in range(start, start + RECORDS)]
+        path = tmp_path / f"{compression}-{codec}"
+        keyed = [(_key(offset) if messagepack else offset, value) for offset, value in records]
+        hadoop.write(path, keyed, compression=compression, codec=codec)
+        key = f"secor/orders/dt=1/7_0_{start:020}"
+        store.put(key, path.read_bytes())
+        rows: list[Any] = [row for rows in printed(kept, store, key) for row in rows.to_pylist()]
+        assert [(row["offset"], row["value"]) for row in rows] == records
+        assert {(row["key"], row["timestamp"]) for row in rows} == {(b"k", TIME_MS) if messagepack else (None, None)}
+        start += RECORDS
+    by_time = with_generation(pipeline_of(secor__message__parser__class="json"), 2)
+    list(Backfill(by_time, store, KeptFiles(kept, store, "orders", 1 << 20), threads=1).run(Selected("orders")))
+    written = [key for key in listed(store) if "/2_0_" in key]
+    assert sorted(offset for key in written for offset in offsets_of(store, key)) == list(range(start))
+    assert list(verify_output(by_time, store)) == []
+
+
+def _value(offset: int) -> bytes:
+    """One in each file is of more than the buffers of Hadoop's codecs."""
+    padding = "é" * (150_000 if offset % RECORDS == 7 else offset)
+    return json.dumps({"timestamp": TIME_MS + offset, "padding": padding}).encode()
+
+
+def _key(offset: int) -> bytes:
+    """As Secor's factory packs it."""
+    fields = packed(1) + packed(offset) + packed(2) + packed_bytes(b"k") + packed(3) + packed(TIME_MS)
+    return bytes([0x83]) + fields
