@@ -4,17 +4,19 @@
         [--kafka-source JARS]
 
 JSON records of about 490 bytes in one partition, stored zstd and encrypted, chunks of 4 MiB, in a folder. Counted are
-the records and the bytes of their values by partition; every job runs once in each round, and a figure is million
-records a second at the median of the counted rounds, from the call to the sum. A ratio is the median of the rounds'
-ratios, since within a round the machine is as busy for all; "by CPU time" is that of all processes, the broker's and
-Spark's too.
+the records and the bytes of their values; every job runs once in each round, and a figure is million records a second
+at the median of the counted rounds, from the call to the sum. A ratio is the median of the rounds' ratios, since within
+a round the machine is as busy for all; one that ends in ``_by_cpu`` is of the processor time of all processes, the
+broker's and Spark's too.
 
 read_topic: the columns partition and value, two splits at once, nothing computed.
 DuckDB: count(*), sum(octet_length(value)) GROUP BY partition, through ``tieredstore.duckdb.attach``.
 Polars: the same by ``tieredstore.polars.scan``.
 processes: two processes without Spark that read the tasks of the source and add up, planned before.
-map_records, mapInArrow: the same function in Spark (local[2], a warm session), in the task that decodes, and behind the
-source. With --kafka-source (the folder of its jars, see bench_spark) also behind Spark's own Kafka source.
+map_records, mapInArrow: the same function in Spark, in the task that decodes, and behind the source; a row a task is
+collected and added up. The session (local[2]) is warm: the JVM has compiled what small jobs of the kinds run through.
+Spark's own Kafka source: mapInArrow behind it, as it comes, a task for the one partition; its jars are those in JARS,
+or Maven fetches them, and without both it is left out.
 confluent-kafka: consume(10000) in a loop over the same records, plain, from a local broker; value lengths added up.
 """
 
@@ -41,6 +43,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import InputPartition
 
 from benchmarks.bench_spark import spark_session
+from benchmarks.kafka_source_jars import source_jars
 from benchmarks.kafka_topic import KafkaTopic, topic_on_broker
 from benchmarks.measuring import Job, Taken, interleaved, machine
 from benchmarks.process_tree import ProcessTree
@@ -59,7 +62,9 @@ from tieredstore.values import Binary
 CORES: Final = 2
 SCHEMA: Final = "records long, bytes long"
 CLIENT: Final = "confluent-kafka"
-KAFKA_SOURCE: Final = "Spark's own Kafka source, mapInArrow"
+KAFKA_SOURCE: Final = "Spark's own Kafka source"
+WARMING: Final = 12
+"""Small jobs of each kind before the rounds."""
 
 # What type stubs say of compute, connections and frames is partial.
 compute: Final[Any] = pc
@@ -132,30 +137,40 @@ class Sparking:
 
     def __init__(self, spark: SparkSession, topic: SparkTopic) -> None:
         self._spark = spark
+        self._name = topic.name
         self._options = {**topic.options, "columns": "value"}
 
-    def map_records(self) -> int:
+    def map_records(self, **window: str) -> int:
         """In the task that decodes."""
-        return _summed(map_records(self._spark, add_up, SCHEMA, **self._options))
+        return _summed(map_records(self._spark, add_up, SCHEMA, **self._options, **window))
 
-    def map_in_arrow(self) -> int:
+    def map_in_arrow(self, **window: str) -> int:
         """Behind the source."""
-        source = self._spark.read.format("tieredstore").options(**self._options).load()
+        source = self._spark.read.format("tieredstore").options(**self._options, **window).load()
         return _summed(source.mapInArrow(add_up, SCHEMA))
 
-    def kafka_source(self, kafka: KafkaTopic) -> int:
+    def kafka_source(self, kafka: KafkaTopic, **window: str) -> int:
         """Behind Spark's own."""
         options = {
             "kafka.bootstrap.servers": kafka.server.bootstrap_servers, "subscribe": kafka.name,
             "startingOffsets": "earliest", "kafka.max.poll.records": "5000",
             "kafka.max.partition.fetch.bytes": str(8 << 20),
         }  # fmt: skip
-        source = self._spark.read.format("kafka").options(**options).load().select("value")
+        source = self._spark.read.format("kafka").options(**options, **window).load().select("value")
         return _summed(source.mapInArrow(add_up, SCHEMA))
+
+    def warm_up(self, kafka: KafkaTopic | None) -> None:
+        """Have the JVM compile what the jobs run through, on the first 20,000 records."""
+        window = {"endingOffsets": json.dumps({self._name: {"0": 20_000}})}
+        for _ in range(WARMING):
+            self.map_records(**window, maxSplitBytes="1m")
+            self.map_in_arrow(**window, maxSplitBytes="1m")
+            if kafka is not None:
+                self.kafka_source(kafka, **window, minPartitions="8")
 
 
 def _summed(rows: DataFrame) -> int:
-    return int(rows.groupBy().sum("records").collect()[0][0])
+    return sum(row["records"] for row in rows.collect())
 
 
 def ratios(taken: Mapping[str, Sequence[Taken]]) -> dict[str, dict[str, float]]:
@@ -167,15 +182,13 @@ def ratios(taken: Mapping[str, Sequence[Taken]]) -> dict[str, dict[str, float]]:
         ("map_records", "mapInArrow"): 2.0,
         ("map_records", KAFKA_SOURCE): 4.0,
     }
-    return {
-        f"{ours} / {other}": {
-            "ratio": _median_ratio(taken[other], taken[ours], lambda run: run.seconds),
-            "by CPU time": _median_ratio(taken[other], taken[ours], lambda run: run.cpu_seconds),
-            "target": target,
-        }
-        for (ours, other), target in asked.items()
-        if other in taken
-    }
+    figures: dict[str, dict[str, float]] = {}
+    for (ours, other), target in asked.items():
+        if other in taken:
+            by_wall = _median_ratio(taken[other], taken[ours], lambda run: run.seconds)
+            by_cpu = _median_ratio(taken[other], taken[ours], lambda run: run.cpu_seconds)
+            figures[f"{ours} / {other}"] = {"ratio": by_wall, "ratio_by_cpu": by_cpu, "target": target}
+    return figures
 
 
 def _median_ratio(others: Sequence[Taken], ours: Sequence[Taken], of: Callable[[Taken], float]) -> float:
@@ -186,10 +199,11 @@ def run(folder: Path, arguments: argparse.Namespace) -> dict[str, object]:
     """All figures."""
     topic = topic_in(folder, arguments.records)
     planned = PlannedTasks({**topic.options, "columns": "value"})
+    jars = None if arguments.without_broker else source_jars((arguments.kafka_source or folder / "jars").absolute())
     with contextlib.ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder)))
         kafka = None if arguments.without_broker else stack.enter_context(topic_on_broker(topic))
-        sparking = Sparking(stack.enter_context(spark_session(work, arguments.kafka_source)), topic)
+        sparking = Sparking(stack.enter_context(spark_session(work, jars)), topic)
         processes = stack.enter_context(contextlib.closing(AddingProcesses(planned)))
         manager = stack.enter_context(RemoteStorageManager(load_settings(topic.folder / "store.properties")))
         computing = Computing(topic, manager)
@@ -206,8 +220,9 @@ def run(folder: Path, arguments: argparse.Namespace) -> dict[str, object]:
                 raise RuntimeError(f"{name} counts {records} records, and there are {topic.records}")
         if kafka is not None:
             jobs[CLIENT] = kafka.consume
-            if arguments.kafka_source is not None:
+            if jars is not None:
                 jobs[KAFKA_SOURCE] = partial(sparking.kafka_source, kafka)
+        sparking.warm_up(kafka if KAFKA_SOURCE in jobs else None)
         tree = ProcessTree(os.getpid())
         taken = interleaved(jobs, arguments.runs, processor_seconds=lambda: sum(tree.cpu_seconds()))
     rate = {
@@ -218,6 +233,7 @@ def run(folder: Path, arguments: argparse.Namespace) -> dict[str, object]:
         "machine": machine(),
         "topic": {"records": topic.records, "log_bytes": topic.log_bytes, "stored_bytes": topic.stored_bytes},
         "runs": arguments.runs,
+        "left_out": [name for name in (CLIENT, KAFKA_SOURCE) if name not in taken],
         "million_records_per_second": {name: round(value, 3) for name, value in rate.items()},
         "cpu_seconds": {name: round(seconds, 2) for name, seconds in cpu.items()},
         "ratios": ratios(taken),

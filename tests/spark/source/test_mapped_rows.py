@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ from pyspark.sql.types import LongType, StructField, StructType
 
 from tests.support.spark_stream_topics import Bucket
 from tieredstore.errors import CorruptData
+from tieredstore.records.splits import RecordSplit
+from tieredstore.spark.source import map_records
 from tieredstore.spark.source.map_records import MappedReader
 from tieredstore.spark.source.mapped_rows import MappedRows, rows_given, schema_of
-from tieredstore.spark.source.options import parse_options
+from tieredstore.spark.source.options import SourceOptions, parse_options
+from tieredstore.spark.source.tasks import RemoteTask
 
 SCHEMA = StructType([StructField("n", LongType())])
 ROWS = pa.RecordBatch.from_pydict({"n": [1, 2]})
@@ -59,6 +63,28 @@ def test_an_error_of_the_records_passes_through_the_function() -> None:
     assert next(rows) == ROWS
     with pytest.raises(Exception, match="a chunk is damaged"):
         next(rows)
+
+
+def test_tasks_are_large_where_that_leaves_two_for_each_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(map_records, "_TASK_BYTES", (2_000, 20_000))
+    bucket = Bucket(tmp_path)
+    for _ in range(6):
+        bucket.write(300)
+    bucket.close()
+    options = parse_options({**bucket.options, "subscribe": "orders"}, streaming=False)
+    mapped = MappedRows(lambda batches: batches, SCHEMA)
+    sizes = [segment.size_in_bytes for segment in planned(options, mapped, None)]
+    total = sum(sizes)
+    assert len(sizes) == 1
+    for cores, most in ((1, 20_000), (4, total // 8), (10_000, 2_000)):
+        cut = planned(replace(options, max_split_bytes=1), mapped, cores)
+        assert sum(split.size_in_bytes for split in cut) == total
+        assert most / 2 < max(split.size_in_bytes for split in cut) <= most
+
+
+def planned(options: SourceOptions, mapped: MappedRows, cores: int | None) -> list[RecordSplit]:
+    tasks = MappedReader(options, mapped, cores).partitions()
+    return [task.split for task in tasks if isinstance(task, RemoteTask)]
 
 
 def test_two_attempts_of_a_task_side_by_side_give_the_same_rows(tmp_path: Path) -> None:

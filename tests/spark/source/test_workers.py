@@ -26,14 +26,14 @@ TASKS = 4
 
 
 class FrozenSource(DataSource):
-    """Tells of each task how many objects its process has frozen once one of ours was read in it."""
+    """Tells of each task how many objects are frozen in its process and in the planner's."""
 
     @classmethod
     def name(cls) -> str:
         return "frozen"
 
     def schema(self) -> str:
-        return "frozen long"
+        return "planner long, worker long"
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return FrozenReader()
@@ -41,24 +41,25 @@ class FrozenSource(DataSource):
 
 class FrozenReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
-        assert list(read_task(InputPartition(None), cast("SourceOptions", None))) == []
+        for _ in range(2):
+            workers.spare_modules()
         return [InputPartition(gc.get_freeze_count())] * TASKS
 
-    def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
-        assert partition.value == 0, "planning has frozen objects"
+    def read(self, partition: InputPartition) -> Iterator[tuple[int, int]]:
         assert list(read_task(InputPartition(None), cast("SourceOptions", None))) == []
-        yield (gc.get_freeze_count(),)
+        yield partition.value, gc.get_freeze_count()
 
 
-def test_the_collector_passes_over_what_a_worker_keeps_from_task_to_task(spark: SparkSession) -> None:
+def test_the_collector_passes_over_what_a_worker_keeps_from_one_turn_to_the_next(spark: SparkSession) -> None:
     spark.dataSource.register(FrozenSource)
     rows = spark.read.format("frozen").load().collect()
     assert len(rows) == TASKS
-    assert max(row["frozen"] for row in rows) > 10_000
+    assert max(row["worker"] for row in rows) > 10_000
+    assert max(row["planner"] for row in rows) > 10_000
 
 
 def test_it_is_told_once_when_all_has_been_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "_tasks", itertools.count(1))
+    monkeypatch.setattr(workers, "_turns", itertools.count(1))
     calls: list[str] = []
     monkeypatch.setattr(gc, "freeze", lambda: calls.append("freeze"))
     workers.spare_modules()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
@@ -17,6 +18,7 @@ from tieredstore.spark.source.options import SourceOptions
 from tieredstore.spark.source.queries import query_of
 from tieredstore.spark.source.sentences import each_in_one_sentence, one_sentence
 from tieredstore.spark.source.tasks import plan_tasks, read_task
+from tieredstore.spark.source.workers import spare_modules
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,6 +38,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Resolve the offsets, and cut them into tasks."""
+        spare_modules()
         with one_sentence():
             return self._planned()
 
@@ -61,7 +64,12 @@ class BatchReader(DataSourceReader):
         )  # fmt: skip
         windows = self._narrowed(windows)
         since = None if self._bounds is None else self._bounds.since_ms
+        options = replace(options, max_split_bytes=self._split_bytes(snapshot, windows))
         return plan_tasks(manager, snapshot, windows, options, since_ms=since)
+
+    def _split_bytes(self, snapshot: LogSnapshot, windows: Mapping[TopicPartition, OffsetWindow]) -> int:  # noqa: ARG002  for others
+        """How much of a log one task reads at most."""
+        return self._options.max_split_bytes
 
     def _narrowed(self, windows: dict[TopicPartition, OffsetWindow]) -> dict[TopicPartition, OffsetWindow]:
         """What Spark's filters leave of the windows."""

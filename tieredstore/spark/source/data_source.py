@@ -29,7 +29,9 @@ class TieredStoreDataSource(DataSource):
         from tieredstore.spark.source.option_values import columns_of  # noqa: PLC0415
         from tieredstore.spark.source.rows import RowShape  # noqa: PLC0415
         from tieredstore.spark.source.sentences import one_sentence  # noqa: PLC0415
+        from tieredstore.spark.source.workers import spare_modules  # noqa: PLC0415
 
+        spare_modules()
         with one_sentence():
             return RowShape(columns_of(self.options)).schema
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Final
+
+from pyspark.errors import PySparkException
 
 from tieredstore.errors import ConfigError
 from tieredstore.spark.source.batch import BatchReader
@@ -13,12 +15,24 @@ from tieredstore.spark.source.mapped_rows import MappedRows, RecordFunction, row
 from tieredstore.spark.source.options import SourceOptions, parse_options
 from tieredstore.spark.source.sentences import one_sentence
 from tieredstore.spark.source.tasks import read_task
+from tieredstore.spark.source.workers import spare_modules
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.datasource import DataSourceReader, InputPartition
     from pyspark.sql.types import StructType
+
+    from tieredstore.model import TopicPartition
+    from tieredstore.partitions.log_snapshot import LogSnapshot
+    from tieredstore.partitions.partition_log import OffsetWindow
+
+_MIB: Final = 1024 * 1024
+_TASK_BYTES: Final = 64 * _MIB, 256 * _MIB
+"""What a task reads of a log if nobody says how much: not less than the first for the sake of more tasks, and not more
+than the second. A task costs Spark some 10 ms of processor time, and nothing of its records reaches the JVM."""
+
+_TASKS_A_CORE: Final = 2
 
 _numbers: Final = itertools.count(1)
 
@@ -31,8 +45,9 @@ def map_records(
     ``options`` are those of the source, ``subscribe`` and all the others; booleans and numbers may be given as such.
     The function runs in the Python process that fetches and decodes: it is called once a task, with an iterator of
     Arrow batches that have the source's columns (the option ``columns`` chooses), and only what it yields reaches the
-    JVM. Tasks, losses, isolation and the seam between bucket and broker are the source's; nothing is planned
-    before an action. A task that is tried again gives the function the same records.
+    JVM. Losses, isolation and the seam between bucket and broker are the source's; nothing is planned before an action.
+    A task that is tried again gives the function the same records. Tasks are cut as the source's, but may read 256 MiB
+    where that leaves two for each core, unless ``maxSplitBytes`` says how much.
 
     The function travels to the tasks as Spark's user functions do (cloudpickle); a ``schema`` is Spark's, Arrow's or in
     Spark's words (``"n long, total double"``). ConfigError for options that cannot be; a function that yields other
@@ -43,12 +58,12 @@ def map_records(
     with one_sentence():
         _checked(parse_options(texts, streaming=False))
     # A name of its own, since Spark makes plans again by the name of their source.
-    source = source_class(mapped, f"{TieredStoreDataSource.name()}_map_{next(_numbers)}")
+    source = source_class(mapped, f"{TieredStoreDataSource.name()}_map_{next(_numbers)}", _cores(spark))
     spark.dataSource.register(source)
     return spark.read.format(source.name()).options(**texts).load()
 
 
-def source_class(mapped: MappedRows, name: str) -> type[TieredStoreDataSource]:
+def source_class(mapped: MappedRows, name: str, cores: int | None) -> type[TieredStoreDataSource]:
     """A data source whose rows are the function's; Spark pickles it, and the function in it, by value."""
 
     class MappedRecords(TieredStoreDataSource):
@@ -57,11 +72,14 @@ def source_class(mapped: MappedRows, name: str) -> type[TieredStoreDataSource]:
             return name
 
         def schema(self) -> StructType:
+            spare_modules()
             return mapped.schema
 
         def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  Spark's signature
             with one_sentence():
-                return MappedReader(_checked(parse_options(self.options, streaming=False)), mapped)
+                is_sized = "maxSplitBytes" in self.options
+                options = _checked(parse_options(self.options, streaming=False))
+                return MappedReader(options, mapped, None if is_sized else cores)
 
     # By value: a class of this module would be looked up by its name, which nobody finds inside of a function.
     MappedRecords.__module__ = "__main__"
@@ -69,11 +87,22 @@ def source_class(mapped: MappedRows, name: str) -> type[TieredStoreDataSource]:
 
 
 class MappedReader(BatchReader):
-    """Plans as the source does, and gives what a function makes of each task's records."""
+    """Plans as the source does, and gives what a function makes of each task's records.
 
-    def __init__(self, options: SourceOptions, mapped: MappedRows) -> None:
+    With ``cores`` tasks are larger than the source's where there is enough for all of them.
+    """
+
+    def __init__(self, options: SourceOptions, mapped: MappedRows, cores: int | None = None) -> None:
         super().__init__(options)
         self._mapped = mapped
+        self._cores = cores
+
+    def _split_bytes(self, snapshot: LogSnapshot, windows: Mapping[TopicPartition, OffsetWindow]) -> int:
+        if self._cores is None:
+            return super()._split_bytes(snapshot, windows)
+        total = sum(snapshot.bytes_between(where, *window) for where, window in windows.items())
+        least, most = _TASK_BYTES
+        return max(least, min(most, total // (_TASKS_A_CORE * self._cores)))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The function's rows for one task."""
@@ -87,6 +116,14 @@ def _checked(options: SourceOptions) -> SourceOptions:
             "the option filterPushdown has no meaning for map_records: filter in the function, or by offsets"
         )
     return options
+
+
+def _cores(spark: SparkSession) -> int | None:
+    """How many tasks the cluster runs at once, as far as a driver knows it; a client of Spark Connect does not."""
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except PySparkException:
+        return None
 
 
 def _option_text(value: object) -> str:

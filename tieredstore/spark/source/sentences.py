@@ -10,12 +10,12 @@ from __future__ import annotations
 import functools
 import logging
 import os
-import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
 from tieredstore.errors import TieredStoreError
+from tieredstore.spark.source.workers import is_worker
 
 _HIDE: Final = "SPARK_HIDE_TRACEBACK"
 """PySpark's workers look at it when they write an exception down: ``spark.sql.execution.pyspark.udf.hideTraceback``."""
@@ -50,6 +50,5 @@ def each_in_one_sentence(items: Iterator[_Item]) -> Iterator[_Item]:
 @functools.cache
 def _name_loggers() -> None:
     """In a process that Spark has started: where logging is set up, or is later, nothing changes."""
-    main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if logging.lastResort is not None and str(getattr(main, "name", "")).startswith("pyspark."):
+    if logging.lastResort is not None and is_worker():
         logging.lastResort.setFormatter(logging.Formatter(*_LINE))
