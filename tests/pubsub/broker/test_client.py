@@ -252,6 +252,28 @@ def test_what_was_not_answered_is_sent_again_byte_for_byte() -> None:
         assert len(set(broker.requests)) == 2
 
 
+def test_a_broker_that_is_cut_off_and_says_that_it_has_the_topic_is_left() -> None:
+    topics = fresh()
+    # Cut off from the others, and from the store: it answers what it is asked, and nothing that is written to it.
+    with fake(lambda _, __, ___: b"") as cut_off:
+        other = RunningBroker(Broker(listening_anywhere(topics)))
+        settings = client_of(topics, cut_off.place, other.place, request_timeout_ms=100)
+        with BrokerProducer(settings, "orders") as producer:
+            first = producer.send(b"v")
+            for _ in range(600):
+                if cut_off.requests:
+                    break
+                threading.Event().wait(0.1)
+            other.begin()
+            first.result(LONG_S)
+            asked = len(cut_off.requests)
+            threading.Event().wait(0.5)  # longer than it is left alone after a first failure
+            producer.send(b"v").result(LONG_S)
+            assert len(cut_off.requests) == asked
+        other.kill()
+    assert read(topics, 2) == [b"v"] * 2
+
+
 def test_a_refusal_is_final_and_nothing_is_stored_by_it() -> None:
     topics = fresh()
     with (

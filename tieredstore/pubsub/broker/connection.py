@@ -142,7 +142,7 @@ class Connection(asyncio.BufferedProtocol):
         """Send an answer, if the client is still there; behind one that goes out in pieces."""
         if self._streaming.locked():
             self._behind_stream.append(packet)
-        elif self.is_open and self._transport is not None:
+        elif self.is_open and self._transport is not None and not self._transport.is_closing():
             self._transport.write(packet)
 
     @contextlib.asynccontextmanager

@@ -136,7 +136,9 @@ class TopicBrokers:
             known = [(broker.ip, broker.port) for broker in self._brokers]
             seeds = random.sample(self._seeds, len(self._seeds))
             error: TieredStoreError | None = None
-            for place in dict.fromkeys([*known, *seeds]):
+            # Who has not answered what was written to it is asked last: a broker that is cut off from the others says
+            # for ever that it has the topic.
+            for place in sorted(dict.fromkeys([*known, *seeds]), key=self._rests.__contains__):
                 try:
                     self._brokers = await self._ask(place)
                 except BrokerUnavailable as failure:
