@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.support.dying_store import DyingStore, Killed
 from tests.support.pubsub_topics import topics_in, topics_on, values_of
-from tieredstore.backends.base import Buffer, ObjectStore
+from tieredstore.backends.base import Body, Buffer, ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import CorruptData, DataLoss, InvalidRecord
+from tieredstore.errors import CorruptData, DataLoss, InvalidRecord, PreconditionFailed, StoreUnavailable
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consumer import Consumer
 from tieredstore.pubsub.garbage import DAY_MS, GarbageCollection, GarbageOutcome
@@ -23,7 +23,7 @@ from tieredstore.pubsub.sink_batches import SinkBatches
 from tieredstore.pubsub.sink_commits import SinkCommits, StoredBatch
 from tieredstore.pubsub.store_queue import StoreQueue
 from tieredstore.pubsub.topics import Topics
-from tieredstore.testing.delegating import Operation
+from tieredstore.testing.delegating import DelegatingObjectStore, Operation
 from tieredstore.testing.faults import FaultyStore
 
 TASKS = 3
@@ -131,6 +131,67 @@ def test_lost_answers_and_failures_change_nothing(moment: str) -> None:
             run_epoch(whole, 0)
         assert values_in(whole) == expected([0]), number
         assert len(objects_of(whole)) == TASKS
+
+
+class LateWrites(DelegatingObjectStore):
+    """The first write of a sink's record is told to have failed, and is done later."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.late: list[Callable[[], object]] = []
+        self.is_late = True
+
+    def put(self, key: str, body: Body, *, if_absent: bool = False) -> None:
+        if self._delays(key, lambda: self.inner.put(key, body, if_absent=if_absent)):
+            raise StoreUnavailable("no answer came")
+        super().put(key, body, if_absent=if_absent)
+
+    def replace(self, key: str, body: Buffer, etag: str) -> str:
+        if self._delays(key, lambda: self.inner.replace(key, body, etag)):
+            raise StoreUnavailable("no answer came")
+        return super().replace(key, body, etag)
+
+    def _delays(self, key: str, write: Callable[[], object]) -> bool:
+        delays, self.is_late = self.is_late and "/sinks/" in key, self.is_late and "/sinks/" not in key
+        if delays:
+            self.late.append(write)
+        return delays
+
+    def land(self) -> None:
+        for write in self.late:
+            with contextlib.suppress(PreconditionFailed):
+                write()
+
+
+@pytest.mark.parametrize("begins", [0, 1])
+def test_a_record_that_lands_after_the_abort_tells_of_nothing_that_was_deleted(begins: int) -> None:
+    inner = MemoryObjectStore()
+    whole = created(inner)
+    for epoch in range(begins):
+        run_epoch(whole, epoch)
+    store = LateWrites(inner)
+    stored = batches_of(whole, begins)
+    with pytest.raises(StoreUnavailable):
+        commits_of(topics_on(store)).commit(begins, stored)
+    commits_of(whole).abort(begins, stored)
+    store.land()
+    run_epoch(whole, begins)
+    run_epoch(whole, begins + 1)
+    assert values_in(whole) == expected(range(begins + 2))
+    assert len(objects_of(whole)) == (begins + 2) * TASKS
+
+
+def test_a_driver_that_slept_deletes_nothing_that_was_notified_in_its_name() -> None:
+    whole = created(MemoryObjectStore())
+    stored = batches_of(whole, 0)
+    commits_of(whole).commit(0, stored)  # recorded by the one that sleeps then, and seen through by the next one
+    run_epoch(whole, 1)
+    commits_of(whole).abort(0, stored)
+    assert not commits_of(whole).commit(0, stored)
+    assert values_in(whole) == expected([0, 1])
+    again = batches_of(whole, 0)
+    commits_of(whole).abort(0, again)
+    assert orphans_of(whole) == {batch.key for batch in again}
 
 
 def test_two_drivers_of_one_query_at_once(tmp_path: Path) -> None:

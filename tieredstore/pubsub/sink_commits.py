@@ -2,11 +2,14 @@
 
 ::
 
-    <own folder>/sinks/<topic>/<query>    {"epoch", "isDone", "entries": [{"partition", "since", "notifications"}]}
+    <own folder>/sinks/<topic>/<query>    {"epoch", "isDone", "aborts",
+                                           "entries": [{"partition", "since", "notifications"}]}
 
 Tasks have stored the batches. What an epoch consists of is recorded first, then notified, then recorded as done; who
 was killed in between goes on with what is recorded, and what was stored a second time is deleted. The record moves by
-conditional replace alone, from epoch to epoch.
+conditional replace alone, from epoch to epoch, and with each abort, so that a write of it that is still under way
+fails. Of an epoch that is over nobody can tell any more what it consisted of: what a driver that slept has of one
+stays, for ``pubsub gc`` to look whether it was notified.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 from tieredstore.errors import CorruptData, DataLoss, NotificationCorrupt, ObjectNotFound, PreconditionFailed
@@ -25,6 +28,7 @@ from tieredstore.pubsub.store_queue import ENTRY_NOTIFICATIONS
 from tieredstore.pubsub.topics import Topic, Topics
 
 _MOST_RECORD_BYTES: Final = 64 << 20
+_NO_EPOCH: Final = -1
 BATCH_QUERY: Final = "batch-"
 """What the name of a query begins with that is no stream: its one epoch never comes again."""
 
@@ -48,11 +52,15 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class SinkRecord:
-    """How far a query has come: its latest epoch, what that consists of, and whether all of it is notified."""
+    """How far a query has come: its latest epoch, what that consists of, and whether all of it is notified.
+
+    ``aborts`` counts those that came since; an epoch of -1 has nothing but these.
+    """
 
     epoch: int
     is_done: bool
     entries: tuple[_Entry, ...]
+    aborts: int = 0
 
     def keys(self) -> Iterator[str]:
         """The objects of the epoch."""
@@ -74,6 +82,7 @@ class SinkCommits:
 
     def commit(self, epoch: int, batches: Sequence[StoredBatch]) -> bool:
         """Notify of the epoch's batches; False if it was recorded before: these are another run's, and are deleted.
+        Those of an epoch that is over are left to ``pubsub gc``, since this run may have recorded them.
 
         Return means that the epoch is notified, once. After an error nobody knows how far it came, and whoever commits
         it again goes on.
@@ -84,11 +93,12 @@ class SinkCommits:
                 self._finish(*stored)
                 continue
             if stored is not None and stored[0].epoch >= epoch:
-                self._discard(stored[0], batches)
+                if stored[0].epoch == epoch:
+                    self._discard(stored[0], batches)
                 return False
             if not batches:
                 return True
-            record = SinkRecord(epoch, False, self._entries(epoch, batches))
+            record = SinkRecord(epoch, False, self._entries(epoch, batches), 0 if stored is None else stored[0].aborts)
             with contextlib.suppress(PreconditionFailed):  # by a rival, or by this one, whose answer was lost
                 self._write(record, None if stored is None else stored[1])
             stored = self._read()
@@ -99,8 +109,18 @@ class SinkCommits:
     def abort(self, epoch: int, batches: Sequence[StoredBatch]) -> None:
         """Delete these batches, unless the epoch was recorded with them: then who commits it next goes on."""
         stored = self._read()
-        recorded = stored[0] if stored is not None and stored[0].epoch == epoch else None
-        self._discard(recorded, batches)
+        while stored is None or stored[0].epoch < epoch:
+            # A commit that failed may have a write of the record under way, which would tell of what is deleted here.
+            before = SinkRecord(_NO_EPOCH, True, ()) if stored is None else stored[0]
+            try:
+                self._write(replace(before, aborts=before.aborts + 1), None if stored is None else stored[1])
+            except PreconditionFailed:
+                stored = self._read()  # by a rival, by that write, or by this one, whose answer was lost
+            else:
+                self._discard(None, batches)
+                return
+        if stored[0].epoch == epoch:
+            self._discard(stored[0], batches)
 
     def _entries(self, epoch: int, batches: Sequence[StoredBatch]) -> tuple[_Entry, ...]:
         """The batches over the read partitions in turn, other ones first in each epoch."""
@@ -132,7 +152,7 @@ class SinkCommits:
                         f": remove {self._key} if it was, or put its `since` at the queue's start to have it notified"
                     ) from error
         with contextlib.suppress(PreconditionFailed):  # somebody else has seen it through
-            self._write(SinkRecord(record.epoch, True, record.entries), etag)
+            self._write(replace(record, is_done=True), etag)
 
     def _discard(self, recorded: SinkRecord | None, batches: Sequence[StoredBatch]) -> None:
         kept = frozenset(() if recorded is None else recorded.keys())
@@ -153,7 +173,7 @@ class SinkCommits:
             {"partition": entry.partition, "since": entry.since, "notifications": list(entry.notifications)}
             for entry in record.entries
         ]
-        body = json_body({"epoch": record.epoch, "isDone": record.is_done, "entries": entries})
+        body = json_body({"epoch": record.epoch, "isDone": record.is_done, "entries": entries, "aborts": record.aborts})
         if etag is None:
             self._topics.store.put(self._key, body, if_absent=True)
         else:
@@ -167,7 +187,10 @@ def read_sink(folder: OwnFolder, key: str) -> SinkRecord:
         document: Any = json.loads(raw or b"")
         fields = cast("dict[str, Any]", document)
         entries = tuple(_parse_entry(entry, key) for entry in fields["entries"])
-        record = SinkRecord(number_in(fields, "epoch", key), fields["isDone"] is True, entries)
+        aborts = number_in(fields, "aborts", key) if "aborts" in fields else 0
+        is_empty = fields.get("epoch") == _NO_EPOCH and not entries and aborts > 0
+        epoch = _NO_EPOCH if is_empty else number_in(fields, "epoch", key)
+        record = SinkRecord(epoch, fields["isDone"] is True, entries, aborts)
         list(record.keys())
     except (ValueError, KeyError, TypeError, RecursionError, NotificationCorrupt) as error:
         raise CorruptData(f"{key} is not what pubsub wrote: {error!r:.200}") from error

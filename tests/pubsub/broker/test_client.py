@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import threading
@@ -159,6 +160,8 @@ def test_a_redirect_leads_to_the_broker_that_has_the_topic() -> None:
     assert read(topics, 2) == [b"0", b"1"]
 
 
+# A broker that is killed while clients come leaves a connection to the collector now and then, as kill -9 would.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_brokers_that_are_lost_under_load_lose_nothing_that_was_acknowledged() -> None:
     topics = fresh(message_bytes="1024", compression="none")
     sent: dict[Future[RecordPlace], bytes] = {}
@@ -171,6 +174,7 @@ def test_brokers_that_are_lost_under_load_lose_nothing_that_was_acknowledged() -
                 if number in {100, 200}:
                     brokers[number // 100].kill()
             producer.flush()
+    gc.collect()  # here, and not in whatever test comes next
     assert {future.result(0) for future in sent} == {UNTOLD}
     assert set(read(topics, 300)) == set(sent.values())
 
