@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -33,6 +34,7 @@ __all__ = ["AttachedTopics", "QueryTables", "attach"]
 
 _TEXT: Final = Text()
 _DUCK: Final[Any] = duckdb
+_SHOW_TABLES: Final = re.compile(r"\s*show\s+tables\s*;?\s*", re.IGNORECASE)
 _RESERVED: Final = '; offset is a word of SQL: write "offset"'
 
 
@@ -144,6 +146,7 @@ class QueryTables(Closing):
         self._types_of = types_of
         self._tables: dict[str, TopicTable] = {}
         self._unknown: list[str] = []
+        self._sql = ""
         self._connection = _DUCK.connect(":memory:")
         for setting in (
             "python_enable_replacements = false",
@@ -154,6 +157,7 @@ class QueryTables(Closing):
 
     def run(self, sql: str, *, batch_rows: int = 10_000) -> pa.RecordBatchReader:
         """The rows of a query. ConfigError for what is wrong with it; errors of reading as they are met."""
+        self._sql = sql
         try:
             self._attach(sql)
             relation = self._connection.sql(sql)
@@ -187,9 +191,14 @@ class QueryTables(Closing):
         if self._unknown and "does not exist" in str(error):
             return ResourceNotFound(
                 f"there is no topic {self._unknown[0]}; there are {excerpt(', '.join(self._topics()) or 'none', 300)}"
+                f"{self._quotes_missing()}"
             )
         text = str(error).partition("\n")[0].strip()
-        hint = _RESERVED if "syntax error" in text and "offset" in str(error).lower() else ""
+        hint = ""
+        if "syntax error" in text:
+            hint = self._quotes_missing() or (_RESERVED if "offset" in str(error).lower() else "")
+        if "TimestampTZ to Microsecond" in text:
+            hint = "; a record's time is later than DuckDB can hold, the year 294247: leave the column timestamp out"
         return ConfigError(f"the query: {excerpt(text, 500)}{hint}")
 
     def close(self) -> None:
@@ -197,6 +206,12 @@ class QueryTables(Closing):
         self._connection.close()
         for table in self._tables_read():
             table.close()
+
+    def _quotes_missing(self) -> str:
+        """What to write where the query has a topic as it is, of a name that SQL takes for something else."""
+        odd = [name for name in self._topics() if not name.isidentifier()]
+        bare = max((name for name in odd if name in self._sql and f'"{name}"' not in self._sql), key=len, default=None)
+        return "" if bare is None else f'; write "{bare}", in double quotes'
 
     def _tables_read(self) -> list[TopicTable | BatchTable]:
         return [*self._tables.values(), *self._batch_tables.values()]
@@ -229,12 +244,22 @@ class QueryTables(Closing):
             self._connection.register(name, content)
 
     def _names_in(self, sql: str) -> list[str]:
+        if _SHOW_TABLES.fullmatch(sql):
+            return self._topics()
         try:
-            return sorted(self._connection.get_table_names(sql))
+            names = set(self._connection.get_table_names(sql))
         except _DUCK.BinderException:
             # It binds columns of tables that it does not know yet, and ``value.*`` can only be bound to one it knows.
-            ((tree,),) = self._connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
-            return sorted(set(_tables_in(json.loads(tree))))
+            names = set(self._parsed_names(sql))
+        else:
+            # Of its own views it does not tell, and they must not answer in the place of a topic of that name.
+            own = set(self._parsed_names(sql)) - names
+            names |= own & set(self._topics()) if own else own
+        return sorted(names)
+
+    def _parsed_names(self, sql: str) -> Iterator[str]:
+        ((tree,),) = self._connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
+        return _tables_in(json.loads(tree))
 
     def _table(self, topic: str) -> TopicTable:
         if topic not in self._tables:

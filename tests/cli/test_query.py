@@ -162,12 +162,71 @@ def test_a_picture_of_two_columns(bucket: Bucket, tmp_path: Path) -> None:
     failing(query(bucket, sql, "--plot", tmp_path / "x.png", "price", "place"), 2, "no column price")
     failing(query(bucket, sql, "--plot", tmp_path / "x.png", "place", "value"), 2, "not of numbers")
     failing(query(bucket, sql, "--plot", tmp_path / "x.txt", "place", "value"), 2, ".png")
+    failing(query(bucket, sql, "--plot", tmp_path / "x.png", "place", "place", "--json"), 2, "leave out -o, --json")
+    twice = 'SELECT partition, "offset", partition FROM orders'
+    failing(query(bucket, twice, "--plot", tmp_path / "x.png", "partition", "offset"), 2, "two columns partition")
+    assert not (tmp_path / "x.png").exists()
+
+
+ODD = "MAP {'a': 1} AS m, {'a': 'b'} AS s, [1, NULL] AS l, TIME '10:00' AS t, '\\xFF'::BLOB AS b, INTERVAL 1 MONTH AS i"
+
+
+@pytest.mark.parametrize("column", "msltbi")
+def test_a_picture_takes_what_is_no_number_for_names(bucket: Bucket, tmp_path: Path, column: str) -> None:
+    path = tmp_path / "o.svg"
+    assert query(bucket, f"SELECT {ODD}, 1 AS n", "--plot", path, column, "n").code == 0
+    assert path.exists()
+    failing(query(bucket, f"SELECT {ODD}, 1 AS n", "--plot", path, "n", column), 2, f"{column} is not of numbers")
+
+
+def test_no_value_is_lost_on_its_way_into_text(bucket: Bucket) -> None:
+    sql = (
+        "SELECT 'nan'::DOUBLE AS nan, {'a': [-'inf'::FLOAT]} AS inf, TIMESTAMP '2020-01-01 00:00:00.123456' AS us, "
+        "DATE '294247-01-10' AS far, 1.5 AS d"
+    )
+    (row,) = lines(query(bucket, sql, "--json"))
+    day = 106_751_991
+    assert row == {
+        "nan": "NaN", "inf": {"a": ["-Infinity"]}, "us": "2020-01-01T00:00:00.123456", "far": day, "d": "1.5",
+    }  # fmt: skip
+    assert query(bucket, sql, "--csv").text.splitlines()[1].endswith(f"2020-01-01T00:00:00.123456,{day},1.5")
+    twice = "SELECT partition, partition FROM orders LIMIT 1"
+    failing(query(bucket, twice, "--json"), 2, "two columns partition", "AS")
+    assert query(bucket, twice, "--csv").text == "partition,partition\n0,0\n"
+
+
+def test_times_beyond_the_calendar_are_milliseconds(tmp_path: Path) -> None:
+    topics, late = Bucket(tmp_path / "made"), 568_971_820_800_000
+    for name, time in (("late", late), ("never", 1 << 60)):
+        batch = build_batch([Record(b"a", timestamp_ms=5), Record(b"b", timestamp_ms=time)], 0)
+        topics.copy(TopicIdPartition(FIRST_ID, name, 0), [batch], range(2))
+    rows = lines(query(topics, 'SELECT timestamp FROM late ORDER BY "offset"', "--json"))
+    assert [row["timestamp"] for row in rows] == ["1970-01-01T00:00:00.005Z", late]
+    failing(query(topics, "SELECT timestamp FROM never"), 2, "leave the column timestamp out")
+    assert lines(query(topics, "SELECT count(value) AS n FROM never", "--json")) == [{"n": 2}]
+    done = tieredstore("export", "--store", topics.root.as_uri(), "never", "-o", tmp_path / "never.csv")
+    assert done.code == 0, done.stderr
+    assert str(1 << 60) in (tmp_path / "never.csv").read_text()
+    topics.close()
 
 
 def test_what_is_not_there_or_wrong_is_one_sentence(bucket: Bucket) -> None:
     failing(query(bucket, "SELECT * FROM ordrs"), 3, "no topic ordrs", "orders")
     failing(query(bucket, "SELECT offset FROM orders"), 2, 'write "offset"')
     failing(query(bucket, "SELECT 1 FROM orders WHERE"), 2, "syntax error")
+
+
+def test_topics_of_names_that_sql_has_for_itself(bucket: Bucket) -> None:
+    for name in ("sqlite_master", "pg_class", "a.b", "a-b"):
+        batch = build_batch([Record(b"1"), Record(b"2")], 0)
+        bucket.copy(TopicIdPartition(FIRST_ID, name, 0), [batch], range(2))
+        assert lines(query(bucket, f'SELECT count(*) AS n FROM "{name}" WHERE value IS NOT NULL', "--json")) == [
+            {"n": 2}
+        ]
+    failing(query(bucket, "SELECT * FROM a.b"), 3, "no topic b", 'write "a.b", in double quotes')
+    failing(query(bucket, "SELECT * FROM a-b"), 2, "syntax error", 'write "a-b", in double quotes')
+    shown = {row["name"] for row in lines(query(bucket, "show tables;", "--json"))}
+    assert {"orders", "a.b", "messages"} <= shown
 
 
 def test_lost_offsets_are_an_error_or_a_warning(tmp_path: Path) -> None:

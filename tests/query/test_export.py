@@ -61,6 +61,7 @@ def test_a_later_export_goes_on_and_a_missing_file_is_made_again(bucket: Bucket,
     out = tmp_path / "out"
     assert export(bucket, "orders", "-o", out).code == 0
     assert sorted(path.name for path in out.iterdir()) == [
+        "_tieredstore",
         "orders-0-00000000000000000000-00000000000000000099.parquet",
         "orders-1-00000000000000000000-00000000000000000049.parquet",
     ]

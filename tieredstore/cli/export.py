@@ -108,14 +108,16 @@ def export(
 def _export_folder(log: Any, folder: Path, ending: str, plan: Any, parallel: int | None) -> None:
     exports: Any = extra_module("tieredstore.query.export", _NEEDS)
     at_once = parallel or extra_module("tieredstore.query.topic_log", _NEEDS).default_parallelism()
-    files = exports.plan_export(log, folder, ending)
+    held: Any = extra_module("tieredstore.query.export_folder", _NEEDS)
     records = 0
     try:
-        with closing(exports.export_files(log, files, plan, at_once=at_once)) as done:
-            for number, exported in enumerate(done, 1):
-                records += exported.records
-                shown = f"{counted(exported.records, 'record')}  {human_bytes(exported.size)}"
-                print_lines([f"{exported.file.path.name}  {shown}  ({number} of {len(files)})"])
+        with held.export_folder(folder, log, plan, ending):
+            files = exports.plan_export(log, folder, ending)
+            with closing(exports.export_files(log, files, plan, at_once=at_once)) as done:
+                for number, exported in enumerate(done, 1):
+                    records += exported.records
+                    shown = f"{counted(exported.records, 'record')}  {human_bytes(exported.size)}"
+                    print_lines([f"{exported.file.path.name}  {shown}  ({number} of {len(files)})"])
     except OSError as error:
         raise ConfigError(f"{folder} cannot be written: {error.strerror}") from None
     complain(

@@ -81,6 +81,8 @@ def query(
 
     Example: tieredstore query -c store.properties "SELECT * FROM orders WHERE timestamp > now() - INTERVAL 1 DAY"
     """
+    if plot is not None and (output is not None or as_json or as_csv):
+        raise ConfigError("--plot draws the rows in place of writing them: leave out -o, --json and --csv")
     write = _writer(output, as_json=as_json, as_csv=as_csv)
     picture = None if plot is None else QueryPlot(*plot)
     client = client_properties(bootstrap_server, kafka_config, kafka_properties)

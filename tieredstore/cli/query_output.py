@@ -42,7 +42,18 @@ def write_table(reader: pa.RecordBatchReader) -> None:
 def write_rows(reader: pa.RecordBatchReader, ending: str, path: Path | None) -> None:
     """The rows in a format, to a file, which is told of on stderr, or to stdout."""
     writers: Any = importlib.import_module("tieredstore.query.writers")
+    if ending != "csv":
+        check_names(reader)
     with output_to(path) as file:
         rows = writers.WRITERS[ending](reader, file)
     if path is not None and str(path) != "-":
         complain(f"{human_count(rows)} rows in {path}")
+
+
+def check_names(reader: pa.RecordBatchReader) -> None:
+    """ConfigError where two columns have one name, of which only a table or CSV would show both."""
+    untyped: Any = reader
+    names: list[str] = untyped.schema.names
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ConfigError(f"the query gives two columns {twice}: name one of them, with AS")

@@ -70,8 +70,8 @@ def plan_export(log: TopicLog, folder: Path, ending: str, *, file_bytes: int = F
 def export_files(log: TopicLog, files: Sequence[ExportFile], plan: ReadPlan, *, at_once: int) -> Iterator[Exported]:
     """Write the files, so many at once, each of the plan's columns and types; they are told of as they are done.
 
-    A file appears when it is whole; what a killed export left of one is written over. Errors are those of reading, and
-    OSError of the folder; files that are done stay.
+    A file appears when it is whole. Errors are those of reading, and OSError of the folder; files that are done stay.
+    ``export_folder`` holds the folder meanwhile.
     """
     with ThreadPool(at_once, "tieredstore-export") as pool:
         # Closed by hand, or a read under way would be waited for that nobody wants any more.
@@ -85,12 +85,17 @@ def _export(log: TopicLog, plan: ReadPlan, file: ExportFile) -> Exported:
     )  # fmt: skip
     file.path.parent.mkdir(parents=True, exist_ok=True)
     draft = file.path.with_name(f".{file.path.name}.part")
-    with begin_read(log, alone, owns_log=False) as read, draft.open("wb") as target:
-        records = WRITERS[file.path.suffix.removeprefix(".")](read.reader(), target)
-        target.flush()
-        os.fsync(target.fileno())
-        size = target.tell()
-    draft.replace(file.path)
+    try:
+        with begin_read(log, alone, owns_log=False) as read, draft.open("wb") as target:
+            records = WRITERS[file.path.suffix.removeprefix(".")](read.reader(), target)
+            target.flush()
+            os.fsync(target.fileno())
+            size = target.tell()
+        draft.replace(file.path)
+    except BaseException:
+        # On a disk that is full it would be in the way of whoever makes room.
+        draft.unlink(missing_ok=True)
+        raise
     return Exported(file, records, size)
 
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_A_SECOND: Final[Mapping[str | None, int]] = {"s": 1, "ms": 1000, "us": 10**6, "ns": 10**9}
+
 Writer: TypeAlias = "Callable[[pa.RecordBatchReader, BinaryIO], int]"
 """Writes all rows of a reader, and tells how many they were."""
 
@@ -52,12 +54,12 @@ def write_csv(reader: pa.RecordBatchReader, file: BinaryIO) -> int:
 
 
 def write_json_lines(reader: pa.RecordBatchReader, file: BinaryIO) -> int:
-    """An object a row: times as ISO 8601, bytes as text, or ``0x…`` where they are none."""
+    """An object a row: times as ISO 8601, bytes as text, or ``0x…`` where they are none; what is no number is text."""
     untyped: Any = reader
     names: list[str] = untyped.schema.names
     rows = 0
     for cells in cells_of(reader):
-        _write(file, (json.dumps(dict(zip(names, cells, strict=True)), default=_plain) + "\n").encode())
+        _write(file, _json_line(dict(zip(names, cells, strict=True))))
         rows += 1
     return rows
 
@@ -76,7 +78,28 @@ def cells_of(reader: pa.RecordBatchReader) -> Iterator[tuple[Any, ...]]:
     for batch in reader:
         untyped: Any = batch
         # By column and not by name: two columns of a query may have one name.
-        yield from zip(*(column.to_pylist() for column in untyped.columns), strict=True)
+        yield from zip(*(_cells(column) for column in untyped.columns), strict=True)
+
+
+def _cells(column: Any) -> list[Any]:
+    try:
+        cells: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError):
+        # A time behind the end of Python's calendar, as producers are free to give.
+        cells = [_cell(scalar) for scalar in column]
+    return cells
+
+
+def _cell(scalar: Any) -> Any:
+    """The value; of a time that has no date in Python its milliseconds, and of a date its days."""
+    try:
+        return scalar.as_py()
+    except (OverflowError, ValueError):
+        number = getattr(scalar, "value", None)
+        if number is None:
+            return f"(beyond the calendar: {scalar.type})"
+        unit = getattr(scalar.type, "unit", None)
+        return number * 1000 // _A_SECOND[unit] if unit in _A_SECOND else number
 
 
 def cell_text(value: Any, *, null: str) -> str:
@@ -97,7 +120,8 @@ def cell_text(value: Any, *, null: str) -> str:
 def _plain(value: Any) -> Any:
     match value:
         case datetime():
-            return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            digits = "microseconds" if value.microsecond % 1000 else "milliseconds"
+            return value.isoformat(timespec=digits).replace("+00:00", "Z")
         case date() | time():
             return value.isoformat()
         case bytes():
@@ -106,6 +130,16 @@ def _plain(value: Any) -> Any:
             return str(value)
         case _:
             return value if isinstance(value, int | float) else str(value)
+
+
+def _json_line(row: dict[str, Any]) -> bytes:
+    try:
+        line = json.dumps(row, default=_plain, allow_nan=False)
+    except ValueError:
+        # JSON has numbers alone; texts as Spark has them in its place.
+        plain: Any = json.loads(json.dumps(row, default=_plain), parse_constant=str)
+        line = json.dumps(plain)
+    return (line + "\n").encode()
 
 
 def _bytes_text(data: bytes) -> str:

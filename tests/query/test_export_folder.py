@@ -1,0 +1,100 @@
+"""What an export does in a folder that others, or itself at another time, have written into."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.spark_stream_topics import Bucket
+from tieredstore.errors import ConfigError
+from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.query import ColumnTypes, TopicLog, export
+from tieredstore.query.export import export_files, plan_export
+from tieredstore.query.export_folder import export_folder
+from tieredstore.query.topic_read import ReadPlan
+from tieredstore.testing.segments import Record, build_batch
+from tieredstore.values import Text
+
+NOTE = "_tieredstore/export/orders.parquet.json"
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[Bucket]:
+    topics = Bucket(tmp_path / "made")
+    topics.write(10)
+    yield topics
+    topics.close()
+
+
+def exported(bucket: Bucket, folder: Path, plan: ReadPlan | None = None, **options: Any) -> int:
+    plan = ReadPlan() if plan is None else plan
+    log = TopicLog.take(bucket.manager, "orders", **options)
+    try:
+        with export_folder(folder, log, plan, "parquet"):
+            files = plan_export(log, folder, "parquet")
+            return sum(one.records for one in export_files(log, files, plan, at_once=1))
+    finally:
+        log.close()
+
+
+def test_files_of_other_kinds_are_not_mixed(bucket: Bucket, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert (exported(bucket, out), exported(bucket, out)) == (10, 0)
+    bucket.write(5)
+    text = replace(ReadPlan(), types=ColumnTypes(value=Text()))
+    with pytest.raises(ConfigError, match="have value binary, this export string: export into another folder"):
+        exported(bucket, out, text)
+    with pytest.raises(ConfigError, match="have isolation read_committed, this export read_uncommitted"):
+        exported(bucket, out, isolation="read_uncommitted")
+    assert exported(bucket, out) == 5
+    (out / NOTE).write_text("{")
+    with pytest.raises(ConfigError, match="is damaged"):
+        exported(bucket, out)
+    (out / NOTE).write_text("")  # of one that was killed here
+    assert exported(bucket, out) == 0
+
+
+def test_offsets_of_a_topic_that_was_deleted_are_not_those_of_its_successor(bucket: Bucket, tmp_path: Path) -> None:
+    out, successor = tmp_path / "out", Uuid.random()
+    assert exported(bucket, out) == 10
+    batch = build_batch([Record(b"new")], 0)
+    bucket.copy(TopicIdPartition(successor, "orders", 0), [batch], range(1))
+    with pytest.raises(ConfigError, match=f"of another topic orders, .* this one has the id {successor}"):
+        exported(bucket, out, topic_id=successor)
+    assert exported(bucket, tmp_path / "new", topic_id=successor) == 1
+
+
+def test_one_export_at_a_time_and_what_a_killed_one_left_is_removed(bucket: Bucket, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    log = TopicLog.take(bucket.manager, "orders")
+    with export_folder(out, log, ReadPlan(), "parquet"), pytest.raises(ConfigError, match="another export of orders"):
+        exported(bucket, out)
+    log.close()
+    left = out / ".orders-0-00000000000000000000-00000000000000000004.parquet.part"
+    left.write_bytes(b"of a killed one")
+    assert exported(bucket, out) == 10
+    assert not left.exists()
+
+
+def test_a_full_disk_leaves_nothing_of_a_file(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: Any, file: Any) -> int:
+        file.write(b"as much as there was room for")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setitem(dict_of(export), "parquet", full)
+        with pytest.raises(OSError, match="No space left"):
+            exported(bucket, out)
+    assert [path.name for path in out.iterdir()] == ["_tieredstore"]
+    assert exported(bucket, out) == 10
+
+
+def dict_of(module: Any) -> Any:
+    """The writers by their endings, which the types say are not to be changed."""
+    return module.WRITERS

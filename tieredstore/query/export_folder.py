@@ -1,0 +1,102 @@
+"""The folder of an export: one export of a topic at a time, and files of one kind, also by those of later days."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
+
+import pyarrow as pa
+
+from tieredstore.errors import ConfigError
+from tieredstore.query.topic_columns import topic_schema
+
+if TYPE_CHECKING:
+    from tieredstore.query.topic_log import TopicLog
+    from tieredstore.query.topic_read import ReadPlan
+
+_logger: Final = logging.getLogger(__name__)
+
+# What its type stubs say of types is partial.
+_types: Final[Any] = pa.types
+
+_HOME: Final = "_tieredstore"
+"""Spark, Hive and Arrow pass over names that begin so."""
+
+
+@contextmanager
+def export_folder(folder: Path, log: TopicLog, plan: ReadPlan, ending: str) -> Generator[None]:
+    """Hold the folder for one export of a topic in one format, and remove what killed ones have left of files.
+
+    What the files are is noted in ``_tieredstore/export/``, before the first is written: offsets that are there are not
+    exported again, so that they have to mean the same records, read as the same. ConfigError where another export of
+    the topic is under way, or where the files are of a topic that was deleted since, of other types of keys and values,
+    or of another isolation. OSError of the folder.
+    """
+    kind = _kind(log, plan)
+    note = folder / _HOME / "export" / f"{log.topic}.{ending}.json"
+    note.parent.mkdir(parents=True, exist_ok=True)
+    with note.open("a+b") as file:
+        _lock(file, folder, log.topic)
+        file.seek(0)
+        if noted := file.read():
+            _compare(_parsed(noted, note), kind, folder)
+        else:
+            file.write(json.dumps(kind, indent=2).encode() + b"\n")
+            file.flush()
+        for draft in folder.glob(f".{log.topic}-*.{ending}.part"):
+            draft.unlink(missing_ok=True)
+        yield
+
+
+def _kind(log: TopicLog, plan: ReadPlan) -> dict[str, str]:
+    ids = {str(one.topic_id) for one in log.snapshot.logs.values()}
+    schema: Any = topic_schema(types=plan.types)
+    return {
+        "topic": log.topic,
+        "topic_id": ",".join(sorted(ids)),
+        "isolation": log.query.isolation,
+        "key": _type_name(schema.field("key").type),
+        "value": _type_name(schema.field("value").type),
+    }
+
+
+def _type_name(kind: Any) -> str:
+    """In few words: the fields of a schema may change from one export to the next, as files of one table do."""
+    return "columns" if _types.is_struct(kind) else str(kind)
+
+
+def _lock(file: BinaryIO, folder: Path, topic: str) -> None:
+    """Until the file is closed, by whatever end of the process."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ConfigError(f"another export of {topic} is writing into {folder}: wait for its end") from None
+    except OSError:
+        _logger.debug("%s is on a file system without locks", folder, exc_info=True)
+
+
+def _parsed(noted: bytes, note: Path) -> Mapping[str, object]:
+    try:
+        kind: Any = json.loads(noted)
+    except ValueError:
+        kind = None
+    if not isinstance(kind, dict):
+        raise ConfigError(f"{note} is damaged: delete it if all files beside it are of this export")
+    return cast("Mapping[str, object]", kind)
+
+
+def _compare(there: Mapping[str, object], wanted: Mapping[str, str], folder: Path) -> None:
+    way_out = "export into another folder, or delete them"
+    if there.get("topic_id") != wanted["topic_id"]:
+        raise ConfigError(
+            f"the files in {folder} are of another topic {wanted['topic']}, with the id {there.get('topic_id')}; this "
+            f"one has the id {wanted['topic_id']}: {way_out}"
+        )
+    for name, value in wanted.items():
+        if there.get(name) != value:
+            raise ConfigError(f"the files in {folder} have {name} {there.get(name)}, this export {value}: {way_out}")
