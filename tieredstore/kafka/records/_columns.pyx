@@ -1,16 +1,18 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
 """The growing buffers of Arrow columns.
 
-Blocks of parsed records are appended while their bytes are still in the processor's cache, a column at a time; only
-asked columns cost anything. Each buffer is a slab of its own, sized after what was used lately. The order of the
+Records of today's batches are parsed and copied in one pass, from the body to the columns and nowhere between; blocks
+of parsed messages and headers are appended a column at a time. Only asked columns cost anything. Each buffer is a slab of its own, sized after what was used lately. The order of the
 buffers is that of the second enum; columns.py makes arrays of them.
 """
 
 cimport cython
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from tieredstore.kafka.records._parse cimport Header, Record, Rows
+from tieredstore.kafka.records._parse cimport (
+    LEFTOVER, OUT_OF_MEMORY, Body, Fields, Header, Record, Rows, fail, read_record,
+)
 from tieredstore.kafka.records._slabs cimport SlabPool, adopt_slab
 
 cdef extern from "_bytes.h" nogil:
@@ -60,9 +62,136 @@ cdef class ColumnBuilder:
             if self.buffers[buffer].data != NULL:
                 self.pool.give_back(self.buffers[buffer].data, self.buffers[buffer].capacity)
 
+    cdef bint append_records(
+        self, Body* body, Rows* block, int32_t rows, Py_ssize_t most_bytes, int32_t leader_epoch, int8_t timestamp_type
+    ) noexcept nogil:
+        """The next rows of a body of magic 2, fewer where they would be read from more than ``most_bytes``.
+
+        False with a fault; then none of them came. ``block``, empty, is for their headers.
+        """
+        # Local variables, so that nothing goes by memory but what is read and written.
+        cdef const uint8_t* at = body.at
+        cdef const uint8_t* start = at
+        cdef const uint8_t* limit = body.end
+        cdef int wanted = self.wanted
+        cdef int32_t last_delta = body.last_delta, index = body.index, end_index = index + rows
+        cdef Py_ssize_t count = 0, key_bytes = 0, value_bytes = 0, null_keys = 0, null_values = 0
+        cdef Py_ssize_t key_start = self.buffers[KEY_DATA].used, value_start = self.buffers[VALUE_DATA].used
+        cdef Py_ssize_t key_end = key_start, value_end = value_start, key_room, value_room
+        cdef uint64_t base_timestamp = <uint64_t>body.base_timestamp, time_mask = ~<uint64_t>0
+        cdef uint8_t* keys
+        cdef uint8_t* values
+        cdef int32_t* key_ends
+        cdef int32_t* value_ends
+        cdef int32_t* header_ends
+        cdef int64_t* offsets
+        cdef int64_t* timestamps
+        cdef Fields record
+        if not self._rows_room(rows):
+            return fail(body, OUT_OF_MEMORY, 0, 0)
+        if body.has_append_time:
+            base_timestamp, time_mask = <uint64_t>body.append_time, 0
+        keys, key_room = self.buffers[KEY_DATA].data, self.buffers[KEY_DATA].capacity - STRIDE
+        values, value_room = self.buffers[VALUE_DATA].data, self.buffers[VALUE_DATA].capacity - STRIDE
+        key_ends = <int32_t*>self.buffers[KEY_ENDS].data + self.rows
+        value_ends = <int32_t*>self.buffers[VALUE_ENDS].data + self.rows
+        header_ends = <int32_t*>self.buffers[HEADERS_ENDS].data + self.rows
+        offsets = <int64_t*>self.buffers[OFFSETS].data + self.rows
+        timestamps = <int64_t*>self.buffers[TIMESTAMPS].data + self.rows
+        if wanted & KEY:
+            key_ends[0] = <int32_t>key_end
+        if wanted & VALUE:
+            value_ends[0] = <int32_t>value_end
+        if wanted & HEADERS:
+            header_ends[0] = <int32_t>self.header_rows
+        while index < end_index and at - start < most_bytes:
+            if not read_record(&at, body, last_delta, block, True, &record):
+                break
+            last_delta = record.delta
+            index += 1
+            body.index = index  # for the sentence of a fault
+            if not record.is_kept:
+                continue
+            # A size is -1 or more: shifted, it says whether it is a null, without a branch.
+            key_bytes += record.key_size & ~(record.key_size >> 31)
+            value_bytes += record.value_size & ~(record.value_size >> 31)
+            if wanted & KEY:
+                self.null_keys[null_keys] = <uint16_t>count
+                null_keys -= record.key_size >> 31
+                if record.key_size > 0:
+                    if key_end + record.key_size > key_room:
+                        if not self._more_room(KEY_DATA, key_end, record.key_size):
+                            fail(body, OUT_OF_MEMORY, 0, 0)
+                            break
+                        keys, key_room = self.buffers[KEY_DATA].data, self.buffers[KEY_DATA].capacity - STRIDE
+                    copy_wide(keys + key_end, record.key, record.key_size, limit)
+                    key_end += record.key_size
+                key_ends[count + 1] = <int32_t>key_end
+            if wanted & VALUE:
+                self.null_values[null_values] = <uint16_t>count
+                null_values -= record.value_size >> 31
+                if record.value_size > 0:
+                    if value_end + record.value_size > value_room:
+                        if not self._more_room(VALUE_DATA, value_end, record.value_size):
+                            fail(body, OUT_OF_MEMORY, 0, 0)
+                            break
+                        values, value_room = self.buffers[VALUE_DATA].data, self.buffers[VALUE_DATA].capacity - STRIDE
+                    copy_wide(values + value_end, record.value, record.value_size, limit)
+                    value_end += record.value_size
+                value_ends[count + 1] = <int32_t>value_end
+            if wanted & HEADERS:
+                header_ends[count + 1] = <int32_t>(self.header_rows + block.header_count)
+            if wanted & OFFSET:
+                offsets[count] = record.offset
+            if wanted & TIMESTAMP:
+                # Java's sums wrap; unsigned ones do so by definition.
+                timestamps[count] = <int64_t>(base_timestamp + (<uint64_t>record.timestamp_delta & time_mask))
+            count += 1
+        body.at, body.last_delta = at, last_delta
+        if not body.fault and body.index == body.count and at != limit:
+            fail(body, LEFTOVER, limit - at, body.count)
+        if not body.fault and count == 0:
+            return True
+        if body.fault or not self._commit_records(block, count, null_keys, null_values):
+            self.buffers[KEY_DATA].used, self.buffers[VALUE_DATA].used = key_start, value_start
+            return body.fault == 0 and fail(body, OUT_OF_MEMORY, 0, 0)
+        if wanted & KEY:
+            self.buffers[KEY_ENDS].used, self.buffers[KEY_DATA].used = 4 * (self.rows + count + 1), key_end
+        if wanted & VALUE:
+            self.buffers[VALUE_ENDS].used, self.buffers[VALUE_DATA].used = 4 * (self.rows + count + 1), value_end
+        self._append_constants(count, leader_epoch, timestamp_type)
+        self.rows += count
+        self.bytes += key_bytes + value_bytes + block.header_key_bytes + block.header_value_bytes
+        return True
+
+    cdef bint _commit_records(
+        self, Rows* block, Py_ssize_t count, Py_ssize_t null_keys, Py_ssize_t null_values
+    ) noexcept nogil:
+        """What is left to do for rows that are written already; False without memory for it."""
+        if not (
+            self._null_room(KEY_VALID, self.rows + count, self.key_nulls + null_keys)
+            and self._null_room(VALUE_VALID, self.rows + count, self.value_nulls + null_values)
+            and (not block.header_count or self._headers_room(block))
+        ):
+            return False
+        mark_nulls(&self.buffers[KEY_VALID], self.rows, count, self.null_keys, null_keys)
+        mark_nulls(&self.buffers[VALUE_VALID], self.rows, count, self.null_values, null_values)
+        self.key_nulls += null_keys
+        self.value_nulls += null_values
+        if self.wanted & OFFSET:
+            self.buffers[OFFSETS].used += 8 * count
+        if self.wanted & TIMESTAMP:
+            self.buffers[TIMESTAMPS].used += 8 * count
+        if self.wanted & HEADERS:
+            self.buffers[HEADERS_ENDS].used = 4 * (self.rows + count + 1)
+            self._append_headers(block)
+        return True
+
     cdef bint append(self, const Rows* block, int32_t leader_epoch, int8_t timestamp_type) noexcept nogil:
-        """The rows of a block behind those that are there; False without memory."""
+        """The messages of a block behind those that are there; False without memory."""
         cdef const Record* first = block.records
+        cdef int32_t* ends
+        cdef Py_ssize_t i
         if block.count == 0:
             return True
         if not self._make_room(block):
@@ -78,41 +207,42 @@ cdef class ColumnBuilder:
                 <uint8_t*>&first.value, <uint8_t*>&first.value_size, sizeof(Record), block.limit,
             )
         if self.wanted & HEADERS:
-            self._append_headers(block)
-        self._append_numbers(block, leader_epoch, timestamp_type)
+            # No message has any.
+            ends = <int32_t*>self.buffers[HEADERS_ENDS].data + self.rows
+            for i in range(block.count + 1):
+                ends[i] = <int32_t>self.header_rows
+            self.buffers[HEADERS_ENDS].used = 4 * (self.rows + block.count + 1)
+        self._append_numbers(block)
+        self._append_constants(block.count, leader_epoch, timestamp_type)
         self.key_nulls += block.key_nulls
         self.value_nulls += block.value_nulls
         self.rows += block.count
-        self.bytes += block.key_bytes + block.value_bytes + block.header_key_bytes + block.header_value_bytes
+        self.bytes += block.key_bytes + block.value_bytes
         return True
 
-    cdef void _append_numbers(self, const Rows* block, int32_t leader_epoch, int8_t timestamp_type) noexcept nogil:
-        cdef int32_t* epochs
-        cdef Py_ssize_t i
+    cdef void _append_numbers(self, const Rows* block) noexcept nogil:
         if self.wanted & OFFSET:
             memcpy(self.buffers[OFFSETS].data + 8 * self.rows, block.offsets, 8 * block.count)
             self.buffers[OFFSETS].used += 8 * block.count
         if self.wanted & TIMESTAMP:
             memcpy(self.buffers[TIMESTAMPS].data + 8 * self.rows, block.timestamps, 8 * block.count)
             self.buffers[TIMESTAMPS].used += 8 * block.count
+
+    cdef void _append_constants(self, Py_ssize_t count, int32_t leader_epoch, int8_t timestamp_type) noexcept nogil:
+        cdef int32_t* epochs
+        cdef Py_ssize_t i
         if self.wanted & TIMESTAMP_TYPE:
-            memset(self.buffers[TIMESTAMP_TYPES].data + self.rows, timestamp_type, block.count)
-            self.buffers[TIMESTAMP_TYPES].used += block.count
+            memset(self.buffers[TIMESTAMP_TYPES].data + self.rows, timestamp_type, count)
+            self.buffers[TIMESTAMP_TYPES].used += count
         if self.wanted & LEADER_EPOCH:
             epochs = <int32_t*>self.buffers[LEADER_EPOCHS].data + self.rows
-            for i in range(block.count):
+            for i in range(count):
                 epochs[i] = leader_epoch
-            self.buffers[LEADER_EPOCHS].used += 4 * block.count
+            self.buffers[LEADER_EPOCHS].used += 4 * count
 
     cdef void _append_headers(self, const Rows* block) noexcept nogil:
-        cdef int32_t* ends = <int32_t*>self.buffers[HEADERS_ENDS].data + self.rows
-        cdef int32_t before = <int32_t>self.header_rows
         cdef const Header* first = block.headers
         cdef Py_ssize_t i
-        self.buffers[HEADERS_ENDS].used = 4 * (self.rows + block.count + 1)
-        ends[0] = before
-        for i in range(block.count):
-            ends[i + 1] = before + block.records[i].headers_end
         if block.header_count == 0:
             return
         append_binary(
@@ -135,24 +265,38 @@ cdef class ColumnBuilder:
         cdef Py_ssize_t rows = self.rows + block.count
         cdef int wanted = self.wanted
         return (
-            (not wanted & OFFSET or self._room(OFFSETS, 8 * rows))
-            and (not wanted & TIMESTAMP or self._room(TIMESTAMPS, 8 * rows))
-            and (not wanted & TIMESTAMP_TYPE or self._room(TIMESTAMP_TYPES, rows))
-            and (not wanted & LEADER_EPOCH or self._room(LEADER_EPOCHS, 4 * rows))
+            self._rows_room(block.count)
             and (not wanted & KEY or self._binary_room(KEY_VALID, rows, block.key_bytes, self.key_nulls + block.key_nulls))
             and (
                 not wanted & VALUE
                 or self._binary_room(VALUE_VALID, rows, block.value_bytes, self.value_nulls + block.value_nulls)
             )
-            and (not wanted & HEADERS or self._headers_room(block))
         )
+
+    cdef bint _rows_room(self, Py_ssize_t count) noexcept nogil:
+        """Room for all of so many more rows but the bytes."""
+        cdef Py_ssize_t rows = self.rows + count
+        cdef int wanted = self.wanted
+        return (
+            (not wanted & OFFSET or self._room(OFFSETS, 8 * rows))
+            and (not wanted & TIMESTAMP or self._room(TIMESTAMPS, 8 * rows))
+            and (not wanted & TIMESTAMP_TYPE or self._room(TIMESTAMP_TYPES, rows))
+            and (not wanted & LEADER_EPOCH or self._room(LEADER_EPOCHS, 4 * rows))
+            and (not wanted & KEY or self._room(KEY_ENDS, 4 * (rows + 1)))
+            and (not wanted & VALUE or self._room(VALUE_ENDS, 4 * (rows + 1)))
+            and (not wanted & HEADERS or self._room(HEADERS_ENDS, 4 * (rows + 1)))
+        )
+
+    cdef bint _more_room(self, int buffer, Py_ssize_t used, Py_ssize_t size) noexcept nogil:
+        """Room for ``size`` bytes to be copied behind those that are used."""
+        self.buffers[buffer].used = used
+        return self._room(buffer, used + size + STRIDE)
 
     cdef bint _headers_room(self, const Rows* block) noexcept nogil:
         cdef Py_ssize_t headers = self.header_rows + block.header_count
         cdef Py_ssize_t nulls = self.header_value_nulls + block.header_value_nulls
         return (
-            self._room(HEADERS_ENDS, 4 * (self.rows + block.count + 1))
-            and self._binary_room(HEADER_KEY_VALID, headers, block.header_key_bytes, 0)
+            self._binary_room(HEADER_KEY_VALID, headers, block.header_key_bytes, 0)
             and self._binary_room(HEADER_VALUE_VALID, headers, block.header_value_bytes, nulls)
         )
 
@@ -161,6 +305,9 @@ cdef class ColumnBuilder:
             first + 2, self.buffers[first + 2].used + more_bytes + (STRIDE if more_bytes else 0)
         ):
             return False
+        return self._null_room(first, count, nulls)
+
+    cdef bint _null_room(self, int first, Py_ssize_t count, Py_ssize_t nulls) noexcept nogil:
         if nulls == 0:
             return True
         # The first null of a column: everything before it is not one.
@@ -285,3 +432,20 @@ cdef void mark_valid(
             valid[bit >> 3] |= <uint8_t>(1 << (bit & 7))
         else:
             valid[bit >> 3] &= <uint8_t>~(1 << (bit & 7))
+
+
+cdef void mark_nulls(
+    Column* column, Py_ssize_t before, Py_ssize_t count, const uint16_t* rows, Py_ssize_t nulls
+) noexcept nogil:
+    """Of ``count`` more rows all are valid but those with these numbers; nothing in a column without nulls."""
+    cdef uint8_t* valid = column.data
+    cdef Py_ssize_t i, bit, end = before + count
+    if not column.used:
+        return
+    if before & 7:
+        valid[before >> 3] |= <uint8_t>(0xFF << (before & 7))
+    if (before + 7) // 8 < (end + 7) // 8:
+        memset(valid + (before + 7) // 8, 0xFF, (end + 7) // 8 - (before + 7) // 8)
+    for i in range(nulls):
+        bit = before + rows[i]
+        valid[bit >> 3] &= <uint8_t>~(1 << (bit & 7))

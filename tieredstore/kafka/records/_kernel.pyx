@@ -5,7 +5,7 @@ A scanner is told where the bytes are (``set_piece``), walks until it needs some
 hands out what it found as columns (``columns``). pieces.py is that somebody.
 """
 
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport INT64_MAX, int8_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 
 from tieredstore.kafka.records._batch cimport *
@@ -318,12 +318,16 @@ cdef class Scanner:
         """Read all records without keeping any, then begin again."""
         cdef Body* body = &self.body
         cdef const uint8_t* start = body.at
+        cdef int32_t last_delta = -1
+        cdef Fields record
         while body.index < body.count:
-            if not read_record(body, &self.block, False):
+            if not read_record(&body.at, body, last_delta, &self.block, False, &record):
                 return False
+            last_delta = record.delta
+            body.index += 1
         if body.at != body.end:
             return fail(body, LEFTOVER, body.end - body.at, body.count)
-        body.at, body.index, body.last_delta, body.headers = start, 0, -1, 0
+        body.at, body.index, body.headers = start, 0, 0
         return True
 
     cdef int _drain(self) noexcept nogil:
@@ -337,8 +341,6 @@ cdef class Scanner:
             if not self._read_block(left):
                 self.body_open = False
                 return FAULTY
-            if not self._append_block():
-                return FAULTY
         return self._leave_batch()
 
     cdef bint _is_full(self, Py_ssize_t rows, Py_ssize_t size) noexcept nogil:
@@ -350,37 +352,42 @@ cdef class Scanner:
         )
 
     cdef bint _read_block(self, int32_t rows) noexcept nogil:
-        """Parse the next rows, fewer of a body that is read in slices if they are large."""
+        """The next rows, fewer of a body that is read in slices if they are large."""
+        cdef Body* body = &self.body
+        cdef Py_ssize_t most_bytes = self.target_bytes if self.body_sliced else INT64_MAX
+        empty(&self.block)
+        self.block.limit = body.end
+        if body.magic != 2:
+            return self._read_messages(rows, most_bytes) and self._append_block()
+        return self.columns.append_records(
+            body, &self.block, rows, most_bytes, self.batch.leader_epoch, self._timestamp_type()
+        )
+
+    cdef bint _read_messages(self, int32_t rows, Py_ssize_t most_bytes) noexcept nogil:
         cdef Body* body = &self.body
         cdef const uint8_t* start = body.at
-        empty(&self.block)
+        cdef Message message
         if not make_room(&self.block, rows):
             return fail(body, OUT_OF_MEMORY, 0, 0)
-        while rows and (not self.body_sliced or body.at - start < self.target_bytes):
-            if not self._read_row():
-                return False
+        while rows and body.at - start < most_bytes:
+            if not read_message(body.at, body.end, &message):
+                return fail(body, BAD_INNER_MESSAGE, body.index, body.magic)
+            keep_message(&message, body, &self.block)
+            body.at += FRAME + message.size
+            body.index += 1
             rows -= 1
         if body.index == body.count and body.at != body.end:
             return fail(body, LEFTOVER, body.end - body.at, body.count)
         return True
 
-    cdef inline bint _read_row(self) noexcept nogil:
-        cdef Message message
-        if self.body.magic == 2:
-            return read_record(&self.body, &self.block, True)
-        if not read_message(self.body.at, self.body.end, &message):
-            return fail(&self.body, BAD_INNER_MESSAGE, self.body.index, self.body.magic)
-        keep_message(&message, &self.body, &self.block)
-        self.body.at += FRAME + message.size
-        self.body.index += 1
-        return True
+    cdef inline int8_t _timestamp_type(self) noexcept nogil:
+        if not self.batch.magic:
+            return -1
+        return 1 if self.batch.attributes & LOG_APPEND_TIME else 0
 
     cdef bint _append_block(self) noexcept nogil:
-        cdef int8_t timestamp_type = -1
         self.block.limit = self.body.end
-        if self.batch.magic:
-            timestamp_type = 1 if self.batch.attributes & LOG_APPEND_TIME else 0
-        if self.columns.append(&self.block, self.batch.leader_epoch, timestamp_type):
+        if self.columns.append(&self.block, self.batch.leader_epoch, self._timestamp_type()):
             return True
         return fail(&self.body, OUT_OF_MEMORY, 0, 0)
 

@@ -1,5 +1,6 @@
-# The parsers of records and of old messages, and the table of what they found. A record is not copied here: the table
-# points into the body it came from, which must stay where it is until the columns are filled.
+# The parsers of records and of old messages. Nothing is copied here: what they find points into the body that it came
+# from, which must stay where it is until the columns are filled. A record goes to its columns at once; messages and
+# headers go into a table first.
 #
 # Every size is held against the bytes that are left before it is used. A parser that returns False has set the fault.
 
@@ -16,7 +17,6 @@ cdef extern from "_bytes.h" nogil:
     uint32_t crc32c_by_instruction(const uint8_t* at, size_t size)
     bint folds_checksums()
     void build_checksums()
-    void prefetch(const uint8_t* at, int32_t size)
 
 # Faults; faults.py has their sentences. Up to BATCH_TOO_LARGE the place of the next batch is unknown.
 cdef enum Fault:
@@ -54,8 +54,6 @@ cdef enum:
     # Offset and size, before what the size counts.
     FRAME = 12
     LEAST_MESSAGE = 14
-    # How far ahead of a record the memory is asked for.
-    PREFETCH = 2048
 
 # A size of -1 is a null.
 cdef struct Header:
@@ -71,7 +69,16 @@ cdef struct Record:
     int32_t value_size
     int32_t headers_end  # its headers end here in Rows.headers, and begin where those of the record before it end
 
-# A block of parsed records of one batch, and what their columns will take.
+# What a record of magic 2 says.
+cdef struct Fields:
+    const uint8_t* key
+    const uint8_t* value
+    int32_t key_size, value_size
+    int32_t delta
+    int64_t offset, timestamp_delta
+    bint is_kept  # whether its offset is asked for
+
+# A block of parsed messages, or the headers of a block of records, and what their columns will take.
 cdef struct Rows:
     Record* records
     int64_t* offsets
@@ -160,7 +167,10 @@ cdef inline bint read_varint(const uint8_t** at, const uint8_t* end, int32_t* nu
     if byte >= end:
         return False
     raw = byte[0]
-    if raw >= 0x80:
+    if raw >= 0x80 and end - byte >= 2 and byte[1] < 0x80:
+        raw = (raw & 0x7F) | <uint32_t>byte[1] << 7
+        byte += 1
+    elif raw >= 0x80:
         raw &= 0x7F
         while True:
             byte += 1
@@ -251,51 +261,44 @@ cdef inline bint read_headers(const uint8_t** at, const uint8_t* end, Body* body
     return True
 
 
-cdef inline bint read_record(Body* body, Rows* rows, bint store) noexcept nogil:
-    """One record of magic 2. The table must have room for it."""
-    cdef const uint8_t* at = body.at
+cdef inline bint read_record(
+    const uint8_t** place, Body* body, int32_t last_delta, Rows* rows, bint store, Fields* record
+) noexcept nogil:
+    """One record of magic 2, which begins at ``place``, behind one of ``last_delta``; its headers are stored with it.
+
+    What changes with each record are the caller's variables, so that they can stay in registers.
+    """
+    cdef const uint8_t* at = place[0]
     cdef const uint8_t* end = body.end
-    cdef Record* record = rows.records + rows.count
-    cdef Record scrap
+    cdef const uint8_t* headers
     cdef int32_t size, delta
-    cdef int64_t timestamp_delta, offset
-    cdef bint keep
     if not read_varint(&at, end, &size) or size < LEAST_RECORD - 1 or size > end - at:
         return fail(body, BAD_RECORD, body.index, body.count)
-    prefetch(at + PREFETCH, min(size, PREFETCH))
     end = at + size
     at += 1  # its attributes: none are defined
-    if not read_varlong(&at, end, &timestamp_delta) or not read_varint(&at, end, &delta):
+    if not read_varlong(&at, end, &record.timestamp_delta) or not read_varint(&at, end, &delta):
         return fail(body, BAD_RECORD, body.index, body.count)
     # Java's client reads deltas in any order. Here positions in a log are offsets: a batch that has one twice, or goes
     # back, has no place at which a reader could stop and go on.
-    if delta <= body.last_delta or delta > body.max_delta:
+    if delta <= last_delta or delta > body.max_delta:
         return fail(body, BAD_OFFSET_DELTA, body.index, delta)
-    offset = body.base_offset + delta
-    keep = store and body.start_offset <= offset < body.stop_offset
-    if not keep:
-        record = &scrap
+    record.delta, record.offset = delta, body.base_offset + delta
+    record.is_kept = store and body.start_offset <= record.offset < body.stop_offset
     if not read_sized(&at, end, &record.key, &record.key_size):
         return fail(body, BAD_RECORD, body.index, body.count)
     if not read_sized(&at, end, &record.value, &record.value_size):
         return fail(body, BAD_RECORD, body.index, body.count)
     if at < end and at[0] == 0:
         at += 1
-    elif not read_headers(&at, end, body, rows, keep):
-        return False
+    else:
+        # A variable of its own: one whose address is given away lives in memory.
+        headers = at
+        if not read_headers(&headers, end, body, rows, record.is_kept):
+            return False
+        at = headers
     if at != end:
         return fail(body, BAD_RECORD, body.index, body.count)
-    if keep:
-        rows.offsets[rows.count] = offset
-        # Java's sums wrap; unsigned ones do so by definition.
-        rows.timestamps[rows.count] = body.append_time if body.has_append_time else <int64_t>(
-            <uint64_t>body.base_timestamp + <uint64_t>timestamp_delta
-        )
-        record.headers_end = <int32_t>rows.header_count
-        count_row(rows, record)
-    body.at = end
-    body.last_delta = delta
-    body.index += 1
+    place[0] = end
     return True
 
 
