@@ -5,6 +5,7 @@ A scanner is told where the bytes are (``set_piece``), walks until it needs some
 hands out what it found as columns (``columns``). pieces.py is that somebody.
 """
 
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport INT64_MAX, int8_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 
@@ -53,7 +54,8 @@ cdef class Scanner:
     cdef bint check_crc, keep_headers
     cdef AbortedRange* aborted
     cdef Py_ssize_t aborted_count
-    cdef object piece, opened
+    cdef object piece
+    cdef Py_buffer opened
     cdef const uint8_t* data
     cdef Py_ssize_t size, at
     cdef int64_t position
@@ -84,6 +86,7 @@ cdef class Scanner:
             self.aborted_count += 1
 
     def __dealloc__(self):
+        PyBuffer_Release(&self.opened)
         free(self.aborted)
         free(self.seen)
         free(self.block.records)
@@ -101,15 +104,18 @@ cdef class Scanner:
 
     def release(self):
         """Let go of the piece."""
-        self.piece = self.opened = None
+        self.piece = None
+        PyBuffer_Release(&self.opened)
         self.data, self.size, self.at = NULL, 0, 0
 
-    def set_body(self, const uint8_t[::1] body):
+    def set_body(self, body):
         """The decompressed records of the batch at hand; False if they cannot be its records."""
-        self.opened = body
-        opened = self._open_body(&body[0] if body.shape[0] else self.data, body.shape[0])
+        # A plain buffer: to make a view of memory of it costs as much as a few records.
+        PyBuffer_Release(&self.opened)
+        PyObject_GetBuffer(body, &self.opened, PyBUF_SIMPLE)
+        is_opened = self._open_body(<const uint8_t*>self.opened.buf if self.opened.len else self.data, self.opened.len)
         self._expect_memory()
-        return opened
+        return is_opened
 
     def skip_batch(self):
         """Go on behind the batch at hand, as if it were not there."""

@@ -56,7 +56,9 @@ class Decompressor:
         self._max_bytes = max_bytes
         self._limit = limit
         self._memory = memoryview(b"")
-        self._zstd = zstandard.ZstdDecompressor()
+        # What libraries need for themselves, made for the first batch and used for all: most logs know one codec.
+        self._zstd: Any = None
+        self._lz4_context: Any = None
 
     def decompress(self, compression: CompressionType, magic: int, body: memoryview) -> Body:
         """The bytes of the records of one batch, which stay what they are until the next call.
@@ -90,6 +92,8 @@ class Decompressor:
     def _decompress_zstd(self, body: memoryview) -> memoryview:
         # One byte more than allowed fits, so that a stream that is exactly too long is noticed without another call.
         room, filled = self._room(min(8 * len(body) + _LEAST_STEP, self._max_bytes + 1)), 0
+        if self._zstd is None:
+            self._zstd = zstandard.ZstdDecompressor()
         try:
             reader: Any = self._zstd.stream_reader(body, read_across_frames=True)
             while count := reader.readinto(room[filled : self._max_bytes + 1]):
@@ -111,19 +115,41 @@ class Decompressor:
             return gzip.IgzipDecompressor(gzip.DECOMP_GZIP)
 
         try:
-            return self._join("gzip", member, body, 16 * len(body))
+            pieces = list(self._pieces("gzip", member, memoryview(body), 16 * len(body) + _LEAST_STEP))
         except (gzip.error, EOFError, ValueError) as error:
             raise _malformed("gzip", error) from error
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _decompress_lz4(self, body: Body) -> bytes:
+        lz4 = _library("lz4.frame")
+        if self._lz4_context is None:
+            self._lz4_context = lz4.create_decompression_context()
         try:
-            return self._join("lz4", _library("lz4.frame").LZ4FrameDecompressor, body, 4 * len(body))
+            pieces = list(self._lz4_pieces(lz4, memoryview(body), 4 * len(body) + _LEAST_STEP))
         except (RuntimeError, EOFError, ValueError) as error:
             raise _malformed("lz4", error) from error
-
-    def _join(self, codec: str, make: Callable[[], Any], body: Body, step: int) -> bytes:
-        pieces = list(self._pieces(codec, make, memoryview(body), step + _LEAST_STEP))
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _lz4_pieces(self, lz4: Any, body: memoryview, step: int) -> Iterator[bytes]:
+        """What comes out of one or more frames, in pieces that double from ``step`` on."""
+        left, at, frames, is_whole = self._max_bytes, 0, 0, True
+        while at < len(body):
+            if is_whole:
+                frames += 1
+                if frames > _FREE_STREAMS + (self._max_bytes - left) // _LEAST_BYTES_OF_A_STREAM:
+                    raise _malformed("lz4", f"{frames} streams for {self._max_bytes - left} bytes")
+                lz4.reset_decompression_context(self._lz4_context)
+            piece, used, is_whole = lz4.decompress_chunk(
+                self._lz4_context, body[at:] if at else body, max_length=min(step, left + 1)
+            )
+            if len(piece) > left:
+                raise self._too_large()
+            if not used and not piece:
+                break
+            yield piece
+            left, step, at = left - len(piece), 2 * step, at + used
+        if not is_whole:
+            raise EOFError("it is cut off")
 
     def _pieces(self, codec: str, make: Callable[[], Any], body: memoryview, step: int) -> Iterator[bytes]:
         """What comes out of one or more streams, in pieces that double from ``step`` on."""
@@ -152,16 +178,18 @@ class Decompressor:
     def _decompress_snappy(self, body: memoryview) -> memoryview:
         """Blocks framed as by snappy-java, or the one block that other clients write."""
         snappy = _library("cramjam")
+        if (block := _only_snappy_block(body)) is not None:
+            size = _snappy_size(block)
+            if size > self._max_bytes:
+                raise self._too_large()
+            room = self._room(size + 1)
+            _decompress_block(snappy, block, room[:size])
+            return room[:size]
         # Twice over the blocks, whose number is the stream's to choose: a list of them could be larger than the bytes.
         room, filled = self._room(self._snappy_total(body) + 1), 0
         for block in _snappy_blocks(body):
             size = _snappy_size(block)
-            try:
-                written = snappy.snappy.decompress_raw_into(block, room[filled : filled + size])
-            except snappy.DecompressionError as error:
-                raise _malformed("snappy", error) from error
-            if written != size:
-                raise _malformed("snappy", f"a block has {written} bytes, not {size}")
+            _decompress_block(snappy, block, room[filled : filled + size])
             filled += size
         return room[:filled]
 
@@ -187,6 +215,24 @@ def _library(name: str) -> ModuleType:
 
 def _malformed(codec: str, reason: object) -> BatchCorrupt:
     return BatchCorrupt(f"has malformed {codec} data: {reason}")
+
+
+def _decompress_block(library: Any, block: memoryview, room: memoryview) -> None:
+    try:
+        written = library.snappy.decompress_raw_into(block, room)
+    except library.DecompressionError as error:
+        raise _malformed("snappy", error) from error
+    if written != len(room):
+        raise _malformed("snappy", f"a block has {written} bytes, not {len(room)}")
+
+
+def _only_snappy_block(body: memoryview) -> memoryview | None:
+    """The block that fills the body, as it mostly does; None where there may be several."""
+    if body[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        return body
+    start = _XERIAL_HEADER_SIZE + 4
+    is_only = int.from_bytes(body[_XERIAL_HEADER_SIZE:start], "big") == len(body) - start > 0
+    return body[start:] if is_only else None
 
 
 def _snappy_blocks(body: memoryview) -> Iterator[memoryview]:

@@ -18,6 +18,9 @@ from tieredstore.kafka.records.faults import hides_next_batch, sentence
 # The states of the kernel, in its order.
 _PIECE_READ, _PARTIAL_BATCH, _COLUMNS_FULL, _COMPRESSED_BODY, _STOP_REACHED, _ZERO_TAIL, _FAULTY = range(7)
 
+# By their numbers in a batch's attributes.
+_CODECS: Final = tuple(CompressionType)
+
 _LEAST_FRAME: Final = 17
 """What the kernel must see of a batch to judge its length and magic."""
 
@@ -153,7 +156,7 @@ class LogReading:
         # A copy, since what a library has seen may stay referred to by the traceback of its error.
         stored = memoryview(bytes(piece[start:stop]))
         try:
-            body = self._decompressor.decompress(CompressionType(codec), magic, stored)
+            body = self._decompressor.decompress(_CODECS[codec], magic, stored)
         except BatchCorrupt as error:
             return str(error)
         return None if self._scanner.set_body(body) else sentence(self._scanner.fault)
