@@ -1,6 +1,6 @@
 """The decoder beside aiokafka's and beside the limits underneath, in one run on one thread; JSON on stdout.
 
-Rates are of processor time.
+Rates are of processor time; ratios are the median of the rounds', those with a target also by the wall.
 
     python benchmarks/bench_decode.py [--runs 15]
 
@@ -19,8 +19,10 @@ import gzip
 import importlib
 import json
 import random
+import statistics
 import struct
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import cramjam
@@ -28,7 +30,7 @@ import crc32c
 import pyarrow as pa
 import zstandard
 
-from benchmarks.measuring import Job, interleaved, machine, rates
+from benchmarks.measuring import Job, Taken, interleaved, machine, rates
 from benchmarks.plain_decode import plain_decoder
 from tieredstore.kafka.batches import FRAME_SIZE, HEADER_SIZE, CompressionType, read_batch_headers
 from tieredstore.kafka.records import RecordDecoder
@@ -110,15 +112,41 @@ def repeated(job: Job) -> Job:
     return run
 
 
-def share(figures: Mapping[str, float], job: str, *steps: str) -> float:
-    """Of the rate of all ``steps`` one after the other, the part that ``job`` reaches."""
-    return round(figures[job] * sum(1 / figures[step] for step in steps), 2)
+@dataclass(frozen=True)
+class Figures:
+    """What each job took in each round, and how much it does in one run."""
+
+    taken: Mapping[str, list[Taken]]
+    sizes: Mapping[str, int]
+
+    def rate(self, job: str) -> float:
+        """Millions a second of processor time, at the median."""
+        seconds = [run.cpu_seconds for run in self.taken[job]]
+        return rates({job: seconds}, self.sizes[job] * REPEATS)[job]
+
+    def share(self, job: str, *steps: str) -> float:
+        """Of the rate of all ``steps`` one after the other, the part that ``job`` reaches, by processor time."""
+        return self._share(job, steps, lambda run: run.cpu_seconds)
+
+    def shares(self, name: str, job: str, *steps: str) -> dict[str, float]:
+        """:meth:`share` by processor time, and by the wall."""
+        return {
+            name: self.share(job, *steps),
+            f"{name}, by wall": self._share(job, steps, lambda run: run.seconds),
+        }
+
+    def _share(self, job: str, steps: tuple[str, ...], seconds: Callable[[Taken], float]) -> float:
+        # The median of the rounds' shares: within a round the machine is as busy for all.
+        rounds = [
+            sum(seconds(self.taken[step][at]) / self.sizes[step] for step in steps) * self.sizes[job] / seconds(run)
+            for at, run in enumerate(self.taken[job])
+        ]
+        return round(statistics.median(rounds), 2)
 
 
-def processor_seconds(jobs: Mapping[str, Job], runs: int) -> dict[str, list[float]]:
-    """All of it is one thread's work, and what others do on the machine changes this less than the time on the wall."""
-    taken = interleaved({name: repeated(job) for name, job in jobs.items()}, runs)
-    return {name: [run.cpu_seconds for run in each] for name, each in taken.items()}
+def measure_jobs(jobs: Mapping[str, Job], sizes: Mapping[str, int], runs: int) -> Figures:
+    """All of it is one thread's work, and what others do on the machine changes processor time less than the wall's."""
+    return Figures(interleaved({name: repeated(job) for name, job in jobs.items()}, runs), sizes)
 
 
 def check_crcs(batches: list[memoryview]) -> None:
@@ -151,14 +179,14 @@ def measure_plain(value_size: int, runs: int) -> dict[str, object]:
         if plain() != count:
             raise ValueError("the plain loop lost records")
         jobs[PLAIN] = plain
-    figures = rates(processor_seconds(jobs, runs), count * REPEATS)
+    figures = measure_jobs(jobs, dict.fromkeys(jobs, count), runs)
     return {
-        "million records/s": {name: round(rate, 2) for name, rate in figures.items()},
-        "decode / aiokafka": round(figures["decode"] / figures["aiokafka"], 1),
-        "with CRC / aiokafka with CRC": round(figures["decode with CRC"] / figures["aiokafka with CRC"], 1),
-        "decode / memcpy": share(figures, "decode", "memcpy"),
-        "with CRC / memcpy": share(figures, "decode with CRC", "memcpy"),
-        "with CRC / (decode, then CRC)": share(figures, "decode with CRC", "decode", "CRC alone"),
+        "million records/s": {name: round(figures.rate(name), 2) for name in jobs},
+        "decode / aiokafka": figures.share("decode", "aiokafka"),
+        "with CRC / aiokafka with CRC": figures.share("decode with CRC", "aiokafka with CRC"),
+        **figures.shares("decode / memcpy", "decode", "memcpy"),
+        **figures.shares("with CRC / memcpy", "decode with CRC", "memcpy"),
+        "with CRC / (decode, then CRC)": figures.share("decode with CRC", "decode", "CRC alone"),
         **plain_shares(figures),
         "targets": {
             "aiokafka": TARGETS.get(value_size),
@@ -168,14 +196,14 @@ def measure_plain(value_size: int, runs: int) -> dict[str, object]:
     }
 
 
-def plain_shares(figures: Mapping[str, float]) -> dict[str, float]:
+def plain_shares(figures: Figures) -> dict[str, float]:
     """How the plain loop stands between the decoder and a copy, where it was measured."""
-    if PLAIN not in figures:
+    if PLAIN not in figures.taken:
         return {}
     return {
-        "plain C loop / memcpy": share(figures, PLAIN, "memcpy"),
-        "decode / plain C loop": share(figures, "decode", PLAIN),
-        "with CRC / (plain C loop, then CRC)": share(figures, "decode with CRC", PLAIN, "CRC alone"),
+        "plain C loop / memcpy": figures.share(PLAIN, "memcpy"),
+        "decode / plain C loop": figures.share("decode", PLAIN),
+        "with CRC / (plain C loop, then CRC)": figures.share("decode with CRC", PLAIN, "CRC alone"),
     }
 
 
@@ -238,13 +266,12 @@ def measure_codec(codec: CompressionType, runs: int) -> dict[str, object]:
     sizes["decode plain bytes"] = body_size
     if (plain := plain_decoder(plain_piece, sum(header.record_count or 0 for header in plain_headers))) is not None:
         jobs[PLAIN], sizes[PLAIN] = plain, body_size
-    taken = processor_seconds(jobs, runs)
-    figures = {name: rates({name: taken[name]}, sizes[name] * REPEATS)[name] for name in jobs}
-    result: dict[str, object] = {f"{name} MB/s": round(rate) for name, rate in figures.items()}
-    result["of decompress alone"] = share(figures, "decode with CRC", "decompress alone")
-    result["of decompress, then decode"] = share(figures, "decode with CRC", "decompress alone", "decode plain bytes")
-    if PLAIN in figures:
-        result["of decompress, then plain C loop"] = share(figures, "decode with CRC", "decompress alone", PLAIN)
+    figures = measure_jobs(jobs, sizes, runs)
+    result: dict[str, object] = {f"{name} MB/s": round(figures.rate(name)) for name in jobs}
+    result["of decompress alone"] = figures.share("decode with CRC", "decompress alone")
+    result |= figures.shares("of decompress, then decode", "decode with CRC", "decompress alone", "decode plain bytes")
+    if PLAIN in jobs:
+        result["of decompress, then plain C loop"] = figures.share("decode with CRC", "decompress alone", PLAIN)
     return result | {"target of decompress, then decode": COMPOSED_TARGET}
 
 

@@ -20,6 +20,9 @@ int main(void) {
         memset(to, 7, sizeof to);
         copy_wide(to, data + 69000, size, data + 69000 + size + size % 130);
         if (memcmp(to, data + 69000, size) || to[size + STRIDE] != 7) return printf("wide %zu\n", size), 1;
+        memset(to, 7, sizeof to);
+        copy_key(to, data + 69000, size, data + 69000 + size + size % 130);
+        if (memcmp(to, data + 69000, size) || to[size + STRIDE] != 7) return printf("key %zu\n", size), 1;
     }
     printf("%08x %08x\n", crc32c(data, sizeof data), crc32_ieee(data, sizeof data));
     return 0;

@@ -78,6 +78,27 @@ def test_timestamps_are_those_of_the_producer_or_of_the_append() -> None:
     assert [(row["timestamp"], row["timestampType"]) for row in appended] == [(7_777, 1)] * 3
 
 
+@pytest.mark.parametrize(
+    "unusual",
+    [
+        Record(b"v", b"k", 1, headers=(("name", b"x"),)),
+        Record(b"v" * 3_000_000, b"k", 1),
+        Record(b"v", b"k" * 3_000_000, 1),
+        Record(b"v", b"k", 1 << 40),
+    ],
+    ids=["headers", "large value", "large key", "late"],
+)
+def test_an_unusual_record_may_stand_anywhere_among_usual_ones(unusual: Record) -> None:
+    usual = [Record(b"v" * (i % 200) if i % 3 else None, b"k" * (i % 40) if i % 5 else None, i) for i in range(40)]
+    for place in (0, 1, 17, 39, 40):
+        records = [*usual[:place], unusual, *usual[place:]]
+        decoded = rows(build_batch(records))
+        assert [(row["value"], row["key"], row["timestamp"]) for row in decoded] == [
+            (record.value, record.key, record.timestamp_ms) for record in records
+        ]
+        assert [row["headers"] is not None for row in decoded] == [bool(record.headers) for record in records]
+
+
 def test_timestamps_wrap_as_in_java() -> None:
     batch = with_field(build_batch([Record(b"a", timestamp_ms=0), Record(b"b", timestamp_ms=5)]), 27, ">q", 2**63 - 3)
     assert [row["timestamp"] for row in rows(batch)] == [2**63 - 3, -(2**63) + 2]

@@ -55,16 +55,10 @@ static inline int32_t big_32(const uint8_t *at) { return (int32_t)__builtin_bswa
 
 static inline int16_t big_16(const uint8_t *at) { return (int16_t)(at[0] << 8 | at[1]); }
 
-/* Ask for `size` bytes of memory; only a hint, so that the addresses need not be ours. A log that is decoded comes from
-   beyond the caches, and by itself the processor waits for the first bytes of a record to know where the next one is. */
-static inline void prefetch(const uint8_t *at, int32_t size) {
-    for (; size > 0; at += 64, size -= 64) __builtin_prefetch(at);
-}
-
-/* memcpy for sizes that differ from call to call and are mostly short: no call up to 128 bytes, but loads that may
+/* memcpy for sizes that differ from call to call and are mostly short: no call up to 64 bytes, but loads that may
    overlap, never a byte outside of either side. */
 static inline void copy_bytes(uint8_t *to, const uint8_t *from, size_t size) {
-    if (size > 128) {
+    if (size > 64) {
         memcpy(to, from, size);
     } else if (size >= 16) {
         for (size_t at = 0; at + 16 < size; at += 16) memcpy(to + at, from + at, 16);
@@ -87,18 +81,21 @@ static inline void copy_bytes(uint8_t *to, const uint8_t *from, size_t size) {
 
 enum { STRIDE = 64 };
 
-/* The same, 64 bytes at a time: there must be as many behind the target's end, and are behind the source's if it ends
-   that long before `limit`. One step, and no branch on the size, for most keys. */
+/* The same, by one copy of 64 bytes where that is enough: there must be as many behind the target's end, and are behind
+   the source's if it ends that long before `limit`. No branch on the size for most keys and short values. */
 static inline void copy_wide(uint8_t *to, const uint8_t *from, size_t size, const uint8_t *limit) {
-    if (size > 512 || (size_t)(limit - from) < size + STRIDE) {
-        copy_bytes(to, from, size);
-        return;
-    }
-    const uint8_t *end = from + size;
-    do {
+    if (size <= STRIDE && limit - from >= STRIDE)
         memcpy(to, from, STRIDE);
-        to += STRIDE, from += STRIDE;
-    } while (from < end);
+    else
+        copy_bytes(to, from, size);
+}
+
+/* The same for what mostly has a word or two. */
+static inline void copy_key(uint8_t *to, const uint8_t *from, size_t size, const uint8_t *limit) {
+    if (size <= 16 && limit - from >= 16)
+        memcpy(to, from, 16);
+    else
+        copy_wide(to, from, size, limit);
 }
 
 /* 1 if any of the bytes is over 127. */

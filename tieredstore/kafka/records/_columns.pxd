@@ -1,6 +1,6 @@
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t
 
-from tieredstore.kafka.records._parse cimport MAX_BLOCK_ROWS, Body, Rows
+from tieredstore.kafka.records._parse cimport Body, Rows
 from tieredstore.kafka.records._slabs cimport SlabPool
 
 # The bits of ``wanted``.
@@ -29,8 +29,8 @@ cdef class ColumnBuilder:
     cdef bint header_keys_ascii
     cdef int64_t bytes
     # The rows of a block that are nulls, by their numbers in the block.
-    cdef uint16_t null_keys[MAX_BLOCK_ROWS]
-    cdef uint16_t null_values[MAX_BLOCK_ROWS]
+    cdef uint16_t* null_keys
+    cdef uint16_t* null_values
 
     cdef bint append_records(
         self, Body* body, Rows* block, int32_t rows, Py_ssize_t most_bytes, int32_t leader_epoch, int8_t timestamp_type

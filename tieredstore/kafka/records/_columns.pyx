@@ -8,16 +8,18 @@ buffers is that of the second enum; columns.py makes arrays of them.
 
 cimport cython
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint64_t
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
 from tieredstore.kafka.records._parse cimport (
-    LEFTOVER, OUT_OF_MEMORY, Body, Fields, Header, Record, Rows, fail, read_record,
+    LEFTOVER, MAX_BLOCK_ROWS, OUT_OF_MEMORY, Body, Fields, Header, Record, Rows, fail, read_record, read_usual_record,
 )
 from tieredstore.kafka.records._slabs cimport SlabPool, adopt_slab
 
 cdef extern from "_bytes.h" nogil:
     enum:
         STRIDE
+    void copy_key(uint8_t* to, const uint8_t* source, size_t size, const uint8_t* limit)
     void copy_wide(uint8_t* to, const uint8_t* source, size_t size, const uint8_t* limit)
     int has_high_byte(const uint8_t* at, size_t size)
 
@@ -55,8 +57,13 @@ cdef class ColumnBuilder:
     def __cinit__(self, SlabPool pool, int wanted):
         self.pool, self.wanted = pool, wanted
         self.header_keys_ascii = True
+        self.null_keys = <uint16_t*>malloc(2 * MAX_BLOCK_ROWS * sizeof(uint16_t))
+        if self.null_keys == NULL:
+            raise MemoryError
+        self.null_values = self.null_keys + MAX_BLOCK_ROWS
 
     def __dealloc__(self):
+        free(self.null_keys)
         cdef Py_ssize_t buffer
         for buffer in range(BUFFERS):
             if self.buffers[buffer].data != NULL:
@@ -75,7 +82,8 @@ cdef class ColumnBuilder:
         cdef const uint8_t* limit = body.end
         cdef int wanted = self.wanted
         cdef int32_t last_delta = body.last_delta, index = body.index, end_index = index + rows
-        cdef Py_ssize_t count = 0, key_bytes = 0, value_bytes = 0, null_keys = 0, null_values = 0
+        cdef Py_ssize_t count = 0, skipped_bytes = 0, null_keys = 0, null_values = 0
+        cdef bint is_usual = True
         cdef Py_ssize_t key_start = self.buffers[KEY_DATA].used, value_start = self.buffers[VALUE_DATA].used
         cdef Py_ssize_t key_end = key_start, value_end = value_start, key_room, value_room
         cdef uint64_t base_timestamp = <uint64_t>body.base_timestamp, time_mask = ~<uint64_t>0
@@ -105,31 +113,37 @@ cdef class ColumnBuilder:
         if wanted & HEADERS:
             header_ends[0] = <int32_t>self.header_rows
         while index < end_index and at - start < most_bytes:
-            if not read_record(&at, body, last_delta, block, True, &record):
-                break
+            if is_usual and not read_usual_record(&at, body, last_delta, &record):
+                # Most batches have usual records alone, and others none: the first other one tells.
+                is_usual = False
+                if wanted & HEADERS:
+                    fill(header_ends + 1, <int32_t>self.header_rows, count)
+            if not is_usual:
+                body.index = index  # for the sentence of a fault
+                if not read_record(&at, body, last_delta, block, True, &record):
+                    break
             last_delta = record.delta
             index += 1
-            body.index = index  # for the sentence of a fault
             if not record.is_kept:
                 continue
-            # A size is -1 or more: shifted, it says whether it is a null, without a branch.
-            key_bytes += record.key_size & ~(record.key_size >> 31)
-            value_bytes += record.value_size & ~(record.value_size >> 31)
-            if wanted & KEY:
-                self.null_keys[null_keys] = <uint16_t>count
-                null_keys -= record.key_size >> 31
+            if not wanted & KEY:
+                skipped_bytes += record.key_size & ~(record.key_size >> 31)
+            else:
                 if record.key_size > 0:
                     if key_end + record.key_size > key_room:
                         if not self._more_room(KEY_DATA, key_end, record.key_size):
                             fail(body, OUT_OF_MEMORY, 0, 0)
                             break
                         keys, key_room = self.buffers[KEY_DATA].data, self.buffers[KEY_DATA].capacity - STRIDE
-                    copy_wide(keys + key_end, record.key, record.key_size, limit)
+                    copy_key(keys + key_end, record.key, record.key_size, limit)
                     key_end += record.key_size
+                elif record.key_size < 0:
+                    self.null_keys[null_keys] = <uint16_t>count
+                    null_keys += 1
                 key_ends[count + 1] = <int32_t>key_end
-            if wanted & VALUE:
-                self.null_values[null_values] = <uint16_t>count
-                null_values -= record.value_size >> 31
+            if not wanted & VALUE:
+                skipped_bytes += record.value_size & ~(record.value_size >> 31)
+            else:
                 if record.value_size > 0:
                     if value_end + record.value_size > value_room:
                         if not self._more_room(VALUE_DATA, value_end, record.value_size):
@@ -138,8 +152,11 @@ cdef class ColumnBuilder:
                         values, value_room = self.buffers[VALUE_DATA].data, self.buffers[VALUE_DATA].capacity - STRIDE
                     copy_wide(values + value_end, record.value, record.value_size, limit)
                     value_end += record.value_size
+                elif record.value_size < 0:
+                    self.null_values[null_values] = <uint16_t>count
+                    null_values += 1
                 value_ends[count + 1] = <int32_t>value_end
-            if wanted & HEADERS:
+            if not is_usual and wanted & HEADERS:
                 header_ends[count + 1] = <int32_t>(self.header_rows + block.header_count)
             if wanted & OFFSET:
                 offsets[count] = record.offset
@@ -148,6 +165,8 @@ cdef class ColumnBuilder:
                 timestamps[count] = <int64_t>(base_timestamp + (<uint64_t>record.timestamp_delta & time_mask))
             count += 1
         body.at, body.last_delta = at, last_delta
+        if not body.fault:
+            body.index = index
         if not body.fault and body.index == body.count and at != limit:
             fail(body, LEFTOVER, limit - at, body.count)
         if not body.fault and count == 0:
@@ -155,13 +174,16 @@ cdef class ColumnBuilder:
         if body.fault or not self._commit_records(block, count, null_keys, null_values):
             self.buffers[KEY_DATA].used, self.buffers[VALUE_DATA].used = key_start, value_start
             return body.fault == 0 and fail(body, OUT_OF_MEMORY, 0, 0)
+        if is_usual and wanted & HEADERS:
+            fill(header_ends + 1, <int32_t>self.header_rows, count)
         if wanted & KEY:
             self.buffers[KEY_ENDS].used, self.buffers[KEY_DATA].used = 4 * (self.rows + count + 1), key_end
         if wanted & VALUE:
             self.buffers[VALUE_ENDS].used, self.buffers[VALUE_DATA].used = 4 * (self.rows + count + 1), value_end
         self._append_constants(count, leader_epoch, timestamp_type)
         self.rows += count
-        self.bytes += key_bytes + value_bytes + block.header_key_bytes + block.header_value_bytes
+        self.bytes += key_end - key_start + value_end - value_start + skipped_bytes
+        self.bytes += block.header_key_bytes + block.header_value_bytes
         return True
 
     cdef bint _commit_records(
@@ -191,7 +213,6 @@ cdef class ColumnBuilder:
         """The messages of a block behind those that are there; False without memory."""
         cdef const Record* first = block.records
         cdef int32_t* ends
-        cdef Py_ssize_t i
         if block.count == 0:
             return True
         if not self._make_room(block):
@@ -209,8 +230,7 @@ cdef class ColumnBuilder:
         if self.wanted & HEADERS:
             # No message has any.
             ends = <int32_t*>self.buffers[HEADERS_ENDS].data + self.rows
-            for i in range(block.count + 1):
-                ends[i] = <int32_t>self.header_rows
+            fill(ends, <int32_t>self.header_rows, block.count + 1)
             self.buffers[HEADERS_ENDS].used = 4 * (self.rows + block.count + 1)
         self._append_numbers(block)
         self._append_constants(block.count, leader_epoch, timestamp_type)
@@ -229,15 +249,11 @@ cdef class ColumnBuilder:
             self.buffers[TIMESTAMPS].used += 8 * block.count
 
     cdef void _append_constants(self, Py_ssize_t count, int32_t leader_epoch, int8_t timestamp_type) noexcept nogil:
-        cdef int32_t* epochs
-        cdef Py_ssize_t i
         if self.wanted & TIMESTAMP_TYPE:
             memset(self.buffers[TIMESTAMP_TYPES].data + self.rows, timestamp_type, count)
             self.buffers[TIMESTAMP_TYPES].used += count
         if self.wanted & LEADER_EPOCH:
-            epochs = <int32_t*>self.buffers[LEADER_EPOCHS].data + self.rows
-            for i in range(count):
-                epochs[i] = leader_epoch
+            fill(<int32_t*>self.buffers[LEADER_EPOCHS].data + self.rows, leader_epoch, count)
             self.buffers[LEADER_EPOCHS].used += 4 * count
 
     cdef void _append_headers(self, const Rows* block) noexcept nogil:
@@ -397,7 +413,13 @@ cdef class ColumnBuilder:
         return taken
 
 
-# Both binary columns of a record, and both of a header, by the same code: ``data`` and ``sizes`` are the members of the
+cdef void fill(int32_t* items, int32_t item, Py_ssize_t count) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(count):
+        items[i] = item
+
+
+# Both binary columns of a message, and both of a header, by the same code: ``data`` and ``sizes`` are the members of the
 # first item, and ``stride`` leads to the next one's. All data lie before ``limit``.
 cdef void append_binary(
     Column* column, Py_ssize_t before, Py_ssize_t count, const uint8_t* data, const uint8_t* sizes, Py_ssize_t stride,

@@ -16,11 +16,14 @@ if TYPE_CHECKING:
 _BINARY: Final = arrow.binary()
 _HEADER: Final = arrow.struct([arrow.field("key", arrow.string()), arrow.field("value", arrow.binary())])
 
+_HEADERS: Final = arrow.list_(_HEADER)
+_NO_HEADERS: Final = arrow.array([], _HEADER)
+
 # In the order of the kernel's bits. The names are those of Spark's Kafka source.
 _FIELDS: Final = (
     arrow.field("key", arrow.binary()),
     arrow.field("value", arrow.binary()),
-    arrow.field("headers", arrow.list_(_HEADER)),
+    arrow.field("headers", _HEADERS),
     arrow.field("offset", arrow.int64()),
     arrow.field("timestamp", arrow.int64()),
     arrow.field("timestampType", arrow.int8()),
@@ -53,10 +56,13 @@ class RecordColumns:
                     arrays.append(array_over(_BINARY, rows, buffers[:3], key_nulls))
                 case "value":
                     arrays.append(array_over(_BINARY, rows, buffers[3:6], value_nulls))
+                case "headers" if not header_rows:
+                    arrays.append(_lists(rows, headers_nulls, buffers[6:8], _NO_HEADERS))
                 case "headers":
                     keys = _header_keys(header_rows, buffers[9:11], ascii_keys=ascii_keys)
                     values = array_over(_BINARY, header_rows, buffers[11:14], header_value_nulls)
-                    arrays.append(_lists(rows, headers_nulls, buffers[6:8], keys, values))
+                    headers = arrow.Array.from_buffers(_HEADER, header_rows, [None], 0, children=[keys, values])
+                    arrays.append(_lists(rows, headers_nulls, buffers[6:8], headers))
                 case _:
                     column = COLUMNS.index(name)
                     arrays.append(arrow.Array.from_buffers(_FIELDS[column].type, rows, [None, buffers[11 + column]], 0))
@@ -86,9 +92,6 @@ def _replace_malformed(keys: Array) -> Array:
     return taken
 
 
-def _lists(rows: int, nulls: int, buffers: list[Buffer], keys: Array, values: Array) -> Array:
-    headers: Array = arrow.Array.from_buffers(_HEADER, len(keys), [None], 0, children=[keys, values])
+def _lists(rows: int, nulls: int, buffers: list[Buffer], headers: Array) -> Array:
     valid, ends = buffers
-    return arrow.Array.from_buffers(
-        arrow.list_(_HEADER), rows, [valid if nulls else None, ends], nulls, children=[headers]
-    )
+    return arrow.Array.from_buffers(_HEADERS, rows, [valid if nulls else None, ends], nulls, children=[headers])
