@@ -228,7 +228,7 @@ def _decompress_block(library: Any, block: memoryview, room: memoryview) -> None
 
 def _only_snappy_block(body: memoryview) -> memoryview | None:
     """The block that fills the body, as it mostly does; None where there may be several."""
-    if body[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+    if bytes(body[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return body
     start = _XERIAL_HEADER_SIZE + 4
     is_only = int.from_bytes(body[_XERIAL_HEADER_SIZE:start], "big") == len(body) - start > 0
