@@ -1,0 +1,77 @@
+"""Reads of several chunks out of the disk cache: side by side, and right whatever is no longer there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.disk_cache_access import value_files
+from tests.support.small_segments import memory_settings, new_metadata, write_segment
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.model import RemoteLogSegmentMetadata
+from tieredstore.remote import RemoteStorageManager
+from tieredstore.remote.chunk_cache import ChunkKey
+from tieredstore.remote.disk_cache import DiskChunkCache
+from tieredstore.testing.doubles import CountingStore
+
+CHUNK = 1_000
+LOG = b"".join(b"%09d\n" % number for number in range(1_550))
+CHUNKS = 16
+
+
+@contextmanager
+def warm(folder: Path) -> Iterator[tuple[RemoteStorageManager, CountingStore, RemoteLogSegmentMetadata]]:
+    """A segment of which all is in the cache."""
+    cache = {"fetch.chunk.cache.class": "disk", "fetch.chunk.cache.size": "-1", "fetch.chunk.cache.path": str(folder)}
+    settings, store = memory_settings(CHUNK, cache=cache), CountingStore(MemoryObjectStore())
+    metadata = new_metadata(len(LOG))
+    (folder / "log").mkdir()
+    with RemoteStorageManager(settings, store=store) as manager:
+        manager.copy_log_segment_data(metadata, write_segment(folder / "log", LOG))
+        assert read(manager, metadata) == LOG
+        store.reset()
+        yield manager, store, metadata
+
+
+def read(manager: RemoteStorageManager, metadata: RemoteLogSegmentMetadata) -> bytes:
+    with manager.fetch_log_segment(metadata, 0) as stream:
+        return stream.read()
+
+
+def test_chunks_of_one_read_are_read_by_several_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    second, reading = threading.Event(), list[int]()
+    get_into = DiskChunkCache.get_into
+
+    def get_beside_another(cache: DiskChunkCache, key: ChunkKey, buffer: memoryview) -> bool:
+        reading.append(threading.get_ident())
+        if len(reading) > 1:
+            second.set()
+        # The first one is done when another thread has begun.
+        assert second.wait(60)
+        return get_into(cache, key, buffer)
+
+    with warm(tmp_path) as (manager, store, metadata):
+        monkeypatch.setattr(DiskChunkCache, "get_into", get_beside_another)
+        assert read(manager, metadata) == LOG
+        assert store.requests["get_into"] == 0
+    assert len(set(reading)) > 1
+
+
+@pytest.mark.parametrize("missing", [slice(0, 1), slice(5, 6), slice(15, 16), slice(2, 9, 3)])
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_what_is_no_longer_there_is_fetched(tmp_path: Path, missing: slice, is_damaged: bool) -> None:
+    with warm(tmp_path) as (manager, store, metadata):
+        lost = value_files(tmp_path)[missing]
+        for path in lost:
+            if is_damaged:
+                path.write_bytes(path.read_bytes()[:-1] + b"?")
+            else:
+                path.unlink()
+        before = manager.fetch_stats.chunk_hits
+        assert read(manager, metadata) == LOG
+        assert manager.fetch_stats.chunk_hits - before == CHUNKS - len(lost)
+        assert 1 <= store.requests["get_into"] <= len(lost)
