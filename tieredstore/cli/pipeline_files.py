@@ -58,6 +58,8 @@ def window_json(window: WrittenWindow) -> JsonValue:
 
 def window_line(window: WrittenWindow) -> str:
     """The same for people."""
+    if window.start == window.stop:
+        return f"{window.topic}-{window.partition} begins at offset {window.start}"
     aside = f", {window.quarantined} put aside" if window.quarantined else ""
     where = f"{window.topic}-{window.partition} {window.start} … {window.stop - 1}"
     return f"{where}: {counted(window.records, 'record')} in {counted(len(window.files), 'file')}{aside}"

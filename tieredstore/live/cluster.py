@@ -176,6 +176,28 @@ class LiveCluster(Closing):
                 raise fault(place.error, f"{doing}, for {place.topic}-{place.partition}")
         return {(place.topic, place.partition): (place.offset, place.metadata) for place in places if place.offset >= 0}
 
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Have a group that has no members stand at these offsets, the next to be read.
+
+        BrokerError names the first partition that is refused: then perhaps not all are committed.
+        """
+        if not offsets:
+            return
+        client = self._clients.get()
+        places = [KafkaPartition(*where, offset) for where, offset in offsets.items()]
+        wanted = ConsumerGroupTopicPartitions(group, places)
+
+        def ask(timeout_s: float) -> Mapping[str, Future[Any]]:
+            futures: Mapping[str, Future[Any]] = _untyped(client).alter_consumer_group_offsets(
+                [wanted], request_timeout=timeout_s
+            )
+            return futures
+
+        doing = f"offsets of the group {group} cannot be committed at {self._servers}"
+        for place in self._answers(client, ask, doing)[group].topic_partitions:
+            if place.error is not None:
+                raise fault(place.error, f"{doing}, for {place.topic}-{place.partition}")
+
     def _offsets(
         self, specs: Mapping[TopicPartition, Any], isolation: Isolation | None = None
     ) -> dict[TopicPartition, int]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import ConfigError, Fenced, InvalidValue, PreconditionFailed, PreparedGone
-from tieredstore.pipelines.commit_log import CommitLog, LogState
+from tieredstore.pipelines.commit_log import CommitLog, LogState, Progress
 from tieredstore.pipelines.counts import Counts
 from tieredstore.pipelines.entries import Entry, OutputFile, WrittenWindow
 from tieredstore.pipelines.finalizing import Finalizer, Finished
@@ -19,6 +19,7 @@ from tieredstore.pipelines.window_writing import Window, discard_files
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
+    from tieredstore.model import TopicPartition
     from tieredstore.pipelines.settings import PipelineSettings
 
 _logger: Final = logging.getLogger(__name__)
@@ -51,6 +52,8 @@ class Driver:
         self.fingerprint = fingerprint_of(own)
         self.rewrite_aside: RewriteAside | None = None
         """To complete what was redriven; without it that is refused."""
+        self.on_published: Callable[[Mapping[TopicPartition, Progress]], None] | None = None
+        """Is told how far each partition is, once all of that is published."""
         self.finalizer = Finalizer(store, self.log, own, naming, tables or {})
         self.counts = Counts()
         self.is_complete = False
@@ -159,7 +162,7 @@ class Driver:
         self._publish(entry.files)
         self.finalizer.write(entry)
         self.store.delete(entry.removed)
-        self.is_complete = True
+        self._is_published()
         self.counts.published(entry, time.time())
 
     def _judge(self, written: Sequence[Written]) -> None:
@@ -196,7 +199,12 @@ class Driver:
         if state.written >= 0 and not state.is_published:
             entry = self.log.entry(state.written)
             self._finish(entry, _rewriting(entry, rewrite, self.rewrite_aside))
+        self._is_published()
+
+    def _is_published(self) -> None:
         self.is_complete = True
+        if self.on_published is not None:
+            self.on_published(self.log.state.positions)
 
     def _finish(self, entry: Entry, rewrite: Rewrite) -> None:
         """Publish what a driver before this one committed; write anew what the store has dropped since."""

@@ -66,6 +66,8 @@ def _time_ms(log: PartitionLog | None, progress: Progress | None, now_ms: int, d
     future is some producer's mistake, and finalizes nothing that has not even begun.
     """
     latest_ms = -1 if progress is None else min(progress.max_timestamp, now_ms)
+    if progress is None and starting != "earliest":
+        return latest_ms  # where it begins is not committed yet
     if log is None or not log.on_broker or now_ms - latest_ms <= delay_ms:
         return latest_ms
     return now_ms if position_of(log, progress, starting) >= log.end else latest_ms

@@ -13,6 +13,7 @@ from tieredstore.pipelines.commit_log import CommitLog
 from tieredstore.pipelines.committed import Committed, CommittedFile
 from tieredstore.pipelines.family import Family, with_those_above
 from tieredstore.pipelines.setup import naming_of
+from tieredstore.pipelines.starting import Starts, chosen
 from tieredstore.pipelines.successes import SUCCESS, read_success
 
 if TYPE_CHECKING:
@@ -57,20 +58,23 @@ def commit_log_of(pipeline: Pipeline, store: ObjectStore) -> CommitLog:
 
 
 def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnapshot) -> list[PartitionStatus]:
-    """Of each partition that is there or was written, in their order."""
+    """Of each partition that is there or was written, in their order; of the others where they will begin."""
     positions = commit_log_of(pipeline, store).read().positions
+    new = [log for where, log in snapshot.logs.items() if where not in positions]
+    begins = Starts(pipeline).of(new, is_new=False) if new and chosen(pipeline.own) else {}
     statuses: list[PartitionStatus] = []
     skipped = re.compile(pipeline.own.topic_blacklist) if pipeline.own.topic_blacklist else None
     for topic, number in sorted(positions.keys() | snapshot.logs.keys()):
         if skipped is not None and skipped.fullmatch(topic):
             continue
         progress, log = positions.get((topic, number)), snapshot.logs.get((topic, number))
-        begins = log.earliest if log is not None else 0
+        # One whose group is further than what can be read begins behind the end.
+        first = 0 if log is None else begins.get(log.where, log.end if chosen(pipeline.own) else log.earliest)
         statuses.append(
             PartitionStatus(
                 topic,
                 number,
-                begins if progress is None else progress.next_offset,
+                first if progress is None else progress.next_offset,
                 None if log is None else log.end,
                 -1 if progress is None else progress.max_timestamp,
                 0 if progress is None else progress.files,

@@ -13,6 +13,7 @@ from tieredstore.partitions.snapshots import LogSnapshots
 from tieredstore.partitions.unreadable import check_readable
 from tieredstore.pipelines.commit_log import Progress
 from tieredstore.pipelines.selection import query_of
+from tieredstore.pipelines.starting import Starts, chosen, mark
 from tieredstore.pipelines.window_writing import Window
 from tieredstore.pipelines.windows import Policy, Waiting, due_windows
 
@@ -43,7 +44,9 @@ class Planner:
     ) -> None:
         own = pipeline.own
         self.query = query_of(pipeline)
-        self._starting, self._clock, self._wall_clock = own.starting, clock, wall_clock
+        self.starting = "chosen" if chosen(own) else "earliest"
+        """Where partitions begin of which nothing is committed."""
+        self._starts, self._clock, self._wall_clock = Starts(pipeline), clock, wall_clock
         self._skipped = re.compile(own.topic_blacklist) if own.topic_blacklist else None
         self._policy = Policy(
             own.max_file_bytes, own.max_file_records, own.max_file_age_s, own.minute_mark, own.minute_mark_filter
@@ -68,11 +71,14 @@ class Planner:
     ) -> list[Window]:
         """The windows to be written now, a batch at the most; all that there is if ``is_last``.
 
-        An error for what is there and cannot be read.
+        An error for what is there and cannot be read. Where partitions begin elsewhere than with their first record,
+        that comes first, in windows of no offsets.
         """
+        if marks := self._marks(snapshot, positions):
+            return marks
         windows = due_windows(
             snapshot, positions, self._policy, self._waiting, self._clock(),
-            starting=self._starting, is_last=is_last, wall_s=self._wall_clock(),
+            starting=self.starting, is_last=is_last, wall_s=self._wall_clock(),
         )  # fmt: skip
         reach: dict[Any, tuple[int, int]] = {}
         for window in windows:
@@ -81,6 +87,13 @@ class Planner:
         if reach:
             check_readable(snapshot, self.query, reach, starts_there=reach, stops_there=())
         return windows
+
+    def _marks(self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress]) -> list[Window]:
+        if self.starting == "earliest":
+            return []
+        new = [log for where, log in snapshot.logs.items() if where not in positions]
+        begins = self._starts.of(new, is_new=not positions) if new else {}
+        return [mark(log, begins[log.where]) for log in new if log.where in begins]
 
 
 def log_of(snapshot: LogSnapshot, window: Window) -> PartitionLog:

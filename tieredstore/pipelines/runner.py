@@ -13,12 +13,20 @@ from tieredstore.pipelines.driver import Driver, Rewrite, RewriteAside, Written,
 from tieredstore.pipelines.entries import Entry
 from tieredstore.pipelines.finalizing import Finished, watermarks
 from tieredstore.pipelines.generations import take_over
+from tieredstore.pipelines.group_progress import GroupProgress
 from tieredstore.pipelines.log_reading import LogReading
 from tieredstore.pipelines.parts import Parts
 from tieredstore.pipelines.planner import Planner, log_of
 from tieredstore.pipelines.redrive import asides, redriven
 from tieredstore.pipelines.setup import naming_of, recipe_of
-from tieredstore.pipelines.window_writing import Recipe, Window, discard_files, write_window, written_at_once
+from tieredstore.pipelines.window_writing import (
+    Recipe,
+    Window,
+    discard_files,
+    marked,
+    write_window,
+    written_at_once,
+)
 from tieredstore.pipelines.windows import Waiting, lag_of
 
 if TYPE_CHECKING:
@@ -49,6 +57,8 @@ class Runner:
         self._clock, self._waiting = clock, Waiting()
         self._reading = LogReading(parts.source, self._planner.query)
         self._own, self._has_begun, self._take_over = pipeline.own, False, take_over
+        self._group = GroupProgress.of(pipeline)
+        self.driver.on_published = self._group.note if self._group else None
         self.driver.rewrite_aside = partial(redriven, parts.store, self._recipe)
 
     def __enter__(self) -> Self:
@@ -58,7 +68,9 @@ class Runner:
         self.close()
 
     def close(self) -> None:
-        """Close the connections to the broker; the parts are their owner's."""
+        """Close the connections to the broker; the parts are their owner's. What a group lacks it gets before that."""
+        if self._group is not None:
+            self._group.close()
         self._planner.close()
         self._reading.close()
 
@@ -95,7 +107,7 @@ class Runner:
             self.driver.log.state.positions,
             now_ms=int(self._wall_clock() * 1000),
             delay_ms=self._own.finalizer_delay_s * 1000,
-            starting=self._own.starting,
+            starting=self._planner.starting,
         )
 
     def refuse_backfill(self) -> None:
@@ -111,7 +123,7 @@ class Runner:
         counts, snapshot = self.driver.counts, self._planner.snapshot()
         positions, now_s = self.driver.log.state.positions, self._clock()
         counts.lag_offsets, counts.lag_seconds = lag_of(
-            snapshot, positions, self._waiting, now_s, starting=self._own.starting
+            snapshot, positions, self._waiting, now_s, starting=self._planner.starting
         )
 
     def step(self) -> Entry | None:
@@ -159,6 +171,8 @@ class Runner:
         windows = self._planner.due(snapshot, self.driver.log.state.positions, is_last=is_last)
         if not windows:
             return None
+        if windows[0].is_mark:
+            return self.driver.commit(marked(windows))
         return self.driver.commit(
             written_at_once(windows, partial(self._write, snapshot), self._parts.store, self._threads)
         )

@@ -20,7 +20,8 @@ from tieredstore.config.values import BOOLEAN, choice, integer, long, string
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines import secor
 from tieredstore.pipelines.directories import java_format
-from tieredstore.pipelines.filing_settings import FilingSettings, named_text
+from tieredstore.pipelines.filing_settings import named_text
+from tieredstore.pipelines.group_settings import GroupSettings
 from tieredstore.pipelines.schemas import AVRO, DDL, OF_TOPICS, PROTOBUF, REGISTRY, Schemas, read_schemas
 
 _logger: Final = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ def _extension(text: str) -> str:
     return text
 
 
-class PipelineSettings(FilingSettings):
+class PipelineSettings(GroupSettings):
     """What a group reads, how it files it, and when a file ends."""
 
     name: Annotated[str, string("letters, digits, ., _ and -", _name)] = Field(
@@ -287,6 +288,7 @@ def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None
         {name: text for name, text in rest.items() if not name.startswith(of_topics)}, own_names, reader
     )
     settings = reader.result(reader.read(PipelineSettings))
+    _check_groups(settings, client, source)
     schemas = _schemas(rest, settings, base_dir or Path(), source)
     settings = settings.model_copy(update={"schemas": schemas.digest})
     if not output:
@@ -303,6 +305,19 @@ def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None
         tables,
         schemas,
     )
+
+
+def _check_groups(own: PipelineSettings, client: Mapping[str, str], source: str) -> None:
+    """Groups that are kept in Kafka need a broker."""
+    if "bootstrap.servers" in client:
+        return
+    if own.commit_group:
+        raise ConfigError(f"{source}: commit.to.group needs a broker: give kafka.bootstrap.servers")
+    if own.starting_group and own.group_storage == "kafka":
+        raise ConfigError(
+            f"{source}: startingOffsets needs a broker: give kafka.bootstrap.servers, or, for offsets in ZooKeeper, "
+            "kafka.offsets.storage=zookeeper and zookeeper.quorum"
+        )
 
 
 def _schemas(rest: Mapping[str, str], own: PipelineSettings, base_dir: Path, source: str) -> Schemas:

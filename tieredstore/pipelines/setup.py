@@ -34,6 +34,7 @@ _NOT_OF_FILES: Final = frozenset(
         "minute_mark", "minute_mark_filter", "upload_on_shutdown", "outage_s",
         "finalize", "finalizer_delay_s", "hive_prefix",
         "descriptor_set", "thrift_idl",
+        "starting_group", "group_storage", "zookeeper", "zookeeper_path", "commit_group",
     }
 )  # fmt: skip
 """What changes neither names nor bytes of the files of a window; of files of schemas it is their content that does."""

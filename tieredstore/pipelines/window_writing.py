@@ -51,6 +51,11 @@ class Window:
     start: int
     stop: int
 
+    @property
+    def is_mark(self) -> bool:
+        """Whether it has no offsets, and only says where a partition begins."""
+        return self.start == self.stop
+
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
@@ -88,6 +93,13 @@ def write_window(
     except BaseException:
         discard_files(store, writing.files)
         raise
+
+
+def marked(windows: Sequence[Window]) -> list[tuple[WrittenWindow, dict[int, str]]]:
+    """Windows of no offsets as they are committed: there is nothing to write."""
+    return [
+        (WrittenWindow(one.topic, one.topic_id, one.partition, one.start, one.stop, 0, 0, 0, ()), {}) for one in windows
+    ]
 
 
 def written_at_once(

@@ -59,7 +59,10 @@ class Waiting:
 
 
 def position_of(log: PartitionLog, progress: Progress | None, starting: str) -> int:
-    """Where a partition is gone on with. DataLoss for an offset beyond the log's end, ConfigError for another life."""
+    """Where a partition is gone on with. DataLoss for an offset beyond the log's end, ConfigError for another life.
+
+    With nothing committed, the first record if ``starting`` is ``earliest``; else the end, so that nothing is due.
+    """
     if progress is None:
         return log.earliest if starting == "earliest" else log.end
     if progress.topic_id != str(log.topic_id):
@@ -87,7 +90,8 @@ def due_windows(
 
     ``wall_s`` is the time of day, for the minute mark alone.
     Those of one partition follow each other without a gap; partitions take turns. An offset range without any record
-    has a window too: it is committed, and not looked at again.
+    has a window too: it is committed, and not looked at again. Partitions that do not begin at the ``earliest`` record
+    and of which nothing is committed are left out: where they begin has to be committed first.
     """
     waits: list[tuple[float, TopicPartition, Iterator[Window]]] = []
     for where, log in snapshot.logs.items():
@@ -154,7 +158,7 @@ def unwritten(windows: Sequence[Window], positions: Mapping[TopicPartition, Prog
                 f"offsets {window.start} to {window.stop - 1} of {window.topic}-{window.partition} are to be written, "
                 f"and the commit log ends before offset {start}: was the log, or a part of it, deleted?"
             )
-        if window.stop > start:
+        if window.stop > start or (progress is None and window.start == window.stop == start):
             rest.append(replace(window, start=start))
         reached[where] = max(start, window.stop)
     return rest

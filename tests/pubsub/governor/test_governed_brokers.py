@@ -18,6 +18,7 @@ from tests.support.pubsub_topics import topics_on, values_of
 from tests.support.servers.zookeeper import ZooKeeperServer, end_session
 from tieredstore.backends.base import Body, ObjectInfo, ObjectStore
 from tieredstore.errors import StoreUnavailable, TieredStoreError
+from tieredstore.live.zookeeper_session import ZooKeeperSession
 from tieredstore.pubsub.broker.broker import Broker
 from tieredstore.pubsub.broker.directory import Directory, KnownTopic, StoreTopics, refreshed
 from tieredstore.pubsub.client.producer import BrokerProducer
@@ -26,7 +27,6 @@ from tieredstore.pubsub.governor.assigning import BrokerSeat, FreeCapacity, Topi
 from tieredstore.pubsub.governor.governing import Governor
 from tieredstore.pubsub.governor.store_governor import StoreGovernor, broker_name
 from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
-from tieredstore.pubsub.governor.zookeeper_session import ZooKeeperSession
 from tieredstore.pubsub.producer import UNTOLD, RecordPlace
 from tieredstore.pubsub.topics import Topics
 from tieredstore.testing.delegating import DelegatingObjectStore

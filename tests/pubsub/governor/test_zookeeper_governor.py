@@ -15,11 +15,11 @@ from tests.support.servers.zookeeper import ZooKeeperServer, end_session, zookee
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
 from tieredstore.errors import BrokerUnavailable, ConfigError, Fenced
+from tieredstore.live.zookeeper_session import ZooKeeperSession
 from tieredstore.pubsub.broker.directory import Directory, KnownTopic, StoreTopics, metadata_of
 from tieredstore.pubsub.format.packets import BrokerAddress
 from tieredstore.pubsub.governor.assigning import BrokerSeat, FreeCapacity
 from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
-from tieredstore.pubsub.governor.zookeeper_session import ZooKeeperSession
 from tieredstore.pubsub.governor.zookeeper_topics import ZooKeeperTopics
 from tieredstore.pubsub.topics import Topics
 
@@ -284,7 +284,7 @@ def test_a_broker_that_comes_back_has_its_node_and_one_at_the_address_of_another
 
 
 def test_what_is_no_list_of_hosts_and_who_does_not_answer_are_named() -> None:
-    with pytest.raises(ConfigError, match="no list of hosts"):
+    with pytest.raises(ConfigError, match="no list of hosts of ZooKeeper"):
         ZooKeeperSession("a:b:c:d", 8).children("/")
     session = ZooKeeperSession("127.0.0.1:1", 8, answer_s=0.01)
     with pytest.raises(BrokerUnavailable, match="not connected"):

@@ -217,3 +217,18 @@ class OnceEach:
                 self._left.remove(one)
                 return True
         return False
+
+
+def test_where_partitions_begin_comes_first_and_costs_no_task(kept: Kept) -> None:
+    rule = {"kafka__new__consumer__auto__offset__reset": "latest", "secor__max__file__age__seconds": "0"}
+    file = kept.file(**rule)
+    with closing(Driven(kept, None, **rule)) as driven:
+        driven.sink(driven.batch(), 0)
+        assert driven.session.jobs == 0
+        assert kept.committed(file) == {(TOPIC, 0): 20, (TOPIC, 1): 20}
+        kept.write(5)
+        repeated = driven.batch()
+        for number in (1, 2):
+            driven.sink(repeated, number)
+        assert driven.session.jobs == 1
+    assert kept.offsets() == {(TOPIC, 0): list(range(20, 25)), (TOPIC, 1): list(range(20, 25))}

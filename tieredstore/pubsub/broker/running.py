@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tieredstore.errors import TieredStoreError
+from tieredstore.live.zookeeper_session import ZooKeeperSession
 from tieredstore.process.health import Health
 from tieredstore.process.service import Service
 from tieredstore.process.stopping import Stop
@@ -19,7 +20,6 @@ from tieredstore.pubsub.governor.assigning import BrokerSeat, strategy_of
 from tieredstore.pubsub.governor.governing import TICK_S, Governor
 from tieredstore.pubsub.governor.store_governor import StoreGovernor, broker_name
 from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
-from tieredstore.pubsub.governor.zookeeper_session import ZooKeeperSession
 from tieredstore.pubsub.governor.zookeeper_topics import ZooKeeperTopics
 from tieredstore.pubsub.topics import Topics
 

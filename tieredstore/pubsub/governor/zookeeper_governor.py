@@ -21,6 +21,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from tieredstore.errors import ConfigError, CorruptData, Fenced, ResourceNotFound
+from tieredstore.live.zookeeper_session import ZooKeeperSession
 from tieredstore.pubsub.broker.directory import KnownTopic
 from tieredstore.pubsub.format.packets import BrokerAddress
 from tieredstore.pubsub.governor.assigning import AssignmentStrategy, BrokerSeat
@@ -31,7 +32,6 @@ from tieredstore.pubsub.governor.zookeeper_nodes import (
     own_node_body,
     parse_broker_node,
 )
-from tieredstore.pubsub.governor.zookeeper_session import ZooKeeperSession
 
 BROKERS: Final = "/brokers"
 GOVERNOR: Final = "/governor"

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from tieredstore.errors import ConfigError, CorruptData, ResourceNotFound
+from tieredstore.live.zookeeper_session import ZooKeeperSession
 from tieredstore.pubsub.broker.directory import KnownTopic, TopicSource
 from tieredstore.pubsub.governor.zookeeper_nodes import load_of, packet_text, parse_object
-from tieredstore.pubsub.governor.zookeeper_session import ZooKeeperSession
 from tieredstore.pubsub.topic_config import configured_topics, parse_topic_config
 from tieredstore.pubsub.topics import Topics
 

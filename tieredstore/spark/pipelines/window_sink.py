@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tieredstore.errors import AlreadyClosed, TieredStoreError
 from tieredstore.pipelines.outage import Outage
-from tieredstore.pipelines.window_writing import discard_files
+from tieredstore.pipelines.window_writing import discard_files, marked
 from tieredstore.pipelines.windows import unwritten
 from tieredstore.process.deadline import Deadline
 from tieredstore.spark.pipelines.window_tasks import (
@@ -164,7 +164,9 @@ class WindowSink:
             by_end[window.topic, window.partition, window.stop].from_offset(window.start)
             for window in unwritten([task.window for task in tasks], self.driver.log.state.positions)
         ]
-        if rest:
+        if rest and rest[0].window.is_mark:
+            self.driver.commit(marked([task.window for task in rest]))
+        elif rest:
             self.driver.commit(self._written(rest))
         return bool(rest)
 

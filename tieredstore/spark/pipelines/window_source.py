@@ -196,6 +196,9 @@ class _Planning:
         tasks: list[WindowTask] = []
         for window in windows:
             log_of(snapshot, window)
+            if window.is_mark:
+                tasks.append(WindowTask(window, ()))
+                continue
             where = {(window.topic, window.partition): (window.start, window.stop)}
             splits = plan_windows(self._parts.source, snapshot, where, self._planner.query, limits)
             tasks.append(WindowTask(window, tuple(splits)))

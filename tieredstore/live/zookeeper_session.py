@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from tieredstore.errors import BrokerDenied, BrokerUnavailable, ConfigError, ResourceNotFound
+from tieredstore.errors import BrokerDenied, BrokerUnavailable, ConfigError, ResourceNotFound, excerpt
 from tieredstore.installation import install_command
 
 _ANSWER_S: Final = 5.0
@@ -26,9 +26,7 @@ class ZooKeeperSession:
             self._kazoo = importlib.import_module("kazoo.client")
             self.errors: Any = importlib.import_module("kazoo.exceptions")
         except ImportError as error:
-            raise ConfigError(
-                f"pubsub.broker.coordinator=zookeeper needs the package kazoo: {install_command('zookeeper')}"
-            ) from error
+            raise ConfigError(f"who asks ZooKeeper needs the package kazoo: {install_command('zookeeper')}") from error
         self._hosts = hosts
         self._session_s = session_s
         self._answer_s = answer_s
@@ -134,7 +132,7 @@ class ZooKeeperSession:
                 connection_retry={"max_tries": -1, "max_delay": 1.0},
             )
         except ValueError as error:
-            raise ConfigError(f"pubsub.broker.zookeeper.connect is no list of hosts: {error}") from error
+            raise ConfigError(f"{excerpt(self._hosts)!r} is no list of hosts of ZooKeeper: {error}") from error
         client.add_listener(self._changed)
         client.start_async()
         return client
