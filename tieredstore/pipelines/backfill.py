@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tieredstore.errors import ConfigError, DataLoss
 from tieredstore.pipelines.driver import Driver, Written
 from tieredstore.pipelines.entries import Entry, WrittenWindow
+from tieredstore.pipelines.framing import NEEDS_SPARK
 from tieredstore.pipelines.replacing import Replacement
 from tieredstore.pipelines.setup import naming_of, recipe_of
 from tieredstore.pipelines.window_writing import Window, write_window, written_at_once
@@ -34,6 +35,8 @@ class Backfill:
         own = pipeline.own
         if replaces == own.generation:
             raise ConfigError(f"generation {replaces} cannot be replaced by itself: give --generation another number")
+        if own.frame:
+            raise ConfigError(NEEDS_SPARK)
         self._pipeline, self._store, self._source = pipeline, store, source
         self._replaces, self._threads = replaces, threads
         self.driver = Driver(store, own, naming_of(pipeline), dict(pipeline.tables))

@@ -30,7 +30,7 @@ KAFKA: Final = "kafka"
 REST: Final = "_rest"
 
 _BESIDE: Final = ("offset", "partition", "timestamp", "key", "headers")
-_KAFKA_FIELD: Final = _arrow.field(KAFKA, _arrow.struct([ENVELOPE.field(name) for name in _BESIDE]))
+KAFKA_FIELD: Final = _arrow.field(KAFKA, _arrow.struct([ENVELOPE.field(name) for name in _BESIDE]))
 
 
 def _place(row: int) -> str:
@@ -103,7 +103,7 @@ class OfOneSchema(Decoder):
         assert self.value_type is not None
         fields = _fields_of(self.value_type.arrow_type)
         rest = [_arrow.field(REST, _arrow.string())] if self.rest is not None else []
-        schema = _arrow.schema([*fields, *rest, _KAFKA_FIELD])
+        schema = _arrow.schema([*fields, *rest, KAFKA_FIELD])
         return ColumnsFile(inner.open_columns(file, schema), schema)
 
 
@@ -139,7 +139,7 @@ class ColumnsFile(FileWriter):
         """Append; a group ends by the bytes of keys and values."""
         untyped: Any = rows
         beside = _arrow.StructArray.from_arrays(
-            [untyped.column(name) for name in _BESIDE], fields=list(_KAFKA_FIELD.type)
+            [untyped.column(name) for name in _BESIDE], fields=list(KAFKA_FIELD.type)
         )
         arrays = [*untyped.column(DECODED).flatten(), beside]
         batch = _arrow.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -268,7 +268,7 @@ class _UnitedFile(FileWriter):
     def _write_out(self) -> None:
         # Where all values are null there is no schema, and no column but Kafka's.
         avro = Avro(self._schema(list(self._numbers)) if self._numbers else _NOTHING, self._lookup)
-        schema = _arrow.schema([*_fields_of(avro.arrow_type), _KAFKA_FIELD])
+        schema = _arrow.schema([*_fields_of(avro.arrow_type), KAFKA_FIELD])
         writer = ColumnsFile(self._inner.open_columns(self._file, schema), schema)
         self._aside.seek(0)
         for batch in _ipc.open_stream(self._aside):

@@ -9,7 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tieredstore.errors import DataLoss
+from tieredstore.limits import MAX_INT64
 from tieredstore.partitions.snapshots import LogSnapshots
+from tieredstore.partitions.split_plan import SplitLimits, plan_windows
 from tieredstore.partitions.unreadable import check_readable
 from tieredstore.pipelines.commit_log import Progress
 from tieredstore.pipelines.selection import query_of
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from tieredstore.model import TopicPartition
     from tieredstore.partitions.log_snapshot import LogSnapshot
     from tieredstore.partitions.partition_log import PartitionLog
+    from tieredstore.partitions.split_plan import WindowSplit
     from tieredstore.pipelines.settings import Pipeline, PipelineSettings
     from tieredstore.remote.source import SegmentSource
 
@@ -87,6 +90,14 @@ class Planner:
         if reach:
             check_readable(snapshot, self.query, reach, starts_there=reach, stops_there=())
         return windows
+
+    def splits(self, source: SegmentSource, snapshot: LogSnapshot, window: Window) -> tuple[WindowSplit, ...]:
+        """What a window is read from, for another process; DataLoss if its log has it no more."""
+        log_of(snapshot, window)
+        if window.is_mark:
+            return ()
+        where = {(window.topic, window.partition): (window.start, window.stop)}
+        return tuple(plan_windows(source, snapshot, where, self.query, SplitLimits(max_bytes=MAX_INT64)))
 
     def _marks(self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress]) -> list[Window]:
         if self.starting == "earliest":

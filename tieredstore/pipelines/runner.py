@@ -12,6 +12,7 @@ from tieredstore.errors import ConfigError
 from tieredstore.pipelines.driver import Driver, Rewrite, RewriteAside, Written, refuse_closed
 from tieredstore.pipelines.entries import Entry
 from tieredstore.pipelines.finalizing import Finished, watermarks
+from tieredstore.pipelines.framing import NEEDS_SPARK
 from tieredstore.pipelines.generations import take_over
 from tieredstore.pipelines.group_progress import GroupProgress
 from tieredstore.pipelines.log_reading import LogReading
@@ -33,8 +34,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tieredstore.partitions.log_snapshot import LogSnapshot
+    from tieredstore.partitions.split_plan import WindowSplit
     from tieredstore.pipelines.naming import Naming
     from tieredstore.pipelines.settings import Pipeline
+
+    WriteByFrame = Callable[[Window, tuple[WindowSplit, ...]], Written]
 
 
 class Runner:
@@ -57,6 +61,8 @@ class Runner:
         self._clock, self._waiting = clock, Waiting()
         self._reading = LogReading(parts.source, self._planner.query)
         self._own, self._has_begun, self._take_over = pipeline.own, False, take_over
+        self.write_by_frame: WriteByFrame | None = None
+        """Writes a window by way of Spark, where the settings have a frame."""
         self._group = GroupProgress.of(pipeline)
         self.driver.on_published = self._group.note if self._group else None
         self.driver.rewrite_aside = partial(redriven, parts.store, self._recipe)
@@ -74,8 +80,14 @@ class Runner:
         self._planner.close()
         self._reading.close()
 
+    @property
+    def frame(self) -> str:
+        """What the settings name to change the records of windows as a DataFrame; empty for nothing."""
+        return self._own.frame
+
     def run_once(self) -> Iterator[Entry]:
         """Write all that there is by now, batch by batch; each is told of when it is published."""
+        self._refuse_frame()
         self.refuse_backfill()
         snapshot = self.begin()
         while (entry := self._step(snapshot, is_last=True)) is not None:
@@ -118,6 +130,10 @@ class Runner:
                 "or go on behind this one by --take-over"
             )
 
+    def _refuse_frame(self) -> None:
+        if self._own.frame:
+            raise ConfigError(NEEDS_SPARK)
+
     def measure(self) -> None:
         """Count how much is not written, and for how long that is known to this process."""
         counts, snapshot = self.driver.counts, self._planner.snapshot()
@@ -128,11 +144,14 @@ class Runner:
 
     def step(self) -> Entry | None:
         """Write what is due by the policies; None if nothing is."""
+        self._refuse_frame()
         self.refuse_backfill()
         return self._step(self.begin(), is_last=False)
 
     def begin(self) -> LogSnapshot:
         """Take over, unless that is done; what there is."""
+        if self._take_over is not None:
+            self._refuse_frame()
         snapshot = self._planner.snapshot()
         if not self._has_begun:
             topics = sorted({topic for topic, _ in snapshot.logs})
@@ -145,6 +164,7 @@ class Runner:
 
     def redrive(self) -> Iterator[Entry]:
         """Parse the bad messages once more that were put aside; each file of which any is good now has an entry."""
+        self._refuse_frame()
         self.begin()
         for aside in asides(self.driver.log):
             written, _ = redriven(self._parts.store, self._recipe, aside.window, aside.file.key)
@@ -178,6 +198,10 @@ class Runner:
         )
 
     def _write(self, snapshot: LogSnapshot, window: Window, recipe: Recipe | None = None) -> Written:
+        if self._own.frame:
+            if self.write_by_frame is None:
+                raise ConfigError(NEEDS_SPARK)
+            return self.write_by_frame(window, self._planner.splits(self._parts.source, snapshot, window))
         records = self._reading.records(log_of(snapshot, window), window.start, window.stop)
         try:
             return write_window(window, records, recipe or self._recipe, self._parts.store)

@@ -64,6 +64,12 @@ def _table_prefix(text: str) -> str:
     return text
 
 
+def _function(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", text):
+        raise ValueError
+    return text
+
+
 def _extension(text: str) -> str:
     if not re.fullmatch(r"\.[A-Za-z0-9._-]{1,40}", text):
         raise ValueError
@@ -186,6 +192,11 @@ class PipelineSettings(GroupSettings):
         alias="secor.message.transformer.class",
         description="Changes messages, or leaves them out, before they are filed.",
     )
+    frame: Annotated[str, string("module:function", _function)] = Field(
+        default="",
+        alias="frame",
+        description="A function that makes of the records as a DataFrame another one, on Spark alone.",
+    )
     is_deterministic: Annotated[bool, BOOLEAN] = Field(
         default=False,
         alias="secor.upload.deterministic",
@@ -243,6 +254,12 @@ class PipelineSettings(GroupSettings):
                 raise broken_rule(name, str(error).removeprefix(f"{name} ")) from None
         if self.parser == "regex" and re.compile(self.timestamp_pattern).groups < 1:
             raise broken_rule("message.timestamp.input.pattern", "has no group, which is what holds the time")
+        return self
+
+    @model_validator(mode="after")
+    def _has_one_way_to_columns(self) -> PipelineSettings:
+        if self.frame and (self.columns != "none" or self.transformer):
+            raise broken_rule("frame", "excludes columns and secor.message.transformer.class: let it do their work")
         return self
 
 

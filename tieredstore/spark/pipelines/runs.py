@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -28,7 +27,7 @@ from tieredstore.process.health import Health
 from tieredstore.process.service import Service
 from tieredstore.spark.pipelines.window_sink import WindowSink
 from tieredstore.spark.pipelines.window_source import FILE, FORMAT, WindowSource
-from tieredstore.spark.pipelines.window_tasks import error_named
+from tieredstore.spark.pipelines.window_tasks import error_within
 from tieredstore.spark.source.worker_python import check_worker_python
 
 if TYPE_CHECKING:
@@ -48,8 +47,6 @@ _STARTED: Final = "started"
 _QUERIES: Final = "queries"
 _BEAT_S: Final = 900.0
 """A mark waits for as long as a store is asked again and again."""
-
-_OURS: Final = re.compile(r"tieredstore\.errors\.(\w+): (.*)")
 
 
 class PipelineRun:
@@ -206,8 +203,7 @@ def _failure_of(query: StreamingQuery) -> BaseException | None:
     error: Any = query.exception()
     if error is None:
         return None
-    ours = _OURS.search(str(error))
-    return error_named(ours[1], ours[2]) if ours else error
+    return error_within(error) or error
 
 
 def session(threads: int | None, conf: Mapping[str, str]) -> SparkSession:

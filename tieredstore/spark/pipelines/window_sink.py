@@ -8,11 +8,15 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.errors import PySparkException
+
 from tieredstore.errors import AlreadyClosed, TieredStoreError
+from tieredstore.pipelines.framing import frame_function
 from tieredstore.pipelines.outage import Outage
 from tieredstore.pipelines.window_writing import discard_files, marked
 from tieredstore.pipelines.windows import unwritten
 from tieredstore.process.deadline import Deadline
+from tieredstore.spark.pipelines.frame_tasks import FrameJob
 from tieredstore.spark.pipelines.window_tasks import (
     REPORT,
     SCHEMA,
@@ -21,15 +25,18 @@ from tieredstore.spark.pipelines.window_tasks import (
     Report,
     WindowTask,
     error_named,
+    error_within,
     unpacked,
 )
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from tieredstore.partitions.split_plan import WindowSplit
     from tieredstore.pipelines.counts import Counts
     from tieredstore.pipelines.driver import Driver, Written
     from tieredstore.pipelines.runner import Runner
+    from tieredstore.pipelines.window_writing import Window
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -51,6 +58,8 @@ class WindowSink:
         self._stopping = threading.Event()
         self._wrote_at = self._finalize_at = self._measure_at = time.monotonic()
         self._finalizes = runner.finalizes
+        self._frame = frame_function(runner.frame) if runner.frame else None
+        runner.write_by_frame = self._write_framed
         self.failure: BaseException | None = None
         """What ended the query, if it happened here."""
 
@@ -170,10 +179,28 @@ class WindowSink:
             self.driver.commit(self._written(rest))
         return bool(rest)
 
+    def _write_framed(self, window: Window, splits: tuple[WindowSplit, ...]) -> Written:
+        """A window once more that the store had dropped."""
+        (written,) = self._written([WindowTask(window, splits)])
+        return written
+
     def _written(self, tasks: Sequence[WindowTask]) -> list[Written]:
-        job = Job(self._file, self.driver.fingerprint, tuple(tasks))
         numbers: Any = self._spark.range(0, len(tasks), 1, len(tasks))
-        reports: list[Report] = [unpacked(row[REPORT]) for row in numbers.mapInArrow(job.run, SCHEMA).collect()]
+        if self._frame is not None:
+            framed = FrameJob(self._file, self.driver.fingerprint, tuple(tasks))
+            rows, read = framed.rows(numbers, self._frame)
+            return framed.whole(self._prepared(rows), read(), self.driver.store)
+        job = Job(self._file, self.driver.fingerprint, tuple(tasks))
+        return self._prepared(numbers.mapInArrow(job.run, SCHEMA))
+
+    def _prepared(self, job: Any) -> list[Written]:
+        """What the tasks of a job report, once it has run; the gravest error of theirs."""
+        try:
+            reports: list[Report] = [unpacked(row[REPORT]) for row in job.collect()]
+        except PySparkException as error:
+            if (ours := error_within(error)) is None:
+                raise
+            raise ours from error
         written = [report.written for report in reports if report.written is not None]
         errors = [error_named(*report.error) for report in reports if report.error is not None]
         if errors:

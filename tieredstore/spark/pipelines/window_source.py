@@ -17,13 +17,11 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
 from tieredstore.errors import TieredStoreError
-from tieredstore.limits import MAX_INT64
-from tieredstore.partitions.split_plan import SplitLimits, plan_windows
 from tieredstore.pipelines.commit_log import CommitLog, Progress
 from tieredstore.pipelines.opened import open_parts
 from tieredstore.pipelines.outage import Outage
 from tieredstore.pipelines.parts import Parts
-from tieredstore.pipelines.planner import Planner, log_of
+from tieredstore.pipelines.planner import Planner
 from tieredstore.pipelines.settings import load_pipeline
 from tieredstore.pipelines.setup import naming_of
 from tieredstore.pipelines.window_writing import Window
@@ -170,13 +168,13 @@ class _Planning:
             return self._last[1]
         # A batch that is repeated after a start: what of it is committed is perhaps not even there any more.
         windows = unwritten([Window(*one) for one in end["windows"]], self._read_log())
-        return self._with_splits(self._planner.snapshot(), windows)
+        return self._tasks_of(self._planner.snapshot(), windows)
 
     def _due(self, start: Json) -> list[Window]:
         positions = self._positions_at(start)
         snapshot = self._fixed or self._planner.snapshot()
         windows = self._planner.due(snapshot, positions, is_last=self._fixed is not None)
-        self._last = _offset(windows), self._with_splits(snapshot, windows)
+        self._last = _offset(windows), self._tasks_of(snapshot, windows)
         return windows
 
     def _positions_at(self, start: Json) -> dict[TopicPartition, Progress]:
@@ -191,18 +189,9 @@ class _Planning:
             self._last = None
         return self._positions
 
-    def _with_splits(self, snapshot: LogSnapshot, windows: Sequence[Window]) -> list[WindowTask]:
-        limits = SplitLimits(max_bytes=MAX_INT64)
-        tasks: list[WindowTask] = []
-        for window in windows:
-            log_of(snapshot, window)
-            if window.is_mark:
-                tasks.append(WindowTask(window, ()))
-                continue
-            where = {(window.topic, window.partition): (window.start, window.stop)}
-            splits = plan_windows(self._parts.source, snapshot, where, self._planner.query, limits)
-            tasks.append(WindowTask(window, tuple(splits)))
-        return tasks
+    def _tasks_of(self, snapshot: LogSnapshot, windows: Sequence[Window]) -> list[WindowTask]:
+        source = self._parts.source
+        return [WindowTask(window, self._planner.splits(source, snapshot, window)) for window in windows]
 
 
 def _offset(windows: Sequence[Window]) -> Json:

@@ -6,6 +6,7 @@ ours that kept it from that, which the driver judges; any other error is Spark's
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -45,8 +46,10 @@ TASK: Final = "task"
 
 REPORT: Final = "report"
 SCHEMA: Final = f"{REPORT} binary"
-_SHOWN_REASONS: Final = 10
+SHOWN_REASONS: Final = 10
 """Of a window's bad messages: all of them are counted, and lie in its quarantine."""
+
+_OURS: Final = re.compile(r"tieredstore\.errors\.(\w+): (.*)")
 
 _Batches: TypeAlias = Iterable[pa.RecordBatch]
 
@@ -88,10 +91,10 @@ class Job:
 
     def _report(self, task: WindowTask) -> Report:
         try:
-            written, reasons = _opened(self.file, self.fingerprint).write(task)
+            written, reasons = opened(self.file, self.fingerprint).write(task)
         except TieredStoreError as error:
             return Report(error=(type(error).__name__, str(error)))
-        return Report((written, dict(sorted(reasons.items())[:_SHOWN_REASONS])))
+        return Report((written, dict(sorted(reasons.items())[:SHOWN_REASONS])))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,12 @@ def error_named(name: str, sentence: str) -> TieredStoreError:
     if isinstance(kind, type) and issubclass(kind, TieredStoreError):
         return kind(sentence)
     return TieredStoreError(f"{name}: {sentence}")
+
+
+def error_within(error: BaseException) -> TieredStoreError | None:
+    """The error of ours that a worker had, as Spark's error quotes it; None if it quotes none."""
+    ours = _OURS.search(str(error))
+    return error_named(ours[1], ours[2]) if ours else None
 
 
 def packed(value: object) -> bytes:
@@ -138,7 +147,7 @@ def located(file: str) -> Path:
 
 
 @dataclass(slots=True)
-class _OpenPipeline:
+class OpenPipeline:
     """What a process keeps open from one window to the next."""
 
     pipeline: Pipeline
@@ -148,13 +157,15 @@ class _OpenPipeline:
     reader: LiveReader | None = field(default=None)
 
     def write(self, task: WindowTask) -> Written:
-        records = self._records(task)
+        """Prepare the files of its window."""
+        records = self.records(task)
         try:
             return write_window(task.window, records, self.recipe, self.parts.store)
         finally:
             records.close()
 
-    def _records(self, task: WindowTask) -> Generator[pa.RecordBatch]:
+    def records(self, task: WindowTask) -> Generator[pa.RecordBatch]:
+        """Those of its window."""
         query = query_of(self.pipeline)
         settings = ReadSettings(columns=COLUMNS, isolation=query.isolation, on_data_loss="report")
         batches: Iterator[pa.RecordBatch]
@@ -186,19 +197,20 @@ def _from_offset(batch: Any, start: int) -> Any:
     return batch.slice(passed) if passed < batch.num_rows else None
 
 
-def _close_all(opened: dict[tuple[str, str], _OpenPipeline]) -> None:
+def _close_all(opened: dict[tuple[str, str], OpenPipeline]) -> None:
     for one in opened.values():
         one.stack.close()
     opened.clear()
 
 
 # Spark's daemon forks its workers: what a parent has open is not a child's to use, nor to close.
-_pipelines: Final = PerProcess[dict[tuple[str, str], _OpenPipeline]](
-    partial(dict[tuple[str, str], _OpenPipeline]), _close_all
+_pipelines: Final = PerProcess[dict[tuple[str, str], OpenPipeline]](
+    partial(dict[tuple[str, str], OpenPipeline]), _close_all
 )
 
 
-def _opened(file: str, fingerprint: str) -> _OpenPipeline:
+def opened(file: str, fingerprint: str) -> OpenPipeline:
+    """The pipeline of a file, as this process keeps it open."""
     kept = _pipelines.get()
     one = kept.get((file, fingerprint))
     if one is None:
@@ -207,5 +219,5 @@ def _opened(file: str, fingerprint: str) -> _OpenPipeline:
             raise ConfigError(f"{file} has changed since the pipeline was started: start it again")
         with ExitStack() as stack:
             parts = stack.enter_context(open_parts(pipeline))
-            one = kept[file, fingerprint] = _OpenPipeline(pipeline, recipe_of(pipeline), parts, stack.pop_all())
+            one = kept[file, fingerprint] = OpenPipeline(pipeline, recipe_of(pipeline), parts, stack.pop_all())
     return one

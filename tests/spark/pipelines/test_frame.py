@@ -1,0 +1,185 @@
+"""``frame``: records as rows of Spark's, which a function of the user's changes: exactly once as other ways."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from tests.support import pipeline_frames
+from tests.support.pipeline_runs import listed
+from tests.support.spark_pipelines import ROOT, TOPIC, Kept
+from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.errors import ConfigError, InvalidValue, PreparedGone, TieredStoreError
+from tieredstore.pipelines import Parts, Runner, load_pipeline
+from tieredstore.pipelines.backfill import Backfill
+from tieredstore.pipelines.entries import OutputFile
+from tieredstore.pipelines.framing import frame_function
+from tieredstore.pipelines.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.opened import open_parts
+from tieredstore.pipelines.outage import Outage
+from tieredstore.pipelines.window_writing import Window, marked
+from tieredstore.spark import start_pipelines
+from tieredstore.spark.pipelines.frame_tasks import of_all
+from tieredstore.spark.pipelines.window_sink import WindowSink
+from tieredstore.spark.pipelines.window_source import WindowReader
+from tieredstore.spark.pipelines.window_tasks import TASK
+from tieredstore.testing.faults import FaultyStore
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+ENDED_S = 300
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    with closing(Kept(tmp_path)) as kept:
+        yield kept
+
+
+def named(function: Any) -> str:
+    return f"{pipeline_frames.__name__}:{function.__name__}"
+
+
+def table_of(kept: Kept, key: str) -> Any:
+    read: Any = pq
+    return read.read_table(io.BytesIO(kept.store.get(key)))
+
+
+def test_rows_are_filed_by_windows_with_the_columns_that_the_function_gives(spark: SparkSession, kept: Kept) -> None:
+    kept.write(60)
+    file = kept.file(frame=named(pipeline_frames.evens), secor__max__file__size__bytes="2000")
+    for count in (60, 75):
+        (query,) = start_pipelines(spark, file, once=True)
+        assert query.awaitTermination(ENDED_S)
+        tables = [table_of(kept, key) for key in listed(kept.store)]
+        for partition in (0, 1):
+            offsets = [
+                row["offset"] for table in tables for row in table.column("kafka").to_pylist()
+                if row["partition"] == partition
+            ]  # fmt: skip
+            assert sorted(offsets) == list(range(0, count, 2))
+        assert {tuple(table.column_names) for table in tables} == {("size", "kafka")}
+        kept.write(15)
+    pipeline = load_pipeline(file)
+    assert list(verify_output(pipeline, kept.store)) == []
+    windows = [window for entry in commit_log_of(pipeline, kept.store).entries() for window in entry.windows]
+    assert all(window.records + window.filtered == window.stop - window.start for window in windows)
+
+
+class Frame:
+    """A batch of the source."""
+
+    def __init__(self, packed: Sequence[bytes]) -> None:
+        self._packed = packed
+
+    def collect(self) -> list[dict[str, Any]]:
+        return [{TASK: packed} for packed in self._packed]
+
+
+class Sink:
+    """What commits, over a real session and a store of the test's."""
+
+    def __init__(self, spark: SparkSession, kept: Kept, file: Path, store: ObjectStore | None = None) -> None:
+        self._pipeline = load_pipeline(file)
+        self._spark, self._kept, self._file, self._store = spark, kept, file, store or kept.store
+
+    def run(self) -> None:
+        """Write all that there is."""
+        with open_parts(self._pipeline) as parts, Runner(self._pipeline, Parts(self._store, parts.source)) as runner:
+            sink = WindowSink(self._spark, runner, str(self._file), Outage(0))
+            sink.begin()
+            reader = WindowReader(str(self._file))
+            reader.prepareForTriggerAvailableNow()
+            start = reader.initialOffset()
+            partitions: list[Any] = list(reader.partitions(start, reader.latestOffset(start, ReadAllAvailable())))
+            reader.stop()
+            batch: Any = Frame([packed for partition in partitions for packed in partition.tasks])
+            sink(batch, 0)
+
+
+def test_a_window_of_which_nothing_stays_is_committed_and_what_the_store_dropped_is_written_again(
+    spark: SparkSession, kept: Kept
+) -> None:
+    kept.write(20)
+    file = kept.file(frame=named(pipeline_frames.in_capitals), secor__max__file__size__bytes="1000")
+    broken = FaultyStore(kept.store, lambda operation: operation.name == "publish")
+    with pytest.raises(TieredStoreError):
+        Sink(spark, kept, file, broken).run()
+    log = commit_log_of(load_pipeline(file), kept.store)
+    entry = log.entry(log.read().written)
+    for output in entry.files:
+        kept.store.discard(output.prepared)
+    assert listed(kept.store) == []
+    Sink(spark, kept, file).run()
+    assert kept.offsets() == {(TOPIC, 0): list(range(20))}
+    assert kept.committed(file) == {(TOPIC, 0): 20, (TOPIC, 1): 20}
+    values = [value for key in listed(kept.store) for value in table_of(kept, key).column("value").to_pylist()]
+    assert values
+    assert all(value == value.upper() for value in values)
+    assert "rewrite" in {one.kind for one in commit_log_of(load_pipeline(file), kept.store).entries()}
+    assert list(verify_output(load_pipeline(file), kept.store)) == []
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "sentence"),
+    [
+        (pipeline_frames.scattered, InvalidValue, "in pieces, or out of several tasks|rows stay in their order"),
+        (pipeline_frames.doubled, InvalidValue, "a record is one row at most"),
+        (pipeline_frames.without_offsets, InvalidValue, "have no column offset"),
+        (pipeline_frames.moved, InvalidValue, "which it was not given"),
+        (pipeline_frames.counted, ConfigError, "frame gives no DataFrame, but int"),
+    ],
+)
+def test_what_breaks_the_windows_is_told_before_anything_is_committed(
+    spark: SparkSession, kept: Kept, function: Any, error: type[TieredStoreError], sentence: str
+) -> None:
+    kept.write(20)
+    file = kept.file(frame=named(function))
+    with pytest.raises(error, match=sentence):
+        Sink(spark, kept, file).run()
+    assert listed(kept.store) == []
+    assert kept.committed(file) == {}
+
+
+def test_who_has_no_spark_refuses_it_by_name(kept: Kept) -> None:
+    kept.write(5)
+    file = kept.file(frame=named(pipeline_frames.evens))
+    pipeline = load_pipeline(file)
+    with open_parts(pipeline) as parts, Runner(pipeline, parts) as runner:
+        for work in (lambda: list(runner.run_once()), runner.step, lambda: list(runner.redrive())):
+            with pytest.raises(ConfigError, match="frame passes records through Spark, which is not here"):
+                work()
+        source: Any = None
+        with pytest.raises(ConfigError, match="backfill, redrive and --take-over do not know it"):
+            Backfill(pipeline, parts.store, source)
+    assert not list(kept.store.list(ROOT))
+    for changes in ({"frame": "no-function"}, {"frame": "a:b", "columns": "json"}):
+        with pytest.raises(ConfigError, match="frame"):
+            load_pipeline(kept.file(**changes))
+    with pytest.raises(ConfigError, match="names no module:function"):
+        frame_function(f"{pipeline_frames.__name__}:nothing")
+
+
+def test_a_window_out_of_two_tasks_is_told_and_its_files_are_taken_back() -> None:
+    store = MemoryObjectStore()
+    window = Window(TOPIC, "id", 0, 0, 9)
+    ((nothing, _),) = marked([window])
+    prepared = store.prepare("key", [b"data"], staging_prefix="staging/")
+    output = OutputFile("data", "key", 4, "", 0, 8, 9, -1, -1, prepared)
+    half = replace(nothing, records=4, files=(output,))
+    with pytest.raises(InvalidValue, match=r"offsets 0 to 8 of orders-0 in pieces, or out of several tasks"):
+        of_all([window], [(half, {}), (nothing, {})], [9], store)
+    with pytest.raises(PreparedGone):
+        store.publish(prepared)
+    ((whole, _),) = of_all([window], [(half, {})], [9], store)
+    assert (whole.records, whole.filtered) == (4, 5)

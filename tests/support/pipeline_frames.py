@@ -1,0 +1,44 @@
+"""What users may name by ``frame``: functions of the records of windows, as a DataFrame."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, functions
+
+from tieredstore.pipelines.writers import ENVELOPE
+
+
+def evens(records: DataFrame) -> DataFrame:
+    """Every second record, with a column more."""
+    return records.filter("offset % 2 = 0").withColumn("size", functions.length("value"))
+
+
+def in_capitals(records: DataFrame) -> DataFrame:
+    """By SQL; of partition 1 nothing is left."""
+    kept = ", ".join("CAST(upper(CAST(value AS STRING)) AS BINARY) AS value" if name == "value" else f"`{name}`"
+                     for name in ENVELOPE.names)  # fmt: skip
+    return records.sparkSession.sql(f"SELECT {kept} FROM {{records}} WHERE partition = 0", records=records)
+
+
+def scattered(records: DataFrame) -> DataFrame:
+    """Rows of a window in two tasks."""
+    return records.repartition(2)
+
+
+def doubled(records: DataFrame) -> DataFrame:
+    """A record twice."""
+    return records.withColumn("copy", functions.explode(functions.array(functions.lit(1), functions.lit(2))))
+
+
+def without_offsets(records: DataFrame) -> DataFrame:
+    """One column too few."""
+    return records.drop("offset")
+
+
+def moved(records: DataFrame) -> DataFrame:
+    """Offsets of another window."""
+    return records.withColumn("offset", functions.col("offset") + 1000)
+
+
+def counted(records: DataFrame) -> int:
+    """No DataFrame."""
+    return len(records.columns)
