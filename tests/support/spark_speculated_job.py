@@ -1,0 +1,108 @@
+"""A job of map_records in which one task is slow when it is tried first, in a process of its own: ``python -m … JOB``.
+
+Spark tries a slow task again on another host only. Of one machine it takes two loopback addresses for two hosts: a
+master and two workers stand there as processes. JOB is a file of JSON: the options of the source, the folder for marks,
+and the file for what is told of the rows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyspark
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from tests.support.servers.process import free_port
+from tieredstore.spark import map_records
+
+SLOW: Final = 3
+"""The task, by its partition."""
+
+HOSTS: Final = "127.0.0.1", "127.0.0.2"
+_DEADLINE_S: Final = 300
+_SPECULATION: Final = {
+    "spark.speculation": "true", "spark.speculation.interval": "100ms", "spark.speculation.quantile": "0.3",
+    "spark.speculation.multiplier": "1.1", "spark.speculation.minTaskRuntime": "100ms",
+    "spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.cores.max": "2",
+}  # fmt: skip
+
+
+def slow(marks: Path) -> Any:
+    """Gives the rows that it is given; the first attempt of one task stands still until another one has given all."""
+
+    def function(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        task, attempt = context.partitionId(), context.attemptNumber()
+        (marks / f"{task}-begun-{attempt}").touch()
+        for number, batch in enumerate(batches):
+            yield batch
+            end = time.monotonic() + _DEADLINE_S
+            while task == SLOW and attempt == 0 and number == 0 and not (marks / f"{task}-done-1").exists():
+                if time.monotonic() > end:
+                    raise TimeoutError("no second attempt")
+                time.sleep(0.05)
+        (marks / f"{task}-done-{attempt}").touch()
+
+    return function
+
+
+@contextlib.contextmanager
+def cluster(folder: Path) -> Generator[str]:
+    """A master and a worker on each of the hosts; ended with all that they started."""
+    spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
+    url = f"spark://127.0.0.1:{(port := free_port())}"
+    deploy, memory = "org.apache.spark.deploy", {"SPARK_DAEMON_MEMORY": "256m"}
+    commands = [[f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]]
+    commands += [
+        [f"{deploy}.worker.Worker", "--host", host, "--cores", "1", "--memory", "600m", "--webui-port", "0",
+         "--work-dir", str(folder / host), url]
+        for host in HOSTS
+    ]  # fmt: skip
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        with (folder / "cluster.log").open("wb") as log:
+            for command in commands:
+                environment = {**os.environ, **memory}
+                environment.pop("SPARK_LOCAL_IP", None)
+                processes.append(
+                    subprocess.Popen([str(spark_class), *command], env=environment, stdout=log, stderr=log)
+                )
+        yield url
+    finally:
+        for process in reversed(processes):
+            process.terminate()
+        for process in processes:
+            process.wait(60)
+
+
+def main() -> None:
+    job = json.loads(Path(sys.argv[1]).read_text())
+    marks = Path(job["marks"])
+    with cluster(marks.parent) as url:
+        builder: Any = SparkSession.builder
+        for name, value in {**job["conf"], **_SPECULATION, "spark.master": url}.items():
+            builder = builder.config(name, value)
+        spark: SparkSession = builder.getOrCreate()
+        options = job["options"]
+        source = spark.read.format("tieredstore").options(**options).load()
+        rows = map_records(spark, slow(marks), source.schema, **options)
+        place = ("topic", "partition", "offset")
+        mapped, plain = (frame.sort(*place).toArrow() for frame in (rows, source))
+        outcome = {"equal": mapped.equals(plain), "rows": mapped.num_rows, "tasks": rows.rdd.getNumPartitions()}
+        Path(job["rows"]).write_text(json.dumps(outcome))
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()
