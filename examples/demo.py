@@ -1,6 +1,7 @@
 """Segments that a real Kafka broker wrote go into a store, compressed and encrypted, and come back byte for byte.
 
-At the end Spark queries the topics straight from the store (examples/spark_demo.py).
+Records are published into the same store, in batches, and asked for in SQL. At the end Spark queries the topics
+straight from the store (examples/spark_demo.py).
 
 python examples/demo.py [--store filesystem|s3] [FOLDER]
 
@@ -66,6 +67,7 @@ def show(folder: Path, store_settings: str) -> None:
     rate = read_back(originals, settings)
     print(f"copy:  {copied.splitlines()[-1]}")
     print(f"fetch: logs and all indexes by the library, {rate:.0f} MB/s")
+    publish_and_query(settings)
     print(f"\nall {len(originals)} segments identical\n")
     query_with_spark(settings, folder / "spark.log")
 
@@ -84,11 +86,11 @@ def shown(path: Path) -> str:
     return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
 
 
-def tieredstore(*arguments: str) -> str:
-    """Run a command as a user would, show it and its output, and return the output."""
+def tieredstore(*arguments: str, given: str | None = None) -> str:
+    """Run a command as a user would, show it and its output, and return the output; ``given`` is its input."""
     print(f"$ {shlex.join(['tieredstore', *arguments])}", flush=True)
     command = [sys.executable, "-m", "tieredstore.cli", *arguments]
-    output = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout
+    output = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, input=given, text=True, check=True).stdout
     print(output, end="\n" if output else "", flush=True)
     return output
 
@@ -120,6 +122,14 @@ def read_back(originals: list[LogSegment], settings: Path) -> float:
             if log != segment.files.log_segment.read_bytes() or indexes != index_bytes(segment.files):
                 sys.exit(f"{metadata} differs")
     return size / seconds / 1e6
+
+
+def publish_and_query(settings: Path) -> None:
+    """Records go into a topic of batches in the same store, without a broker, and are asked for in SQL."""
+    tieredstore("pubsub", "topics", "clicks", "--create", "-c", shown(settings))
+    lines = "".join(f"page-{number % 3}\n" for number in range(1000))
+    tieredstore("pubsub", "produce", "clicks", "-c", shown(settings), given=lines)
+    tieredstore("query", "-c", shown(settings), "SELECT value, count(*) FROM clicks GROUP BY value ORDER BY value")
 
 
 def query_with_spark(settings: Path, log: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
@@ -15,7 +16,7 @@ from tieredstore.catalog.names import topic_names
 from tieredstore.errors import ConfigError, ResourceNotFound, TieredStoreError, excerpt
 from tieredstore.process.closing import Closing
 from tieredstore.process.interruption import Interrupted
-from tieredstore.pubsub.tables import BatchTable
+from tieredstore.pubsub.tables import BatchTable, batches_beside
 from tieredstore.query.stores import StoreLike, manager_of
 from tieredstore.query.topic_columns import ColumnTypes
 from tieredstore.query.topic_table import TableOptions, TopicDataset, TopicTable, parse_table_name
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from tieredstore.model import Isolation
-    from tieredstore.pubsub.topics import Topics
+    from tieredstore.pubsub.topics import Topic, Topics
     from tieredstore.records.settings import OnDataLoss
     from tieredstore.remote import RemoteStorageManager
     from tieredstore.remote.source import SegmentSource
@@ -35,13 +36,16 @@ __all__ = ["AttachedTopics", "QueryTables", "attach"]
 _TEXT: Final = Text()
 _DUCK: Final[Any] = duckdb
 _SHOW_TABLES: Final = re.compile(r"\s*show\s+tables\s*;?\s*", re.IGNORECASE)
+_BATCHES: Final = "$batches"
 _RESERVED: Final = '; offset is a word of SQL: write "offset"'
 
 
 class AttachedTopics:
     """Topics that are tables of a connection. Close it when the connection is not asked for them any more."""
 
-    def __init__(self, connection: Any, tables: Mapping[str, TopicTable], manager: RemoteStorageManager | None) -> None:
+    def __init__(
+        self, connection: Any, tables: Mapping[str, TopicTable | BatchTable], manager: RemoteStorageManager | None
+    ) -> None:
         self.topics = tuple(tables)
         self._connection = connection
         self._tables = tables
@@ -92,25 +96,25 @@ def attach(
     ``settings`` are those of the store, their file, properties, or a manager that is open, and stays open. A topic is
     read anew by each scan, as it is then: columns that a query does not use are not decoded, and what its conditions
     exclude by partition, offset and time is not fetched. Keys and values are text by default; ``types`` are those of
-    some topics. The others are as in ``read_topic``. Lists the names of the topics, unless they are given. ConfigError
-    for topics whose names differ in case only, which DuckDB takes for one.
+    some topics. The others are as in ``read_topic``. Topics of batches are tables too, where no other topic of the
+    bucket has their name; as ``orders$batches`` one can be given whatever there is beside it. Lists the names of the
+    topics, unless they are given. ConfigError for topics whose names differ in case only, which DuckDB takes for one.
     """
     manager, is_own = manager_of(settings)
     own = manager if is_own else None
     try:
-        names = tuple(topic_names(manager.store, manager.layout.prefix) if topics is None else topics)
+        of_batches = _batch_topics(manager, topics)
+        named = topic_names(manager.store, manager.layout.prefix) if topics is None else topics
+        names = tuple(dict.fromkeys((*named, *of_batches)))
         _check_names(names)
-        tables = {
-            name: TopicTable(
-                manager,
-                name,
-                TableOptions(
-                    (types or {}).get(name, ColumnTypes(key, value)), isolation, on_data_loss, client,
-                    parallelism=parallelism,
-                ),
-            )
-            for name in names
-        }  # fmt: skip
+        tables: dict[str, TopicTable | BatchTable] = {}
+        for name in names:
+            of_topic = (types or {}).get(name, ColumnTypes(key, value))
+            if name in of_batches:
+                tables[name] = of_batches[name](of_topic)
+            else:
+                options = TableOptions(of_topic, isolation, on_data_loss, client, parallelism=parallelism)
+                tables[name] = TopicTable(manager, name, options)
     except BaseException:
         if own is not None:
             own.close()
@@ -118,6 +122,28 @@ def attach(
     for name, table in tables.items():
         connection.register(name, TopicDataset(table))
     return AttachedTopics(connection, tables, own)
+
+
+def _batch_topics(
+    manager: RemoteStorageManager, wanted: Sequence[str] | None
+) -> dict[str, Callable[[ColumnTypes], BatchTable]]:
+    """What makes the tables of topics of batches, by their names: of all, or of those that are wanted."""
+    batches = batches_beside(manager)
+    if batches is None:
+        return {}
+    topics = {topic.name: topic for topic in batches.list()} if wanted is None else {}
+    for name in wanted or ():
+        topic = name.removesuffix(_BATCHES)
+        if batches.has(topic):
+            topics[name] = batches.get(topic)
+    if not topics:
+        return {}
+    others = set(topic_names(manager.store, manager.layout.prefix))
+    return {name: partial(_batch_table, batches, topic) for name, topic in topics.items() if name not in others}
+
+
+def _batch_table(batches: Topics, topic: Topic, types: ColumnTypes) -> BatchTable:
+    return BatchTable(batches, topic, types.key, types.value, keeps_snapshot=False)
 
 
 class QueryTables(Closing):

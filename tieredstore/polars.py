@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from polars.io.plugins import register_io_source
 
+from tieredstore.errors import ConfigError
+from tieredstore.pubsub.tables import BatchTable, batch_schema, batches_beside
 from tieredstore.query.stores import StoreLike, manager_of
 from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes, topic_schema
 from tieredstore.query.topic_table import TableOptions, TopicTable
@@ -24,7 +26,7 @@ from tieredstore.values import Binary, ValueType
 if TYPE_CHECKING:
     from tieredstore.model import Isolation
     from tieredstore.records.settings import OnDataLoss
-    from tieredstore.remote.source import SegmentSource
+    from tieredstore.remote import RemoteStorageManager
 
 __all__ = ["scan"]
 
@@ -36,6 +38,7 @@ _dataset: Final[Any] = ds
 _pl: Final[Any] = pl
 
 _BINARY: Final = Binary()
+_BATCHES: Final = "$batches"
 
 
 def scan(
@@ -49,7 +52,8 @@ def scan(
     client: Mapping[str, str] | None = None,
     parallelism: int | None = None,
 ) -> pl.LazyFrame:
-    """A topic as a lazy frame, read anew by each ``collect``, as the topic is then.
+    """A topic as a lazy frame, read anew by each ``collect``, as the topic is then. One of batches is
+    ``orders$batches``.
 
     Columns that a query does not use are not decoded, and what its predicates exclude by partition, offset and time is
     not fetched. ``settings`` are those of the store, their file, properties, or a manager that is open, and has to
@@ -67,23 +71,23 @@ def scan(
         with manager if is_own else nullcontext():
             yield from _frames(manager, topic, options, with_columns, predicate, n_rows)
 
-    empty: Any = topic_schema(types=types)
+    empty: Any = batch_schema(key, value) if topic.endswith(_BATCHES) else topic_schema(types=types)
     return register_io_source(batches, schema=_pl.DataFrame(empty.empty_table()).schema)
 
 
 def _frames(
-    manager: SegmentSource,
+    manager: RemoteStorageManager,
     topic: str,
     options: TableOptions,
     with_columns: Sequence[str] | None,
     predicate: Any,
     n_rows: int | None,
 ) -> Iterator[pl.DataFrame]:
-    wanted = list(TOPIC_COLUMNS if with_columns is None else with_columns)
+    table, names = _table(manager, topic, options)
+    wanted = list(names if with_columns is None else with_columns)
     looked_at: list[str] = [] if predicate is None else predicate.meta.root_names()
     columns = list(dict.fromkeys((*wanted, *looked_at))) or ["offset"]
     pruning = None if predicate is None else arrow_condition(predicate)
-    table = TopicTable(manager, topic, options)
     left = n_rows
     with table.scan(columns, pruning) as read:
         for batch in read:
@@ -97,6 +101,20 @@ def _frames(
             yield frame
             if left == 0:
                 return
+
+
+def _table(
+    manager: RemoteStorageManager, topic: str, options: TableOptions
+) -> tuple[TopicTable | BatchTable, Sequence[str]]:
+    """The table of a topic, and the names of its columns."""
+    if not topic.endswith(_BATCHES):
+        return TopicTable(manager, topic, options), TOPIC_COLUMNS
+    batches = batches_beside(manager)
+    if batches is None:
+        raise ConfigError(f"there are no topics of batches in {manager.store.identity}")
+    types = options.types
+    table = BatchTable(batches, batches.get(topic.removesuffix(_BATCHES)), types.key, types.value)
+    return table, table.schema.names
 
 
 def arrow_condition(predicate: pl.Expr) -> Any:

@@ -6,14 +6,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import polars as pl
 import pyarrow as pa
 import pytest
 
 from tests.support.cli_process import tieredstore
-from tests.support.pubsub_topics import topics_on
+from tests.support.pubsub_topics import topics_in, topics_on
+from tests.support.spark_stream_topics import Bucket
+from tieredstore import polars
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
-from tieredstore.duckdb import QueryTables
+from tieredstore.duckdb import QueryTables, attach
 from tieredstore.errors import ConfigError, DataLoss, InvalidValue, MessageCorrupt, ResourceNotFound
 from tieredstore.pubsub.producer import Producer
 from tieredstore.pubsub.topics import Topics
@@ -21,7 +25,7 @@ from tieredstore.query.topic_columns import ColumnTypes
 from tieredstore.query.topic_table import TableOptions
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.delegating import DelegatingObjectStore
-from tieredstore.values import Text
+from tieredstore.values import Binary, Text
 
 TEXT = TableOptions(ColumnTypes(Text(), Text()))
 BATCHES = 4
@@ -130,3 +134,65 @@ def test_the_command(tmp_path: Path) -> None:
     assert tieredstore("pubsub", "topics", "orders", "--create", *store).code == 0
     shown = tieredstore("query", "SELECT count(*) AS records FROM orders", "--json", *store)
     assert json.loads(shown.text) == {"records": 0}
+
+
+SETTINGS = {"storage.backend.class": "filesystem", "chunk.size": "4096"}
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> dict[str, str]:
+    """The properties of a folder with ``orders`` of batches, two batches of a record each."""
+    properties = {**SETTINGS, "storage.root": str(tmp_path)}
+    topics = topics_in(tmp_path)
+    topics.create("orders")
+    publish(topics, 0)
+    publish(topics, 1)
+    return properties
+
+
+def publish(topics: Topics, number: int) -> None:
+    with Producer(topics, "orders") as producer:
+        producer.send(b"%d" % number, b"k", None, 1000 * number)
+
+
+def test_tables_of_a_connection_read_each_time_what_is_there_then(bucket: dict[str, str], tmp_path: Path) -> None:
+    connection: Any = duckdb.connect()
+    with attach(connection, bucket) as attached:
+        assert attached.topics == ("orders",)
+        assert connection.sql("SELECT value, partition FROM orders ORDER BY value").fetchall() == [("0", 0), ("1", 0)]
+        publish(topics_in(tmp_path), 2)
+        assert connection.sql("SELECT count(*) FROM orders WHERE timestamp >= to_timestamp(1)").fetchall() == [(2,)]
+    with attach(connection, bucket, topics=["orders$batches"], value=Binary()) as attached:
+        assert connection.sql('SELECT min(value) FROM "orders$batches"').fetchall() == [(b"0",)]
+    (key, *_) = (info.key for info in topics_in(tmp_path).store.list("") if "/topics/orders/" in info.key)
+    topics_in(tmp_path).store.delete([key])
+    with pytest.raises(DataLoss, match="is not there"), attach(connection, bucket, topics=["orders"]):
+        connection.sql("SELECT value FROM orders").fetchall()
+
+
+def test_a_topic_of_segments_goes_before_one_of_batches(tmp_path: Path) -> None:
+    segments = Bucket(tmp_path)
+    segments.write(3)
+    properties = segments.options | {"chunk.size": "16384"}
+    topics = topics_in(Path(segments.options["storage.root"]))
+    topics.create("orders")
+    publish(topics, 0)
+    connection: Any = duckdb.connect()
+    with attach(connection, properties) as attached:
+        assert attached.topics == ("orders",)
+        assert connection.sql("SELECT count(leaderEpoch), count(*) FROM orders").fetchall() == [(3, 3)]
+    with attach(connection, properties, topics=["orders", "orders$batches"]):
+        counts = 'SELECT (SELECT count(*) FROM orders), (SELECT count(*) FROM "orders$batches")'
+        assert connection.sql(counts).fetchall() == [(3, 1)]
+    segments.close()
+
+
+def test_frames(bucket: dict[str, str], tmp_path: Path) -> None:
+    frame = polars.scan(bucket, "orders$batches")
+    assert frame.collect_schema().names()[:5] == ["topic", "partition", "offset", "message", "record"]
+    assert frame.filter(pl.col("offset") >= 256).select("value", "key").collect().rows() == [(b"1", b"k")]
+    publish(topics_in(tmp_path), 2)
+    assert frame.select("value").head(2).collect()["value"].to_list() == [b"0", b"1"]
+    assert frame.collect().height == 3
+    with pytest.raises(Exception, match="there is no topic sales"):
+        polars.scan(bucket, "sales$batches").collect()

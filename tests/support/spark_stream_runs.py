@@ -27,9 +27,11 @@ def run_killed(job: Path, *, after: float) -> bool:
 
 
 @contextmanager
-def started(job: Path) -> Generator[subprocess.Popen[bytes], None, None]:
+def started(
+    job: Path, module: str = "tests.support.spark_stream_job"
+) -> Generator[subprocess.Popen[bytes], None, None]:
     """The job with all of its processes in a group of its own, which is gone afterwards; what it logs is beside it."""
-    command = [sys.executable, "-m", "tests.support.spark_stream_job", str(job)]
+    command = [sys.executable, "-m", module, str(job)]
     env = {**os.environ, **environment(job.parent)}
     with (
         job.with_suffix(".err").open("ab") as log,

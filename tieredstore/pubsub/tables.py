@@ -24,12 +24,14 @@ from tieredstore.errors import (
     TieredStoreError,
     excerpt,
 )
+from tieredstore.process.closing import Closing
 from tieredstore.process.futures import outcome
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.format.decoder import BatchDecoder
 from tieredstore.pubsub.format.messages import checksum
 from tieredstore.pubsub.format.notifications import Notification, parse_notification
 from tieredstore.pubsub.topics import Topic, Topics
+from tieredstore.remote import RemoteStorageManager
 from tieredstore.values import Text, ValueType
 
 # What its type stubs say of arrays, expressions and datasets is partial.
@@ -51,24 +53,25 @@ class _Batch:
 
 
 class BatchTable:
-    """A topic of batches that can be scanned many times, each time up to where its queue ended at the first."""
+    """A topic of batches that can be scanned often; ``keeps_snapshot``: always up to where its queue ended at first."""
 
-    def __init__(self, topics: Topics, topic: Topic, key: ValueType = _TEXT, value: ValueType = _TEXT) -> None:
+    def __init__(
+        self,
+        topics: Topics,
+        topic: Topic,
+        key: ValueType = _TEXT,
+        value: ValueType = _TEXT,
+        *,
+        keeps_snapshot: bool = True,
+    ) -> None:
         self.topic = topic.name
         self._topics = topics
         self._topic = topic
         self._types = {"key": key, "value": value}
+        self._keeps_snapshot = keeps_snapshot
         self._batches: list[_Batch] | None = None
         self._scans: list[BatchScan] = []
-        header = _arrow.struct([_arrow.field("key", _arrow.string()), _arrow.field("value", _arrow.binary())])
-        self.schema: pa.Schema = _arrow.schema(
-            [
-                ("topic", _arrow.string()), ("partition", _arrow.int32()), ("offset", _arrow.int64()),
-                ("message", _arrow.int32()), ("record", _arrow.int32()), ("timestamp", _TIME),
-                ("key", key.arrow_type), ("value", value.arrow_type), ("headers", _arrow.list_(header)),
-                ("messageId", _arrow.binary()),
-            ]
-        )  # fmt: skip
+        self.schema: pa.Schema = batch_schema(key, value)
 
     @property
     def error(self) -> TieredStoreError | None:
@@ -86,22 +89,24 @@ class BatchTable:
         """The records with these columns for which the filter holds."""
         names = self.schema.names if columns is None else list(columns)
         scan = BatchScan(self, names, filter)
+        self._scans = [one for one in self._scans if not one.is_over or one.error is not None]
         self._scans.append(scan)
         return scan
 
     def close(self) -> None:
         """End all scans."""
         for scan in self._scans:
-            scan.is_closed = True
+            scan.close()
 
     def batches(self, filter: Any) -> list[_Batch]:
         """The batches that may have records for which the filter holds."""
-        if self._batches is None:
-            self._batches = list(self._queued())
+        batches = list(self._queued()) if self._batches is None else self._batches
+        if self._keeps_snapshot:
+            self._batches = batches
         if filter is None:
-            return self._batches
+            return batches
         try:
-            return _possible(self._batches, filter, self.schema, self.topic)
+            return _possible(batches, filter, self.schema, self.topic)
         except (_arrow.ArrowException, TypeError) as error:
             raise ConfigError(f"the filter {excerpt(filter)} cannot be applied: {excerpt(error)}") from None
 
@@ -161,15 +166,22 @@ class BatchTable:
         return self._topics.settings.pubsub.fetches
 
 
-class BatchScan:
-    """One scan; ``error`` is what it ended with, if it failed."""
+class BatchScan(Closing):
+    """One scan, iterated once; ``error`` is what it ended with, if it failed."""
 
     def __init__(self, table: BatchTable, columns: Sequence[str], filter: Any) -> None:
         self.error: BaseException | None = None
-        self.is_closed = False
+        self.is_closed = self.is_over = False
         self._table = table
         self._columns = list(columns)
         self._filter = filter
+
+    def close(self) -> None:
+        """Fetch no more."""
+        self.is_closed = True
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self._noted()
 
     def reader(self) -> pa.RecordBatchReader:
         """The records as a stream."""
@@ -186,6 +198,8 @@ class BatchScan:
         except BaseException as error:
             self.error = error
             raise
+        finally:
+            self.is_over = True
 
     def _rows(self) -> Iterator[Any]:
         table = self._table
@@ -209,6 +223,25 @@ class BatchScan:
                         yield rows.select(self._columns)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def batch_schema(key: ValueType, value: ValueType) -> pa.Schema:
+    """The columns of a topic of batches whose keys and values are of these types."""
+    header = _arrow.struct([_arrow.field("key", _arrow.string()), _arrow.field("value", _arrow.binary())])
+    schema: pa.Schema = _arrow.schema(
+        [
+            ("topic", _arrow.string()), ("partition", _arrow.int32()), ("offset", _arrow.int64()),
+            ("message", _arrow.int32()), ("record", _arrow.int32()), ("timestamp", _TIME),
+            ("key", key.arrow_type), ("value", value.arrow_type), ("headers", _arrow.list_(header)),
+            ("messageId", _arrow.binary()),
+        ]
+    )  # fmt: skip
+    return schema
+
+
+def batches_beside(manager: RemoteStorageManager) -> Topics | None:
+    """The topics of batches in a manager's store; None for a store in which there can be none."""
+    return Topics(manager.store, manager.settings) if manager.store.conditional_writes else None
 
 
 def _possible(batches: Sequence[_Batch], filter: Any, schema: Any, topic: str) -> list[_Batch]:

@@ -1,0 +1,121 @@
+"""kill -9 of drivers and Python workers of a stream between topics of batches: each record is there once."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.pubsub_topics import topics_in, values_of
+from tests.support.spark_stream_runs import started
+from tieredstore.pubsub.consumer import Consumer
+from tieredstore.pubsub.format.notifications import parse_notification
+from tieredstore.pubsub.garbage import DAY_MS, GarbageCollection, GarbageOutcome
+from tieredstore.pubsub.producer import Producer
+from tieredstore.pubsub.topics import Topics
+from tieredstore.testing.notification_queue_tests import read_all
+
+pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(1800)]
+
+KILLS = 4
+BATCHES = 12
+LONG_S = 400.0
+JOB = "tests.support.memq_stream_job"
+
+
+def grow(topics: Topics, values: list[bytes]) -> None:
+    """So many batches more."""
+    for _ in range(BATCHES):
+        with Producer(topics, "orders") as producer:
+            for _ in range(5):
+                values.append(b"%06d" % len(values))
+                producer.send(values[-1])
+
+
+def job_file(folder: Path) -> Path:
+    """A job of many small epochs, of which a task that fails is tried again."""
+    job = {
+        "conf": {"spark.master": "local[2,8]"},
+        "store": {"storage.backend.class": "filesystem", "storage.root": str(folder / "store")},
+        "source": {"topic": "orders", "startingOffsets": "earliest", "maxBatchesPerTrigger": "2"},
+        "sink": "copies",
+        "checkpoint": str(folder / "checkpoint"),
+    }
+    path = folder / "job.json"
+    path.write_text(json.dumps(job))
+    return path
+
+
+def epochs(folder: Path) -> int:
+    """How many the stream has come to its end with."""
+    return len(list((folder / "checkpoint" / "commits").glob("[0-9]*")))
+
+
+def wait_for_epochs(folder: Path, count: int, process: subprocess.Popen[bytes]) -> None:
+    end_s = time.monotonic() + LONG_S
+    while epochs(folder) < count and process.poll() is None:
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+
+
+def workers_of(group: int) -> list[int]:
+    """The Python processes of the job's tasks and of its driver's source and sink, by its group."""
+    workers: list[int] = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (entry / "cmdline").read_bytes()
+            is_own = os.getpgid(int(entry.name)) == group
+        except (OSError, ProcessLookupError):
+            continue
+        if is_own and b"pyspark.daemon" in command and b"pyspark.worker" in command:
+            workers.append(int(entry.name))
+    return workers
+
+
+def orphans_of(topics: Topics) -> set[str]:
+    now_ms = 10 * DAY_MS + max(info.modified_ms or 0 for info in topics.store.list(""))
+    steps = GarbageCollection(topics, topics.get("copies"), now_ms).run()
+    return {step.key for step in steps if step.outcome is GarbageOutcome.DELETED}
+
+
+def check(topics: Topics, values: list[bytes], folder: Path) -> None:
+    """Each record once, in as many notifications as there are objects but for what gc names."""
+    with Consumer(topics, "copies") as consumer:
+        assert sorted(values_of(consumer, at_least=len(values))) == values
+    with topics.queue(topics.get("copies")) as queue:
+        entries = [entry for partition in range(2) for entry in read_all(queue, partition)]
+    notified = [parse_notification(entry.raw, "queue").key for entry in entries]
+    assert len(notified) == len(set(notified))
+    stored = {info.key for info in topics.store.list("") if "/topics/copies/" in info.key}
+    assert orphans_of(topics) == stored - set(notified)
+    assert len(notified) >= epochs(folder)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_drivers_and_workers_that_are_killed_write_each_record_once(tmp_path: Path, seed: int) -> None:
+    (tmp_path / "store").mkdir()
+    topics = topics_in(tmp_path / "store")
+    for name in ("orders", "copies"):
+        topics.create(name, 2)
+    moments, values, job = random.Random(seed), list[bytes](), job_file(tmp_path)
+    for number in range(KILLS):
+        grow(topics, values)
+        with started(job, JOB) as process:
+            wait_for_epochs(tmp_path, epochs(tmp_path) + 1, process)
+            time.sleep(moments.uniform(0, 1))
+            if number % 2:
+                for worker in workers_of(process.pid):
+                    os.kill(worker, signal.SIGKILL)
+                time.sleep(moments.uniform(0, 1))
+            os.killpg(process.pid, signal.SIGKILL)
+            assert process.wait(60) == -signal.SIGKILL, "it had come to its end before"
+    with started(job, JOB) as process:
+        assert process.wait(LONG_S) == 0
+    check(topics, values, tmp_path)
+    assert epochs(tmp_path) > KILLS
