@@ -80,7 +80,7 @@ class FrameColumns(Format):
     def decoded(self, records: pa.RecordBatch) -> tuple[Any, dict[int, str]]:
         """The columns, as one of structs."""
         untyped: Any = records
-        fields = list(self.own)
+        fields: list[Any] = list(self.own)
         arrays = [untyped.column(field.name) for field in fields]
         return _arrow.StructArray.from_arrays(arrays, fields=fields), {}
 
