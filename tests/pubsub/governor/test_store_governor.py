@@ -244,6 +244,19 @@ def test_whatever_happens_to_brokers_for_long(seed: int) -> None:
     play(seed, 100)
 
 
+def test_an_object_that_is_no_broker_keeps_nobody_from_governing(caplog: pytest.LogCaptureFixture) -> None:
+    """Neither one that nobody wrote, nor one that a broker wrote and somebody damaged."""
+    cluster, names = started(3)
+    beginning = OwnFolder(cluster.store, "", "default").key("governor", "brokers", "")
+    cluster.store.put(f"{beginning}stranger", b"{}")
+    cluster.store.put(f"{beginning}{names[0]}", b'{"beat": "')
+    cluster.pass_s(30)
+    cluster.check()
+    assert len(cluster.governing()) == 1
+    told = [record.message for record in caplog.records if "stranger" in record.message]
+    assert len(told) == 3, "each broker tells of it once"
+
+
 @pytest.mark.parametrize(
     "raw", [b"", b"{}", b'{"generation":1,"brokers":[],"topics":{}}', b'{"generation":-1}', b"[" * 99]
 )

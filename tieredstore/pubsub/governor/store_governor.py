@@ -169,14 +169,15 @@ class StoreGovernor(Governor):
             token = info.etag
             try:
                 if token is None or known is None or token != known.token:
-                    document = self._folder.read(info.key)
-                    self._seats[name] = _parse_seat(document, name, info.key)
-                    token = token or f"{document.get('session')}/{document.get('beat')}"
+                    beat = self._read_seat(name, info.key)
+                    token = token or beat
             except ObjectNotFound:
                 continue
             if known is None or known.token != token:
                 # One that is met for the first time counts as living: it may be, and time will tell.
                 self._others[name] = _Watched(token, now_s)
+            if name not in self._seats:
+                continue
             if now_s - self._others[name].since_s < self._patience_s:
                 living[name] = self._seats[name]
             elif now_s - self._others[name].since_s > 20 * self._patience_s:
@@ -185,6 +186,18 @@ class StoreGovernor(Governor):
             del self._others[name]
             self._seats.pop(name, None)
         return [living[name] for name in sorted(living)]
+
+    def _read_seat(self, name: str, key: str) -> str:
+        """Note what a broker says of itself; its beat, for a store that has no etags."""
+        try:
+            document = self._folder.read(key)
+            self._seats[name] = _parse_seat(document, name, key)
+        except CorruptData as error:
+            # The others are governed all the same; a broker that lives writes its own object anew.
+            _logger.warning("an object among those of brokers is passed over: %s", error)
+            self._seats.pop(name, None)
+            return ""
+        return f"{document.get('session')}/{document.get('beat')}"
 
     # --- the lease ---
 
