@@ -1,8 +1,7 @@
-"""Reads of several chunks out of the disk cache: side by side, and right whatever is no longer there."""
+"""Reads of several chunks out of the disk cache: right, whatever is no longer there."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,8 +13,6 @@ from tests.support.small_segments import memory_settings, new_metadata, write_se
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.remote.chunk_cache import ChunkKey
-from tieredstore.remote.disk_cache import DiskChunkCache
 from tieredstore.testing.doubles import CountingStore
 
 CHUNK = 1_000
@@ -40,25 +37,6 @@ def warm(folder: Path) -> Iterator[tuple[RemoteStorageManager, CountingStore, Re
 def read(manager: RemoteStorageManager, metadata: RemoteLogSegmentMetadata) -> bytes:
     with manager.fetch_log_segment(metadata, 0) as stream:
         return stream.read()
-
-
-def test_chunks_of_one_read_are_read_by_several_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    second, reading = threading.Event(), list[int]()
-    get_into = DiskChunkCache.get_into
-
-    def get_beside_another(cache: DiskChunkCache, key: ChunkKey, buffer: memoryview) -> bool:
-        reading.append(threading.get_ident())
-        if len(reading) > 1:
-            second.set()
-        # The first one is done when another thread has begun.
-        assert second.wait(60)
-        return get_into(cache, key, buffer)
-
-    with warm(tmp_path) as (manager, store, metadata):
-        monkeypatch.setattr(DiskChunkCache, "get_into", get_beside_another)
-        assert read(manager, metadata) == LOG
-        assert store.requests["get_into"] == 0
-    assert len(set(reading)) > 1
 
 
 @pytest.mark.parametrize("missing", [slice(0, 1), slice(5, 6), slice(15, 16), slice(2, 9, 3)])

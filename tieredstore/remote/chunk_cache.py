@@ -117,9 +117,6 @@ class ChunkCache(ABC):
     encrypted: bool
     """True: what is put are the chunks as stored, and who gets one decodes it. False: the chunks' own bytes."""
 
-    is_worth_threads: bool = False
-    """Whether several chunks are had sooner by several threads, which a copy within memory is not."""
-
     @abstractmethod
     def get_into(self, key: ChunkKey, buffer: memoryview) -> bool:
         """Fill all of ``buffer`` with the chunk, on the caller's thread, and say True.

@@ -5,16 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.errors import AlreadyClosed, CorruptData, ObjectNotFound, RangeNotSatisfiable, SegmentCorrupt
+from tieredstore.errors import CorruptData, ObjectNotFound, RangeNotSatisfiable, SegmentCorrupt
 from tieredstore.process.forks import begin_again_after_fork
-from tieredstore.process.futures import outcome
 from tieredstore.process.lifetime import Lifetime
 from tieredstore.remote.buffers import Destination, Original, StreamBuffers
 from tieredstore.remote.chunk_cache import ChunkCache, ChunkKey
@@ -119,33 +117,15 @@ class ChunkLoader:
             load = self._claim(segment, first, limit, max_bytes, buffers)
             return [Scheduled(chunk, load) for chunk in load.chunks]
 
-    def read_cached(self, segment: OpenSegment, scheduled: Iterable[Scheduled], target: memoryview) -> int:
-        """Whole chunks from the cache straight into the reader's buffer: how many of them, from the first one on."""
-        cache, reads, at = self.cache, list[tuple[ChunkKey, memoryview]](), 0
-        if cache is None or cache.encrypted:
-            return 0
-        for one in scheduled:
-            size = segment.index.original_size(one.chunk)
-            if one.load is not None or at + size > len(target) or (reads and not cache.is_worth_threads):
-                break
-            reads.append((self.key(segment, one.chunk), target[at : at + size]))
-            at += size
-        hits = self._read_side_by_side(cache, reads)
-        count = hits.index(False) if False in hits else len(hits)
-        self.counters.add(chunk_hits=count)
-        return count
-
-    def _read_side_by_side(self, cache: ChunkCache, reads: Sequence[tuple[ChunkKey, memoryview]]) -> list[bool]:
-        """Whether each chunk was there. All have been looked for: nothing is written into their places any more."""
-        reading: list[Future[bool]] = []
-        with suppress(AlreadyClosed):  # these threads take no more, as a forked child's: the caller has one
-            reading.extend(self._pools.transform.submit(cache.get_into, key, place) for key, place in reads[1:])
-        hits: list[bool] = []
-        for number, (key, place) in enumerate(reads):
-            # What no thread has begun meanwhile is the caller's.
-            is_ours = not 0 < number <= len(reading) or reading[number - 1].cancel()
-            hits.append(cache.get_into(key, place) if is_ours else outcome(reading[number - 1]))
-        return hits
+    def read_cached(self, segment: OpenSegment, scheduled: Scheduled, target: memoryview) -> bool:
+        """A whole chunk from the cache straight into the reader's buffer; False where that cannot be."""
+        cache = self.cache
+        if cache is None or cache.encrypted or scheduled.load is not None:
+            return False
+        if not cache.get_into(self.key(segment, scheduled.chunk), target):
+            return False
+        self.counters.add(chunk_hits=1)
+        return True
 
     def original(
         self, segment: OpenSegment, scheduled: Scheduled, buffers: StreamBuffers, timeout_s: float | None

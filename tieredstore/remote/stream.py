@@ -265,11 +265,9 @@ class SegmentStream(io.RawIOBase):
         chunk_range = self._segment.index.original_range(first.chunk)
         size = min(chunk_range.stop - self._position, len(target))
         is_whole = size == len(chunk_range) and self._head is None
-        if is_whole and (count := self._loader.read_cached(self._segment, self._scheduled, target)):
-            start = self._position
-            for _ in range(count):
-                self._advance(self._segment.index.original_size(self._scheduled[0].chunk))
-            return self._position - start
+        if is_whole and self._loader.read_cached(self._segment, first, target[:size]):
+            self._advance(size)
+            return size
         current = self._current(size)
         if not first.direct:
             begin = self._position - chunk_range.start
