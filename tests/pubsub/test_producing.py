@@ -33,8 +33,9 @@ from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consumer import Consumer
 from tieredstore.pubsub.format.keys import parse_batch_key
 from tieredstore.pubsub.format.notifications import Notification, parse_notification
-from tieredstore.pubsub.producer import Producer, RecordPlace
+from tieredstore.pubsub.producer import Producer
 from tieredstore.pubsub.queues import Position
+from tieredstore.pubsub.record_futures import RecordPlace
 from tieredstore.pubsub.topics import Topics
 from tieredstore.testing.delegating import DelegatingObjectStore
 from tieredstore.testing.faults import FaultyStore

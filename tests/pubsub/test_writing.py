@@ -10,7 +10,7 @@ from tests.support.memq_batches import message_of, rows_of
 from tieredstore.errors import InvalidRange, InvalidRecord
 from tieredstore.pubsub.format._writing import BodyWriter
 from tieredstore.pubsub.format.batches import build_batch
-from tieredstore.pubsub.format.messages import Compression, ProducerRequest, RecordFields
+from tieredstore.pubsub.format.messages import Compression, ProducerRequest, RecordFields, seal_body, seal_message
 
 
 def test_the_example_of_the_formats_page() -> None:
@@ -92,3 +92,32 @@ def test_threads_compress_side_by_side() -> None:
     for thread in threads:
         thread.join()
     assert len(set(sealed)) == 1
+
+
+def test_a_message_that_is_stored_as_it_is_is_the_one_that_a_copy_would_be() -> None:
+    for address, count in ((b"\x7f\0\0\1", 3), (bytes(127), 2000), (b"", 0)):
+        request = ProducerRequest(address, 1, 2)
+        body, copied = BodyWriter(1 << 20), BodyWriter(1 << 20)
+        for number in range(count):
+            for each in (body, copied):
+                assert each.append(b"%d" % number * 60, b"k", None, None, number)
+        message = seal_body(body, request, Compression.NONE)
+        assert message == seal_message(copied, count, request, Compression.NONE)
+        with pytest.raises(BufferError, match="closed"):
+            body.append(b"late", None, None, None, 0)
+        with pytest.raises(BufferError, match="has its header"):
+            body.behind(b"another")
+
+
+def test_memory_of_messages_is_used_again_and_what_somebody_still_reads_is_not() -> None:
+    kept: list[tuple[bytes, memoryview]] = []
+    for turn in range(100):
+        body = BodyWriter((1 << 20) + turn // 50)  # of another size half way
+        value = bytes([turn]) * 100_000
+        while body.append(value, None, None, None, turn):
+            pass
+        with memoryview(body) as view:
+            expected = bytes(view)
+        if turn % 7 == 0:
+            kept.append((expected, memoryview(body)))
+    assert all(view == expected for expected, view in kept)

@@ -21,7 +21,8 @@ from tieredstore.config import settings_from
 from tieredstore.errors import ConfigError, InvalidRecord
 from tieredstore.process.futures import outcome
 from tieredstore.pubsub.client.producer import BrokerProducer
-from tieredstore.pubsub.producer import Producer, RecordPlace, RecordProducer
+from tieredstore.pubsub.producer import Producer, RecordProducer
+from tieredstore.pubsub.record_futures import RecordPlace
 from tieredstore.pubsub.topic_config import configured_topics, load_topic_config
 from tieredstore.pubsub.topics import Topic, Topics
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from random import random
 from typing import Final
 
-from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.base import Buffer, ObjectStore
 from tieredstore.errors import DeliveryFailed, TieredStoreError
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.thread_pool import ThreadPool
@@ -52,7 +52,7 @@ class BatchPuts:
         """Begin no more tries."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def put(self, key: str, body: bytes, deadline: Deadline) -> None:
+    def put(self, key: str, body: Buffer, deadline: Deadline) -> None:
         """Returns when the object is stored. DeliveryFailed if the store refuses, or at the deadline; it tells whether
         a try may have been done, or may yet be."""
         race, delay_s = _Race(), _FIRST_DELAY_S
@@ -86,12 +86,12 @@ class BatchPuts:
     def _wait(self, race: _Race, until: Callable[[], bool], seconds: float) -> None:
         race.changed.wait_for(until, max(0.0, seconds))
 
-    def _begin(self, race: _Race, key: str, body: bytes) -> None:
+    def _begin(self, race: _Race, key: str, body: Buffer) -> None:
         with race.changed:
             race.under_way += 1
         self._pool.submit(self._try, race, key, body)
 
-    def _try(self, race: _Race, key: str, body: bytes) -> None:
+    def _try(self, race: _Race, key: str, body: Buffer) -> None:
         error: TieredStoreError | None = None
         bug: BaseException | None = None
         begin_s = self._monotonic()

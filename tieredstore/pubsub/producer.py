@@ -9,10 +9,11 @@ import threading
 import time
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple, TypeAlias
+from itertools import repeat
+from typing import Final, Literal, TypeAlias
 
 from tieredstore.config.pubsub import PubsubSettings
 from tieredstore.errors import AlreadyClosed, BufferFull, ConfigError, DeliveryFailed, InvalidRecord, TieredStoreError
@@ -23,7 +24,8 @@ from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.auditing import auditor_of
 from tieredstore.pubsub.counts import ProducerCounts
 from tieredstore.pubsub.format._writing import BodyWriter
-from tieredstore.pubsub.format.messages import Compression, Headers, ProducerRequest, seal_message
+from tieredstore.pubsub.format.messages import Compression, Headers, ProducerRequest, seal_body
+from tieredstore.pubsub.record_futures import RecordFuture, RecordPlace, give_error, give_places
 from tieredstore.pubsub.topics import Topics
 from tieredstore.pubsub.writer import BatchWriter, SealedMessage
 
@@ -32,15 +34,6 @@ Acks: TypeAlias = Literal["0", "1", "all"]
 _logger: Final = logging.getLogger(__name__)
 _RECORD_OVERHEAD: Final = 100  # what a record takes in the buffer beside its bytes
 _MAX_INT64: Final = (1 << 63) - 1
-
-
-class RecordPlace(NamedTuple):
-    """Where a record stands: read partition, offset of its batch in the queue, Message, record of the Message."""
-
-    partition: int
-    offset: int
-    message: int
-    record: int
 
 
 UNTOLD: Final = RecordPlace(-1, -1, -1, -1)
@@ -54,16 +47,21 @@ class OpenMessage:
     body: BodyWriter
     request: ProducerRequest
     first_s: float
-    futures: list[Future[RecordPlace]] = field(default_factory=list[Future[RecordPlace]])
+    futures: list[RecordFuture] = field(default_factory=list[RecordFuture])
+    lock: threading.Lock = field(default_factory=threading.Lock)  # of its futures
     held_bytes: int = 0
     min_timestamp: int = _MAX_INT64
     max_timestamp: int = -_MAX_INT64 - 1
     ids_hash: int = 0
 
     def seal(self, compression: Compression) -> SealedMessage:
-        """The Message as it goes out."""
-        stored = seal_message(self.body, self.body.count, self.request, compression)
+        """The Message as it goes out; nothing comes behind."""
+        stored = seal_body(self.body, self.request, compression)
         return SealedMessage(stored, self.request, self.body.count, self.min_timestamp, self.max_timestamp)
+
+
+def _places(partition: int, offset: int, message: int, count: int) -> Iterator[RecordPlace]:
+    return map(RecordPlace._make, zip(repeat(partition), repeat(offset), repeat(message), range(count)))
 
 
 @dataclass(slots=True)
@@ -105,7 +103,8 @@ class RecordProducer(Closing):
         # As an address of IPv6 that is nobody's: no two producers have the same, so request ids always name a Message.
         self._address = b"\xfd" + os.urandom(15)
         self._epoch_ms = time.time_ns() // 1_000_000
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._open: OpenMessage | None = None
         self._closed: deque[OpenMessage] = deque()
         self._next_request = 0
@@ -138,9 +137,10 @@ class RecordProducer(Closing):
         if not -_MAX_INT64 - 1 <= timestamp <= _MAX_INT64:
             raise InvalidRecord(f"a record's timestamp {timestamp} has more than 64 bits")
         size = len(value or b"") + len(key or b"") + _RECORD_OVERHEAD
-        future: Future[RecordPlace] = Future()
-        with self._changed:
-            self._wait_for_room(size)
+        counts = self.counts
+        with self._lock:
+            if self._is_closed or self._held_bytes + size > self._settings.buffer_bytes:
+                self._wait_for_room(size)
             if self._auditor is not None:
                 message_id = self._audited_id(message_id)
             message = self._append(value, key, headers, message_id, timestamp)
@@ -149,11 +149,11 @@ class RecordProducer(Closing):
             message.held_bytes += size
             message.min_timestamp = min(message.min_timestamp, timestamp)
             message.max_timestamp = max(message.max_timestamp, timestamp)
-            self._held_bytes += size
-            self._under_way += 1
-            self.counts.records += 1
-            self.counts.record_bytes += size - _RECORD_OVERHEAD
-            self._note_levels()
+            self._held_bytes = counts.held_bytes = self._held_bytes + size
+            self._under_way = counts.waiting_records = self._under_way + 1
+            counts.records += 1
+            counts.record_bytes += size - _RECORD_OVERHEAD
+            future = RecordFuture(message.lock)
             message.futures.append(future)
         if self._acks == "0":
             taken: Future[RecordPlace] = Future()
@@ -283,8 +283,9 @@ class RecordProducer(Closing):
                 ids_hash = message.ids_hash.to_bytes(self._id_size or 0)
                 self._auditor.tell(message.request, ids_hash, len(message.futures))
         for number, message in enumerate(messages):
-            for record, future in enumerate(message.futures):
-                future.set_result(UNTOLD if place is None else RecordPlace(*place, number, record))
+            untold = repeat(UNTOLD, len(message.futures))
+            places = untold if place is None else _places(*place, number, len(message.futures))
+            give_places(message.futures, message.lock, places)
         with self._changed:
             self.counts.delivered_batches += 1
             self.counts.delivered_records += sum(len(message.futures) for message in messages)
@@ -294,8 +295,7 @@ class RecordProducer(Closing):
         if self._acks == "0":
             _logger.warning("%d records were not delivered: %s", sum(len(each.futures) for each in messages), failure)
         for message in messages:
-            for future in message.futures:
-                future.set_exception(failure)
+            give_error(message.futures, message.lock, failure)
         with self._changed:
             self.counts.failed_records += sum(len(message.futures) for message in messages)
         self._release(messages)

@@ -10,10 +10,12 @@ import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from tieredstore.backends.base import Buffer
 from tieredstore.errors import DeliveryFailed, TieredStoreError
+from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.batch_puts import BatchPuts
-from tieredstore.pubsub.format.batches import build_batch, index_size
+from tieredstore.pubsub.format.batches import fill_batch, index_size
 from tieredstore.pubsub.format.keys import BatchKey
 from tieredstore.pubsub.format.messages import ProducerRequest, checksum
 from tieredstore.pubsub.format.notifications import BatchFacts, Notification
@@ -28,7 +30,7 @@ class SealedMessage:
     One of somebody else's may have no producer, and nobody has looked for the timestamps of its records.
     """
 
-    stored: bytes
+    stored: Buffer
     request: ProducerRequest | None
     record_count: int
     min_timestamp: int | None
@@ -45,6 +47,8 @@ class BatchWriter:
         self._queue = queue
         self._puts = BatchPuts(topics.store, topics.settings.pubsub.uploads)
         self._host = host or socket.gethostname().partition(".")[0].replace("/", "-")[:63] or "host"
+        # A try that hangs keeps what it sends: memory comes back when nobody sends it any more.
+        self._room = SlabPool()
         self._lock = threading.Lock()
         # Both begin at random: keys of two writers never meet, and partitions fill alike.
         self._next_id = secrets.randbits(64) - (1 << 63)
@@ -72,7 +76,7 @@ class BatchWriter:
 
     def store(self, messages: Sequence[SealedMessage], deadline: Deadline) -> Notification:
         """Store the batch, and notify of it not yet; DeliveryFailed if it cannot be."""
-        body = build_batch([message.stored for message in messages])
+        body = fill_batch([message.stored for message in messages], lambda size: memoryview(self._room.slab(size)))
         key = self._key(messages)
         self._puts.put(key, body, deadline)
         return self._notification(messages, key, body)
@@ -91,7 +95,7 @@ class BatchWriter:
             self._turn += 1
             return self._turn % self._queue.partitions
 
-    def _notification(self, messages: Sequence[SealedMessage], key: str, body: bytes) -> Notification:
+    def _notification(self, messages: Sequence[SealedMessage], key: str, body: Buffer) -> Notification:
         facts = BatchFacts(
             batch_id=uuid.uuid4().hex,
             records=sum(message.record_count for message in messages),

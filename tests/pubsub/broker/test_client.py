@@ -37,7 +37,8 @@ from tieredstore.pubsub.format.packets import (
     parse_request,
     response_bytes,
 )
-from tieredstore.pubsub.producer import UNTOLD, Acks, RecordPlace
+from tieredstore.pubsub.producer import UNTOLD, Acks
+from tieredstore.pubsub.record_futures import RecordPlace
 from tieredstore.pubsub.topics import Topics
 from tieredstore.testing.notification_queue_tests import read_all
 

@@ -139,7 +139,8 @@ class BrokerProducer(RecordProducer):
     async def _send(self, sealed: SealedMessage, deadline: Deadline) -> None:
         """Send a Message, and again, the same one, until a broker has answered that it has it."""
         assert sealed.request is not None
-        write = WriteRequest(self._topic, crc32(sealed.stored), sealed.stored, self._acks != "all", self._producer_id)
+        data = bytes(sealed.stored)
+        write = WriteRequest(self._topic, crc32(data), data, self._acks != "all", self._producer_id)
         request = Request(VERSION, sealed.request.request_id, write)
         is_unclear, delay_s = False, _FIRST_DELAY_S
         while True:

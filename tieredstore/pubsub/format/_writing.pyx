@@ -1,11 +1,16 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Records into the body of a Message, in memory that grows."""
+"""Records into the body of a Message, in memory that grows.
+
+Room for a header stands before the body, so that a Message that is stored as it is need not be copied to get one. What
+has grown to the size of a whole Message is kept for the next one: memory fresh from the system costs a page fault every
+4 KiB, which is more than the records cost.
+"""
 
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t, uint8_t, uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
 
 from tieredstore.errors import InvalidRecord
@@ -21,6 +26,41 @@ cdef enum:
     LEAST_ROOM = 4096
     MOST_ID = 255
     MOST_SHORT = 32767
+    # Before the body; a header has 163 bytes at most.
+    HEAD_ROOM = 192
+    # From here on memory does not double: it becomes that of a whole Message, and is kept.
+    LEAST_KEPT = 262144
+    MOST_KEPT = 4194304
+    MOST_KEPT_TOGETHER = 67108864
+    BLOCKS = 64
+
+# Blocks of one size, that of the largest Messages lately; whoever holds the interpreter's lock takes and gives them.
+cdef void* kept_blocks[BLOCKS]
+cdef Py_ssize_t kept_size = 0
+cdef int kept_count = 0
+
+
+cdef void* take_block(Py_ssize_t size) noexcept:
+    global kept_count
+    if size == kept_size and kept_count:
+        kept_count -= 1
+        return kept_blocks[kept_count]
+    return malloc(size)
+
+
+cdef void give_block(void* block, Py_ssize_t size) noexcept:
+    global kept_count, kept_size
+    if size != kept_size and LEAST_KEPT <= size <= MOST_KEPT:
+        # Messages of another size are written now.
+        while kept_count:
+            kept_count -= 1
+            free(kept_blocks[kept_count])
+        kept_size = size
+    if size == kept_size and kept_count < min(BLOCKS, MOST_KEPT_TOGETHER // size):
+        kept_blocks[kept_count] = block
+        kept_count += 1
+    else:
+        free(block)
 
 
 @cython.final
@@ -28,8 +68,8 @@ cdef enum:
 cdef class BodyWriter:
     """The records of one Message. A buffer of its bytes; while one is held nothing can be appended."""
 
-    cdef uint8_t* data
-    cdef Py_ssize_t used, room, most
+    cdef uint8_t* memory  # HEAD_ROOM bytes, then room for the body
+    cdef Py_ssize_t used, room, most, head
     cdef readonly Py_ssize_t count
     cdef int held
 
@@ -38,27 +78,52 @@ cdef class BodyWriter:
         self.most = most
 
     def __dealloc__(self):
-        free(self.data)
+        if self.memory != NULL:
+            give_block(self.memory, HEAD_ROOM + self.room)
 
     def __len__(self):
         return self.used
 
     def __getbuffer__(self, Py_buffer* buffer, int flags):
         # A body without records has an address too.
-        if self.data == NULL:
+        if self.memory == NULL:
             self._make_room(1)
-        PyBuffer_FillInfo(buffer, self, self.data, self.used, 1, flags)
+        PyBuffer_FillInfo(
+            buffer, self, self.memory + HEAD_ROOM - self.head, self.head + self.used, 1, flags
+        )
         self.held += 1
 
     def __releasebuffer__(self, Py_buffer* buffer):
         self.held -= 1
 
+    def behind(self, bytes header):
+        """The Message that ``header`` and this body are, without a copy of either; nothing can be appended any more,
+        and the buffer has the header in it."""
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(header)
+        if size > HEAD_ROOM:
+            raise InvalidRecord(f"a header of {size} bytes is over {HEAD_ROOM}")
+        if self.head:
+            raise BufferError("the Message has its header")
+        if self.memory == NULL:
+            self._make_room(1)
+        memcpy(self.memory + HEAD_ROOM - size, PyBytes_AS_STRING(header), size)
+        self.head = size
+        return memoryview(self)
+
     cdef int _make_room(self, Py_ssize_t more) except -1:
         cdef Py_ssize_t room = max(self.used + more, 2 * self.room, LEAST_ROOM)
-        cdef void* data = realloc(self.data, room)
-        if data == NULL:
+        cdef uint8_t* memory
+        if room >= LEAST_KEPT and self.used + more <= self.most <= MOST_KEPT - HEAD_ROOM:
+            room = self.most
+            memory = <uint8_t*>take_block(HEAD_ROOM + room)
+            if memory != NULL and self.memory != NULL:
+                memcpy(memory, self.memory, HEAD_ROOM + self.used)
+                give_block(self.memory, HEAD_ROOM + self.room)
+        else:
+            memory = <uint8_t*>realloc(self.memory, HEAD_ROOM + room)
+        if memory == NULL:
             raise MemoryError("there is no memory for the records of a Message")
-        self.data, self.room = <uint8_t*>data, room
+        self.memory, self.room = memory, room
         return 0
 
     def append(self, bytes value, bytes key, headers, bytes message_id, int64_t timestamp_ms):
@@ -82,13 +147,13 @@ cdef class BodyWriter:
                 f"{MOST_SHORT - FIELDS_WITHOUT_ID_AND_HEADERS}"
             )
         cdef Py_ssize_t size = 2 + fields + 4 + key_size + 4 + value_size
-        if self.held:
+        if self.held or self.head:
             raise BufferError("the Message is closed: its bytes are in use")
         if size > self.most - self.used:
             return False
         if size > self.room - self.used:
             self._make_room(size)
-        cdef uint8_t* at = write_16(self.data + self.used, <unsigned int>fields)
+        cdef uint8_t* at = write_16(self.memory + HEAD_ROOM + self.used, <unsigned int>fields)
         at = write_64(at, <uint64_t>timestamp_ms)
         at[0] = <uint8_t>id_size
         at += 1

@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from tieredstore.errors import InvalidRange, MessageCorrupt
@@ -104,11 +104,27 @@ class BatchIndex:
 
 def build_batch(messages: Sequence[Buffer]) -> bytes:
     """The object of one or more Messages. InvalidRange for none, or for more than 2 GiB of them."""
+    return b"".join([batch_index(messages), *messages])
+
+
+def fill_batch(messages: Sequence[Buffer], room: Callable[[int], memoryview]) -> memoryview:
+    """As :func:`build_batch`, in memory that is asked for by the size; ``room`` may give more."""
+    index = batch_index(messages)
+    batch = room(len(index) + sum(map(len, messages)))
+    end = 0
+    for part in (index, *messages):
+        batch[end : end + len(part)] = part
+        end += len(part)
+    return batch[:end]
+
+
+def batch_index(messages: Sequence[Buffer]) -> bytes:
+    """What stands before the Messages. InvalidRange for none, or for more than 2 GiB of them."""
     end = index_size(len(messages))
     if not messages or end + sum(map(len, messages)) > MAX_BATCH_SIZE:
         raise InvalidRange(f"{len(messages)} Messages of {sum(map(len, messages))} bytes are no batch")
-    parts: list[Buffer] = [_START.pack(end - 4, len(messages))]
+    parts = [_START.pack(end - 4, len(messages))]
     for number, message in enumerate(messages):
         parts.append(_ENTRY.pack(number, end, len(message)))
         end += len(message)
-    return b"".join([*parts, *messages])
+    return b"".join(parts)

@@ -179,14 +179,32 @@ def seal_message(
 ) -> bytes:
     """The Message of a body of ``record_count`` records, which is compressed as a whole; without the interpreter's
     lock for most of the time."""
-    if request is not None and len(request.address) > _MOST_ADDRESS:
-        raise ConfigError(f"a producer's address of {len(request.address)} bytes is over {_MOST_ADDRESS}")
     with memoryview(body) as view:
         stored = _COMPRESS[compression](view)
+    return message_header(stored, record_count, request, compression).to_bytes() + stored
+
+
+def message_header(
+    stored: Buffer, record_count: int, request: ProducerRequest | None, compression: Compression
+) -> MessageHeader:
+    """The header of a stored body; ConfigError or InvalidRecord for what the format does not hold."""
+    if request is not None and len(request.address) > _MOST_ADDRESS:
+        raise ConfigError(f"a producer's address of {len(request.address)} bytes is over {_MOST_ADDRESS}")
     if len(stored) > MAX_INT32 // 2:
         raise InvalidRecord(f"a Message of {len(stored)} bytes is larger than MemQ's format holds")
-    header = MessageHeader(request, crc32(stored), compression, record_count, len(stored))
-    return header.to_bytes() + stored
+    return MessageHeader(request, crc32(stored), compression, record_count, len(stored))
+
+
+def seal_body(body: BodyWriter, request: ProducerRequest | None, compression: Compression) -> bytes | memoryview:
+    """As :func:`seal_message`, of all records of a body that gets no more: one that is stored as it is, is not copied.
+
+    ``body`` is then the Message, and must not be used for anything else.
+    """
+    if compression is not Compression.NONE:
+        return seal_message(body, body.count, request, compression)
+    with memoryview(body) as view:
+        header = message_header(view, body.count, request, compression)
+    return body.behind(header.to_bytes())
 
 
 def _zstd(body: memoryview) -> bytes:
