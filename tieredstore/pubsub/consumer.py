@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tieredstore.errors import ConfigError, DataLoss, InvalidRange
 from tieredstore.kafka.arrow_values import repeated
+from tieredstore.kafka.records._slabs import shared_pool
 from tieredstore.process.closing import Closing
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.auditing import auditor_of
@@ -30,6 +31,7 @@ Start: TypeAlias = Literal["earliest", "latest"]
 OnDataLoss: TypeAlias = Literal["fail", "report"]
 Delivery: TypeAlias = Literal["at-least-once", "effectively-once"]
 
+_LOOKS_AHEAD: Final = 2
 _LONGEST_WAIT_S: Final = 0.2
 
 
@@ -86,7 +88,9 @@ class Consumer(Closing):
         self._monotonic = monotonic
         self._sleep = sleep
         self._room = FetchRoom(self._settings.fetches, self._settings.fetch_bytes)
-        self._pool = ThreadPool(self._settings.fetches, "tieredstore-pubsub-fetch")
+        # Objects take no more threads than there is room for; the others look for what comes behind them.
+        self._pool = ThreadPool(self._settings.fetches + _LOOKS_AHEAD, "tieredstore-pubsub-fetch")
+        self._slabs = shared_pool()
         self._readers: dict[int, PartitionReader] = {}
         self._handed_out: dict[int, Position] = {}
         self._turn = 0
@@ -203,7 +207,9 @@ class Consumer(Closing):
     # ---
 
     def _decoder(self) -> BatchDecoder:
-        return BatchDecoder(on_corrupt=self._on_corrupt, max_expanded_bytes=self._settings.max_expanded_bytes)
+        return BatchDecoder(
+            on_corrupt=self._on_corrupt, max_expanded_bytes=self._settings.max_expanded_bytes, pool=self._slabs
+        )
 
     def _open(self, partition: int, position: Position | None) -> None:
         """Read ``partition`` from there on, or from where the consumer starts."""

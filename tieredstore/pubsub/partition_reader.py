@@ -91,6 +91,7 @@ class PartitionReader:
     _last_seen_s: float = 0.0
     _waiting: deque[QueuedNotification] = field(default_factory=deque[QueuedNotification])
     _ahead: deque[_Ahead] = field(default_factory=deque[_Ahead])
+    _looking: Future[list[QueuedNotification]] | None = None
     _records: Iterator[pa.RecordBatch] | None = None
     skipped: list[str] = field(default_factory=list[str])
     """Damaged Messages that were left out, a sentence each."""
@@ -114,8 +115,9 @@ class PartitionReader:
         now_s = self.monotonic()
         if self._waiting or now_s < self.next_look_s:
             return
-        self.looks += 1
-        entries = self.queue.read(self.partition, self._next_offset)
+        entries = self._read_on()
+        if entries is None:
+            return
         if entries:
             self._waiting.extend(entries)
             self._next_offset = entries[-1].offset + 1
@@ -124,6 +126,20 @@ class PartitionReader:
         else:
             is_idle = now_s - self._last_seen_s > IDLE_AFTER_S
             self.next_look_s = now_s + (IDLE_LOOK_S if is_idle else BUSY_LOOK_S)
+
+    def _read_on(self) -> list[QueuedNotification] | None:
+        """What the queue has next. None while a question is under way and there are objects to go on with: in a
+        backlog nothing waits for the queue then."""
+        if self._looking is None:
+            self.looks += 1
+            if not self._ahead:
+                return self.queue.read(self.partition, self._next_offset)
+            self._looking = self.pool.submit(self.queue.read, self.partition, self._next_offset)
+            return None
+        if self._ahead and not self._looking.done():
+            return None
+        looking, self._looking = self._looking, None
+        return outcome(looking)
 
     def _fetch(self) -> None:
         while self._waiting and not self.room.is_full:
@@ -182,6 +198,7 @@ class PartitionReader:
             self._next_offset = max(self._next_offset, self._waiting.popleft().offset + 1)
             self.position = Position(self._waiting[0].offset if self._waiting else self._next_offset)
         else:
+            self._looking = None
             start = self.queue.start(self.partition)
             self.position = Position(start)
             self._next_offset = start

@@ -22,6 +22,8 @@ OnCorrupt: TypeAlias = Literal["fail", "skip"]
 DEFAULT_MAX_EXPANDED_BYTES: Final = 256 * 1024 * 1024
 _MOST_EXPANDED_BYTES: Final = 1 << 30
 _MOST_ROWS: Final = 131_072
+_LENT_SHARE: Final = 8
+"""A body of more than this share of a record batch becomes one by itself: so is most of a Message of the usual size."""
 _CODECS: Final = {Compression.GZIP: CompressionType.GZIP, Compression.ZSTD: CompressionType.ZSTD}
 # What is wrong with a record, in the order of the kernel's faults from 1 on.
 _FAULTS: Final = (
@@ -63,7 +65,9 @@ class BatchDecoder:
         on_corrupt: OnCorrupt = "fail",
         max_expanded_bytes: int = DEFAULT_MAX_EXPANDED_BYTES,
         target_bytes: int = 4 * 1024 * 1024,
+        pool: SlabPool | None = None,
     ) -> None:
+        """``pool``: memory that other decoders, one after the other or side by side, use again."""
         if on_corrupt not in ("fail", "skip"):
             raise ConfigError(f"on_corrupt is {on_corrupt!r}; it must be fail or skip")
         if not 0 < max_expanded_bytes <= _MOST_EXPANDED_BYTES:
@@ -76,7 +80,7 @@ class BatchDecoder:
         self._on_corrupt = on_corrupt
         self._max_expanded_bytes = max_expanded_bytes
         self._target_bytes = target_bytes
-        self._pool = SlabPool()
+        self._pool = pool or SlabPool()
         self._decompressor = Decompressor(self._pool, max_expanded_bytes, limit="max.expanded.bytes")
         self._skipped: list[SkippedMessage] = []
 
@@ -127,8 +131,9 @@ class BatchDecoder:
         check_crc(header, stored, place)
         body = self._expand(header, stored, place)
         # What was expanded lies in memory that the next Message expands into: what is small is copied out of it.
-        is_lent = len(body) >= self._target_bytes // 4
-        fault = reader.add(body if is_lent else bytes(body), header.record_count, place.number)
+        is_expanded = header.compression is not Compression.NONE
+        is_lent = is_expanded and len(body) >= self._target_bytes // _LENT_SHARE
+        fault = reader.add(bytes(body) if is_expanded and not is_lent else body, header.record_count, place.number)
         if fault is not None:
             kind, byte, record = fault
             where = "" if header.compression is Compression.NONE else f", byte {byte} when expanded"
