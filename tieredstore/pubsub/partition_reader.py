@@ -64,7 +64,8 @@ class _Ahead:
     queued: QueuedNotification
     key: str
     notification: Notification
-    object: Future[bytes]
+    object: Future[tuple[bytes, int]]
+    """With its checksum."""
 
     @property
     def offset(self) -> int:
@@ -149,7 +150,12 @@ class PartitionReader:
             key = self.topics.check_place(notification, self.topic, where)
             self._waiting.popleft()
             self.room.take(notification.total_size)
-            self._ahead.append(_Ahead(queued, key, notification, self.pool.submit(self.topics.store.get, key)))
+            self._ahead.append(_Ahead(queued, key, notification, self.pool.submit(self._object, key)))
+
+    def _object(self, key: str) -> tuple[bytes, int]:
+        """On a thread of fetches, which are several: the checksum too."""
+        body = self.topics.store.get(key)
+        return body, checksum(body)
 
     @property
     def has_ahead(self) -> bool:
@@ -211,14 +217,14 @@ class PartitionReader:
 
     def _begin_object(self, ahead: _Ahead) -> None:
         try:
-            body = outcome(ahead.object, 0)
+            body, crc = outcome(ahead.object, 0)
         except ObjectNotFound as error:
             raise DataLoss(
                 f"queue {self.topic.name}/{self.partition}, offset {ahead.offset}: the object {ahead.key} is not there"
             ) from error
         self.fetched, self.fetched_bytes = self.fetched + 1, self.fetched_bytes + len(body)
         facts = ahead.notification.facts
-        if facts is not None and checksum(body) != facts.crc32:
+        if facts is not None and crc != facts.crc32:
             raise MessageCorrupt(f"{ahead.key}: the object is not the one that was written: it has another CRC-32")
         if self.position.offset != ahead.offset:
             self.position = Position(ahead.offset)
