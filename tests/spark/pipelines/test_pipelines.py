@@ -16,6 +16,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.support.pipeline_runs import listed
 from tests.support.spark_pipelines import ROOT, TOPIC, Kept
 from tieredstore.errors import Fenced
+from tieredstore.metrics import REGISTRY
 from tieredstore.pipelines import Runner, load_pipeline
 from tieredstore.pipelines.inspection import commit_log_of, verify_output
 from tieredstore.pipelines.opened import open_parts
@@ -63,6 +64,9 @@ def test_a_backlog_is_written_by_many_tasks_into_the_files_of_a_run_without_spar
     file = kept.file(**sizes)
     alone = kept.file("alone.properties", output__key__prefix="alone/", **sizes)
     queries = start_pipelines(spark, file, once=True)
+    # It takes longer to end than to be asked for.
+    counted = REGISTRY.get_sample_value("tieredstore_pipeline_records_total", {"pipeline": "kept", "generation": "1"})
+    assert counted is not None
     assert all(query.awaitTermination(ENDED_S) for query in queries)
     run_without_spark(alone)
     contents = {

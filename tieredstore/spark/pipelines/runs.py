@@ -82,7 +82,6 @@ class PipelineRun:
 
     def tell(self, health: Health) -> None:
         """Whether it writes, or waits for something."""
-        self._sink.counts.up = int(self.query.isActive)
         if (reason := self._sink.waits_for) is not None:
             health.fails(self.name, f"it waits: {reason}")
         else:
@@ -106,6 +105,7 @@ class PipelineRun:
         except TieredStoreError as error:
             _logger.error("%s: %s", self.name, error)  # noqa: TRY400  an error of ours is a sentence
             self.query.stop()
+        self._sink.counts.up = int(self.query.isActive)
 
     def drain(self, deadline: Deadline) -> None:
         """Let the batch that is under way end, then the query; the rest is written too if the settings say so.
@@ -147,6 +147,35 @@ class PipelineRun:
         return Path(folder).as_uri()
 
 
+class _CountedRuns:
+    """The runs of this process, whose counts are among its metrics for as long as there are any."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._runs: list[PipelineRun] = []
+        self._collector: CountsCollector | None = None
+
+    def add(self, run: PipelineRun) -> None:
+        """One more."""
+        with self._lock:
+            self._runs.append(run)
+            self._collector = self._collector or CountsCollector(self._counts)
+
+    def remove(self, run: PipelineRun) -> None:
+        """It has ended."""
+        with self._lock:
+            self._runs.remove(run)
+            if not self._runs and self._collector is not None:
+                self._collector.close()
+                self._collector = None
+
+    def _counts(self) -> list[tuple[str, int, Counts]]:
+        return [run.counts() for run in list(self._runs)]
+
+
+_counted: Final = _CountedRuns()
+
+
 def start_pipelines(
     spark: SparkSession, *files: Path | str, checkpoint: str | None = None, once: bool = False
 ) -> list[StreamingQuery]:
@@ -155,7 +184,8 @@ def start_pipelines(
     The queries go on until they are stopped, or with ``once`` until all that there is now is written. Each record is
     in the output once, whatever is killed and however often this is called: the commit log in the output says how far
     a pipeline is. ``checkpoint`` is a folder for Spark's own notes, which may be lost or old; without it they lie in a
-    folder of the driver that goes with the query. ``awaitTermination`` raises what ends a query.
+    folder of the driver that goes with the query. ``awaitTermination`` raises what ends a query. What they do is among
+    the metrics of this process while they are under way.
     """
     if not files:
         raise ConfigError("no pipeline is named: give start_pipelines their files of properties")
@@ -167,6 +197,7 @@ def start_pipelines(
             run.close()
         raise
     for run in runs:
+        _counted.add(run)
         threading.Thread(target=_keep_and_close, args=(run,), name=f"tieredstore-{run.name}", daemon=True).start()
     return [run.query for run in runs]
 
@@ -180,6 +211,7 @@ def _keep_and_close(run: PipelineRun) -> None:
     except Exception as error:  # noqa: BLE001  the session may be gone, and with it the query
         _logger.info("%s: %s", run.name, error)
     finally:
+        _counted.remove(run)
         run.close()
 
 
@@ -244,12 +276,13 @@ class _Running:
     def work(self, stop: Stop) -> None:
         with ExitStack() as open_runs:
             runs: list[PipelineRun] = []
-            open_runs.callback(CountsCollector(lambda: [run.counts() for run in runs]).close)
             for file in self._files:
                 if stop.is_asked:
                     return
                 run = PipelineRun(self._spark, file, checkpoint=self._checkpoint)
                 open_runs.callback(run.close)
+                _counted.add(run)
+                open_runs.callback(_counted.remove, run)
                 runs.append(run)
                 self._health.fails(run.name, "it was not looked at yet")
             self._health.holds(_STARTED)
