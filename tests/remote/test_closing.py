@@ -315,3 +315,28 @@ def test_a_process_that_closes_in_the_midst_says_nothing(tmp_path: Path) -> None
         """,
         tmp_path,
     )
+
+
+def test_a_thread_that_makes_its_calls_itself_is_told_at_the_next_one(tmp_path: Path) -> None:
+    inner, data = MemoryObjectStore(), write_segment(tmp_path, b"x" * 100)
+    manager = RemoteStorageManager(memory_settings(), store=inner)
+    with manager.on_this_thread():
+        manager.copy_segment(new_metadata(100), data)
+        before = threading.active_count()
+        assert len(list(manager.store.list())) == 3
+        assert threading.active_count() == before
+        manager.close()
+        with pytest.raises(AlreadyClosed):
+            manager.copy_segment(new_metadata(100), data)
+        with pytest.raises(AlreadyClosed):
+            next(manager.store.list())
+    assert len(list(inner.list())) == 3
+
+
+def test_closing_waits_a_moment_for_a_call_that_a_thread_makes_itself(tmp_path: Path) -> None:
+    """As for its own threads': a copy undoes what it wrote."""
+    inner, data = MemoryObjectStore(), write_segment(tmp_path, b"x" * 100)
+    manager = RemoteStorageManager(memory_settings(), store=inner)
+    with manager.on_this_thread(), pytest.raises(AlreadyClosed):
+        manager.copy_segment(new_metadata(100), data, on_progress=lambda _: manager.close())
+    assert list(inner.list()) == []

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.uploader_disk import BrokerDisk, SaidSettling, extents, run_once, uploader_of, watermark_of
+from tests.support.uploader_runs import until
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import BrokerUnavailable
 from tieredstore.model import TopicIdPartition, TopicPartition
@@ -18,8 +19,9 @@ from tieredstore.process.stopping import Stop
 from tieredstore.testing.delegating import Operation
 from tieredstore.testing.faults import FaultyStore, Moment
 from tieredstore.testing.segments import PARTITION
-from tieredstore.uploader import Uploader, running, shipper
+from tieredstore.uploader import Uploader, progress, running
 from tieredstore.uploader.partition import Partition
+from tieredstore.uploader.running import uploader_service
 from tieredstore.uploader.settling import Settled
 from tieredstore.uploader.watermark import watermark_key
 
@@ -58,7 +60,7 @@ def test_moves_that_fail_cost_no_reading_of_all_that_is_stored(
     disk: BrokerDisk, moment: Moment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a store that fails now and then one request of a hundred succeeds, and a hundred in a row do not."""
-    monkeypatch.setattr(shipper, "_MOVES_S", -1.0)
+    monkeypatch.setattr(progress, "_MOVES_S", -1.0)
     moves = 0
 
     def fails(operation: Operation) -> bool:
@@ -75,6 +77,21 @@ def test_moves_that_fail_cost_no_reading_of_all_that_is_stored(
     assert len(store.operations) < 12 * SEGMENTS
     watermark = watermark_of(store)
     assert (watermark.next_offset, watermark.holes) == (disk.bases[-1], ())
+
+
+def test_a_partition_that_is_shipped_for_the_first_time_is_asked_for_once_and_its_watermark_written_once(
+    disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_MOVES_S", 1e9)
+    store = FaultyStore(MemoryObjectStore())
+    with uploader_of(disk.log_dir, store) as uploader, uploader_service(uploader):
+        until(60, lambda: uploader.counts.segments == SEGMENTS and not uploader.gauges()["lag_segments"])
+    own = [operation.name for operation in store.operations if "/watermarks/" in operation.keys[0]]
+    listings = [
+        operation for operation in store.operations if operation.name == "list" and "events" in operation.keys[0]
+    ]
+    assert (own, len(listings)) == (["head", "put"], 1)
+    assert watermark_of(store).next_offset == 10 * SEGMENTS
 
 
 def test_after_a_kill_only_what_lies_behind_the_watermark_is_read(disk: BrokerDisk) -> None:

@@ -26,7 +26,7 @@ from tieredstore.config import settings_from
 from tieredstore.ops.listing import QUARANTINE
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.faults import FaultyStore, Moment
-from tieredstore.uploader import once, schedule, shipper
+from tieredstore.uploader import once, progress, schedule
 from tieredstore.uploader.watermark import watermark_key
 
 WHOLE = [(0, 9), (10, 19), (20, 29)]
@@ -38,8 +38,9 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "_FIRST_DELAY_S", 0.001)
     monkeypatch.setattr(schedule, "WAIT_S", 0.001)
     monkeypatch.setattr(once, "_AGAIN_S", 0.001)
-    # How often a watermark is moved, and with it the number of operations, does not depend on the machine then.
-    monkeypatch.setattr(shipper, "_MOVES_S", 1e9)
+    # A watermark is moved behind each segment, so that the number of operations does not depend on the machine; where
+    # it is moved but once ``test_kills`` has them.
+    monkeypatch.setattr(progress, "_MOVES_S", -1.0)
 
 
 @pytest.fixture

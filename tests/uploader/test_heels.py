@@ -60,7 +60,7 @@ class Life:
         uploader.ask_leadership()
         uploader.folders.touch(self.disk.folder)
         uploader.sweep()
-        uploader._answers._answers.clear()  # pyright: ignore[reportPrivateUsage]
+        uploader.inquiries._answers._answers.clear()  # pyright: ignore[reportPrivateUsage]
         uploader.ask_topics()
         uploader.ask_settled()
 

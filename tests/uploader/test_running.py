@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,13 @@ import pytest
 
 from tests.support.cli_process import tieredstore
 from tests.support.uploader_disk import BrokerDisk, SaidSettling, extents, run_once, uploader_of, watermark_of
+from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
 from tieredstore.errors import ConfigError, StoreUnavailable
 from tieredstore.model import TopicPartition
+from tieredstore.testing.delegating import DelegatingObjectStore
 from tieredstore.uploader import Leadership, running
 from tieredstore.uploader.running import uploader_service
 from tieredstore.uploader.uploader import Uploader
@@ -117,6 +119,33 @@ def test_a_thread_that_a_store_does_not_let_go_ends_the_service(disk: BrokerDisk
     assert service.failure is not None
     assert isinstance(service.failure, StoreUnavailable)
     assert service.failure.exit_code == 75
+
+
+def test_a_listing_that_does_not_come_back_ends_the_service_too(disk: BrokerDisk) -> None:
+    """What is asked beside an upload has no time limit of its own."""
+    store = SilentListings(MemoryObjectStore())
+    with uploader_of(disk.log_dir, store, drain_ms="0", upload_timeout_ms="1000") as uploader:
+        uploader.tries._grace_s = 0.0  # pyright: ignore[reportPrivateUsage]
+        try:
+            with (
+                pytest.raises(StoreUnavailable, match=r"a step of events-0 .* has not come back"),
+                uploader_service(uploader) as service,
+            ):
+                until(lambda: service.failure is not None)
+        finally:
+            store.speaks.set()
+
+
+class SilentListings(DelegatingObjectStore):
+    """A store that answers no listing until it is told to."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.speaks = threading.Event()
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        assert self.speaks.wait(120)
+        return super().list(prefix, start_after)
 
 
 def test_other_settings_of_the_store_are_taken_while_it_runs(disk: BrokerDisk, tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from tests.support.uploader_disk import BrokerDisk, run_once, uploader_of
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.kafka.logdir import FoundSegment
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.uploader.partition import ClosedSegment, Partition
+from tieredstore.uploader.closed_segment import ClosedSegment
+from tieredstore.uploader.partition import Partition
 from tieredstore.uploader.schedule import WAIT_S, Schedule
 
 _ID = Uuid(bytes([7] * 16))
@@ -53,6 +54,31 @@ def test_a_partition_whose_step_is_made_stands_in_line_again() -> None:
     one.segments.clear()
     line.schedule.done(one, waits=False)
     assert line.take() is None
+
+
+def test_a_worker_goes_on_with_its_partition_unless_others_are_to_be_looked_at_first() -> None:
+    one, other, urgent = partition_of(1, 1), partition_of(2, 2), partition_of(3, 3, is_deleted=True)
+    line = Line(one, other)
+    assert line.take() == 1
+    one.failures = 3
+    assert line.schedule.goes_on(one)
+    assert (one.failures, one.is_busy) == (0, True)
+    assert line.take() == 2
+    # A ring may tell of something that goes first.
+    line.partitions = (*line.partitions, urgent)
+    line.schedule.ring()
+    assert not line.schedule.goes_on(one)
+    line.schedule.done(one, waits=False)
+    assert line.take() == 3
+    # Nobody goes on for what waits no longer than it.
+    assert line.schedule.goes_on(urgent)
+    line.schedule.done(other, waits=False)
+    urgent.segments.clear()
+    assert not line.schedule.goes_on(urgent)
+    assert line.take() == 1
+    urgent.segments = partition_of(3, 3, is_deleted=True).segments
+    line.schedule.done(urgent, waits=False)
+    assert not line.schedule.goes_on(one)
 
 
 def test_who_waits_or_has_failed_comes_when_it_is_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -106,19 +106,17 @@ class CommittedSegments:
 
         A copy that lost an object or whose manifest is damaged does not count: the segment is still here to be copied.
         """
-        with self._lock:
-            known = self._partitions.get(identity.partition)
-            if known is None:
-                known = self._partitions[identity.partition] = _Partition()
-                self._size += known.counted
-            else:
-                self._partitions.move_to_end(identity.partition)  # and so it is the last to be forgotten
+        known = self._known(identity.partition)
         with known.lock:
-            now = self._clock()
-            if not known.answers_for(identity.base_offset, now - self._max_age_s):
-                known.take(identity.base_offset, now, self._list(identity))
-                self._make_room(identity.partition, known)
+            if not known.answers_for(identity.base_offset, self._clock() - self._max_age_s):
+                self._list(identity.partition, identity.base_offset, known)
             return known.find(identity, self._store, self._rules)
+
+    def list_anew(self, partition: TopicIdPartition) -> list[SegmentObjects]:
+        """All that is stored of a partition, of which much may be unfinished; it answers what is asked next."""
+        known = self._known(partition)
+        with known.lock:
+            return self._list(partition, 0, known)
 
     def changed(self, identity: SegmentIdentity) -> None:
         """Something was done about this segment: the next question for it asks the store, whatever the listing's age.
@@ -131,18 +129,31 @@ class CommittedSegments:
             with known.lock:
                 known.changed_offsets.add(identity.base_offset)
 
-    def _list(self, identity: SegmentIdentity) -> list[SegmentObjects]:
-        partition = identity.partition
-        return list(
+    def _known(self, partition: TopicIdPartition) -> _Partition:
+        with self._lock:
+            known = self._partitions.get(partition)
+            if known is None:
+                known = self._partitions[partition] = _Partition()
+                self._size += known.counted
+            else:
+                self._partitions.move_to_end(partition)  # and so it is the last to be forgotten
+            return known
+
+    def _list(self, partition: TopicIdPartition, first_offset: int, known: _Partition) -> list[SegmentObjects]:
+        began = self._clock()
+        listed = list(
             list_segments(
                 self._store,
                 self._prefix,
                 topic=partition.topic,
                 topic_id=partition.topic_id,
                 partition=partition.partition,
-                first_offset=identity.base_offset,
+                first_offset=first_offset,
             )
         )
+        known.take(first_offset, began, listed)
+        self._make_room(partition, known)
+        return listed
 
     def _make_room(self, partition: TopicIdPartition, known: _Partition) -> None:
         """Forget what was not asked for the longest; the partition asked for last stays, however large it is."""

@@ -64,6 +64,16 @@ class Lifetime:
         """Once it has ended: wait until no work is under way; False if some still is after the time-out."""
         return not self._running or self._rested.wait(timeout_s)
 
+    def during(self, work: Callable[[], _Result]) -> _Result:
+        """Do the work on the caller's thread; AlreadyClosed if it has ended before, and not while the work goes on."""
+        token = object()
+        self._running.add(token)  # first, as below
+        try:
+            self.check()
+            return work()
+        finally:
+            self._discard(token)
+
     def begun(self, promise: _Promise[Any]) -> None:
         """Have ``promise`` failed at the end."""
         self._promises.add(promise)
@@ -86,9 +96,12 @@ class Lifetime:
             return result
         finally:
             del promise  # which the error's traceback would keep, and it the error
-            self._running.discard(token)
-            if self._is_over and not self._running:
-                self._rested.set()
+            self._discard(token)
+
+    def _discard(self, token: object) -> None:
+        self._running.discard(token)
+        if self._is_over and not self._running:
+            self._rested.set()
 
 
 class _Promise(Future[_Result]):

@@ -30,6 +30,10 @@ _Listed = TypeVar("_Listed")
 _Sent = TypeVar("_Sent")
 
 
+class _Here(threading.local):
+    is_so = False
+
+
 class ManagerCalls:
     """Calls on threads of the manager's own: whoever waits for one can be told that the manager was closed.
 
@@ -40,9 +44,24 @@ class ManagerCalls:
         self.life = life
         self._pool = ThreadPool(_MOST_CALLS, "tieredstore-call")
         self._bound = life.bound(self._pool)
+        self._here = _Here()
+
+    @contextlib.contextmanager
+    def on_this_thread(self) -> Generator[None]:
+        """In the block this thread makes its calls itself: for who is watched by others, and may be left behind.
+
+        A thread of the manager's own costs each call two hand-overs, more than a small one takes on a disk.
+        """
+        before, self._here.is_so = self._here.is_so, True
+        try:
+            yield
+        finally:
+            self._here.is_so = before
 
     def run(self, call: Callable[[], _Result]) -> _Result:
         """What ``call`` returns or raises; AlreadyClosed at once when the manager is closed, while the call goes on."""
+        if self._here.is_so:
+            return self.life.during(call)
         return outcome(self._bound.submit(call))
 
     def run_writing(self, write: Callable[[Callable[[], None]], _Result]) -> _Result:
@@ -52,6 +71,8 @@ class ManagerCalls:
         was closed or the caller interrupted, and then ``write`` undoes what it did. An interrupt waits for that, but
         not for ever.
         """
+        if self._here.is_so:
+            return self.life.during(lambda: write(self.life.check))
         is_interrupted = threading.Event()
 
         def check() -> None:

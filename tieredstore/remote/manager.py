@@ -207,6 +207,14 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         metrics.SEGMENT_DELETE.observe(perf_counter() - started)
         metrics.SEGMENT_DELETE_BYTES.inc(metadata.segment_size_in_bytes)
 
+    def on_this_thread(self) -> contextlib.AbstractContextManager[None]:
+        """In the block this thread makes its copies and calls of the store itself, without a hand-over for each.
+
+        A call that the store does not answer then keeps the thread, also when the manager is closed: for one that
+        somebody else watches.
+        """
+        return self._calls.on_this_thread()
+
     def check_open(self) -> None:
         """AlreadyClosed if it was closed."""
         self._life.check()

@@ -6,7 +6,8 @@ import contextlib
 
 from tieredstore.errors import TieredStoreError
 from tieredstore.kafka.log_scan import scan_log
-from tieredstore.uploader.partition import ClosedSegment, Partition
+from tieredstore.uploader.closed_segment import ClosedSegment
+from tieredstore.uploader.partition import Partition
 from tieredstore.uploader.watermark import Watermark
 
 

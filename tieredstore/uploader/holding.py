@@ -17,8 +17,9 @@ from typing import Final
 
 from tieredstore.errors import TieredStoreError
 from tieredstore.kafka.held_segment import SegmentIncomplete
+from tieredstore.uploader.closed_segment import ClosedSegment
 from tieredstore.uploader.hold_dir import HoldDir
-from tieredstore.uploader.partition import ClosedSegment, Partition
+from tieredstore.uploader.partition import Partition
 
 _logger: Final = logging.getLogger(__name__)
 

@@ -11,13 +11,10 @@ from tieredstore.process.parallel import in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.uploader.holding import INCOMPLETE_S
 from tieredstore.uploader.partition import Partition
-from tieredstore.uploader.shipper import Step
+from tieredstore.uploader.steps import MOVED_ON
 
 if TYPE_CHECKING:
     from tieredstore.uploader.uploader import Uploader
-
-MOVED_ON: Final = frozenset({Step.SHIPPED, Step.STORED, Step.HOLE})
-"""The steps that have moved a watermark."""
 
 _AGAIN_S: Final = 0.05
 

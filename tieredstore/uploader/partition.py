@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from tieredstore.kafka.checkpoints import LeaderEpochs, joined_epochs
-from tieredstore.kafka.held_segment import OpenSegment, open_segment, opened_again
-from tieredstore.kafka.logdir import FoundSegment, LogSegment
+from tieredstore.kafka.held_segment import OpenSegment, opened_again
+from tieredstore.kafka.logdir import FoundSegment
 from tieredstore.model import TopicIdPartition, TopicPartition
+from tieredstore.uploader.closed_segment import ClosedSegment
 from tieredstore.uploader.hold_dir import Kept
 from tieredstore.uploader.watermark import Watermark
 from tieredstore.uploader.watermark_store import StoredWatermark
@@ -23,115 +21,6 @@ _MAYBE_CUT: Final = (
     "it was deleted while no uploader ran, and the log has had other leaders since: it may have been cut before, and "
     "nothing here tells any more"
 )
-
-
-@dataclass(slots=True)
-class ClosedSegment:
-    """A segment that the broker has closed. ``epochs`` are those of the partition when it was last seen by name.
-
-    ``incomplete_since_s``: a file is not there yet. ``absences`` counts the listings in a row that did not show it.
-    ``lost`` says why it cannot be shipped; what ``is_cut`` is no part of the log any more, and no loss.
-    ``held`` are its open files, ``kept`` the links to them, which say that it ``is_settled``. What ``fills_nothing``
-    was tried for a hole of the watermark in vain.
-    """
-
-    place: FoundSegment
-    noticed_s: float
-    epochs: LeaderEpochs
-    held: OpenSegment | None = None
-    kept: Kept | None = None
-    described: LogSegment | None = None
-    incomplete_since_s: float | None = None
-    absences: int = 0
-    lost: str | None = None
-    is_cut: bool = False
-    is_settled: bool = False
-    fills_nothing: bool = False
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether its files were deleted before anybody held them.
-
-        One listing does not tell: it may miss a file that is renamed meanwhile.
-        """
-        return self.held is None and self.kept is None and self.absences > 1
-
-    def may_be_cut(self, now: LeaderEpochs) -> bool:
-        """Whether the log may have been cut before the segment's end: it begins anew, with a leader of later."""
-        return not self.is_settled and bool(self.epochs and now) and now[0][0] > self.epochs[-1][0]
-
-    def may_fill(self, holes: Iterable[tuple[int, int]]) -> bool:
-        """Whether only what is held has offsets of these, as far as is known."""
-        base, end = self.place.base_offset, self.next_offset
-        is_ours = self.held is not None and self.place.is_deleted and self.lost is None and not self.fills_nothing
-        return is_ours and any(base <= last and (end is None or first < end) for first, last in holes)
-
-    @property
-    def is_only_ours(self) -> bool:
-        """Whether the broker has deleted its log: what it takes of the disk is given back as soon as it is let go."""
-        held, kept = self.held, self.kept
-        with contextlib.suppress(OSError):
-            if kept is not None:
-                return kept.log.stat().st_nlink == 1
-            return held is not None and os.fstat(held.log.descriptor).st_nlink == 0
-        return False
-
-    @property
-    def was_replaced(self) -> bool:
-        """Whether the broker has other files under the names of those that are held, or linked, since it was seen."""
-        held, kept = self.held, self.kept
-        ours: list[os.stat_result | None] = []
-        if held is not None:
-            ours = [os.fstat(held.log.descriptor), os.fstat(held.producer_snapshot.descriptor)]
-        elif kept is not None:
-            ours = [_stat(kept.log), _stat(kept.snapshot)]
-        end = self.next_offset
-        names = [self.place.path("log"), *([] if end is None else [self.place.snapshot_path(end - 1)])]
-        theirs = [_stat(name) for name in names]
-        return any(one and other and not os.path.samestat(one, other) for one, other in zip(ours, theirs, strict=False))
-
-    @property
-    def size_in_bytes(self) -> int:
-        """Bytes of its log; 0 if it is gone."""
-        with contextlib.suppress(OSError):
-            held, kept = self.held, self.kept
-            if held is not None:
-                return held.size_in_bytes
-            return (self.place.path("log") if kept is None else kept.log).stat().st_size
-        return 0
-
-    def age_s(self, now_s: float) -> float:
-        """How long it is closed: the broker writes its snapshot then. If that cannot be seen, how long it is known."""
-        held = self.held
-        with contextlib.suppress(OSError):
-            if held is not None:
-                return max(0.0, time.time() - os.fstat(held.producer_snapshot.descriptor).st_mtime)
-            if self.kept is not None:
-                return max(0.0, time.time() - self.kept.snapshot.stat().st_mtime)
-        return now_s - self.noticed_s
-
-    @property
-    def next_offset(self) -> int | None:
-        """Behind the segment; None where only its batches tell."""
-        return self.place.next_base_offset
-
-    def open(self) -> OpenSegment:
-        """Its files, by their own names or by the links to them; it is for the caller to close them."""
-        kept = self.kept
-        return open_segment(self.place if kept is None else kept.place((self.place.topic, self.place.partition)))
-
-    def let_go(self) -> None:
-        """Close its files."""
-        held, self.held = self.held, None
-        if held is not None:
-            held.close()
-
-    def give_up(self) -> None:
-        """Close its files, and remove the links to them: it is shipped, or not to be shipped any more."""
-        self.let_go()
-        kept, self.kept, self.is_settled = self.kept, None, False
-        if kept is not None:
-            kept.remove()
 
 
 @dataclass(slots=True, eq=False)
@@ -145,9 +34,9 @@ class Partition:
     ``is_unheld``: nothing is held, and no links are kept, for nobody is to ship it.
     ``is_followed``: another broker leads, and this one may be next; ``followed_to`` is how far the watermark stood when
     it was last asked for.
-    ``is_behind``: the object of the watermark stands before it, since ``moved_s`` is only a moment ago; ``is_unsure``:
-    it may, since a move has failed: ``unmoved`` is what it was to be moved from (with all that was shipped behind it)
-    and to.
+    ``is_behind``: the object of the watermark stands before it, since ``behind_since_s``, which is only a moment;
+    ``is_unsure``: it may, since a move has failed: ``unmoved`` is what it was to be moved from (with all that was
+    shipped behind it) and to.
     """
 
     where: TopicIdPartition
@@ -164,8 +53,8 @@ class Partition:
     is_followed: bool = False
     followed_to: int | None = None
     must_reload: bool = False
-    moved_s: float | None = None
     is_behind: bool = False
+    behind_since_s: float = 0.0
     is_unsure: bool = False
     unmoved: tuple[StoredWatermark, Watermark] | None = None
     not_before_s: float = 0.0
@@ -388,10 +277,3 @@ class Partition:
         """The segments for which that holds."""
         with self.lock:
             return [segment for segment in self.segments.values() if is_of_interest(segment)]
-
-
-def _stat(path: Path) -> os.stat_result | None:
-    try:
-        return path.stat()
-    except OSError:
-        return None

@@ -158,7 +158,7 @@ class _Threads:
         while not stop.is_asked:
             partition = schedule.take(_IDLE_S)
             if partition is not None:
-                self._uploader.ship(partition)
+                self._uploader.ship_run(partition)
 
     def _touched(self, folder: Path) -> None:
         self._uploader.folders.touch(folder)

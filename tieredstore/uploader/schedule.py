@@ -82,6 +82,19 @@ class Schedule:
             partition.is_busy = True
             return True
 
+    def goes_on(self, partition: Partition) -> bool:
+        """Whether the worker that has just made a step of a partition is to make the next one too: it has it still.
+
+        Not where others are to be looked at first. To be asked for a moment only, so that all have their turn.
+        """
+        with self._something:
+            if self._is_rung or partition.is_dropped or not self._may_ship(partition):
+                return False
+            if self._ready and self._ready[0][0][0] < _urgency(partition)[0]:
+                return False
+            partition.failures, partition.error = 0, None
+            return True
+
     def done(self, partition: Partition, *, waits: bool) -> None:
         """The worker has made its step; a partition that ``waits`` is looked at again in a moment."""
         with self._something:

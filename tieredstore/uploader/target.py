@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +26,7 @@ from tieredstore.uploader.watermark_store import WatermarkStore
 
 _READERS: Final = 8
 _STALL_MS: Final = 60_000
+_LOOK_S: Final = 0.05
 _QUARANTINE_CHUNK: Final = 1 << 20
 
 
@@ -53,13 +56,9 @@ class Target:
             pool = ThreadPool(_READERS, "tieredstore-watermarks")
             prefix, rules = settings.key_prefix, manager.manifest_rules
             opened.pop_all()
-        return cls(
-            settings,
-            manager,
-            CommittedSegments(manager.store, prefix, rules=rules),
-            WatermarkStore(manager.store, prefix, pool, rules),
-            pool,
-        )
+        committed = CommittedSegments(manager.store, prefix, rules=rules)
+        watermarks = WatermarkStore(manager.store, prefix, pool, committed, rules)
+        return cls(settings, manager, committed, watermarks, pool)
 
     @property
     def made_topic_id(self) -> Callable[[str], Uuid] | None:
@@ -94,6 +93,17 @@ class Target:
         with RemoteStorageManager(settings, store=self.manager.store) as manager:
             manager.copy_log_segment_data(metadata, log.files)
         return prefix
+
+    def close_later(self, is_used: Callable[[], bool], within_s: float) -> None:
+        """Close it as soon as nobody uses it any more, and not later than that; returns at once."""
+
+        def wait() -> None:
+            end_s = time.monotonic() + within_s
+            while is_used() and time.monotonic() < end_s:
+                time.sleep(_LOOK_S)
+            self.close()
+
+        threading.Thread(target=wait, name="tieredstore-uploader-old", daemon=True).start()
 
     def close(self) -> None:
         """End what is under way, and close the store unless it was given."""

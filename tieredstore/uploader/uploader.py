@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -18,6 +17,7 @@ from tieredstore.errors import TieredStoreError
 from tieredstore.model import TopicIdPartition
 from tieredstore.process.closing import Closing
 from tieredstore.process.health import Health
+from tieredstore.uploader.closed_segment import ClosedSegment
 from tieredstore.uploader.counts import Counts
 from tieredstore.uploader.environment import BrokerEnvironment, broker_environment
 from tieredstore.uploader.filling import Filler
@@ -25,13 +25,15 @@ from tieredstore.uploader.folders import Folders
 from tieredstore.uploader.following import Following
 from tieredstore.uploader.hold_dir import HoldDir, locked
 from tieredstore.uploader.holding import Held, Holds
+from tieredstore.uploader.inquiries import Inquiries
 from tieredstore.uploader.leadership import LeadershipView, leadership_of
-from tieredstore.uploader.once import MOVED_ON, Left, begin, ship_once
-from tieredstore.uploader.partition import ClosedSegment, Partition
+from tieredstore.uploader.once import Left, begin, ship_once
+from tieredstore.uploader.partition import Partition
 from tieredstore.uploader.retention import Expired, RemoteRetention
 from tieredstore.uploader.schedule import Schedule
-from tieredstore.uploader.settling import Answers, BrokerSettling, DiskSettling, Settled, Settling, high_watermarks
-from tieredstore.uploader.shipper import Shipper, ShipperSettings, Standing, Step
+from tieredstore.uploader.settling import BrokerSettling, DiskSettling, Settling
+from tieredstore.uploader.shipper import Shipper, ShipperSettings
+from tieredstore.uploader.steps import MOVED_ON, Step
 from tieredstore.uploader.target import Target
 from tieredstore.uploader.topics import TopicAdvice, TopicSelection
 from tieredstore.uploader.tries import Tries
@@ -42,8 +44,7 @@ if TYPE_CHECKING:
 
 _logger: Final = logging.getLogger(__name__)
 
-_AGAIN_S: Final = 0.05
-_SOON_S: Final = 1.0
+_RUN_S: Final = 1.0
 
 
 class Uploader(Closing):
@@ -81,9 +82,6 @@ class Uploader(Closing):
             opened.callback(leadership.close)
             self.target = Target.open(settings, store)
             self._opened = opened.pop_all()
-        disk = DiskSettling(self.environment.log_dirs)
-        self._settling: Settling = settling or (disk if self._broker is None else BrokerSettling(self._broker))
-        self._answers = Answers(monotonic=monotonic)
         self.leadership = LeadershipView(leadership, monotonic)
         self.topics = TopicAdvice(uploader, self._broker)
         self._selection = TopicSelection(uploader)
@@ -92,7 +90,7 @@ class Uploader(Closing):
         self._holds = Holds(uploader.hold_max_files, uploader.hold_min_free_percent, self._links)
         self.held = Held(0, 0, 0, 0)
         self.tries = Tries(monotonic)
-        uploads = Uploads(
+        self._uploads = Uploads(
             self.tries,
             self.counts,
             broker_id=self.environment.broker_id,
@@ -101,14 +99,23 @@ class Uploader(Closing):
         )
         self.retention = RemoteRetention.of(uploader)
         self._following = Following(monotonic)
-        self._filler = Filler(uploads, self.counts, uploader.check_crcs)
+        self._filler = Filler(self._uploads, self.counts, uploader.check_crcs)
         self._shipper = Shipper(
             ShipperSettings(self.environment.broker_id, uploader.start, uploader.check_crcs),
-            uploads,
+            self._uploads,
             self.counts,
             self.folders.relist,
         )
         self.schedule = Schedule(lambda: self.folders.partitions, self.may_ship, monotonic)
+        disk = DiskSettling(self.environment.log_dirs)
+        self.inquiries = Inquiries(
+            settling or (disk if self._broker is None else BrokerSettling(self._broker)),
+            self.leadership,
+            lambda: filter(self.may_ship, self.folders.partitions),
+            self._settled,
+            self.health,
+            monotonic,
+        )
         self._was_led: frozenset[Partition] = frozenset()
         self._has_left = False
 
@@ -163,38 +170,8 @@ class Uploader(Closing):
             self.ask_leaders(is_silent=is_silent)
 
     def ask_leaders(self, *, is_silent: bool) -> None:
-        """Ask of those alone of which nothing was heard the last time, or of the others.
-
-        A broker that is dead keeps all answers back for as long as one is waited for.
-        """
-        soon_s = self._monotonic() + _SOON_S
-        waiting = [
-            partition
-            for partition in self.folders.partitions
-            if partition.not_before_s <= soon_s
-            and self._answers.is_silent(partition.name) is is_silent
-            and self.may_ship(partition)
-            and (partition.waits_for is not None or not self._answers.are_new(partition.name))
-        ]
-        if not waiting or not self.leadership.is_known:
-            return
-        try:
-            answers = self._settling.ask(waiting)
-        except TieredStoreError as error:
-            self._answers.take({}, [partition.name for partition in waiting])
-            if not self._answers.are_any:
-                self.health.fails("broker", f"nobody says how far partitions are settled: {error}")
-            return
-        self._answers.take(answers, [partition.name for partition in waiting])
-        self.health.holds("broker")
-        for partition in waiting if self._links.is_working else ():
-            settled = self._answers.of(partition.name)
-            if settled is not None and settled.leader_epoch in (
-                None,
-                partition.epochs[-1][0] if partition.epochs else -1,
-            ):
-                partition.settled(settled.high_watermark)
-        if any(partition.waits_for is not None for partition in waiting):
+        """Ask of those alone of which nothing was heard the last time, or of the others."""
+        if self.inquiries.ask(is_silent=is_silent):
             self.schedule.ring()
 
     def ask_topics(self) -> None:
@@ -240,8 +217,27 @@ class Uploader(Closing):
 
     def ship(self, partition: Partition) -> Step | None:
         """Make one step of a partition that was taken from the schedule; None if it failed."""
+        return self._steps(partition, goes_on=False)
+
+    def ship_run(self, partition: Partition) -> Step | None:
+        """Make steps of the same one for a moment, as long as they move on; what came of the last.
+
+        What has been read of a partition is asked for once then, and its watermark is moved once.
+        """
+        return self._steps(partition, goes_on=True)
+
+    def _steps(self, partition: Partition, *, goes_on: bool) -> Step | None:
+        end_s = self._monotonic() + _RUN_S
         try:
-            step = self._shipper.step(self.target, partition, self._standing(partition))
+            while True:
+                target = self.target
+                # A thread of its own for each call could be left behind; this one is watched.
+                with self._watched(target, partition), target.manager.on_this_thread():
+                    step = self._shipper.step(target, partition, self.inquiries.standing(partition))
+                if not goes_on or step not in MOVED_ON or self._monotonic() > end_s:
+                    break
+                if not self.schedule.goes_on(partition):
+                    break
         except Exception as error:
             if not isinstance(error, TieredStoreError | OSError):
                 _logger.exception("%s: a try to ship ended by an error of its own", partition.where)
@@ -252,6 +248,12 @@ class Uploader(Closing):
         if step in MOVED_ON:
             self.health.holds("store")
         return step
+
+    def _watched(self, target: Target, partition: Partition) -> contextlib.AbstractContextManager[object]:
+        """A step, with what it asks the store for beside the segment."""
+        first = partition.first
+        allowed_s = self._uploads.allowed_s(target, 0 if first is None else first.size_in_bytes)
+        return self.tries.under_way(f"a step of {partition.where}", 2 * allowed_s)
 
     # Runs
 
@@ -282,16 +284,7 @@ class Uploader(Closing):
             partition.must_reload, partition.not_before_s = True, 0.0
         self.schedule.ring()
         busy = [partition for partition in self.folders.partitions if partition.is_busy]
-        thread = threading.Thread(
-            target=self._close_later, args=(old, busy), name="tieredstore-uploader-old", daemon=True
-        )
-        thread.start()
-
-    def _close_later(self, old: Target, busy: list[Partition]) -> None:
-        end_s = time.monotonic() + self.own.upload_timeout_ms / 1000
-        while time.monotonic() < end_s and any(partition.is_busy for partition in busy):
-            time.sleep(_AGAIN_S)
-        old.close()
+        old.close_later(lambda: any(partition.is_busy for partition in busy), self.own.upload_timeout_ms / 1000)
 
     def gauges(self) -> Mapping[str, float]:
         """What there is now, for the metrics."""
@@ -348,12 +341,10 @@ class Uploader(Closing):
             if self.topics.knows(partition.where.topic) and partition.where.topic not in self.topics.refused
         }
 
-    def _standing(self, partition: Partition) -> Standing:
-        if self.leadership.is_known:
-            return Standing(self._answers.of(partition.name))
-        # Nobody can be asked: what the broker deletes is shipped as far as its own checkpoint says.
-        high = (high_watermarks(partition.folder.parent) or {}).get(partition.name, 0)
-        return Standing(Settled(high, high, None), only_deleted=True)
+    def _settled(self, partition: Partition, high_watermark: int) -> None:
+        """The links that outlive the process say so too."""
+        if self._links.is_working:
+            partition.settled(high_watermark)
 
     def _follow(self, partition: Partition) -> bool:
         """Whether another broker leads the partition, and what it has not shipped is to be held."""

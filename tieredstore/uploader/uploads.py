@@ -51,7 +51,7 @@ class Uploads:
         metadata = described.to_metadata(segment_id, self._broker_id, self._now_ms())
         self._counts.tries += 1
         try:
-            with self._tries.under_way(str(metadata), self._allowed_s(target, described.size_in_bytes)) as on_progress:
+            with self._tries.under_way(str(metadata), self.allowed_s(target, described.size_in_bytes)) as on_progress:
                 copied = target.manager.copy_segment(metadata, described.files, on_progress=on_progress)
         except BaseException:
             self._counts.failed_tries += 1
@@ -60,7 +60,7 @@ class Uploads:
         self._counts.bytes += described.size_in_bytes
         self._counts.stored_bytes += copied.sizes.total
 
-    def _allowed_s(self, target: Target, size: int) -> float:
-        """The rate limit's share comes on top, as if all others had theirs before."""
+    def allowed_s(self, target: Target, size: int) -> float:
+        """How long a try may take: the rate limit's share comes on top, as if all others had theirs before."""
         rate = target.settings.upload_rate_limit
         return self._timeout_s + (0 if rate is None else self._concurrent * size / rate)

@@ -163,7 +163,7 @@ class Watermark:
             "holes": [dataclasses.asdict(hole) for hole in self.holes],
             "moved_back": [dataclasses.asdict(move) for move in self.moved_back],
         }
-        return (json.dumps(document, indent=1) + "\n").encode()
+        return (json.dumps(document) + "\n").encode()
 
     @classmethod
     def parse(cls, raw: bytes | None, where: TopicIdPartition) -> Watermark:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tieredstore.backends.base import ObjectStore
+from tieredstore.catalog.committed import CommittedSegments
 from tieredstore.catalog.listing import SegmentObjects, list_segments
 from tieredstore.catalog.stored import StoredSegment, load_segments
 from tieredstore.errors import CorruptData, ObjectNotFound, PreconditionFailed
@@ -35,17 +36,39 @@ _MOST_KNOWN: Final = 20_000  # about 1 KB each
 
 @dataclass(frozen=True, slots=True)
 class StoredWatermark:
-    """A watermark, None if nothing was shipped yet, and the etag of the object that holds it, None without one."""
+    """A watermark, None if nothing was shipped yet, and the etag of the object that holds it, None without one.
+
+    ``written`` is what this process has put there first: no etag is told then, and it is asked for when it is needed.
+    ``is_remade``: the object says nothing, and what is stored does.
+    """
 
     value: Watermark | None
     etag: str | None
+    written: Watermark | None = None
+    is_remade: bool = False
+
+    def is_in(self, loaded: StoredWatermark) -> bool:
+        """Whether nobody has moved the object since: what was loaded now is what was seen, or written, last."""
+        if loaded.is_remade:
+            return False
+        if self.written is not None:
+            return self.written == loaded.value
+        return loaded.etag is not None and loaded.etag == self.etag
 
 
 class WatermarkStore:
     """Reads and moves watermarks; of two who move one at the same time one is told (PreconditionFailed)."""
 
-    def __init__(self, store: ObjectStore, prefix: str, pool: Executor, rules: ManifestRules = DEFAULT_RULES) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        prefix: str,
+        pool: Executor,
+        committed: CommittedSegments,
+        rules: ManifestRules = DEFAULT_RULES,
+    ) -> None:
         self._store, self._prefix, self._pool, self._rules = store, prefix, pool, rules
+        self._committed = committed
         self._is_layout_known = False
         # What manifests have told stays true: an id is that of one attempt. So a store that fails now and then is asked
         # for fewer of them each time, and not for all of them until not one of hundreds of requests fails.
@@ -70,7 +93,10 @@ class WatermarkStore:
             etag = None
         except CorruptData as error:
             _logger.error("%s; it is made again of the segments that are stored", error)  # noqa: TRY400
-        return StoredWatermark(chain_of(where, self._segments(where), history, None), etag)
+        # Whoever asks which segments are stored next is answered by the same listing.
+        segments = self._told(self._committed.list_anew(where))
+        value = chain_of(where, segments, history, None)
+        return StoredWatermark(value, etag, is_remade=value is not None)
 
     def peek(self, where: TopicIdPartition) -> Watermark | None:
         """What the partition's object says, None if there is none: one request. CorruptData if it is damaged."""
@@ -103,8 +129,11 @@ class WatermarkStore:
             partition=where.partition,
             first_offset=first_offset,
         )
-        within = itertools.takewhile(lambda objects: objects.start_offset < until, listed)
-        whole = [objects for objects in within if not objects.missing]
+        return self._told(itertools.takewhile(lambda objects: objects.start_offset < until, listed))
+
+    def _told(self, listed: Iterable[SegmentObjects]) -> Iterator[RemoteLogSegmentMetadata]:
+        """What the manifests of whole segments say."""
+        whole = [objects for objects in listed if not objects.missing]
         unknown: list[SegmentObjects] = []
         for objects in whole:
             metadata = self._known.get(objects.segment_id)
@@ -137,14 +166,23 @@ class WatermarkStore:
     def move(self, stored: StoredWatermark, watermark: Watermark) -> StoredWatermark:
         """Replace ``stored`` by ``watermark``; PreconditionFailed if somebody else has moved it since it was read."""
         key, content = watermark_key(self._prefix, watermark.where), watermark.to_bytes()
-        if stored.etag is not None:
-            return StoredWatermark(watermark, self._store.replace(key, content, stored.etag))
+        etag = stored.etag if stored.written is None else self._etag_of(stored.written)
+        if etag is not None:
+            return StoredWatermark(watermark, self._store.replace(key, content, etag))
         self._store.put(key, content, if_absent=True)
-        # The etag that the write has given is not told; whoever has replaced it since then is noticed by its content.
-        info = self._store.head(key)
-        if self._store.get_small(key, MAX_BYTES) != content:
-            raise PreconditionFailed(f"the watermark of {watermark.where} was moved by another uploader")
-        return StoredWatermark(watermark, info.etag)
+        return StoredWatermark(watermark, None, written=watermark)
+
+    def _etag_of(self, written: Watermark) -> str | None:
+        """That of the object as this process has written it; whoever has replaced it is noticed by its content."""
+        key = watermark_key(self._prefix, written.where)
+        try:
+            # In this order, as above.
+            etag = self._store.head(key).etag
+            if self._store.get_small(key, MAX_BYTES) == written.to_bytes():
+                return etag
+        except ObjectNotFound as error:
+            raise PreconditionFailed(f"the watermark of {written.where} is gone") from error
+        raise PreconditionFailed(f"the watermark of {written.where} was moved by another uploader")
 
 
 def chain_of(
