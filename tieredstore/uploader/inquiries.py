@@ -10,8 +10,7 @@ from tieredstore.errors import TieredStoreError
 from tieredstore.process.health import Health
 from tieredstore.uploader.leadership import LeadershipView
 from tieredstore.uploader.partition import Partition
-from tieredstore.uploader.settling import Answers, Settled, Settling, high_watermarks
-from tieredstore.uploader.shipper import Standing
+from tieredstore.uploader.settling import Answers, Settled, Settling, Standing, high_watermarks
 
 _SOON_S: Final = 1.0
 

@@ -14,10 +14,10 @@ from tieredstore.kafka.checkpoints import format_leader_epochs
 from tieredstore.kafka.held_segment import OpenSegment
 from tieredstore.kafka.logdir import LogSegment
 from tieredstore.model import LogSegmentData, Uuid
+from tieredstore.uploader.clocks import Clocks
 from tieredstore.uploader.closed_segment import ClosedSegment
 from tieredstore.uploader.counts import Counts
 from tieredstore.uploader.partition import Partition
-from tieredstore.uploader.progress import Clocks, Progress
 from tieredstore.uploader.steps import Step
 from tieredstore.uploader.target import Target
 from tieredstore.uploader.watermark import Hole, Watermark, epochs_within, reason_of
@@ -34,12 +34,12 @@ class Losses:
     def __init__(
         self,
         broker_id: int,
-        progress: Progress,
+        move: Callable[[Target, Partition, Watermark], None],
         counts: Counts,
         relist: Callable[[Partition], None],
         clocks: Clocks,
     ) -> None:
-        self._broker_id, self._progress, self._counts = broker_id, progress, counts
+        self._broker_id, self._move, self._counts = broker_id, move, counts
         self._relist, self._clocks = relist, clocks
 
     def close_gap(self, target: Target, partition: Partition, watermark: Watermark) -> Step:
@@ -60,7 +60,7 @@ class Losses:
                 leader_epochs=epochs_within(partition.epochs, watermark.next_offset, segment.place.base_offset - 1),
             )
             return self._over(target, partition, watermark, gone)
-        self._progress.move(target, partition, value)
+        self._move(target, partition, value)
         return Step.STORED
 
     def quarantined(
@@ -132,7 +132,7 @@ class Losses:
         epoch = partition.epochs[-1][0] if partition.epochs else -1
         # First the mark, by which others look for it: a hole that nobody is told of is filled by nobody.
         target.watermarks.mark_holes(partition.where)
-        self._progress.move(target, partition, watermark.over(hole, epoch))
+        self._move(target, partition, watermark.over(hole, epoch))
         partition.shipped_to(hole.last_offset + 1)
         self._counts.hole(partition.where, hole.first_offset, hole.last_offset, hole.reason)
         _logger.error(

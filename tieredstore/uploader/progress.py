@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from tieredstore.errors import StoreUnavailable, TieredStoreError
 from tieredstore.kafka.logdir import LogSegment
 from tieredstore.limits import MAX_INT64
+from tieredstore.uploader.clocks import Clocks
 from tieredstore.uploader.counts import Counts
 from tieredstore.uploader.elections import later_epoch_began
 from tieredstore.uploader.partition import Partition
@@ -25,14 +25,6 @@ _MOVES_S: Final = 1.0
 
 class Deposed(StoreUnavailable):
     """A leader of a later epoch has moved the watermark: this one ships no more until it leads again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Clocks:
-    """The time of day, and one that only goes forward."""
-
-    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
-    monotonic: Callable[[], float] = time.monotonic
 
 
 class Progress:

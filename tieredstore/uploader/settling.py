@@ -52,6 +52,14 @@ class Settled:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is known of a partition when a step is made: how far it is settled, and whether it is led for certain."""
+
+    settled: Settled | None
+    only_deleted: bool = False
+
+
 class Settling(Protocol):
     """Where it is asked how far partitions are settled."""
 

@@ -10,13 +10,14 @@ from typing import Final
 from tieredstore.errors import InvalidSegment
 from tieredstore.kafka.held_segment import OpenSegment, SegmentIncomplete, describe_open
 from tieredstore.kafka.logdir import LogSegment
+from tieredstore.uploader.clocks import Clocks
 from tieredstore.uploader.closed_segment import ClosedSegment
 from tieredstore.uploader.counts import Counts
 from tieredstore.uploader.losses import LOST, Losses
 from tieredstore.uploader.page_cache import cache_as_it_was
 from tieredstore.uploader.partition import Partition
-from tieredstore.uploader.progress import Clocks, Progress
-from tieredstore.uploader.settling import Settled
+from tieredstore.uploader.progress import Progress
+from tieredstore.uploader.settling import Standing
 from tieredstore.uploader.steps import Step
 from tieredstore.uploader.target import Target
 from tieredstore.uploader.uploads import Uploads
@@ -24,14 +25,6 @@ from tieredstore.uploader.watermark import ShippedSegment
 
 _DELETED: Final = "its files were deleted before they could be read"
 _DISK_TRIES: Final = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """What is known of a partition when a step is made: how far it is settled, and whether it is led for certain."""
-
-    settled: Settled | None
-    only_deleted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +50,7 @@ class Shipper:
         self._settings, self._uploads = settings, uploads
         clocks = clocks or Clocks()
         self._progress = Progress(settings.broker_id, settings.start, counts, relist, clocks)
-        self._losses = Losses(settings.broker_id, self._progress, counts, relist, clocks)
+        self._losses = Losses(settings.broker_id, self._progress.move, counts, relist, clocks)
 
     def step(self, target: Target, partition: Partition, standing: Standing) -> Step:
         """Ship the next segment, if there is one that may be. The caller has marked the partition busy.
