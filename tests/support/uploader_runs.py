@@ -34,17 +34,22 @@ class Written:
         if outcome is not None:
             producer.begin_transaction()
         for _ in range(count):
-            producer.produce(
-                topic,
-                source.randbytes(source.randrange(400)),
-                partition=source.randrange(self._partitions),
-                on_delivery=lambda error, message: self._note(error, message, outcome),
-            )
+            value = source.randbytes(source.randrange(400))
+            self.send(producer, topic, source.randrange(self._partitions), value, outcome)
         assert producer.flush(TIMEOUT_S) == 0
         if outcome == "commit":
             producer.commit_transaction(TIMEOUT_S)
         elif outcome == "abort":
             producer.abort_transaction(TIMEOUT_S)
+
+    def send(self, producer: Producer, topic: str, partition: int, value: bytes, outcome: str | None) -> None:
+        """One record, of a transaction with that outcome if there is one."""
+        producer.produce(
+            topic,
+            value,
+            partition=partition,
+            on_delivery=lambda error, message: self._note(error, message, outcome),
+        )
 
     def _note(self, error: object, message: Any, outcome: str | None) -> None:
         if error:

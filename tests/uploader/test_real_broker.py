@@ -1,4 +1,5 @@
-"""Beside a real broker, with retention at its heels and a store that fails, killed again and again: nothing is lost."""
+"""Beside a real broker, with retention at its heels, a transaction that hangs and a store that fails, killed again and
+again: nothing is lost."""
 
 from __future__ import annotations
 
@@ -44,7 +45,10 @@ TOPIC: Final = {
 
 def producer_for(server: KafkaServer, codec: str, transactional_id: str | None) -> Producer:
     small = {"batch.size": "4000", "linger.ms": "5", "enable.idempotence": "true", "log_level": "0"}
-    transactional = {} if transactional_id is None else {"transactional.id": transactional_id}
+    # As long as the broker lets one be: one of them hangs for most of the test.
+    transactional = (
+        {} if transactional_id is None else {"transactional.id": transactional_id, "transaction.timeout.ms": "900000"}
+    )
     producer = Producer(
         {"bootstrap.servers": server.bootstrap_servers, "compression.type": codec, **small, **transactional}
     )
@@ -68,6 +72,28 @@ def write_rounds(server: KafkaServer, topics: list[str], written: Written, round
     for topic in topics:
         for _ in range(4):
             written.write(producers["none", None], topic, source, 150, None)
+
+
+class HangingTransaction:
+    """Begun by the first record of a partition: from there on nothing is stable."""
+
+    def __init__(self, server: KafkaServer, topic: str, written: Written) -> None:
+        self._server, self.topic, self._written = server, topic, written
+        self._producer = producer_for(server, "none", "hanging")
+        self._producer.begin_transaction()
+        written.send(self._producer, topic, 0, b"never to be seen by whoever reads committed", "abort")
+        assert self._producer.flush(TIMEOUT_S) == 0
+
+    def is_passed(self, store: FilesystemObjectStore) -> bool:
+        """Whether a segment was shipped that it has records in, or lies behind: retention has taken its turn."""
+        return any(not segment.missing for segment in list_segments(store, topic=self.topic, partition=0))
+
+    def end(self) -> None:
+        """Abort it, and have its outcome closed as well."""
+        self._producer.abort_transaction(TIMEOUT_S)
+        producer, source = producer_for(self._server, "none", None), random.Random(21)
+        for _ in range(4):
+            self._written.write(producer, self.topic, source, 150, None)
 
 
 def objects(store: FilesystemObjectStore) -> int:
@@ -94,6 +120,7 @@ def ship_under_fire(folder: Path, *, rounds: int, kills: int) -> None:
         }
         settings.write_text("".join(f"{name}={text}\n" for name, text in lines.items()))
         written = Written(PARTITIONS)
+        hanging = HangingTransaction(server, topics[0], written)
         writer = threading.Thread(target=write_rounds, args=(server, topics, written, rounds), daemon=True)
         writer.start()
         source = random.Random(3)
@@ -107,6 +134,9 @@ def ship_under_fire(folder: Path, *, rounds: int, kills: int) -> None:
         assert not writer.is_alive()
         assert written.failed == []
         with uploader_process(settings, folder / "log", measured=True) as process:
+            # What retention is about to take does not wait for a transaction, which nobody has ended yet.
+            until(600, lambda: hanging.is_passed(store))
+            hanging.end()
             until(1800, lambda: all_shipped(server, store, topics))
             process.send_signal(signal.SIGTERM)
             assert process.wait(240) == 0
