@@ -253,8 +253,8 @@ def test_an_object_that_is_no_broker_keeps_nobody_from_governing(caplog: pytest.
     cluster.pass_s(30)
     cluster.check()
     assert len(cluster.governing()) == 1
-    told = [record.message for record in caplog.records if "stranger" in record.message]
-    assert len(told) == 3, "each broker tells of it once"
+    sentences = [record.message for record in caplog.records if "stranger" in record.message]
+    assert len(sentences) == 3, "each broker tells of it once"
 
 
 @pytest.mark.parametrize(
