@@ -14,10 +14,16 @@ if TYPE_CHECKING:
     from tieredstore.kafka.records._kernel import Taken
 
 _BINARY: Final = arrow.binary()
-_HEADER: Final = arrow.struct([arrow.field("key", arrow.string()), arrow.field("value", arrow.binary())])
+_HEADER_KINDS: Final = (arrow.string(), arrow.binary())
+_HEADER: Final = arrow.struct([arrow.field("key", _HEADER_KINDS[0]), arrow.field("value", _HEADER_KINDS[1])])
 
 _HEADERS: Final = arrow.list_(_HEADER)
-_NO_HEADERS: Final = arrow.array([], _HEADER)
+# Arrow reads the first offset of empty arrays too, which those that it makes itself may not have; and it would import
+# pandas to make them.
+_NOTHING: Final = [None, arrow.py_buffer(bytes(64)), arrow.py_buffer(bytes(64))]
+_NO_HEADERS: Final = arrow.Array.from_buffers(
+    _HEADER, 0, [None], 0, children=[arrow.Array.from_buffers(kind, 0, _NOTHING, 0) for kind in _HEADER_KINDS]
+)
 
 # In the order of the kernel's bits. The names are those of Spark's Kafka source.
 _FIELDS: Final = (
