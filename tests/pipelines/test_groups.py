@@ -116,7 +116,6 @@ class FromBroker:
 
 
 @pytest.mark.broker
-@pytest.mark.soak
 def test_a_generation_goes_on_where_a_group_stands_and_another_is_told_of_it(kafka: KafkaServer) -> None:
     kept = FromBroker(kafka)
     for partition in (0, 1):
@@ -143,7 +142,6 @@ def test_a_generation_goes_on_where_a_group_stands_and_another_is_told_of_it(kaf
 
 
 @pytest.mark.broker
-@pytest.mark.soak
 def test_a_group_that_stands_where_nothing_is_any_more_is_data_loss(kafka: KafkaServer) -> None:
     kept = FromBroker(kafka)
     for partition in (0, 1):

@@ -17,6 +17,8 @@ from confluent_kafka import KafkaError
 FETCH: Final = 1
 LIST_OFFSETS: Final = 2
 METADATA: Final = 3
+OFFSET_COMMIT: Final = 8
+OFFSET_FETCH: Final = 9
 
 _PRODUCER: Final = 0
 _POINTER: Final = ctypes.c_void_p

@@ -24,6 +24,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from tieredstore.errors import BrokerError, BrokerUnavailable, ResourceNotFound, TieredStoreError
 from tieredstore.live.clients import LiveAdmin, check_configuration
 from tieredstore.live.faults import fault, kind_of, unknown_s
+from tieredstore.live.group_client import GroupClient
 from tieredstore.live.properties import check_timeout, client_configuration
 from tieredstore.live.topic_watch import TopicWatch
 from tieredstore.model import Isolation, TopicPartition, Uuid
@@ -69,10 +70,12 @@ class LiveCluster(Closing):
         check_timeout(timeout_s)
         configuration = client_configuration(properties, isolation)
         check_configuration(configuration)
+        self._configuration = configuration
         self._servers = configuration["bootstrap.servers"]
         self._isolation: Isolation = isolation
         self._timeout_s = timeout_s
         self._clients = PerProcess(partial(LiveAdmin, configuration), _forget)
+        self._login: tuple[str, str] | None = None
 
     def topics(self) -> tuple[str, ...]:
         """The names of all topics, sorted, without Kafka's internal ones. One request."""
@@ -160,20 +163,9 @@ class LiveCluster(Closing):
         wheres = list(partitions)
         if not wheres:
             return {}
-        client = self._clients.get()
-        asked = ConsumerGroupTopicPartitions(group, [KafkaPartition(*where) for where in wheres])
-
-        def ask(timeout_s: float) -> Mapping[str, Future[Any]]:
-            futures: Mapping[str, Future[Any]] = _untyped(client).list_consumer_group_offsets(
-                [asked], require_stable=True, request_timeout=timeout_s
-            )
-            return futures
-
         doing = f"the offsets of the group {group} at {self._servers} cannot be looked up"
-        places = self._answers(client, ask, doing)[group].topic_partitions
-        for place in places:
-            if place.error is not None:
-                raise fault(place.error, f"{doing}, for {place.topic}-{place.partition}")
+        with GroupClient({**self._configuration, "group.id": group}, self._login) as client:
+            places = client.committed(wheres, doing, self._timeout_s)
         return {(place.topic, place.partition): (place.offset, place.metadata) for place in places if place.offset >= 0}
 
     def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
@@ -314,6 +306,7 @@ class LiveCluster(Closing):
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Log in by these from the next connection on."""
+        self._login = username, password
         self._clients.get().set_sasl_credentials(username, password)
 
     def close(self) -> None:
