@@ -45,7 +45,7 @@ from pyspark.sql.datasource import InputPartition
 from benchmarks.bench_spark import spark_session
 from benchmarks.kafka_source_jars import source_jars
 from benchmarks.kafka_topic import KafkaTopic, topic_on_broker
-from benchmarks.measuring import Job, Taken, interleaved, machine
+from benchmarks.measuring import Job, Taken, home_in, interleaved, machine
 from benchmarks.process_tree import ProcessTree
 from benchmarks.spark_tasks import PlannedTasks
 from benchmarks.spark_topic import SparkTopic, topic_arguments, topic_in
@@ -242,10 +242,8 @@ def run(folder: Path, arguments: argparse.Namespace) -> dict[str, object]:
 
 def main() -> None:
     arguments = topic_arguments(__doc__, records=5_000_000, runs=3)
-    with tempfile.TemporaryDirectory() as folder:
-        home = arguments.folder or Path(folder)
-        home.mkdir(parents=True, exist_ok=True)
-        print(json.dumps(run(home.absolute(), arguments), indent=2))
+    with home_in(arguments.folder) as home:
+        print(json.dumps(run(home, arguments), indent=2))
 
 
 if __name__ == "__main__":

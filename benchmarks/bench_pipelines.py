@@ -34,7 +34,7 @@ from pyspark.sql import SparkSession
 
 from benchmarks.bench_spark import spark_session
 from benchmarks.kafka_topic import topic_on_broker
-from benchmarks.measuring import Taken, interleaved, machine
+from benchmarks.measuring import Taken, home_in, interleaved, machine
 from benchmarks.pipeline_contest import Contest, Limits
 from benchmarks.pipeline_figures import measure_age, measure_limits, measure_memory, measure_requests
 from benchmarks.process_tree import ProcessTree
@@ -125,10 +125,8 @@ def run(home: Path, arguments: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     arguments = arguments_of_main()
-    with tempfile.TemporaryDirectory() as folder:
-        home = arguments.folder or Path(folder)
-        home.mkdir(parents=True, exist_ok=True)
-        print(json.dumps(run(home.absolute(), arguments), indent=2))
+    with home_in(arguments.folder) as home:
+        print(json.dumps(run(home, arguments), indent=2))
 
 
 if __name__ == "__main__":

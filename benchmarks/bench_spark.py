@@ -37,7 +37,7 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.kafka_topic import KafkaTopic, topic_on_broker
-from benchmarks.measuring import Job, interleaved_seconds, machine
+from benchmarks.measuring import Job, home_in, interleaved_seconds, machine
 from benchmarks.process_tree import ProcessTree
 from benchmarks.spark_synthetic import read_synthetic, write_batch
 from benchmarks.spark_tasks import PlannedTasks, ReadingProcesses, stage_seconds
@@ -190,10 +190,8 @@ def run(folder: Path, arguments: argparse.Namespace) -> dict[str, object]:
 
 def main() -> None:
     arguments = topic_arguments(__doc__, records=10_000_000, runs=5)
-    with tempfile.TemporaryDirectory() as folder:
-        home = arguments.folder or Path(folder)
-        home.mkdir(parents=True, exist_ok=True)
-        print(json.dumps(run(home.absolute(), arguments), indent=2))
+    with home_in(arguments.folder) as home:
+        print(json.dumps(run(home, arguments), indent=2))
 
 
 if __name__ == "__main__":

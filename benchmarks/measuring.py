@@ -10,9 +10,12 @@ import platform
 import random
 import statistics
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 Job = Callable[[], object]
 
@@ -24,6 +27,15 @@ class Taken:
 
     seconds: float
     cpu_seconds: float
+
+
+@contextmanager
+def home_in(folder: Path | None) -> Generator[Path]:
+    """The folder, made if it is not there, and kept; without one a temporary one. Absolute."""
+    with tempfile.TemporaryDirectory() as temporary:
+        home = folder or Path(temporary)
+        home.mkdir(parents=True, exist_ok=True)
+        yield home.absolute()
 
 
 def interleaved_seconds(jobs: Mapping[str, Job], runs: int) -> dict[str, list[float]]:

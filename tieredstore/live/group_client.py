@@ -59,9 +59,10 @@ class GroupClient(Closing):
     def _ask(
         self, partitions: Sequence[TopicPartition], doing: str, wait_s: float, timeout_s: float
     ) -> list[KafkaPartition]:
-        trouble, untyped = self._client.trouble, _untyped(self._client)
+        trouble = self._client.trouble
+        client: Any = self._client  # the library leaves types of its results open
         try:
-            places: list[KafkaPartition] = untyped.committed(
+            places: list[KafkaPartition] = client.committed(
                 [KafkaPartition(*where) for where in partitions], timeout=wait_s
             )
         except KafkaException as error:
@@ -77,8 +78,3 @@ class GroupClient(Closing):
             if place.error is not None:
                 raise fault(place.error, f"{doing}, for {place.topic}-{place.partition}")
         return places
-
-
-def _untyped(client: LiveConsumer) -> Any:
-    """The library leaves types of its results open."""
-    return client

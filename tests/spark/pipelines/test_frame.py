@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,12 +37,6 @@ from tieredstore.testing.faults import FaultyStore
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 ENDED_S = 300
-
-
-@pytest.fixture
-def kept(tmp_path: Path) -> Iterator[Kept]:
-    with closing(Kept(tmp_path)) as kept:
-        yield kept
 
 
 def named(function: Any) -> str:

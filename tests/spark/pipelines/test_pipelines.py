@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,12 +26,6 @@ from tieredstore.spark.pipelines.runs import PipelineRun, pipeline_service
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 ENDED_S = 300
-
-
-@pytest.fixture
-def kept(tmp_path: Path) -> Iterator[Kept]:
-    with closing(Kept(tmp_path)) as kept:
-        yield kept
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

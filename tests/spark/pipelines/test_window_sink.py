@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -92,10 +91,9 @@ class Driven:
 
 
 @pytest.fixture
-def kept(tmp_path: Path) -> Iterator[Kept]:
-    with closing(Kept(tmp_path)) as kept:
-        kept.write(20)
-        yield kept
+def kept(kept: Kept) -> Kept:
+    kept.write(20)
+    return kept
 
 
 def test_a_batch_that_comes_twice_is_written_once_and_a_stop_takes_no_more(kept: Kept) -> None:

@@ -8,7 +8,6 @@ import pickle
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -27,12 +26,6 @@ from tieredstore.spark.pipelines.window_tasks import REPORT, TASK, Job, WindowTa
 
 Offset = dict[str, Any]
 LIMIT = ReadAllAvailable()
-
-
-@pytest.fixture
-def kept(tmp_path: Path) -> Iterator[Kept]:
-    with closing(Kept(tmp_path)) as kept:
-        yield kept
 
 
 @pytest.fixture

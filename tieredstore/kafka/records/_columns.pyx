@@ -2,8 +2,9 @@
 """The growing buffers of Arrow columns.
 
 Records of today's batches are parsed and copied in one pass, from the body to the columns and nowhere between; blocks
-of parsed messages and headers are appended a column at a time. Only asked columns cost anything. Each buffer is a slab of its own, sized after what was used lately. The order of the
-buffers is that of the second enum; columns.py makes arrays of them.
+of parsed messages and headers are appended a column at a time. Only asked columns cost anything. Each buffer is a slab
+of its own, sized after what was used lately. The order of the buffers is that of the second enum; columns.py makes
+arrays of them.
 """
 
 cimport cython

@@ -67,7 +67,6 @@ cdef struct Record:
     const uint8_t* value
     int32_t key_size
     int32_t value_size
-    int32_t headers_end  # its headers end here in Rows.headers, and begin where those of the record before it end
 
 # What a record of magic 2 says.
 cdef struct Fields:
@@ -406,7 +405,6 @@ cdef inline void keep_message(const Message* message, Body* body, Rows* rows) no
     record.value, record.value_size = message.value, message.value_size
     rows.offsets[rows.count] = offset
     rows.timestamps[rows.count] = body.append_time if body.has_append_time else message.timestamp
-    record.headers_end = <int32_t>rows.header_count
     count_row(rows, record)
 
 

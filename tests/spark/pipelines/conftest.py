@@ -1,0 +1,18 @@
+"""The topic and the output that pipelines of these tests have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.support.spark_pipelines import Kept
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    """One that is empty."""
+    with closing(Kept(tmp_path)) as kept:
+        yield kept
