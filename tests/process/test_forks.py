@@ -18,7 +18,7 @@ _FORKED = """
         '''The exit code of a child that runs ``act`` and then ends as any interpreter does.'''
         child = os.fork()
         if not child:
-            signal.alarm(20)
+            signal.alarm(120)
             sys.exit(act())
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
@@ -28,10 +28,10 @@ _FORKED = """
         def hold():
             with lock:
                 inside.set()
-                leave.wait(20)
+                leave.wait(120)
         thread = threading.Thread(target=hold)
         thread.start()
-        inside.wait(20)
+        inside.wait(120)
         try:
             return forked(act)
         finally:
@@ -57,7 +57,7 @@ def test_a_fork_safe_lock_is_open_in_the_child_and_still_held_in_the_parent() ->
         with lock:
             child = os.fork()
         if not child:
-            signal.alarm(20)
+            signal.alarm(120)
             sys.exit(act())
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
     """)

@@ -92,6 +92,32 @@ def test_a_thread_that_does_not_come_back_in_time_is_named_and_the_end_is_75() -
         assert any("in stuck" in line for line in run.lines), "where it stood is not told"
 
 
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_threads_that_have_nothing_under_way_are_not_waited_for(signum: signal.Signals) -> None:
+    with running("""
+        from tieredstore.process.stopping import nothing_under_way
+        def waiting(stop):
+            with nothing_under_way():
+                with nothing_under_way():
+                    pass
+                say("waiting")
+                threading.Event().wait()
+        def slow(stop):
+            with nothing_under_way():
+                pass
+            loop(stop)
+            time.sleep(1)
+            say("all of it")
+        sys.exit(Service("tester", {"waiting": waiting, "slow": slow}, drain_s=3600).run())
+    """) as run:
+        run.line("waiting")
+        run.line("working")
+        run.send(signum)
+        assert run.code() == 0
+        assert "all of it" in run.lines
+        assert not any("did not end" in line for line in run.lines)
+
+
 def test_threads_that_hold_up_an_interpreter_s_end_do_not_hold_up_this_one_s() -> None:
     with running("""
         from concurrent.futures import ThreadPoolExecutor
@@ -204,7 +230,7 @@ def test_a_reload_that_hangs_does_not_outlive_the_work() -> None:
             time.sleep(60)
         def work(stop):
             say("working")
-            reloading.wait(30)
+            reloading.wait(120)
         sys.exit(Service("tester", {"work": work}, reload=reload, drain_s=2).run())
     """) as run:
         run.line("working")

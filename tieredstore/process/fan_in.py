@@ -93,6 +93,14 @@ class FanIn(Iterator[_Item], Generic[_Item]):
         if self._pool is not None:
             self._pool.shutdown(wait=False)
 
+    def abandon(self) -> None:
+        """Close it for a reader that was forgotten: takes no lock, as a garbage collection may come anywhere.
+
+        Threads that wait see it when they look up, and their end forgets what was made.
+        """
+        self._is_closed = True
+        self._at_end.close()
+
     def __enter__(self) -> Self:
         return self
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import threading
-from concurrent.futures import CancelledError, Future
+import math
+import time
+from collections.abc import Collection
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from typing import Any, Final, TypeVar
 
 from tieredstore.errors import AlreadyClosed
 
 _Result = TypeVar("_Result")
 
-# Of a wait without a time-out the system goes on after a signal where some library (Polars is one) has put a handler of
-# its own before Python's that asks for it, and Ctrl-C is then heard when the work is done. One with a time-out ends.
-_FOR_EVER_S: Final = threading.TIMEOUT_MAX
+# Ctrl-C is heard when a wait ends. A signal that comes just before the system begins one does not end it; nor does any
+# end one without a time-out where some library (Polars is one) has put a handler of its own before Python's.
+_LOOK_S: Final = 0.5
 
 
 class Overdue(Exception):
@@ -38,6 +40,13 @@ def is_done(future: Future[Any], timeout_s: float | None = None) -> bool:
 
     Unlike ``concurrent.futures.wait``, which goes on waiting for a dropped future until a thread comes by it.
     """
-    with contextlib.suppress(CancelledError, TimeoutError):
-        future.exception(_FOR_EVER_S if timeout_s is None else timeout_s)
+    end_s = math.inf if timeout_s is None else time.monotonic() + timeout_s
+    while not future.done() and (left_s := end_s - time.monotonic()) > 0:
+        with contextlib.suppress(CancelledError, TimeoutError):
+            future.exception(min(_LOOK_S, left_s))
     return future.done()
+
+
+def any_done(futures: Collection[Future[Any]], timeout_s: float) -> bool:
+    """Wait until one of them is done, or was dropped and its thread came by; False after the time-out."""
+    return bool(wait(futures, timeout_s, return_when=FIRST_COMPLETED).done)

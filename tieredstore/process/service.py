@@ -21,7 +21,7 @@ from tieredstore.process.endpoint import Endpoint
 from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.process.health import Health
 from tieredstore.process.signal_handlers import SignalHandlers
-from tieredstore.process.stopping import Stop
+from tieredstore.process.stopping import Stop, is_without_work
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -88,7 +88,8 @@ class Service:
 
         0 when all work has ended, or the code of the error that ended it. SIGTERM and SIGINT stop; the second of them
         ends the process at once, with 128 and its number. Where a thread has not come back by the drain's deadline the
-        process is ended with 75: such a thread could hold up the interpreter's end as well.
+        process is ended with 75: such a thread could hold up the interpreter's end as well. It is not waited for where
+        nothing is under way.
         """
         with contextlib.closing(self._bell), _Signals(self._bell, reloads=self._reload is not None) as signals:
             try:
@@ -97,6 +98,8 @@ class Service:
                 self._fail("start", error)
             self._supervise(signals)
             if missing := self._still_running():
+                if self._is_without_work():
+                    os._exit(self._exit_code())
                 _say(partial(self._say_missing, missing))
                 os._exit(self._exit_code() or _LOST)
             self.join(_LAST_WORDS_S)
@@ -195,9 +198,9 @@ class Service:
                 # All that is left is a reload, which nobody needs any more: it has the time of a drain.
                 self.stop()
             deadline = self.stopping.deadline
-            if deadline is not None and deadline.remaining_s() <= 0:
+            if deadline is not None and (deadline.remaining_s() <= 0 or self._is_without_work()):
                 return
-            self._bell.wait(_LONGEST_POLL_S if deadline is None else deadline.remaining_s())
+            self._bell.wait(_LONGEST_POLL_S if deadline is None else min(_POLL_S, deadline.remaining_s()))
             if (signum := signals.take_ending()) is not None:
                 self.stop()
                 _say(partial(self._say_stopping, signum))
@@ -236,6 +239,10 @@ class Service:
 
     def _still_running(self) -> tuple[str, ...]:
         return tuple(sorted(self._running))
+
+    def _is_without_work(self) -> bool:
+        """Whether no thread has anything that should end in order."""
+        return all(is_without_work(thread) for thread in list(self._threads) if thread.is_alive())
 
     def _exit_code(self) -> int:
         if self.failure is None:

@@ -4,11 +4,36 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Final
 
 from tieredstore.errors import ConfigError
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.forks import begin_again_after_fork
+
+_WITHOUT_WORK: Final = set[threading.Thread]()
+
+
+@contextmanager
+def nothing_under_way() -> Generator[None]:
+    """Within the block this thread has nothing that a stop should let end, as one that waits for a store to answer.
+
+    A service that is told to stop, and of which only such threads go on, ends at once.
+    """
+    thread = threading.current_thread()
+    is_outermost = thread not in _WITHOUT_WORK
+    _WITHOUT_WORK.add(thread)
+    try:
+        yield
+    finally:
+        if is_outermost:
+            _WITHOUT_WORK.discard(thread)
+
+
+def is_without_work(thread: threading.Thread) -> bool:
+    """Whether a thread is within such a block."""
+    return thread in _WITHOUT_WORK
 
 
 class Stop:
