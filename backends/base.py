@@ -9,6 +9,7 @@ from typing import ClassVar, Final
 
 from tieredstore.backends.contract import staging
 from tieredstore.backends.contract.bodies import Digest
+from tieredstore.backends.contract.ranges import check_whole
 from tieredstore.backends.values import AbandonedWrite, Body, Buffer, ObjectInfo, Prepared
 from tieredstore.errors import PreconditionFailed, TieredStoreError
 
@@ -175,6 +176,14 @@ class ObjectStore(ABC):
         Errors as ``get``. After an error the buffer's content is undefined.
         """
 
+    def get_whole(self, key: str, buffer: bytearray | memoryview) -> None:
+        """Fill all of ``buffer`` with the whole object, by one request; RangeNotSatisfiable if that is longer or
+        shorter, of which our stores in the cloud then read nothing."""
+        data = self.get(key)
+        with memoryview(buffer).cast("B") as view:
+            check_whole(key, len(data), len(view))
+            view[:] = data
+
     @abstractmethod
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         """All objects whose key starts with ``prefix`` and is greater than ``start_after``, sorted by key (by its
@@ -314,6 +323,13 @@ class DelegatingStore(ObjectStore):
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
         """As ``inner``."""
         self.inner.get_into(key, start, buffer)
+
+    def get_whole(self, key: str, buffer: bytearray | memoryview) -> None:
+        """As ``inner``; by ``get`` where the wrapper has its own."""
+        if type(self).get is DelegatingStore.get:
+            self.inner.get_whole(key, buffer)
+        else:
+            super().get_whole(key, buffer)
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         """As ``inner``."""

@@ -20,7 +20,7 @@ from tieredstore.backends.cloud.parts import cut
 from tieredstore.backends.cloud.upload import ANY, IF_ABSENT, Condition, Upload
 from tieredstore.backends.contract.bodies import byte_view
 from tieredstore.backends.contract.deletions import raise_failures
-from tieredstore.backends.contract.ranges import TooLargeError, check_small, is_empty_request
+from tieredstore.backends.contract.ranges import TooLargeError, check_small, check_whole, is_empty_request
 from tieredstore.backends.contract.staging import checked_mark
 from tieredstore.backends.http.deadlines import within
 from tieredstore.errors import (
@@ -210,17 +210,23 @@ class CloudStore(BucketFacts[Client], Generic[Client, Options]):
     def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
         """As ``get``, from the connection into ``buffer``."""
         self._check_key(key)
+        stop = start + memoryview(buffer).nbytes
+        if not is_empty_request(start, stop):
+            self._fill(key, start, stop, buffer)
+
+    def get_whole(self, key: str, buffer: bytearray | memoryview) -> None:
+        """As ``get_into``."""
+        self._check_key(key)
+        self._fill(key, 0, None, buffer)
+
+    def _fill(self, key: str, start: int, stop: int | None, buffer: bytearray | memoryview) -> None:
+        def take(answer: Answer) -> None:  # each try fills the buffer anew
+            check_whole(key, answer.size, len(view))
+            answer.fill(view)
+
+        what = self.named(key)
         with byte_view(buffer) as view:
-            stop = start + len(view)
-            if is_empty_request(start, stop):
-                return
-            what = self.named(key)
-            # Inside the lambda, since each try fills the buffer anew.
-            self.call(
-                "get",
-                what,
-                lambda client: self._read(client, key, start, stop, lambda answer: answer.fill(view), what),
-            )
+            self.call("get", what, lambda client: self._read(client, key, start, stop, take, what))
 
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         """One request for each page."""

@@ -16,6 +16,12 @@ def check_small(size: int, most: int | None) -> None:
         raise TooLargeError
 
 
+def check_whole(key: str, size: int, wanted: int) -> None:
+    """RangeNotSatisfiable unless an object of ``size`` bytes is what somebody wants ``wanted`` bytes of."""
+    if size != wanted:
+        raise RangeNotSatisfiable(f"all {wanted} bytes of {key!r} were asked for, and the object has {size}")
+
+
 def is_empty_request(start: int, stop: int | None) -> bool:
     """Whether ``start:stop`` asks for nothing, so that no request is needed.
 

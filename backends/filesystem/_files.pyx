@@ -6,10 +6,19 @@ What is not as it nearly always is gives None or nothing here: whoever asked loo
 is.
 """
 
-from cpython.bytes cimport PyBytes_AsStringAndSize, PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.unicode cimport PyUnicode_DecodeASCII
 from libc.errno cimport ENOENT, errno
 from libc.stdint cimport int64_t
-from libc.stdlib cimport free, malloc
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memchr, memcpy, strlen
+
+from tieredstore.backends._frozen cimport empty_value, leave_uncollected, set_slot, slot_of
+from tieredstore.backends.values import ObjectInfo
+
+cdef extern from "Python.h":
+    const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
+    str PyUnicode_Concat(object left, object right)
 
 cdef extern from "<sys/stat.h>" nogil:
     struct timespec:
@@ -24,18 +33,31 @@ cdef extern from "<sys/stat.h>" nogil:
     bint is_file "S_ISREG"(unsigned int mode)
 
 cdef extern from "<fcntl.h>" nogil:
-    int AT_SYMLINK_NOFOLLOW, O_RDONLY, O_NOFOLLOW, O_NONBLOCK, O_CLOEXEC
+    int AT_SYMLINK_NOFOLLOW, O_RDONLY, O_NOFOLLOW, O_NONBLOCK, O_CLOEXEC, O_DIRECTORY
     int openat(int folder, const char* name, int flags)
 
 cdef extern from "<unistd.h>" nogil:
     Py_ssize_t read(int descriptor, void* to, size_t size)
     int close(int descriptor)
 
+cdef extern from "<dirent.h>" nogil:
+    int DT_REG
+    struct dirent:
+        unsigned char d_type
+        char d_name[256]
+    ctypedef struct DIR:
+        pass
+    DIR* fdopendir(int descriptor)
+    dirent* readdir(DIR* folder)
+    int closedir(DIR* folder)
+
 cdef enum:
     LONGEST = 65536  # of a file that is read here
     ROOM = 1048576  # for the bytes of one visit
     MOST = 1024  # files of one visit
 
+cdef Py_ssize_t KEY = slot_of(ObjectInfo, b"key"), SIZE = slot_of(ObjectInfo, b"size")
+cdef Py_ssize_t ETAG = slot_of(ObjectInfo, b"etag"), MODIFIED_MS = slot_of(ObjectInfo, b"modified_ms")
 cdef int64_t FARTHEST_S = 1 << 52  # from 1970 that a time of change is told, some hundred million years
 
 # What became of one file.
@@ -45,11 +67,97 @@ cdef struct Seen:
     Py_ssize_t start
 
 
+# The names in a folder, each with its zero byte.
+cdef struct Names:
+    char* text
+    size_t size, room
+    Py_ssize_t count
+    bint good
+
+
+cdef inline bint is_plain(const char* name, Py_ssize_t size) noexcept nogil:
+    """Whether a component of a key may be so called, in letters that nobody spells in two ways."""
+    cdef Py_ssize_t at
+    cdef char one
+    if not 0 < size < 256 or name[0] == b".":
+        return False
+    for at in range(size):
+        one = name[at]
+        if not (b"a" <= one <= b"z" or b"0" <= one <= b"9" or b"A" <= one <= b"Z" or one == b"-" or one == b"_" or one == b"."):
+            return False
+    return True
+
+
+cdef void note(Names* names, const char* name, size_t size) noexcept nogil:
+    cdef char* larger
+    if names.size + size > names.room:
+        names.room = 2 * (names.room + size)
+        larger = <char*>realloc(names.text, names.room)
+        if larger == NULL:
+            names.good = False
+            return
+        names.text = larger
+    memcpy(names.text + names.size, name, size)
+    names.size += size
+    names.count += 1
+
+
+cdef void note_files(int folder, Names* names) noexcept nogil:
+    """All names of the folder; not ``good`` if one of them is not surely a file's, or the folder cannot be read."""
+    cdef DIR* opened
+    cdef dirent* entry
+    cdef int descriptor = openat(folder, b".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+    if descriptor < 0:
+        names.good = False
+        return
+    opened = fdopendir(descriptor)
+    if opened == NULL:
+        close(descriptor)
+        names.good = False
+        return
+    while names.good:
+        errno = 0
+        entry = readdir(opened)
+        if entry == NULL:
+            names.good = errno == 0
+            break
+        if entry.d_name[0] == b"." and (entry.d_name[1] == 0 or (entry.d_name[1] == b"." and entry.d_name[2] == 0)):
+            continue
+        if entry.d_type == DT_REG and is_plain(entry.d_name, strlen(entry.d_name)):
+            note(names, entry.d_name, strlen(entry.d_name) + 1)
+        else:
+            names.good = False
+    closedir(opened)
+
+
+def names_of_files(int folder):
+    """The names in a folder of plain files alone, in no order; None for any other folder."""
+    cdef Names names = Names(NULL, 0, 0, 0, True)
+    cdef list listed = []
+    cdef const char* at
+    cdef Py_ssize_t size
+    try:
+        with nogil:
+            note_files(folder, &names)
+        if not names.good:
+            return None
+        at = names.text
+        for _ in range(names.count):
+            size = strlen(at)
+            listed.append(PyUnicode_DecodeASCII(at, size, NULL))
+            at += size + 1
+        return listed
+    finally:
+        free(names.text)
+
+
 cdef int fill_paths(const char** paths, tuple names) except -1:
     """The texts of ``names``, good as long as these are held; ValueError for one that is not what C takes it for."""
-    cdef Py_ssize_t at
+    cdef Py_ssize_t at, size = 0
     for at in range(len(names)):
-        PyBytes_AsStringAndSize(<bytes?>names[at], <char**>(paths + at), NULL)
+        paths[at] = PyUnicode_AsUTF8AndSize(names[at], &size)
+        if memchr(paths[at], 0, size) != NULL:
+            raise ValueError("embedded null character in a name")
     return 0
 
 
@@ -87,8 +195,18 @@ cdef Py_ssize_t take(int folder, const char* name, char* to, Py_ssize_t room) no
     return size
 
 
-def look_at_files(int folder, list names not None):
-    """For each name its size and its time of change in milliseconds; None for one where no plain file is.
+cdef object info_of(str key, const Seen* seen):
+    info = empty_value(ObjectInfo)
+    set_slot(info, KEY, key)
+    set_slot(info, SIZE, seen.size)
+    set_slot(info, ETAG, None)
+    set_slot(info, MODIFIED_MS, seen.modified_ms)
+    leave_uncollected(info)
+    return info
+
+
+def look_at_files(int folder, str path not None, list names not None):
+    """For each name what a listing says of it, its key being ``path`` and the name; None where no plain file is.
 
     OSError for whatever else is wrong is not raised here: then all of it is None.
     """
@@ -107,24 +225,29 @@ def look_at_files(int folder, list names not None):
         for at in range(count):
             if seen[at].size == -1:
                 return None
-            answers.append(None if seen[at].size < 0 else (seen[at].size, seen[at].modified_ms))
+            answers.append(None if seen[at].size < 0 else info_of(PyUnicode_Concat(path, held[at]), seen + at))
         return answers
     finally:
         free(paths)
         free(seen)
 
 
-def read_files(int folder, list names not None, Py_ssize_t longest):
-    """The content of each of up to 1,024 files of at most ``longest`` bytes; None for one that is to be read another
-    way: it is longer, is no plain file, or is not there."""
-    cdef tuple held = tuple(names)  # which nobody changes meanwhile
-    cdef Py_ssize_t count = len(held), at, used = 0
+def read_files(int folder, Py_ssize_t start, list keys not None, Py_ssize_t longest):
+    """The content of each of up to 1,024 files of at most ``longest`` bytes, which ``keys`` name from ``start`` on; None
+    for one that is to be read another way: it is longer, is no plain file, is not there, or is oddly named."""
+    cdef tuple held = tuple(keys)  # which nobody changes meanwhile
+    cdef Py_ssize_t count = len(held), at, size = 0, used = 0
     cdef const char* paths[MOST]
     cdef Seen seen[MOST]
     cdef char* memory
     if count > MOST:
         raise ValueError(f"{count} files are too many for one visit")
-    fill_paths(paths, held)
+    for at in range(count):
+        paths[at] = NULL
+        if (<str?>held[at]).isascii():
+            paths[at] = PyUnicode_AsUTF8AndSize(held[at], &size) + start
+            if not (0 <= start < size and is_plain(paths[at], size - start)):
+                paths[at] = NULL
     longest = min(longest, LONGEST)
     memory = <char*>malloc(ROOM + 1)
     if memory == NULL:
@@ -133,7 +256,9 @@ def read_files(int folder, list names not None, Py_ssize_t longest):
         with nogil:
             for at in range(count):
                 seen[at].start = used
-                seen[at].size = take(folder, paths[at], memory + used, min(longest, ROOM - used))
+                seen[at].size = -1
+                if paths[at] != NULL:
+                    seen[at].size = take(folder, paths[at], memory + used, min(longest, ROOM - used))
                 used += max(seen[at].size, 0)
         return [
             PyBytes_FromStringAndSize(memory + seen[at].start, seen[at].size) if seen[at].size >= 0 else None

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import secrets
 from contextlib import ExitStack, suppress
 from errno import EMLINK, ENOSYS, EOPNOTSUPP, EPERM
 from types import TracebackType
-from typing import Self
+from typing import Any, Final, Self
 
 from tieredstore.backends.filesystem.folders import DRAFT_MARK, Folder, KeyPath
+
+_WRITTEN_AT_ONCE: Final = 8 << 20
+"""The disk is given so much at a time while a file is written, so that the sync at its end has little to wait for."""
+
+_SYNC_FILE_RANGE_WRITE: Final = 2
+_sync_file_range: Final[Any] = getattr(ctypes.CDLL(None), "sync_file_range", None)
+"""Linux has it, and Python does not."""
 
 
 class Draft:
@@ -20,11 +28,12 @@ class Draft:
     making from one whose writer was killed. The methods raise OSError; who calls them translates.
     """
 
-    __slots__ = ("_descriptor", "_name", "_open", "_path", "folder")
+    __slots__ = ("_descriptor", "_name", "_open", "_path", "_size", "_started", "folder")
 
     def __init__(self, root: str, path: KeyPath, *, create_folders: bool) -> None:
         """FileNotFoundError if a folder is absent, or was removed meanwhile."""
         self._path = path
+        self._size = self._started = 0
         self._name: bytes | None = DRAFT_MARK + secrets.token_hex(12).encode("ascii")
         with ExitStack() as opened:
             self.folder = opened.enter_context(Folder(root, path.folders, create=create_folders))
@@ -47,8 +56,12 @@ class Draft:
 
     def write(self, view: memoryview) -> None:
         """Append all of ``view``."""
+        self._size += len(view)
         while len(view):
             view = view[os.write(self._descriptor, view) :]
+        if self._size - self._started >= _WRITTEN_AT_ONCE:
+            start_writing(self._descriptor, self._started, self._size - self._started)
+            self._started = self._size
 
     def modified_ms(self) -> int:
         """When the file system says that the file was written last, or made, in ms since the epoch."""
@@ -66,16 +79,15 @@ class Draft:
         return os.fsdecode(draft)
 
     def publish(self, *, if_absent: bool = False) -> None:
-        """Give the file its name, durably; the caller holds the folder's lock. Once only.
+        """Give the file its name; the caller holds the folder's lock, and syncs the folder when it has let it go.
 
-        FileExistsError with ``if_absent`` if the name is taken. If the last step, syncing the folders, fails, the
-        object stands already: as with any store whose answer was lost.
+        Once only. FileExistsError with ``if_absent`` if the name is taken. If syncing the folder fails, the object
+        stands already: as with any store whose answer was lost.
         """
         draft = self._name or b""
         if not (if_absent and _linked(self.folder, draft, self._path.name)):
             os.rename(draft, self._path.name, src_dir_fd=self.folder.descriptor, dst_dir_fd=self.folder.descriptor)
         self._name = None
-        self.folder.sync()
 
     def _discard(self) -> None:
         """Remove the file, and the folders made for it if nothing else came into them."""
@@ -87,8 +99,14 @@ class Draft:
             self.folder.prune()
 
 
+def start_writing(descriptor: int, start: int, size: int) -> None:
+    """Have the system begin to write these bytes to its disk, where it can. Promises nothing: that is the sync's."""
+    if _sync_file_range is not None:
+        _sync_file_range(descriptor, ctypes.c_int64(start), ctypes.c_int64(size), _SYNC_FILE_RANGE_WRITE)
+
+
 def publish_kept(folder: Folder, draft: bytes, name: bytes, size: int) -> bool:
-    """Give a draft that was kept its name, durably, if that is free; the caller holds the folder's lock.
+    """Give a draft that was kept its name, if that is free; lock and sync are the caller's, as of ``Draft.publish``.
 
     False if the draft is not there, or has not this size. FileExistsError if the name is taken by another file than
     this one. OSError as it comes.
@@ -105,7 +123,6 @@ def publish_kept(folder: Folder, draft: bytes, name: bytes, size: int) -> bool:
     else:
         # Linked by a publisher that was killed before its next step.
         os.unlink(draft, dir_fd=folder.descriptor)
-    folder.sync()
     return True
 
 

@@ -7,6 +7,7 @@ import fcntl
 import os
 import re
 import stat
+import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ DRAFT_MARK: Final = DRAFT_PREFIX.encode("ascii")
 _ODD_STARTS: Final = (b"", b".")
 _SEPARATOR: Final = re.compile(rb"[/\\\0]").search
 _MAX_COMPONENT_BYTES: Final = 255
+_LOCKED_S: Final = 30.0
+_FIRST_PAUSE_S: Final = 0.0005
+_LONGEST_PAUSE_S: Final = 0.02
 _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -93,13 +97,34 @@ class Folder:
     def locked(self) -> Generator[None]:
         """Hold the folder's lock against every other holder, in this process or another one.
 
-        The lock is on the open descriptor: it ends with the process, and leaves no file behind.
+        The lock is on the open descriptor: it ends with the process, and leaves no file behind. OSError (ETIMEDOUT)
+        where another one does not let it go: a process may be stopped while it holds it.
         """
-        fcntl.flock(self.descriptor, fcntl.LOCK_EX)
+        self._lock()
         try:
             yield
         finally:
             fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+
+    def _lock(self) -> None:
+        # The system's own wait has no deadline. The lock is held for some calls of the system, none of which waits for
+        # a disk, so that it is soon free.
+        deadline_s, pause_s = time.monotonic() + _LOCKED_S, _FIRST_PAUSE_S
+        while True:
+            try:
+                fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline_s:
+                    where = "/".join(map(os.fsdecode, self._names)) or "."
+                    raise TimeoutError(
+                        errno.ETIMEDOUT,
+                        f"another process has held the lock of the folder {where} for {_LOCKED_S:.0f} s: end it, if it "
+                        "is stopped",
+                    ) from None
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            else:
+                return
 
     def has_file(self, name: bytes) -> bool:
         """Whether a plain file is there; OSError (EISDIR, ELOOP) for a folder, a link or another special file."""

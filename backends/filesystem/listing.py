@@ -6,14 +6,14 @@ import logging
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
 from tieredstore.backends.base import ObjectInfo
 from tieredstore.backends.filesystem.errors import OsErrors
 from tieredstore.backends.filesystem.folders import Folder, is_component
-from tieredstore.backends.filesystem.visits import look_at_files
+from tieredstore.backends.filesystem.visits import look_at_files, names_of_files
 from tieredstore.errors import ObjectNotFound
 
 _logger: Final = logging.getLogger(__name__)
@@ -53,12 +53,13 @@ class Listing:
             files = [name for name in page if name[-1] != "/"]
             infos = self._infos(path, files)
             if len(files) == len(page):
-                yield from infos.values()
+                yield from filter(None, infos)
                 continue
+            looked = iter(infos)
             for name in page:
                 if name[-1] == "/":
                     yield from self._below(path + name)
-                elif (info := infos.get(name)) is not None:
+                elif (info := next(looked)) is not None:
                     yield info
 
     def _entries(self, path: str) -> list[str]:
@@ -68,12 +69,15 @@ class Listing:
         in the order of its UTF-8 bytes.
         """
         try:
-            with OsErrors(self._root, path), self._folder(path) as folder, os.scandir(folder.descriptor) as scan:
-                names = [
-                    name
-                    for entry in scan
-                    if (name := entry.name if _is_plain(entry) else _name_of(entry, path)) is not None
-                ]
+            with OsErrors(self._root, path), self._folder(path) as folder:
+                names = names_of_files(folder.descriptor)
+                if names is None:
+                    with os.scandir(folder.descriptor) as scan:
+                        names = [
+                            name
+                            for entry in scan
+                            if (name := entry.name if _is_plain(entry) else _name_of(entry, path)) is not None
+                        ]
         except ObjectNotFound:
             return []
         if not (path.startswith(self._prefix) and self._start_after <= path):
@@ -87,34 +91,30 @@ class Listing:
             return below and key >= self._start_after[: len(key)]
         return key.startswith(self._prefix) and key > self._start_after
 
-    def _infos(self, path: str, names: Sequence[str]) -> dict[str, ObjectInfo]:
-        """What of these is there still, in the same order."""
-        infos: dict[str, ObjectInfo] = {}
+    def _infos(self, path: str, names: list[str]) -> list[ObjectInfo | None]:
+        """What of these is there still, in the same order; None for what is not."""
         if not names:
-            return infos
+            return []
         try:
             with OsErrors(self._root, path), self._folder(path) as folder:
-                looked = look_at_files(folder.descriptor, [name.encode("utf-8") for name in names])
-                if looked is not None:
-                    return {
-                        name: ObjectInfo(path + name, seen[0], None, seen[1])
-                        for name, seen in zip(names, looked, strict=True)
-                        if seen is not None
-                    }
-                for name in names:
-                    try:
-                        status = os.stat(name.encode("utf-8"), dir_fd=folder.descriptor, follow_symlinks=False)
-                    except FileNotFoundError:
-                        continue
-                    if not stat.S_ISREG(status.st_mode):  # it was a file when the folder was read
-                        continue
-                    infos[name] = ObjectInfo(path + name, status.st_size, None, status.st_mtime_ns // 1_000_000)
+                looked = look_at_files(folder.descriptor, path, names)
+                return [_info(folder, path, name) for name in names] if looked is None else looked
         except ObjectNotFound:
-            return infos
-        return infos
+            return [None] * len(names)
 
     def _folder(self, path: str) -> Folder:
         return Folder(self._root, tuple(path.encode("utf-8").split(b"/")[:-1]))
+
+
+def _info(folder: Folder, path: str, name: str) -> ObjectInfo | None:
+    """What is there now; OSError as it comes."""
+    try:
+        status = os.stat(name.encode("utf-8"), dir_fd=folder.descriptor, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(status.st_mode):  # it was a file when the folder was read
+        return None
+    return ObjectInfo(path + name, status.st_size, None, status.st_mtime_ns // 1_000_000)
 
 
 def _is_plain(entry: os.DirEntry[str]) -> bool:

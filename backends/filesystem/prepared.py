@@ -19,9 +19,12 @@ def was_published(root: str, prepared: Prepared) -> bool:
         OsErrors(root, prepared.key, writing=True),
         suppress(FileNotFoundError, FileExistsError),
         Folder(root, path.folders) as folder,
-        folder.locked(),
     ):
-        return publish_kept(folder, os.fsencode(draft), path.name, prepared.size)
+        with folder.locked():
+            is_there = publish_kept(folder, os.fsencode(draft), path.name, prepared.size)
+        if is_there:
+            folder.sync()
+        return is_there
     return False
 
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _DIGEST_PIECE: Final = 1 << 20
 _DELETE_BATCH: Final = 1000
 _ATTEMPTS: Final = 100
-_SMALL_BATCH: Final = 32
+_SMALL_BATCH: Final = 256
 _CLOCK: Final = "clock"
 """What a hidden file is begun for, and given up, that tells the file system's time: never an object."""
 
@@ -101,6 +101,7 @@ class FilesystemObjectStore(ObjectStore):
                 with draft.folder.locked():
                     self._require_free(draft.folder, key, if_absent=if_absent)
                     draft.publish(if_absent=if_absent)
+                draft.folder.sync()
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
         """A file replaced meanwhile is read as it was; one cut short by somebody else is RangeNotSatisfiable."""
@@ -136,11 +137,11 @@ class FilesystemObjectStore(ObjectStore):
                 answers += self._get_small_in(in_folder, most)
         return answers
 
-    def _get_small_in(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
+    def _get_small_in(self, keys: list[str], most: int) -> list[bytes | TieredStoreError | None]:
         """``get_small_batch`` of keys in one folder."""
         try:
             with OsErrors(self._root, keys[0]), Folder(self._root, KeyPath.of(keys[0]).folders) as folder:
-                read = read_files(folder.descriptor, [_name_in_folder(key) for key in keys], most)
+                read = read_files(folder.descriptor, keys[0].rfind("/") + 1, keys, most)
                 return [
                     self._get_small_from(folder, key, most) if content is None else content
                     for key, content in zip(keys, read, strict=True)
@@ -200,6 +201,7 @@ class FilesystemObjectStore(ObjectStore):
             with draft.folder.locked():
                 self._require_etag(key, etag)
                 draft.publish()
+            draft.folder.sync()
             return hashlib.sha256(view).hexdigest()
 
     def prepare(self, key: str, body: Body, *, staging_prefix: str) -> Prepared:  # noqa: ARG002  it lies beside the key
@@ -341,13 +343,14 @@ def _delete_batch(root: str, keys: Sequence[str]) -> list[TieredStoreError]:
 
 
 def _delete_in(root: str, folders: tuple[bytes, ...], names: Mapping[str, bytes]) -> list[TieredStoreError]:
-    """Delete files of one folder under one lock, made durable by one sync."""
+    """Delete files of one folder under one lock, made durable by one sync, for which nobody waits."""
     try:
         with OsErrors(root, next(iter(names))), Folder(root, folders) as folder:
             with folder.locked():
                 failures = [error for key, name in names.items() if (error := _unlink(root, folder, key, name))]
-                if len(failures) < len(names):
-                    os.fsync(folder.descriptor)
+            if len(failures) < len(names):
+                os.fsync(folder.descriptor)
+            with folder.locked():
                 folder.prune()
             return failures
     except ObjectNotFound:
@@ -364,12 +367,6 @@ def _unlink(root: str, folder: Folder, key: str, name: bytes) -> TieredStoreErro
     except TieredStoreError as error:
         return error
     return None
-
-
-def _name_in_folder(key: str) -> bytes:
-    """The last component; one that no object may have for the others' sake, so that the key is looked at by itself."""
-    name = key.rpartition("/")[2].encode("utf-8", "replace")
-    return name if is_component(name) else DRAFT_MARK
 
 
 def _folder_of(key: str) -> str:

@@ -6,17 +6,26 @@ looks at those one by one, and says what is wrong with them.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tieredstore.backends.values import ObjectInfo
+
 try:
-    from tieredstore.backends.filesystem._files import look_at_files, read_files
+    from tieredstore.backends.filesystem._files import look_at_files, names_of_files, read_files
 except ImportError:
 
-    def look_at_files(_folder: int, _names: list[bytes], /) -> list[tuple[int, int] | None] | None:
+    def names_of_files(_folder: int, /) -> list[str] | None:
+        """Nothing is told of any folder."""
+        return None
+
+    def look_at_files(_folder: int, _path: str, _names: list[str], /) -> list[ObjectInfo | None] | None:
         """Nothing is told of any."""
         return None
 
-    def read_files(_folder: int, names: list[bytes], _longest: int, /) -> list[bytes | None]:
+    def read_files(_folder: int, _start: int, keys: list[str], _longest: int, /) -> list[bytes | None]:
         """None is read."""
-        return [None] * len(names)
+        return [None] * len(keys)
 
 
-__all__ = ["look_at_files", "read_files"]
+__all__ = ["look_at_files", "names_of_files", "read_files"]

@@ -96,6 +96,11 @@ class LimitedStore(DelegatingStore):
         self._take(self._down, memoryview(buffer).nbytes)
         self.inner.get_into(key, start, buffer)
 
+    def get_whole(self, key: str, buffer: bytearray | memoryview) -> None:
+        """Waits before the request."""
+        self._take(self._down, memoryview(buffer).nbytes)
+        self.inner.get_whole(key, buffer)
+
     def replace(self, key: str, body: Buffer, etag: str) -> str:
         """Waits before the request."""
         self._take(self._up, memoryview(body).nbytes)

@@ -120,6 +120,12 @@ class MeteredStore(DelegatingStore):
             self.inner.get_into(key, start, buffer)
         metrics.count_objects(self._kind, "down", 1, size)
 
+    def get_whole(self, key: str, buffer: bytearray | memoryview) -> None:
+        """One object down."""
+        with metrics.store_call(self._kind, "get"):
+            self.inner.get_whole(key, buffer)
+        metrics.count_objects(self._kind, "down", 1, memoryview(buffer).nbytes)
+
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         """One call, begun when its first object is asked for; the time between its objects is not the store's."""
         return self._listed(partial(self.inner.list, prefix, start_after))

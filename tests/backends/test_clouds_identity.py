@@ -21,7 +21,7 @@ from google.auth.credentials import Credentials
 from tests.support.clouds import quick
 from tests.support.fault_proxy import Answer, FaultProxy, Seen, wait_until
 from tests.support.servers.fake_gcs import GcsServer
-from tests.support.servers.process import free_port
+from tests.support.servers.process import unanswered_port
 from tieredstore.backends.azure.options import AccountKey, AzureDefault, AzureOptions, ConnectionString, SasToken
 from tieredstore.backends.azure.store import AzureObjectStore
 from tieredstore.backends.gcs.credentials import parse_credentials
@@ -122,12 +122,13 @@ def test_a_token_that_cannot_be_fetched_is_denied_or_unavailable(proxy: FaultPro
         proxy.plan(Answer(400, b'{"error": "invalid_grant"}'), path="/token", times=None)
         with pytest.raises(AccessDenied, match="no usable credentials"):
             store.get("object")
-    unreachable = service_account(f"http://127.0.0.1:{free_port()}/token")
-    with (
-        closing(gcs(proxy, bucket, CredentialsJson(json.dumps(unreachable)))) as store,
-        pytest.raises(StoreUnavailable),
-    ):
-        store.get("object")
+    with unanswered_port() as port:
+        unreachable = service_account(f"http://127.0.0.1:{port}/token")
+        with (
+            closing(gcs(proxy, bucket, CredentialsJson(json.dumps(unreachable)))) as store,
+            pytest.raises(StoreUnavailable),
+        ):
+            store.get("object")
 
 
 def test_a_file_that_changes_is_read_again(proxy: FaultProxy, bucket: str, tmp_path: Path) -> None:
@@ -267,9 +268,18 @@ def test_the_settings_choose_azure_s_identity() -> None:
     assert azure_settings(connection_string="text").credentials == ConnectionString("text")
 
 
+@pytest.fixture
+def nobody() -> Iterator[int]:
+    """A port that nobody listens on."""
+    with unanswered_port() as port:
+        yield port
+
+
 @pytest.mark.parametrize("identity", [AccountKey("name", SECRET), SasToken(f"sv=1&sig={SECRET}")], ids=["key", "sas"])
-def test_azure_s_secrets_are_in_no_message(identity: AccountKey | SasToken, caplog: pytest.LogCaptureFixture) -> None:
-    url = f"http://127.0.0.1:{free_port()}/name"
+def test_azure_s_secrets_are_in_no_message(
+    identity: AccountKey | SasToken, caplog: pytest.LogCaptureFixture, nobody: int
+) -> None:
+    url = f"http://127.0.0.1:{nobody}/name"
     store = AzureObjectStore(AzureOptions("c", identity, url), retries=quick())
     operations: list[Callable[[], object]] = [
         lambda: store.get("k"),

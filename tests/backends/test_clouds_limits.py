@@ -131,22 +131,21 @@ class TestLimits(OnEveryCloud):
         self, cloud: Cloud, proxy: FaultProxy, place: str, direct: ObjectStore
     ) -> None:
         direct.put("object", LARGE)
-        with closing(cloud.make(proxy.url, place, attempt_timeout_s=3)) as store:
+        with closing(cloud.make(proxy.url, place, quick(attempts=20), attempt_timeout_s=2)) as store:
             store.head("object")
-            # Only what never ends is cut off by so long a time, even on a machine that has much else to do.
             plan(proxy, cloud, Trickle(piece=100, seconds=0.05), "read")
-            # The first try is given up, the second gets it all.
+            # The first try is given up, the second gets it all, or on a busy machine a later one.
             assert store.get("object") == LARGE
-        assert count(cloud, proxy, "read") == 2
+        assert count(cloud, proxy, "read") >= 2
 
     def test_an_upload_that_stands_still_is_given_up(
         self, cloud: Cloud, proxy: FaultProxy, place: str, direct: ObjectStore
     ) -> None:
-        with closing(cloud.make(proxy.url, place, quick(), stall_timeout_s=2)) as store:
+        with closing(cloud.make(proxy.url, place, quick(), stall_timeout_s=5)) as store:
             plan(proxy, cloud, Stall(60), "part", times=None)
             started = time.monotonic()
             # Of parts that were sent side by side, the first may give up a moment before the upload as a whole does.
-            with pytest.raises(StoreUnavailable, match=r"progress for 2 s|[Tt]imed? ?out"):
+            with pytest.raises(StoreUnavailable, match=r"progress for 5 s|[Tt]imed? ?out"):
                 store.put("object", iter([cloud.large] * 2))
             assert time.monotonic() - started < FAR_TOO_LONG_S
         assert list(direct.list()) == []
@@ -182,7 +181,7 @@ class TestLimits(OnEveryCloud):
     def test_a_server_killed_in_the_middle_of_an_upload_is_a_passing_failure(self, cloud: Cloud) -> None:
         with (
             fresh_cloud(cloud.name) as mine,
-            closing(mine.make(mine.endpoint_url, mine.make_place(), connect_timeout_s=2)) as store,
+            closing(mine.make(mine.endpoint_url, mine.make_place())) as store,
         ):
 
             def body() -> Iterator[bytes]:

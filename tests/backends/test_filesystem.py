@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 
 from tests.support.golden.segments import CASES, case_path
 from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.filesystem import listing
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
+from tieredstore.backends.filesystem.visits import names_of_files
 from tieredstore.errors import (
     AccessDenied,
     ConfigError,
@@ -193,13 +195,12 @@ def test_a_listing_opens_only_folders_that_can_match(
     for key in ("a/1/x", "a/2/x", "b/1/x", "c/x"):
         store.put(key, b"")
     scanned: list[str] = []
-    scandir = os.scandir
 
-    def noting(descriptor: int) -> object:
+    def noting(descriptor: int) -> list[str] | None:
         scanned.append(str(Path(f"/proc/self/fd/{descriptor}").readlink().relative_to(root)))
-        return scandir(descriptor)
+        return names_of_files(descriptor)
 
-    monkeypatch.setattr(os, "scandir", noting)
+    monkeypatch.setattr(listing, "names_of_files", noting)
     assert [info.key for info in store.list("a/2")] == ["a/2/x"]
     assert scanned == ["a", "a/2"]
     scanned.clear()

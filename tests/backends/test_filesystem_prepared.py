@@ -11,7 +11,8 @@ from typing import NoReturn
 import pytest
 
 from tieredstore.backends.base import DRAFT_PREFIX, Prepared
-from tieredstore.backends.filesystem import FilesystemObjectStore
+from tieredstore.backends.filesystem import FilesystemObjectStore, drafts
+from tieredstore.backends.filesystem.drafts import start_writing
 from tieredstore.errors import InvalidKey, PreparedGone
 
 BODY = b"what is prepared"
@@ -93,3 +94,24 @@ def test_a_place_that_is_no_hidden_file_is_refused(
         with pytest.raises(InvalidKey):
             verb(replace(prepared, place=place))
     assert store.get("topic/0/object") == b"other"
+
+
+def test_a_disk_is_given_a_large_file_while_it_is_written(
+    tmp_path: Path, store: FilesystemObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranges: list[tuple[int, int]] = []
+
+    def started(descriptor: int, start: int, size: int) -> None:
+        assert os.fstat(descriptor).st_size == start + size
+        start_writing(descriptor, start, size)
+        ranges.append((start, size))
+
+    monkeypatch.setattr(drafts, "start_writing", started)
+    piece = bytes(3 << 20)
+    store.publish(store.prepare("topic/0/object", [piece] * 7, staging_prefix="_staging/"))
+    assert ranges == [(0, 9 << 20), (9 << 20, 9 << 20)]
+    assert (tmp_path / "topic" / "0" / "object").read_bytes() == piece * 7
+
+
+def test_what_has_no_disk_to_be_given_to_is_left_to_the_sync() -> None:
+    start_writing(-1, 0, 1)

@@ -15,7 +15,8 @@ import pytest
 
 from tests.support.changing_files import ChangingFiles
 from tieredstore.backends.filesystem import FilesystemObjectStore, listing, store, visits
-from tieredstore.backends.filesystem._files import look_at_files, read_files
+from tieredstore.backends.filesystem._files import look_at_files, names_of_files, read_files
+from tieredstore.backends.values import ObjectInfo
 from tieredstore.errors import InvalidKey, ObjectNotFound, TieredStoreError
 
 LONG = 65_536
@@ -46,14 +47,14 @@ def folder(tmp_path: Path) -> Path:
 def test_whole_small_files_are_read_and_nothing_else(folder: Path) -> None:
     descriptor = opened(folder)
     try:
-        names = [b"empty", b"one", b"most", b"more", b"folder", b"link", b"pipe", b"absent"]
-        assert read_files(descriptor, names, 1 << 20) == [b"", b"o", b"m" * LONG, *[None] * 5]
-        assert read_files(descriptor, [b"one", b"empty"], 0) == [None, b""]
+        names = ["empty", "one", "most", "more", "folder", "link", "pipe", "absent"]
+        assert read_files(descriptor, 0, names, 1 << 20) == [b"", b"o", b"m" * LONG, *[None] * 5]
+        assert read_files(descriptor, 2, ["a/one", "b/empty", "./"], 0) == [None, b"", None]
         # What does not fit one visit's memory is left over.
-        answers = read_files(descriptor, [b"most"] * 20, 1 << 20)
+        answers = read_files(descriptor, 0, ["most"] * 20, 1 << 20)
         assert answers == [b"m" * LONG] * 16 + [None] * 4
         with pytest.raises(ValueError, match="1025 files"):
-            read_files(descriptor, [b"one"] * 1025, 1)
+            read_files(descriptor, 0, ["one"] * 1025, 1)
     finally:
         os.close(descriptor)
 
@@ -63,28 +64,71 @@ def test_sizes_and_times_are_those_of_stat(folder: Path) -> None:
     names = sorted(path.name for path in folder.iterdir())
     try:
         expected = [os.lstat(folder / name) for name in names]
-        looked = look_at_files(descriptor, [*map(os.fsencode, names), b"absent"])
-        assert looked == [
-            *((one.st_size, one.st_mtime_ns // 1_000_000) if stat.S_ISREG(one.st_mode) else None for one in expected),
+        assert look_at_files(descriptor, "at/", [*names, "absent"]) == [
+            *(
+                ObjectInfo(f"at/{name}", one.st_size, None, one.st_mtime_ns // 1_000_000)
+                if stat.S_ISREG(one.st_mode)
+                else None
+                for name, one in zip(names, expected, strict=True)
+            ),
             None,
         ]
-        assert look_at_files(descriptor, [b"one", b"one/below"]) is None
-        assert look_at_files(descriptor, []) == []
+        assert look_at_files(descriptor, "", ["one", "one/below"]) is None
+        assert look_at_files(descriptor, "", []) == []
     finally:
         os.close(descriptor)
 
 
 def test_a_name_is_what_the_system_takes_for_one(folder: Path) -> None:
     descriptor = opened(folder)
+    (folder / "caf\u00e9").write_bytes(b"1")
     try:
-        for names in ([b"one\0more"], [b"one", b"\0"]):
+        for names in (["one\0more"], ["one", "\0"]):
             with pytest.raises(ValueError, match="embedded null"):
-                read_files(descriptor, names, 9)
-            with pytest.raises(ValueError, match="embedded null"):
-                look_at_files(descriptor, names)
-        assert read_files(descriptor, [b"", b"x" * 256, b"caf\xe9"], 9) == [None] * 3
+                look_at_files(descriptor, "", names)
+        odd = ["", ".", "..", "one\0more", "x" * 256, "caf\u00e9", "caf\udce9", "folder/one", "./one", " one"]
+        assert read_files(descriptor, 0, odd, 9) == [None] * len(odd)
+        # Names begin somewhere in their keys.
+        for start in (-1, 3, 4, 1 << 40):
+            assert read_files(descriptor, start, ["one"], 9) == [None]
+        modified_ms = (folder / "caf\u00e9").stat().st_mtime_ns // 1_000_000
+        assert look_at_files(descriptor, "", ["caf\u00e9"]) == [ObjectInfo("caf\u00e9", 1, None, modified_ms)]
     finally:
         os.close(descriptor)
+
+
+def test_names_are_told_of_folders_of_plain_files_alone(tmp_path: Path) -> None:
+    def told() -> list[str] | None:
+        descriptor = opened(tmp_path)
+        try:
+            # The descriptor is left where it was.
+            first, second = names_of_files(descriptor), names_of_files(descriptor)
+            assert first == second
+            return None if first is None else sorted(first)
+        finally:
+            os.close(descriptor)
+
+    assert told() == []
+    names = sorted(f"{number:04}-{'x' * (number % 200)}.log" for number in range(500))
+    for name in names:
+        (tmp_path / name).touch()
+    assert told() == names
+    for odd in ("caf\u00e9", ".~tieredstore-1", "a b", "back\\slash"):
+        (tmp_path / odd).touch()
+        assert told() is None
+        (tmp_path / odd).unlink()
+    special = tmp_path / "special"
+    special.mkdir()
+    assert told() is None
+    special.rmdir()
+    os.mkfifo(special)
+    assert told() is None
+    special.unlink()
+    special.symlink_to(names[0])
+    assert told() is None
+    descriptor = os.open(tmp_path / names[0], os.O_RDONLY)
+    assert names_of_files(descriptor) is None
+    os.close(descriptor)
 
 
 def test_a_time_that_has_no_milliseconds_in_64_bits_is_left_to_others(tmp_path: Path) -> None:
@@ -94,7 +138,7 @@ def test_a_time_that_has_no_milliseconds_in_64_bits_is_left_to_others(tmp_path: 
     descriptor = opened(tmp_path)
     try:
         expected = file.stat().st_mtime_ns // 1_000_000
-        assert look_at_files(descriptor, [b"late"]) in ([(0, expected)], None)
+        assert look_at_files(descriptor, "", ["late"]) in ([ObjectInfo("late", 0, None, expected)], None)
     finally:
         os.close(descriptor)
     assert [info.modified_ms for info in FilesystemObjectStore(tmp_path).list()] == [expected]
@@ -104,7 +148,7 @@ def test_a_time_that_has_no_milliseconds_in_64_bits_is_left_to_others(tmp_path: 
 def test_a_file_that_is_longer_than_it_said_is_left_to_others() -> None:
     descriptor = opened(Path("/proc/self"))
     try:
-        assert read_files(descriptor, [b"status"], LONG) == [None]
+        assert read_files(descriptor, 0, ["status"], LONG) == [None]
     finally:
         os.close(descriptor)
 
@@ -138,9 +182,10 @@ def test_what_is_no_file_any_more_is_not_listed(folder: Path, monkeypatch: pytes
         """As a folder says that was read before some of its files became something else."""
         return True
 
-    def nothing_is_told(_folder: int, _names: list[bytes]) -> None:
+    def nothing_is_told(*_: object) -> None:
         return None
 
+    monkeypatch.setattr(listing, "names_of_files", nothing_is_told)
     monkeypatch.setattr(listing, "_is_plain", is_plain)
     assert [info.key for info in objects.list()] == plain
     monkeypatch.setattr(listing, "look_at_files", nothing_is_told)
@@ -154,6 +199,7 @@ def test_without_the_compiled_part_each_file_is_looked_at_by_itself(
     monkeypatch.setitem(sys.modules, "tieredstore.backends.filesystem._files", None)
     plain = runpy.run_path(visits.__file__)
     monkeypatch.setattr(listing, "look_at_files", plain["look_at_files"])
+    monkeypatch.setattr(listing, "names_of_files", plain["names_of_files"])
     monkeypatch.setattr(store, "read_files", plain["read_files"])
     assert list(FilesystemObjectStore(folder).list()) == listed
     assert FilesystemObjectStore(folder).get_small_batch(["one", "empty"], 1) == [b"o", b""]

@@ -29,7 +29,8 @@ OperationName: TypeAlias = Literal[
 class Operation:
     """One call of a store: the ``number``-th since the double was made or reset, from 0.
 
-    ``keys`` are those of a delete, the one key of another call, or the prefix of a listing. A small read is a ``get``.
+    ``keys`` are those of a delete, the one key of another call, or the prefix of a listing. A small read, and one of
+    the whole, is a ``get``.
     """
 
     number: int
@@ -44,6 +45,10 @@ class DelegatingObjectStore(DelegatingStore):
     def small_batch(self) -> int:
         """1: a double sees each read by itself."""
         return 1
+
+    def get_whole(self, key: str, buffer: bytearray | memoryview) -> None:
+        """By ``get``."""
+        ObjectStore.get_whole(self, key, buffer)
 
     def get_small_batch(self, keys: Sequence[str], most: int) -> list[bytes | TieredStoreError | None]:
         """By ``get_small``, one after the other."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, BinaryIO, Final, cast
 
 import pyarrow as pa
 import pytest
@@ -33,6 +33,25 @@ def rows_of_all_kinds() -> list[dict[str, Any]]:
         {**place, "offset": 2 * at, "timestamp": 1_700_000_000_000 + at, "key": key, "value": value, "headers": headers}
         for at, (key, value, headers) in enumerate(kinds)
     ]
+
+
+class _Forward(io.RawIOBase):
+    """A file to append to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.data = bytearray()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        with memoryview(data) as view:
+            self.data += view
+            return view.nbytes
+
+    def tell(self) -> int:
+        return len(self.data)
 
 
 class OutputFormatTests:
@@ -69,6 +88,17 @@ class OutputFormatTests:
         assert self.written(output) == whole
         assert self.written(output, 1, 4, 17) == whole
         assert self.written(output, *range(1, _ROWS)) == whole
+
+    def test_one_that_writes_forward_needs_no_more_of_its_files(self, output: Format) -> None:
+        """Its files may be such as are open for appending alone."""
+        if not output.writes_forward:
+            pytest.skip("it may seek and read")
+        file, sidecar = _Forward(), _Forward() if output.has_sidecar else None
+        record_batch: Any = pa.RecordBatch
+        writer = output.open(cast("BinaryIO", file), cast("BinaryIO | None", sidecar))
+        writer.write(record_batch.from_pylist(rows_of_all_kinds(), schema=ENVELOPE))
+        writer.close()
+        assert (bytes(file.data), None if sidecar is None else bytes(sidecar.data)) == self.written(output)
 
     def test_it_travels_to_workers(self, output: Format) -> None:
         """By pickle, and writes the same there."""

@@ -116,6 +116,19 @@ class ReadTests(StoreAccess):
         store.get_into("digits", 4, memoryview(buffer)[1:4])
         assert buffer == b"x456xx"
 
+    def test_a_whole_read_is_of_an_object_of_that_size(self, store: ObjectStore) -> None:
+        store.put("digits", b"0123456789")
+        buffer = bytearray(b"x" * 12)
+        store.get_whole("digits", memoryview(buffer)[1:11])
+        assert buffer == b"x0123456789x"
+        store.put("empty", b"")
+        store.get_whole("empty", bytearray())
+        for size in (0, 9, 11):
+            with pytest.raises(RangeNotSatisfiable, match=f"all {size} bytes of 'digits'.* has 10"):
+                store.get_whole("digits", bytearray(size))
+        with pytest.raises(ObjectNotFound):
+            store.get_whole("absent", bytearray(1))
+
     def test_a_small_read_is_the_whole_object_or_none(self, store: ObjectStore) -> None:
         store.put("digits", b"0123456789")
         store.put("empty", b"")

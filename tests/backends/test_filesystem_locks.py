@@ -1,0 +1,81 @@
+"""The lock of a folder: nobody waits for it without end, and no disk is waited for while it is held."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tieredstore.backends.filesystem import FilesystemObjectStore, folders
+from tieredstore.errors import StoreUnavailable
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FilesystemObjectStore:
+    store = FilesystemObjectStore(tmp_path)
+    store.put("orders/0/a", b"first")
+    return store
+
+
+@contextmanager
+def locked(folder: Path) -> Generator[None]:
+    """As by another process: what counts is that the folder was opened once more."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+Change = Callable[[FilesystemObjectStore], object]
+CHANGES: dict[str, Change] = {
+    "put": lambda store: store.put("orders/0/b", b"second"),
+    "put if absent": lambda store: store.put("orders/0/b", b"second", if_absent=True),
+    "replace": lambda store: store.replace("orders/0/a", b"other", store.head("orders/0/a").etag or ""),
+    "prepare and publish": lambda store: store.publish(store.prepare("orders/0/b", [b"s"], staging_prefix="staged/")),
+    "delete": lambda store: store.delete(["orders/0/a"]),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_lock_that_a_stopped_process_holds_is_an_error_that_may_pass(
+    store: FilesystemObjectStore, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folders, "_LOCKED_S", 0.05)
+    with locked(tmp_path / "orders/0"):
+        with pytest.raises(StoreUnavailable, match="has held the lock of the folder orders/0 for 0 s: end it, if it"):
+            CHANGES[name](store)
+        assert store.get("orders/0/a") == b"first"
+        assert [info.key for info in store.list("")] == ["orders/0/a"]
+    CHANGES[name](store)
+
+
+def test_what_was_prepared_is_published_once_the_lock_is_free(
+    store: FilesystemObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folders, "_LOCKED_S", 0.05)
+    prepared = store.prepare("orders/0/b", [b"second"], staging_prefix="staged/")
+    with locked(tmp_path / "orders/0"), pytest.raises(StoreUnavailable):
+        store.publish(prepared)
+    store.publish(prepared)
+    assert store.get("orders/0/b") == b"second"
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_no_disk_is_waited_for_under_the_lock(
+    store: FilesystemObjectStore, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+
+    def fsync(descriptor: int) -> None:
+        with suppress(FileNotFoundError), locked(tmp_path / "orders/0"):
+            synced.append(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    CHANGES[name](store)
+    assert synced
