@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tieredstore.errors import CorruptData
-from tieredstore.transform.chunks import ChunkDecoder, ChunkEncoder
+from tieredstore.transform.chunks import ChunkDecoder, ChunkEncoder, GrowingBuffer
 from tieredstore.transform.encryption import DataKey, SegmentCipher
 from tieredstore.transform.pipeline import ReadInto, TransformedChunks
 
@@ -130,3 +130,12 @@ def test_an_empty_source_has_no_chunks(pool: ThreadPoolExecutor) -> None:
     chunks = TransformedChunks(reader_of(b""), 0, 10, ENCODERS[3], pool=pool, chunks_in_flight=2)
     assert list(chunks) == []
     assert len(chunks.stored_sizes) == 0
+
+
+def test_a_large_buffer_has_room_for_a_little_more() -> None:
+    mib, buffer = 1 << 20, GrowingBuffer()
+    first = buffer.first(mib + 1)
+    first[0] = 7
+    assert (len(first), buffer.first(2 * mib)[0]) == (mib + 1, 7)
+    assert buffer.first(2 * mib + 1)[0] == 0  # another one
+    assert len(buffer.first(5)) == 5

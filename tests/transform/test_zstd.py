@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import random
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
 import pytest
 import zstandard
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tests.support.damaged_frames import (
+    HAS_BLOCKS,
+    beginning_is_as_others_read_it,
+    damaged_frames,
+    whole_is_as_others_read_it,
+)
 from tieredstore.errors import CorruptData
+from tieredstore.transform import zstd
+from tieredstore.transform._blocks import decompress_beginning, decompress_whole
 from tieredstore.transform.zstd import compress, decompress_into
 
 
@@ -53,7 +65,8 @@ def test_a_skippable_frame_in_front_is_refused_as_in_the_plugin() -> None:
 
 def test_checksums_levels_and_long_windows_are_read() -> None:
     data = bytes(range(256)) * 400
-    long = zstandard.ZstdCompressionParameters.from_level(19, window_log=27, write_checksum=True)
+    parameters: Any = zstandard.ZstdCompressionParameters
+    long = parameters.from_level(19, window_log=27, write_checksum=True)
     assert decompressed(zstandard.ZstdCompressor(compression_params=long).compress(data), len(data)) == data
 
 
@@ -77,14 +90,104 @@ def test_random_bytes_are_corrupt_or_decode_to_the_asked_size(junk: bytes, size:
         decompressed(junk, size)
 
 
-def test_the_beginning_of_a_frame_is_all_that_is_decompressed() -> None:
-    content = bytes(range(256)) * 2_000
-    frame = compress(content)
-    for size in (1, 1_000, 131_072, 300_000, len(content)):
-        out = bytearray(size)
-        decompress_into(frame, memoryview(out), len(content))
-        assert out == content[:size]
+needs_blocks = pytest.mark.skipif(not HAS_BLOCKS, reason="the system has no libzstd")
+
+CONTENT = bytes(range(256)) * 2_000
+
+
+def beginning(frame: bytes, size: int, wanted: int) -> bytes:
+    out = memoryview(bytearray(size))
+    decompress_into(frame, out, wanted)
+    return bytes(out[:wanted])
+
+
+@pytest.mark.parametrize("is_compiled", [True, False])
+def test_the_beginning_of_a_frame_is_all_that_is_decompressed(
+    is_compiled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def elsewhere(*_: object) -> bool:
+        return False
+
+    if not is_compiled:
+        monkeypatch.setattr(zstd, "decompress_beginning", elsewhere)
+        monkeypatch.setattr(zstd, "decompress_whole", elsewhere)
+    frame, size = compress(CONTENT), len(CONTENT)
+    for wanted in (0, 1, 1_000, 131_072, 131_073, 300_000, size):
+        assert beginning(frame, size, wanted) == CONTENT[:wanted]
     with pytest.raises(CorruptData, match="declares 512000 bytes, not the 512001 bytes expected"):
-        decompress_into(frame, memoryview(bytearray(10)), len(content) + 1)
+        beginning(frame, size + 1, 10)
     with pytest.raises(CorruptData, match="ends after"):
-        decompress_into(frame[:100], memoryview(bytearray(300_000)), len(content))
+        beginning(frame[:100], size, 300_000)
+
+
+@needs_blocks
+def test_the_blocks_behind_what_is_wanted_are_not_looked_at() -> None:
+    content = random.Random(0).randbytes(1 << 20)
+    frame = compress(content)
+    out = memoryview(bytearray(len(content)))
+    # Of what does not compress, the eighth block lies in the last eighth of the frame.
+    assert decompress_beginning(frame[: len(frame) // 2], out, 300_000)
+    assert out[:300_000] == content[:300_000]
+    assert not any(out[len(out) // 2 :])
+    assert beginning(frame[: len(frame) // 2], len(content), 300_000) == content[:300_000]
+    for room, wanted in ((out[:200_000], 300_000), (out[:100_000], 50_000), (out, 0), (out, -1), (out[:0], 1)):
+        assert not decompress_beginning(frame, room, wanted)
+    assert not decompress_beginning(b"", out, 1)
+    assert not decompress_beginning(frame[: len(frame) // 2], out, len(content))
+
+
+texts = st.lists(st.tuples(st.binary(max_size=20), st.integers(1, 20_000))).map(
+    lambda runs: b"".join(piece * count for piece, count in runs)[:400_000]
+)
+
+
+@given(texts, st.integers(1, 19), st.data())
+def test_any_beginning_of_any_frame_is_that_of_its_content(content: bytes, level: int, draw: st.DataObject) -> None:
+    wanted = draw.draw(st.integers(0, len(content)))
+    assert beginning(compress(content, level), len(content), wanted) == content[:wanted]
+
+
+@needs_blocks
+def test_damage_is_an_error_or_lies_behind_what_is_wanted_or_is_what_others_read() -> None:
+    readable = sum(map(beginning_is_as_others_read_it, damaged_frames(3, 300)))
+    assert 30 < readable < 270
+
+
+@needs_blocks
+def test_a_whole_frame_fills_its_memory_or_is_left_to_others() -> None:
+    frame, size = compress(CONTENT), len(CONTENT)
+    out = memoryview(bytearray(size))
+    assert decompress_whole(frame, out)
+    assert out == CONTENT
+    for wrong in (frame[:-1], frame + b"x", b"", frame[1:]):
+        assert not decompress_whole(wrong, out)
+    for room in (out[: size - 1], memoryview(bytearray(size + 1)), out[:0]):
+        assert not decompress_whole(frame, room)
+    # What follows a frame, Python's library does not look at.
+    assert decompressed(frame + b"x", size) == CONTENT
+
+
+@needs_blocks
+def test_a_checksum_that_does_not_hold_is_corrupt() -> None:
+    frame = bytearray(zstandard.ZstdCompressor(write_checksum=True).compress(CONTENT))
+    assert decompressed(bytes(frame), len(CONTENT)) == CONTENT
+    frame[-1] ^= 1
+    assert not decompress_whole(bytes(frame), memoryview(bytearray(len(CONTENT))))
+
+
+@needs_blocks
+def test_a_damaged_frame_is_an_error_or_what_others_read() -> None:
+    readable = sum(map(whole_is_as_others_read_it, damaged_frames(4, 300)))
+    assert 30 < readable < 270
+
+
+def test_threads_do_not_share_what_they_work_with() -> None:
+    contents = [random.Random(number).randbytes(1000) * 400 for number in range(8)]
+    frames = [compress(content) for content in contents]
+
+    def read(number: int) -> bool:
+        wanted = 100_000 + number
+        return beginning(frames[number % 8], 400_000, wanted) == contents[number % 8][:wanted]
+
+    with ThreadPoolExecutor(24) as pool:
+        assert all(pool.map(read, range(200)))

@@ -15,6 +15,7 @@ from tieredstore.transform.zstd import compress, decompress_into
 
 # From this size on a buffer gets pages of its own; below, malloc is faster.
 _PAGES: Final = 1 << 20
+_HUGE_PAGE: Final = 2 << 20
 
 
 def fresh_memory(size: int) -> memoryview:
@@ -42,7 +43,8 @@ class GrowingBuffer:
     def first(self, size: int) -> memoryview:
         """``size`` writable bytes, whatever they hold; valid until the next call."""
         if len(self._memory) < size:
-            self._memory = fresh_memory(size)
+            # Rounded up: chunks of one size are stored in sizes that differ, and each new greatest would be fresh anew.
+            self._memory = fresh_memory(size if size < _PAGES else -(-size // _HUGE_PAGE) * _HUGE_PAGE)
         return self._memory[:size]
 
 
@@ -91,10 +93,10 @@ class ChunkDecoder:
         """True where the beginning of a chunk costs less than all of it."""
         return self.compressed
 
-    def decode_into(self, stored: memoryview, original: memoryview, size: int | None = None) -> None:
+    def decode_into(self, stored: memoryview, original: memoryview, wanted: int | None = None) -> None:
         """Write the original chunk, whose size must be exactly ``len(original)``; CorruptData otherwise.
 
-        With a ``size``, which is the chunk's then, ``original`` may be its beginning alone, if the decoder stops early.
+        If the decoder stops early and only so many bytes are ``wanted``, nobody knows what is behind them.
         """
         if not self.compressed:
             self._open_into(stored, original)
@@ -104,7 +106,7 @@ class ChunkDecoder:
             # Not into `original`: the frame may be longer than what it holds, where bytes do not compress.
             frame = self._scratch.decrypted.first(max(0, len(stored) - ENCRYPTION_OVERHEAD))
             self.cipher.open_into(stored, frame)
-        decompress_into(frame, original, size)
+        decompress_into(frame, original, wanted)
 
     def _open_into(self, stored: memoryview, original: memoryview) -> None:
         if self.cipher is not None:

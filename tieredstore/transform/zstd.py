@@ -11,6 +11,7 @@ from typing import Final, Protocol, cast
 import zstandard
 
 from tieredstore.errors import CorruptData
+from tieredstore.transform._blocks import decompress_beginning, decompress_whole
 
 DEFAULT_LEVEL: Final = 3
 """zstd's own default level, which the plugin uses too."""
@@ -44,28 +45,30 @@ def compress(data: bytes | bytearray | memoryview, level: int = DEFAULT_LEVEL) -
     return _contexts.compressor.compress(data)
 
 
-def decompress_into(frame: bytes | bytearray | memoryview, out: memoryview, content_size: int | None = None) -> None:
+def decompress_into(frame: bytes | bytearray | memoryview, out: memoryview, wanted: int | None = None) -> None:
     """Decompress one frame into ``out``, which must be exactly its content. Releases the GIL.
 
     Raises CorruptData for anything else than one whole frame that declares ``len(out)`` bytes of content: the
     header is read before anything is decompressed, and nothing is allocated by what it claims.
 
-    With a ``content_size``, which the frame must declare then, ``out`` may be the beginning of the content alone: no
-    more than that is decompressed, nor is what follows it checked.
+    With ``wanted`` no more than so many bytes need be decompressed, nor is what follows them checked; what is in
+    ``out`` behind them nobody knows.
     """
-    expected = len(out) if content_size is None else content_size
+    size = len(out) if wanted is None else wanted
     try:
         declared = zstandard.get_frame_parameters(frame).content_size
-        if declared != expected:
-            raise CorruptData(f"the zstd frame declares {_declared(declared)}, not the {expected} bytes expected")
+        if declared != len(out):
+            raise CorruptData(f"the zstd frame declares {_declared(declared)}, not the {len(out)} bytes expected")
+        if decompress_whole(frame, out) if size == len(out) else decompress_beginning(frame, out, size):
+            return
         # readinto with room for the whole content makes libzstd decode in one pass, straight into `out`: measured
         # 1.7 times ZstdDecompressor.decompress, which pays for fresh memory.
         with _contexts.decompressor.stream_reader(frame, closefd=False) as reader:
-            written = cast("ReadsInto", reader).readinto(out) if len(out) else 0
+            written = cast("ReadsInto", reader).readinto(out[:size]) if size else 0
     except zstandard.ZstdError as error:
         raise CorruptData(f"not a zstd frame that decodes: {error}") from error
-    if written != len(out):
-        raise CorruptData(f"the zstd frame ends after {written} of {len(out)} bytes")
+    if written != size:
+        raise CorruptData(f"the zstd frame ends after {written} of {size} bytes")
 
 
 def _declared(content_size: int) -> str:
