@@ -183,6 +183,11 @@ class OpenFile:
 
     def read_bytes(self) -> bytes:
         """All of it."""
+        size = os.fstat(self.descriptor).st_size
+        # Nearly always in one go: of small files a reader costs more than what is read.
+        content = os.pread(self.descriptor, size + 1, 0)
+        if len(content) == size:
+            return content
         with self.open() as reader:
             return reader.read()
 

@@ -21,6 +21,7 @@ from tieredstore.ops.listing import load_listing
 from tieredstore.remote.managed_store import ManagerCalls
 
 SEGMENTS = 40 * PARTITIONS
+FIRST_BATCH = 32
 FOLDERS = 1 + PARTITIONS
 """The topic's, and those of its partitions; the root comes with each."""
 
@@ -68,6 +69,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
         monkeypatch.setattr(module, function, counted)
 
     count_in(listing, "look_at_files", ("stat",))
+    count(listing, "names_of_files")
     count_in(filesystem_store, "read_files", ("open", "read"))
     count_in(canonical_manifest, "read_written", ("unpack_chunk_sizes",))
     return counts
@@ -78,7 +80,9 @@ def test_a_listing_looks_at_each_object_once_and_at_each_folder_a_few_times(
 ) -> None:
     assert sum(1 for _ in list_segments(store)) == SEGMENTS
     assert calls["stat"] == 3 * SEGMENTS
-    assert calls["scandir"] <= FOLDERS + 1
+    assert calls["names_of_files"] == FOLDERS + 1
+    # Folders of folders are read again.
+    assert calls["scandir"] <= 2
     assert calls["open"] <= 6 * (FOLDERS + 1)
     assert calls["read"] == calls["preadv"] == 0
 
@@ -89,7 +93,7 @@ def test_a_manifest_is_opened_read_and_unpacked_once(store: FilesystemObjectStor
     assert all(segment.whole is not None for segment in load_listing(store, segments))
     # The files, and for each batch the folders that lead to them from the root, once more where a partition ends.
     depth = segments[0].main_path.count("/") + 1
-    assert calls["open"] <= SEGMENTS + depth * (PARTITIONS + SEGMENTS // store.small_batch)
+    assert calls["open"] <= SEGMENTS + depth * (PARTITIONS + SEGMENTS // FIRST_BATCH)
     assert calls["read"] == calls["unpack_chunk_sizes"] == SEGMENTS
     assert calls["stat"] == calls["scandir"] == 0
 
@@ -107,4 +111,4 @@ def test_a_manager_reads_manifests_by_the_batch(store: FilesystemObjectStore, mo
         catalog = load_catalog(manager)
     assert sum(len(catalog.lineage("clicks", partition).spans) for partition in range(PARTITIONS)) == SEGMENTS
     # Those of the listing, of the manifests, and of each partition's leader-epoch index.
-    assert visits["run"] <= 15 + SEGMENTS // store.small_batch + 4 * PARTITIONS
+    assert visits["run"] <= 15 + SEGMENTS // FIRST_BATCH + 4 * PARTITIONS

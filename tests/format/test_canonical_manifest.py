@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from tests.format.test_manifest import ENCRYPTED, METADATA, PLAIN
 from tests.support.golden.segments import ALL_SEGMENTS, GoldenSegment
-from tests.support.manifest_mutations import KNOWN_SEGMENT, damaged_manifests, read_both_ways
+from tests.support.manifest_mutations import KNOWN_SEGMENT, damaged_manifests, planned_of, read_both_ways
 from tieredstore.errors import CorruptData, ManifestCorrupt, SegmentCorrupt
 from tieredstore.format import canonical_manifest
-from tieredstore.format._written import read_written
+from tieredstore.format._written import read_written, written_metadata
 from tieredstore.format.canonical_manifest import read_canonical
 from tieredstore.format.chunk_sizes import pack_chunk_sizes
 from tieredstore.format.manifest import SegmentManifest
@@ -45,6 +45,10 @@ def test_the_plugins_manifests_are_read_the_short_way(segment: GoldenSegment) ->
     assert short is not None
     assert read_written(raw, known, DEFAULT_RULES) == short
     assert short.metadata is not None
+    for tells in (False, True):
+        planned = written_metadata(raw, known.segment_id, known.start_offset, False, tells)
+        assert planned == planned_of(short, tells=tells)
+        assert planned is not None
     # One value for the segment, which a hundred thousand of them need not have twice.
     assert short.metadata.remote_log_segment_id is known.segment_id
 
@@ -54,6 +58,9 @@ def test_ours_are_too(manifest: SegmentManifest) -> None:
     assert read_written(manifest.to_bytes(), KNOWN, DEFAULT_RULES) == manifest
     assert both_ways(manifest.to_bytes()) == manifest
     assert both_ways(manifest.to_bytes() + b"\n") == manifest
+    for tells in (False, True):
+        planned = written_metadata(manifest.to_bytes(), KNOWN.segment_id, KNOWN.start_offset, False, tells)
+        assert planned == planned_of(manifest, tells=tells)
 
 
 def test_damaged_texts_are_read_as_the_long_way_reads_them() -> None:

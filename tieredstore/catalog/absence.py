@@ -70,7 +70,8 @@ def ranges(numbers: Iterable[int]) -> str:
             runs[-1][1:] = [number]
         else:
             runs.append([number])
-    more = f" and {len(runs) - _SHOWN} more ranges" if len(runs) > _SHOWN else ""
+    left = len(runs) - _SHOWN
+    more = "" if left <= 0 else " and one range more" if left == 1 else f" and {left} ranges more"
     return ", ".join(" to ".join(map(str, run)) for run in runs[:_SHOWN]) + more
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from tieredstore.catalog.completion import last_batch, read_history
@@ -23,8 +24,11 @@ if TYPE_CHECKING:
 
 def reaching_over(segments: Iterable[RemoteLogSegmentMetadata]) -> Iterator[RemoteLogSegmentMetadata]:
     """Those that are said to reach into another one; not where several are said to hold the same offsets."""
+    ordered = sorted(segments, key=attrgetter("start_offset"))
+    if all(one.end_offset < following.start_offset for one, following in itertools.pairwise(ordered)):
+        return  # as nearly always
     # At one start the longest goes first, since it is the one that hides the others.
-    by_extent = sorted(segments, key=lambda segment: (segment.start_offset, -segment.end_offset))
+    by_extent = sorted(ordered, key=lambda segment: (segment.start_offset, -segment.end_offset))
     extents = [list(group) for _, group in itertools.groupby(by_extent, key=_extent)]
     for group, following in itertools.pairwise(extents):
         if following[0].start_offset <= group[0].end_offset:

@@ -12,6 +12,7 @@ import itertools
 from bisect import bisect_right
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final, TypeAlias
 
 from tieredstore.catalog.problems import Problem, unreadable_between
@@ -22,6 +23,8 @@ from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, Topi
 
 NO_EPOCH: Final = -1
 """The epoch of a segment that names none: older than all others."""
+
+_NO_EPOCHS: Final = ((NO_EPOCH, 0),)
 
 _END: Final = MAX_OFFSET + 1
 
@@ -181,7 +184,13 @@ def ruling_segment(segments: Iterable[RemoteLogSegmentMetadata]) -> RemoteLogSeg
 
     At least one segment must be given, all of one partition, each checked.
     """
-    return max(segments, key=lambda segment: (_epochs_of(segment)[-1][0], *_rank(segment.end_offset, segment)))
+    return max(segments, key=_standing)
+
+
+def _standing(segment: RemoteLogSegmentMetadata) -> tuple[int, int, int, bytes]:
+    epochs = segment.segment_leader_epochs
+    # The last epoch that is named is never one without a record.
+    return epochs[-1][0] if epochs else NO_EPOCH, *_rank(segment.end_offset, segment)
 
 
 def needs_history(ruler: RemoteLogSegmentMetadata, segments: Iterable[RemoteLogSegmentMetadata]) -> bool:
@@ -190,7 +199,9 @@ def needs_history(ruler: RemoteLogSegmentMetadata, segments: Iterable[RemoteLogS
     True if any segment begins in an epoch before these.
     """
     first = _epochs_of(ruler)[0][0]
-    return any(_epochs_of(segment)[0][0] < first for segment in segments)
+    # The first that is named may have no record in the segment: then its own first epoch is a later one.
+    older = (segment for segment in segments if (segment.segment_leader_epochs or _NO_EPOCHS)[0][0] < first)
+    return any(_epochs_of(segment)[0][0] < first for segment in older)
 
 
 def earliest_of_first_epoch(
@@ -252,6 +263,9 @@ def trace_lineage(
     """
     epochs = _epochs_of(ruler) if history is None else history
     reigns = _reigns(epochs)
+    spans = _side_by_side(segments, reigns)
+    if spans is not None:
+        return Lineage(ruler.topic_id_partition, epochs, spans)
     kept = {segment: _kept(segment, reigns) for segment in segments}
     # All of the ruler is of its own epochs; an index that says otherwise cannot be its own.
     if kept.get(ruler) != [(ruler.start_offset, ruler.end_offset + 1)]:
@@ -265,6 +279,26 @@ def trace_lineage(
         cuts=tuple(cut for segment, pieces in kept.items() for cut in _cuts(segment, pieces)),
         covered=tuple(segment for segment, pieces in kept.items() if pieces and segment not in used),
     )
+
+
+def _side_by_side(
+    segments: Iterable[RemoteLogSegmentMetadata], reigns: Mapping[int, _Extent]
+) -> tuple[Span, ...] | None:
+    """The spans of segments of which none reaches into another, and all are whole of the epochs that ruled, as nearly
+    always; None for others."""
+    spans: list[Span] = []
+    position = 0
+    for segment in sorted(segments, key=attrgetter("start_offset")):
+        start, stop, named = segment.start_offset, segment.end_offset + 1, segment.segment_leader_epochs
+        if start < position:
+            return None
+        reign = reigns.get(named[0][0]) if len(named) == 1 else None
+        is_whole = reign is not None and named[0][1] <= start and reign[0] <= start and stop <= reign[1]
+        if not is_whole and _kept(segment, reigns) != [(start, stop)]:
+            return None
+        spans.append(Span(segment, start, stop))
+        position = stop
+    return tuple(spans)
 
 
 def _epochs_of(segment: RemoteLogSegmentMetadata) -> LeaderEpochs:

@@ -9,42 +9,25 @@ from dataclasses import dataclass
 from typing import Final
 
 from tieredstore.backends.base import ObjectInfo, ObjectStore
+from tieredstore.catalog.segment_objects import SegmentObjects
+from tieredstore.catalog.usual import grouped
 from tieredstore.format.keys import ObjectKey, Suffix, listing_prefix, padded_offset, parse_key
 from tieredstore.model import RemoteLogSegmentId, Uuid
+
+__all__ = ["Scope", "SegmentObjects", "list_in_scope", "list_segments"]
+
+_OBJECTS: Final = len(Suffix)
+
+_GROUPED: Final = 100 * _OBJECTS
+"""Objects that are put together at a glance."""
+
+_AHEAD: Final = 8
+"""Of so many objects one more is taken than was asked for."""
 
 _PAGE: Final = 1000
 """Keys that a store lists by one request, S3 and GCS at least."""
 
-_EVERY: Final = tuple(Suffix)
 _SUFFIXES: Final = {suffix.value: suffix for suffix in Suffix}
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentObjects:
-    """The objects found under one main path (what lies between prefix and suffix in their keys); up to three."""
-
-    segment_id: RemoteLogSegmentId
-    start_offset: int
-    objects: tuple[tuple[Suffix, ObjectInfo], ...]
-    main_path: str
-
-    def find(self, suffix: Suffix) -> ObjectInfo | None:
-        """The object with this suffix, if it is there."""
-        for own, info in self.objects:
-            if own is suffix:
-                return info
-        return None
-
-    @property
-    def missing(self) -> tuple[Suffix, ...]:
-        """The suffixes of the objects that are not there: () for a whole segment."""
-        present = [suffix for suffix, _ in self.objects]
-        return tuple(suffix for suffix in _EVERY if suffix not in present)
-
-    @property
-    def stored_size(self) -> int:
-        """Bytes of all objects found."""
-        return sum(info.size for _, info in self.objects)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +57,15 @@ class Scope:
             return None
         return f"{self.listing_prefix(prefix)}{padded_offset(self.first_offset)}"
 
-    def holds(self, key: ObjectKey) -> bool:
-        """Whether the object is in scope."""
-        where = key.segment_id.topic_id_partition
+    def holds(self, segment_id: RemoteLogSegmentId, start_offset: int) -> bool:
+        """Whether the segment is in scope."""
+        where = segment_id.topic_id_partition
         return (
             (self.topic is None or where.topic == self.topic)
             and (self.topics is None or where.topic in self.topics)
             and (self.topic_id is None or where.topic_id == self.topic_id)
             and (self.partition is None or where.partition == self.partition)
-            and (self.first_offset is None or key.start_offset >= self.first_offset)
+            and (self.first_offset is None or start_offset >= self.first_offset)
         )
 
 
@@ -105,26 +88,67 @@ def list_segments(
 
 def list_in_scope(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[SegmentObjects]:
     """:func:`list_segments` of one scope."""
-    key: ObjectKey | None = None
-    path = foreign = ""
-    objects: list[tuple[Suffix, ObjectInfo]] = []
-    # The three keys of a segment differ in their suffixes only, so that a sorted listing has them side by side: what
-    # they say is parsed once.
-    for info in _listed(store, prefix, scope):
-        whole_path, _, ending = info.key.rpartition(".")
-        if (suffix := _SUFFIXES.get(ending)) is None or whole_path == foreign:
+    pieces = _Pieces(prefix, scope)
+    is_narrow = scope != Scope()
+    for listed in _grouped(store, prefix, scope):
+        if not isinstance(listed, SegmentObjects):
+            if (before := pieces.take(listed)) is not None:
+                yield before
             continue
-        if key is None or whole_path != path:
-            parsed = parse_key(prefix, info.key)
-            if parsed is None or not scope.holds(parsed):
-                foreign = whole_path
-                continue
-            if key is not None:
-                yield SegmentObjects(key.segment_id, key.start_offset, tuple(objects), key.main_path)
-            key, path, objects = parsed, whole_path, []
-        objects.append((suffix, info))
-    if key is not None:
-        yield SegmentObjects(key.segment_id, key.start_offset, tuple(objects), key.main_path)
+        if (before := pieces.end()) is not None:
+            yield before
+        if not is_narrow or scope.holds(listed.segment_id, listed.start_offset):
+            yield listed
+    if (last := pieces.end()) is not None:
+        yield last
+
+
+class _Pieces:
+    """Puts segments together object by object."""
+
+    def __init__(self, prefix: str, scope: Scope) -> None:
+        self._prefix = prefix
+        self._scope = scope
+        self._key: ObjectKey | None = None
+        self._path: str = ""
+        self._foreign: str = ""
+        self._objects: list[tuple[Suffix, ObjectInfo]] = []
+
+    def take(self, info: ObjectInfo) -> SegmentObjects | None:
+        """Note what is listed next; gives the segment before it, if this is none of its objects."""
+        # The three keys of a segment differ in their suffixes only, so that a sorted listing has them side by side:
+        # what they say is parsed once.
+        path, _, ending = info.key.rpartition(".")
+        if (suffix := _SUFFIXES.get(ending)) is None or path == self._foreign:
+            return None
+        before = None
+        if self._key is None or path != self._path:
+            parsed = parse_key(self._prefix, info.key)
+            if parsed is None or not self._scope.holds(parsed.segment_id, parsed.start_offset):
+                self._foreign = path
+                return None
+            before = self.end()
+            self._key, self._path = parsed, path
+        self._objects.append((suffix, info))
+        return before
+
+    def end(self) -> SegmentObjects | None:
+        """The segment whose objects were taken last."""
+        if (key := self._key) is None:
+            return None
+        segment = SegmentObjects(key.segment_id, key.start_offset, tuple(self._objects), key.main_path)
+        self._key, self._objects = None, []
+        return segment
+
+
+def _grouped(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[SegmentObjects | ObjectInfo]:
+    """What is listed, the objects of most segments put together."""
+    listed, size, taken = _listed(store, prefix, scope), _OBJECTS, 0
+    while page := list(itertools.islice(listed, size)):
+        yield from grouped(page, prefix)
+        # Little is taken ahead of who wants few.
+        taken += size
+        size = min(max(_OBJECTS, taken // _AHEAD // _OBJECTS * _OBJECTS), _GROUPED)
 
 
 def _listed(store: ObjectStore, prefix: str, scope: Scope) -> Iterator[ObjectInfo]:

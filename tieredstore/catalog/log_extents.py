@@ -16,7 +16,6 @@ from tieredstore.model import ByteRange, IndexType, RemoteLogSegmentMetadata
 
 if TYPE_CHECKING:
     from tieredstore.remote.source import NextSegment, SegmentSource
-    from tieredstore.remote.stream import SegmentStream
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +32,18 @@ class LogExtent:
 
     @contextmanager
     def opened(
-        self, source: SegmentSource, piece_bytes: int, next_segment: NextSegment | None = None
+        self,
+        source: SegmentSource,
+        piece_bytes: int,
+        next_segment: NextSegment | None = None,
+        *,
+        decode_ahead: bool = True,
     ) -> Generator[LogPieces]:
         """The bytes in pieces of ``piece_bytes`` at most; each is valid until the next is asked for.
 
         A request for the manifest, and those for the chunks that are reached or read ahead: none beyond the extent, but
-        for the eight bytes with which the batch behind it begins. For ``next_segment`` see ``fetch_log_segment``.
+        for the eight bytes with which the batch behind it begins. For ``next_segment`` see ``fetch_log_segment``, for
+        ``decode_ahead`` the stream's ``chunks``.
         """
         if not len(self.byte_range):
             yield LogPieces(self.segment, self.byte_range, iter(()))
@@ -46,11 +51,12 @@ class LogExtent:
         stop = min(self.byte_range.stop + BASE_OFFSET_SIZE, self.segment.segment_size_in_bytes)
         first, last = self.byte_range.start, stop - 1
         with source.fetch_log_segment(self.segment, first, last, next_segment=next_segment) as stream:
-            yield LogPieces(self.segment, self.byte_range, self._pieces(stream, piece_bytes))
+            chunks = stream.chunks(decode_ahead=decode_ahead)
+            yield LogPieces(self.segment, self.byte_range, self._pieces(chunks, piece_bytes))
 
-    def _pieces(self, stream: SegmentStream, piece_bytes: int) -> Iterator[memoryview]:
+    def _pieces(self, chunks: Iterator[memoryview], piece_bytes: int) -> Iterator[memoryview]:
         head = bytearray()
-        for chunk in stream.chunks():
+        for chunk in chunks:
             if len(head) < BASE_OFFSET_SIZE:
                 head += chunk[: BASE_OFFSET_SIZE - len(head)]
                 if len(head) == BASE_OFFSET_SIZE:

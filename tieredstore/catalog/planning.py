@@ -18,10 +18,11 @@ from tieredstore.catalog.problems import Problem, ProblemKind
 from tieredstore.catalog.rows import SegmentRow, Stamp
 from tieredstore.catalog.stored import StoredSegment, load_each
 from tieredstore.catalog.tracing import KnownProofs, Traced, catalog_of, trace_partitions
+from tieredstore.catalog.usual import rows_of
 from tieredstore.catalog.view import Catalog
 from tieredstore.errors import CorruptData, SegmentNotFound, StoreError, TieredStoreError, UnknownKey, WrongKey
-from tieredstore.format.keys import Suffix, object_key, parse_key
-from tieredstore.model import Uuid
+from tieredstore.format.keys import Suffix, main_path, object_key, parse_key
+from tieredstore.model import RemoteLogSegmentMetadata, Uuid
 from tieredstore.process.parallel import READERS
 from tieredstore.process.thread_pool import ThreadPool
 
@@ -100,11 +101,21 @@ class _Survey:
         self.rows[row.path] = row
         self.changed = True
 
+    def row_of(self, segment: RemoteLogSegmentMetadata) -> SegmentRow:
+        """The row of one of the segments that count."""
+        own = segment.remote_log_segment_id
+        # Where it is nearly always; a JVM may have written its path in the digits of another locale.
+        row = self.rows.get(main_path(own, segment.start_offset))
+        if row is not None and row.metadata.remote_log_segment_id == own:
+            return row
+        return next(row for row in self.rows.values() if row.metadata.remote_log_segment_id == own)
+
 
 def _survey(source: SegmentSource, scope: Scope, loaded: LoadedRows | None, pool: Executor, readers: int) -> _Survey:
     survey = _Survey()
     cursor = None if loaded is None else loaded.rows.cursor()
     unknown = _unknown(source, scope, cursor, survey)
+    required, tells = source.manifest_rules.encryption_required, source.layout.tells_transactions
     # The listing goes on while manifests are under way.
     reads = load_each(
         source.store,
@@ -113,6 +124,7 @@ def _survey(source: SegmentSource, scope: Scope, loaded: LoadedRows | None, pool
         pool,
         lambda objects, loaded: _read(source, objects, loaded),
         at_once=_AHEAD * readers,
+        glance=lambda segments, manifests: rows_of(segments, [*manifests], required, tells),
     )
     for read in reads:
         if isinstance(read, SegmentRow):
@@ -164,20 +176,17 @@ def _incomplete(objects: SegmentObjects) -> Problem:
 
 def _trace(source: SegmentSource, survey: _Survey, pool: Executor, readers: int) -> Traced:
     """The lineages of what the survey has; what was read of segments for that joins their rows."""
-    rows = {row.metadata.remote_log_segment_id: row for row in survey.rows.values()}
+    rows = survey.rows
     known = KnownProofs(
-        {segment_id: row.history for segment_id, row in rows.items() if row.history is not None},
-        {segment_id for segment_id, row in rows.items() if row.is_proven},
+        {row.metadata.remote_log_segment_id: row.history for row in rows.values() if row.history is not None},
+        {row.metadata.remote_log_segment_id for row in rows.values() if row.is_proven},
     )
-    segments = (row.metadata for row in rows.values())
-    traced = trace_partitions(source, segments, known, pool, at_once=_AHEAD * readers)
+    traced = trace_partitions(source, (row.metadata for row in rows.values()), known, pool, at_once=_AHEAD * readers)
     for partition in traced.partitions:
         for metadata in partition.proven:
-            row = rows[metadata.remote_log_segment_id]
-            survey.keep(dataclasses.replace(row, metadata=metadata, is_proven=True))
-        ruler = partition.ruler.remote_log_segment_id
-        if partition.history is not None and ruler not in known.histories:
-            survey.keep(dataclasses.replace(survey.rows[rows[ruler].path], history=partition.history))
+            survey.keep(dataclasses.replace(survey.row_of(metadata), metadata=metadata, is_proven=True))
+        if partition.history is not None and partition.ruler.remote_log_segment_id not in known.histories:
+            survey.keep(dataclasses.replace(survey.row_of(partition.ruler), history=partition.history))
     return traced
 
 
@@ -185,7 +194,7 @@ def _in_scope(path: str, scope: Scope) -> bool:
     if not path.startswith(scope.listing_prefix("")):
         return False
     key = parse_key("", object_key("", path, Suffix.MANIFEST))
-    return key is None or scope.holds(key)
+    return key is None or scope.holds(key.segment_id, key.start_offset)
 
 
 def _save(file: CatalogFile, loaded: LoadedRows, origin: Origin, survey: _Survey, gone: set[str]) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from functools import partial
+from typing import Final, TypeAlias, TypeVar
 
 from tieredstore.backends.base import ObjectInfo, ObjectStore
 from tieredstore.catalog.listing import SegmentObjects
@@ -16,7 +17,7 @@ from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import MAX_MANIFEST_SIZE, SegmentManifest
 from tieredstore.format.manifest_rules import DEFAULT_RULES, KnownSegment, ManifestRules
 from tieredstore.model import RemoteLogSegmentMetadata
-from tieredstore.process.parallel import in_parallel
+from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.remote.manifest_object import manifest_text, parse_manifest
 
 MAX_MANIFESTS_IN_FLIGHT: Final = MAX_MANIFEST_SIZE
@@ -25,10 +26,15 @@ MAX_MANIFESTS_IN_FLIGHT: Final = MAX_MANIFEST_SIZE
 _MAX_BATCH: Final = 1 << 20
 """Bytes of manifests that are read together."""
 
+_FIRST_BATCH: Final = 32
+"""Segments whose manifests are read together at first, where the store likes more."""
+
 _AHEAD: Final = 4
 """Of so many requests at once one is with a reader, and the others are done or wait: batches need not wait."""
 
 _Result = TypeVar("_Result")
+_Manifest: TypeAlias = bytes | TieredStoreError | None
+Glance: TypeAlias = Callable[[list[SegmentObjects], list[_Manifest]], Sequence[_Result | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,36 +78,48 @@ def load_batch(
     store: ObjectStore, batch: Iterable[SegmentObjects], rules: ManifestRules = DEFAULT_RULES
 ) -> list[StoredSegment | TieredStoreError]:
     """:func:`load_segment` of each, read together; an error takes the place of its segment."""
-    read = [(objects, objects.find(Suffix.MANIFEST)) for objects in batch]
+    segments = list(batch)
+    return list(map(partial(_loaded, rules=rules), segments, _manifests(store, segments)))
+
+
+def _manifests(store: ObjectStore, segments: list[SegmentObjects]) -> list[_Manifest]:
+    """The text of each one's manifest, None where that has become too long to be one; an error where there is none."""
+    read = [objects.find(Suffix.MANIFEST) for objects in segments]
     # The listing has the size: what cannot be a manifest costs no request.
-    keys = [info.key for _, info in read if info is not None and info.size <= MAX_MANIFEST_SIZE]
+    keys = [info.key for info in read if info is not None and info.size <= MAX_MANIFEST_SIZE]
     # Bounded again: what was listed may have been replaced since.
-    answers = dict(zip(keys, store.get_small_batch(keys, MAX_MANIFEST_SIZE), strict=True))
-    return [_loaded(objects, info, answers, rules) for objects, info in read]
+    answers = store.get_small_batch(keys, MAX_MANIFEST_SIZE)
+    if len(keys) == len(segments):
+        return [*answers]
+    by_key = dict(zip(keys, answers, strict=True))
+    return [
+        _absent(objects, info) if info is None or info.key not in by_key else by_key[info.key]
+        for objects, info in zip(segments, read, strict=True)
+    ]
 
 
-def _loaded(
-    objects: SegmentObjects,
-    info: ObjectInfo | None,
-    answers: Mapping[str, bytes | TieredStoreError | None],
-    rules: ManifestRules,
-) -> StoredSegment | TieredStoreError:
+def _absent(objects: SegmentObjects, info: ObjectInfo | None) -> TieredStoreError:
     if info is None:
         return SegmentNotFound(f"segment {objects.segment_id.id} at offset {objects.start_offset} has no manifest")
-    # The path without the prefix, which may have to stay out of messages.
-    name = f"{objects.main_path}.{Suffix.MANIFEST.value}"
-    if info.key not in answers:
-        return ManifestCorrupt(f"{name} is damaged: it has {info.size} bytes, more than any manifest")
-    answer = answers[info.key]
-    if isinstance(answer, ObjectNotFound):
-        return SegmentNotFound(f"{name} was deleted while it was listed")
-    if isinstance(answer, TieredStoreError):
-        return answer
+    return ManifestCorrupt(f"{_name_of(objects)} is damaged: it has {info.size} bytes, more than any manifest")
+
+
+def _loaded(objects: SegmentObjects, read: _Manifest, rules: ManifestRules) -> StoredSegment | TieredStoreError:
+    if isinstance(read, ObjectNotFound):
+        return SegmentNotFound(f"{_name_of(objects)} was deleted while it was listed")
+    if isinstance(read, TieredStoreError):
+        return read
+    name = _name_of(objects)
     try:
-        manifest = parse_manifest(manifest_text(answer, name), name, known_segment(objects), rules)
+        manifest = parse_manifest(manifest_text(read, name), name, known_segment(objects), rules)
     except CorruptData as error:
         return error
     return StoredSegment(objects, manifest)
+
+
+def _name_of(objects: SegmentObjects) -> str:
+    """The manifest's path without the prefix, which may have to stay out of messages."""
+    return f"{objects.main_path}.{Suffix.MANIFEST.value}"
 
 
 def load_each(
@@ -112,15 +130,22 @@ def load_each(
     job: Callable[[SegmentObjects, StoredSegment | TieredStoreError], _Result],
     *,
     at_once: int,
+    glance: Glance[_Result] | None = None,
 ) -> Iterator[_Result]:
     """The results of ``job``, which is given each segment and what was loaded of it, in the order listed.
 
+    ``glance`` may have results already for some segments of a batch by the texts of their manifests, None for others.
     ``at_once`` requests, or batches where the store reads several objects together, are with the pool; the listing goes
     on meanwhile. What is in flight is bounded by bytes too.
     """
 
     def run(batch: _Batch) -> list[_Result]:
-        return list(map(job, batch.segments, load_batch(store, batch.segments, rules)))
+        manifests = _manifests(store, batch.segments)
+        known = [None] * len(manifests) if glance is None else glance(batch.segments, manifests)
+        return [
+            job(objects, _loaded(objects, manifest, rules)) if result is None else result
+            for objects, manifest, result in zip(batch.segments, manifests, known, strict=True)
+        ]
 
     results = in_parallel(
         pool,
@@ -144,14 +169,16 @@ class _Batch:
 
 
 def _batches(listed: Iterable[SegmentObjects], most: int) -> Iterator[_Batch]:
-    batch = _Batch()
+    """Of ``most`` segments each in the end: the first are smaller, so that readers of a slow folder share a few."""
+    batch, size, begun = _Batch(), min(most, _FIRST_BATCH), 0
     for objects in listed:
-        size = manifest_size(objects)
-        if batch.segments and (len(batch.segments) == most or batch.weight + size > _MAX_BATCH):
+        weight = manifest_size(objects)
+        if batch.segments and (len(batch.segments) >= size or batch.weight + weight > _MAX_BATCH):
             yield batch
-            batch = _Batch()
+            batch, begun = _Batch(), begun + 1
+            size = min(most, _FIRST_BATCH << begun // READERS)
         batch.segments.append(objects)
-        batch.weight += size
+        batch.weight += weight
     if batch.segments:
         yield batch
 

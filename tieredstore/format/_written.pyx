@@ -6,25 +6,28 @@ taken was checked as they check it; values whose own checks were made here are p
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.object cimport PyObject
-from cpython.unicode cimport PyUnicode_DecodeASCII
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memcmp
 
 import zstandard
 
+from tieredstore.backends._frozen cimport empty_value, leave_uncollected, set_slot, slot_of
+from tieredstore.errors import CorruptData
+from tieredstore.format._base64 cimport fill_alphabets, standard_letters, unpack_letters, unpacked_size, url_safe_letters
+from tieredstore.format._text cimport Piece, Text, expect, letters, number, optional, quoted, string
 from tieredstore.format.base64_text import decode_base64
 from tieredstore.format.chunk_index import FixedChunkIndex, VariableChunkIndex
 from tieredstore.format.chunk_sizes import MAX_BINARY_SIZE, zstd_of_thread
 from tieredstore.format.manifest import IndexEntry, SegmentIndexes, SegmentManifest, WrappedDataKey
 from tieredstore.format.manifest_rules import MAX_SMALL_CHUNKS
+from tieredstore.format.sizes import ENCRYPTION_OVERHEAD
 from tieredstore.model import RemoteLogSegmentMetadata
 
 cdef extern from "Python.h":
-    int PyObject_GenericSetAttr(object instance, object name, object value) except -1
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
 
 cdef enum:
+    LONGEST = 65536  # of a manifest that is read so
     MOST_EPOCHS = 64
     INDEXES = 5
 
@@ -32,138 +35,64 @@ cdef int64_t INT32_MOST = 0x7FFFFFFF
 cdef int64_t INT64_MOST = 0x7FFFFFFFFFFFFFFF
 cdef int64_t SMALL_CHUNKS = MAX_SMALL_CHUNKS
 cdef int64_t BINARY_MOST = MAX_BINARY_SIZE
-cdef const char* URL_SAFE = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-cdef uint8_t SIXTH[256]  # the six bits that a character of standard base64 stands for; 255 for any other one
+cdef int64_t OVERHEAD = ENCRYPTION_OVERHEAD
 
+fill_alphabets()
 
-cdef void fill_alphabet() noexcept:
-    cdef const char* standard = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-    cdef int value
-    for value in range(256):
-        SIXTH[value] = 255
-    for value in range(64):
-        SIXTH[<uint8_t>standard[value]] = value
+cdef Py_ssize_t CHUNK_SIZE = slot_of(VariableChunkIndex, b"original_chunk_size")
+cdef Py_ssize_t FILE_SIZE = slot_of(VariableChunkIndex, b"original_file_size")
+cdef Py_ssize_t PACKED = slot_of(VariableChunkIndex, b"packed_sizes")
+cdef Py_ssize_t LAST_SIZE = slot_of(VariableChunkIndex, b"last_size")
+cdef Py_ssize_t BASE_SIZE = slot_of(VariableChunkIndex, b"base_size")
+cdef Py_ssize_t POSITION = slot_of(IndexEntry, b"position"), SIZE = slot_of(IndexEntry, b"size")
+cdef Py_ssize_t INDEX_FIELDS[INDEXES]
+INDEX_FIELDS[0] = slot_of(SegmentIndexes, b"offset")
+INDEX_FIELDS[1] = slot_of(SegmentIndexes, b"timestamp")
+INDEX_FIELDS[2] = slot_of(SegmentIndexes, b"producer_snapshot")
+INDEX_FIELDS[3] = slot_of(SegmentIndexes, b"leader_epoch")
+INDEX_FIELDS[4] = slot_of(SegmentIndexes, b"transaction")
+cdef Py_ssize_t CHUNK_INDEX = slot_of(SegmentManifest, b"chunk_index")
+cdef Py_ssize_t SEGMENT_INDEXES = slot_of(SegmentManifest, b"segment_indexes")
+cdef Py_ssize_t COMPRESSION = slot_of(SegmentManifest, b"compression")
+cdef Py_ssize_t ENCRYPTION = slot_of(SegmentManifest, b"encryption")
+cdef Py_ssize_t METADATA = slot_of(SegmentManifest, b"metadata")
+cdef Py_ssize_t SEGMENT_ID = slot_of(RemoteLogSegmentMetadata, b"remote_log_segment_id")
+cdef Py_ssize_t START = slot_of(RemoteLogSegmentMetadata, b"start_offset")
+cdef Py_ssize_t END = slot_of(RemoteLogSegmentMetadata, b"end_offset")
+cdef Py_ssize_t LOG_SIZE = slot_of(RemoteLogSegmentMetadata, b"segment_size_in_bytes")
+cdef Py_ssize_t MAX_TIMESTAMP = slot_of(RemoteLogSegmentMetadata, b"max_timestamp_ms")
+cdef Py_ssize_t BROKER = slot_of(RemoteLogSegmentMetadata, b"broker_id")
+cdef Py_ssize_t COPIED = slot_of(RemoteLogSegmentMetadata, b"event_timestamp_ms")
+cdef Py_ssize_t EPOCHS = slot_of(RemoteLogSegmentMetadata, b"segment_leader_epochs")
+cdef Py_ssize_t TXN_EMPTY = slot_of(RemoteLogSegmentMetadata, b"txn_idx_empty")
+cdef Py_ssize_t CUSTOM = slot_of(RemoteLogSegmentMetadata, b"custom_metadata")
 
-
-fill_alphabet()
-
-cdef str CHUNK_SIZE = "original_chunk_size", FILE_SIZE = "original_file_size"
-cdef str PACKED = "packed_sizes", LAST_SIZE = "last_size", BASE_SIZE = "base_size"
-cdef str POSITION = "position", SIZE = "size"
-cdef tuple INDEX_FIELDS = ("offset", "timestamp", "producer_snapshot", "leader_epoch", "transaction")
-cdef str CHUNK_INDEX = "chunk_index", SEGMENT_INDEXES = "segment_indexes", COMPRESSION = "compression"
-cdef str ENCRYPTION = "encryption", METADATA = "metadata"
-cdef tuple METADATA_FIELDS = (
-    "remote_log_segment_id", "start_offset", "end_offset", "segment_size_in_bytes", "max_timestamp_ms", "broker_id",
-    "event_timestamp_ms", "segment_leader_epochs", "txn_idx_empty", "custom_metadata",
-)
-cdef object new = object.__new__
-
-# Where the next byte is. Every step that does not fit leaves ``good`` false, and the ones behind it change nothing.
-cdef struct Text:
-    const char* at
-    const char* end
-    bint good
-
-cdef struct Piece:
-    const char* at
-    Py_ssize_t size
-
-
-cdef inline bint skip(Text* text, const char* expected, Py_ssize_t size) noexcept nogil:
-    """Step over exactly these bytes, if they are next."""
-    if not text.good or text.end - text.at < size or memcmp(text.at, expected, size):
-        return False
-    text.at += size
-    return True
-
-
-cdef inline void expect(Text* text, bytes expected) noexcept:
-    text.good = skip(text, PyBytes_AS_STRING(expected), PyBytes_GET_SIZE(expected))
-
-
-cdef inline bint optional(Text* text, bytes expected) noexcept:
-    return skip(text, PyBytes_AS_STRING(expected), PyBytes_GET_SIZE(expected))
-
-
-cdef inline int64_t number(Text* text, int64_t least, int64_t most) noexcept nogil:
-    """A whole number as JSON writes it, within ``least..most``; of those below 0 there is only -1."""
-    cdef int64_t value = 0, digit
-    cdef const char* first = text.at
-    if least < 0 and skip(text, b"-1", 2):
-        return -1
-    while text.at < text.end and b"0" <= text.at[0] <= b"9":
-        digit = text.at[0] - 48
-        if value > (most - digit) // 10:
-            text.good = False
-            return 0
-        value = 10 * value + digit
-        text.at += 1
-    if text.at == first or value < least or (first[0] == b"0" and text.at - first > 1):
-        text.good = False
-    return value
-
-
-cdef inline Piece quoted(Text* text) noexcept nogil:
-    """A text of printable ASCII without escapes, up to its quote, which is stepped over."""
-    cdef Piece piece
-    piece.at = text.at
-    while text.at < text.end and 32 <= text.at[0] < 127 and text.at[0] != b'"' and text.at[0] != b"\\":
-        text.at += 1
-    piece.size = text.at - piece.at
-    if text.at == text.end or text.at[0] != b'"':
-        text.good = False
-    else:
-        text.at += 1
-    return piece
-
-
-cdef inline str string(Piece piece):
-    return PyUnicode_DecodeASCII(piece.at, piece.size, NULL)
+# What the parts of a manifest say that others of it have to agree with.
+cdef struct Told:
+    int64_t file_size
+    int64_t least_chunk  # of the stored chunks that a list names; -1 without one
+    int64_t over  # by which chunks of one size are stored longer than they are; -1 for those of a list
+    int64_t least_index  # of the indexes that are not empty; -1 without any
+    int64_t transactions  # bytes of the transaction index; -1 without one
+    bint is_compressed, is_encrypted
 
 
 cdef bytes unpacked_base64(Piece piece):
     """The bytes of standard base64 with or without its padding; None unless it is exactly that."""
-    cdef Py_ssize_t size = piece.size, left, place = 0
+    cdef Py_ssize_t size = piece.size
     cdef const uint8_t* at = <const uint8_t*>piece.at
-    cdef uint32_t first, second, third, fourth
     if size and size % 4 == 0 and at[size - 1] == b"=":
         size -= 2 if at[size - 2] == b"=" else 1
-    left = size % 4
-    if left == 1:
-        return None
-    cdef bytes whole = PyBytes_FromStringAndSize(NULL, size // 4 * 3 + max(left - 1, 0))
-    cdef uint8_t* to = <uint8_t*>PyBytes_AS_STRING(whole)
-    while place + 4 <= size:
-        first, second, third, fourth = SIXTH[at[place]], SIXTH[at[place + 1]], SIXTH[at[place + 2]], SIXTH[at[place + 3]]
-        if (first | second | third | fourth) & 0xC0:
-            return None
-        first = first << 18 | second << 12 | third << 6 | fourth
-        to[0], to[1], to[2] = <uint8_t>(first >> 16), <uint8_t>(first >> 8), <uint8_t>first
-        to += 3
-        place += 4
-    if left:
-        first, second = SIXTH[at[place]], SIXTH[at[place + 1]]
-        third = SIXTH[at[place + 2]] if left == 3 else 0
-        # The readers in Python know what to think of bits that no byte takes.
-        if (first | second | third) & 0xC0 or (third & 3 if left == 3 else second & 15):
-            return None
-        to[0] = <uint8_t>(first << 2 | second >> 4)
-        if left == 3:
-            to[1] = <uint8_t>(second << 4 | third >> 2)
-    return whole
+    cdef bytes whole = PyBytes_FromStringAndSize(NULL, unpacked_size(size))
+    return whole if unpack_letters(standard_letters, at, size, <uint8_t*>PyBytes_AS_STRING(whole)) else None
 
 
-cdef inline uint32_t big_endian(const uint8_t* at, Py_ssize_t width) noexcept nogil:
-    cdef uint32_t value = 0
-    for _ in range(width):
-        value = value << 8 | at[0]
-        at += 1
-    return value
+cdef inline uint32_t big_endian(const uint8_t* at) noexcept nogil:
+    return <uint32_t>at[0] << 24 | at[1] << 16 | at[2] << 8 | at[3]
 
 
-cdef object variable_index(int64_t chunk_size, int64_t file_size, bytes packed):
-    """The index of a list of sizes that holds together; None otherwise."""
+cdef object variable_index(int64_t chunk_size, int64_t file_size, bytes packed, Told* told, bint makes):
+    """The index of a list of sizes that holds together, or True if none has to be made; None otherwise."""
     cdef int64_t count = (file_size + chunk_size - 1) // chunk_size
     cdef int64_t limit = 2 * chunk_size + 1024, base, last, rest
     cdef Py_ssize_t width, at
@@ -173,36 +102,41 @@ cdef object variable_index(int64_t chunk_size, int64_t file_size, bytes packed):
     cdef bytes binary = zstd_of_thread().decompress(packed, allow_extra_data=False)
     cdef const uint8_t* raw = <const uint8_t*>PyBytes_AS_STRING(binary)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(binary)
-    if size < 8 or big_endian(raw, 4) != count or count < 1:
+    if size < 8 or big_endian(raw) != count or count < 1:
         return None
     base, width = 0, raw[8] if size > 8 else 0
     if count == 1:
         if size != 8:
             return None
     else:
-        base = big_endian(raw + 4, 4)
+        base = big_endian(raw + 4)
         if not 1 <= width <= 4 or base > INT32_MOST or size != 9 + (count - 1) * width + 4:
             return None
         for at in range(count - 1):
-            one = big_endian(raw + 9 + at * width, width)
+            # Of four bytes, which there are: the last size stands behind all of these.
+            one = big_endian(raw + 9 + at * width) >> (32 - 8 * width)
             least, most = min(least, one), max(most, one)
         if base + least < 1 or base + most > min(limit, INT32_MOST):
             return None
-    last, rest = big_endian(raw + size - 4, 4), file_size - (count - 1) * chunk_size
+    last, rest = big_endian(raw + size - 4), file_size - (count - 1) * chunk_size
     if not 1 <= last <= min(2 * rest + 1024, INT32_MOST):
         return None
-    index = new(VariableChunkIndex)
-    PyObject_GenericSetAttr(index, CHUNK_SIZE, chunk_size)
-    PyObject_GenericSetAttr(index, FILE_SIZE, file_size)
-    PyObject_GenericSetAttr(index, PACKED, packed)
-    PyObject_GenericSetAttr(index, LAST_SIZE, last)
-    PyObject_GenericSetAttr(index, BASE_SIZE, base)
+    told.least_chunk = last if count == 1 else min(last, base + least)
+    if not makes:
+        return True
+    index = empty_value(VariableChunkIndex)
+    set_slot(index, CHUNK_SIZE, chunk_size)
+    set_slot(index, FILE_SIZE, file_size)
+    set_slot(index, PACKED, packed)
+    set_slot(index, LAST_SIZE, last)
+    set_slot(index, BASE_SIZE, base)
+    leave_uncollected(index)
     return index
 
 
-cdef object chunk_index(Text* text, int64_t* file_size, object known_log_size):
-    """``chunkIndex`` up to the end of its object; None where it cannot be taken."""
-    cdef int64_t chunk_size
+cdef object chunk_index(Text* text, Told* told, bint makes):
+    """``chunkIndex`` up to the end of its object, or True if none has to be made; None where it cannot be taken."""
+    cdef int64_t chunk_size, stored, last
     cdef bint is_variable
     expect(text, b'{"version":"1","chunkIndex":{"type":"')
     is_variable = optional(text, b"variable")
@@ -211,28 +145,31 @@ cdef object chunk_index(Text* text, int64_t* file_size, object known_log_size):
     expect(text, b'","originalChunkSize":')
     chunk_size = number(text, 1, INT32_MOST)
     expect(text, b',"originalFileSize":')
-    file_size[0] = number(text, 0, INT32_MOST)
+    told.file_size = number(text, 0, INT32_MOST)
     # So many chunks are not made before the rules have been asked.
-    if not text.good or file_size[0] // chunk_size >= SMALL_CHUNKS:
+    if not text.good or told.file_size // chunk_size >= SMALL_CHUNKS:
         return None
     if is_variable:
         expect(text, b',"transformedChunks":"')
-        packed = unpacked_base64(quoted(text))
+        packed = unpacked_base64(letters(text))
         expect(text, b"}")
-        return variable_index(chunk_size, file_size[0], packed) if text.good and packed is not None else None
+        if not text.good or packed is None:
+            return None
+        return variable_index(chunk_size, told.file_size, packed, told, makes)
     expect(text, b',"transformedChunkSize":')
     stored = number(text, 0, INT32_MOST)
     expect(text, b',"finalTransformedChunkSize":')
     last = number(text, 0, INT32_MOST)
     expect(text, b"}")
-    return FixedChunkIndex(chunk_size, file_size[0], stored, last) if text.good else None
+    told.over = stored - chunk_size
+    return FixedChunkIndex(chunk_size, told.file_size, stored, last) if text.good else None
 
 
-cdef object segment_indexes(Text* text):
-    """``segmentIndexes``, each index right behind the one before it."""
+cdef object segment_indexes(Text* text, Told* told, bint makes):
+    """``segmentIndexes``, each index right behind the one before it, or True if nothing has to be made."""
     cdef int64_t position, size, end = 0
     cdef Py_ssize_t place
-    indexes = new(SegmentIndexes)
+    indexes = empty_value(SegmentIndexes) if makes else True
     expect(text, b',"segmentIndexes":{')
     for place in range(INDEXES):
         expect(text, (b'"offset":', b',"timestamp":', b',"producerSnapshot":', b',"leaderEpoch":', b',"transaction":')[place])
@@ -246,36 +183,28 @@ cdef object segment_indexes(Text* text):
             if not text.good or position != end:
                 return None
             end += size
-            entry = new(IndexEntry)
-            PyObject_GenericSetAttr(entry, POSITION, position)
-            PyObject_GenericSetAttr(entry, SIZE, size)
-        PyObject_GenericSetAttr(indexes, INDEX_FIELDS[place], entry)
+            if size and (told.least_index < 0 or size < told.least_index):
+                told.least_index = size
+            if place + 1 == INDEXES:
+                told.transactions = size
+            if makes:
+                entry = empty_value(IndexEntry)
+                set_slot(entry, POSITION, position)
+                set_slot(entry, SIZE, size)
+                leave_uncollected(entry)
+        if makes:
+            set_slot(indexes, INDEX_FIELDS[place], entry)
     expect(text, b"}")
     return indexes if text.good else None
 
 
 cdef inline bint is_spelled(Text* text, bytes raw) noexcept:
     """Step over a uuid, as Kafka writes these 16 bytes."""
-    cdef const uint8_t* at = <const uint8_t*>PyBytes_AS_STRING(raw)
-    cdef uint32_t bits
-    cdef int place
-    if text.end - text.at < 22:
+    cdef uint8_t unpacked[16]
+    if text.end - text.at < 22 or not unpack_letters(url_safe_letters, <const uint8_t*>text.at, 22, unpacked):
         return False
-    for place in range(5):
-        bits = at[0] << 16 | at[1] << 8 | at[2]
-        if (
-            text.at[0] != URL_SAFE[bits >> 18]
-            or text.at[1] != URL_SAFE[bits >> 12 & 63]
-            or text.at[2] != URL_SAFE[bits >> 6 & 63]
-            or text.at[3] != URL_SAFE[bits & 63]
-        ):
-            return False
-        at += 3
-        text.at += 4
-    if text.at[0] != URL_SAFE[at[0] >> 2] or text.at[1] != URL_SAFE[(at[0] & 3) << 4]:
-        return False
-    text.at += 2
-    return True
+    text.at += 22
+    return not memcmp(unpacked, PyBytes_AS_STRING(raw), 16)
 
 
 cdef tuple leader_epochs(Text* text):
@@ -300,12 +229,12 @@ cdef tuple leader_epochs(Text* text):
     return None
 
 
-cdef object segment_metadata(Text* text, object known, int64_t file_size):
-    """``remoteLogSegmentMetadata`` of the known segment, up to the end of its object."""
+cdef object segment_metadata(Text* text, object segment_id, int64_t start_offset, Told* told, bint tells):
+    """``remoteLogSegmentMetadata`` of the known segment, up to the end of its object; of the transaction index it has what
+    the manifest ``tells``, if that counts."""
     cdef Py_ssize_t size = 0
     cdef const char* topic
     cdef int64_t start, end, timestamp, broker, copied
-    segment_id = known.segment_id
     where = segment_id.topic_id_partition
     if not where.topic.isascii():  # nor is the text; a name with odd bytes in it has no UTF-8 at all
         return None
@@ -332,7 +261,7 @@ cdef object segment_metadata(Text* text, object known, int64_t file_size):
     expect(text, b',"eventTimestampMs":')
     copied = number(text, -1, INT64_MOST)
     epochs = leader_epochs(text)
-    if not text.good or epochs is None or start != known.start_offset or end < start:
+    if not text.good or epochs is None or start != start_offset or end < start:
         return None
     is_empty = None
     if optional(text, b',"txnIdxEmpty":true'):
@@ -342,10 +271,20 @@ cdef object segment_metadata(Text* text, object known, int64_t file_size):
     expect(text, b"}")
     if not text.good:
         return None
-    metadata = new(RemoteLogSegmentMetadata)
-    values = (segment_id, start, end, file_size, timestamp, broker, copied, epochs, is_empty, None)
-    for place in range(len(METADATA_FIELDS)):
-        PyObject_GenericSetAttr(metadata, METADATA_FIELDS[place], values[place])
+    if tells:
+        is_empty = told.transactions <= 0
+    metadata = empty_value(RemoteLogSegmentMetadata)
+    set_slot(metadata, SEGMENT_ID, segment_id)
+    set_slot(metadata, START, start)
+    set_slot(metadata, END, end)
+    set_slot(metadata, LOG_SIZE, told.file_size)
+    set_slot(metadata, MAX_TIMESTAMP, timestamp)
+    set_slot(metadata, BROKER, broker)
+    set_slot(metadata, COPIED, copied)
+    set_slot(metadata, EPOCHS, epochs)
+    set_slot(metadata, TXN_EMPTY, is_empty)
+    set_slot(metadata, CUSTOM, None)
+    leave_uncollected(metadata)
     return metadata
 
 
@@ -366,27 +305,69 @@ cdef object encryption(Text* text):
     )
 
 
+cdef bint is_encryption(Text* text):
+    """Step over ``encryption`` behind its first quote; whether it is as it is written."""
+    cdef Piece data_key = quoted(text), wrapped
+    cdef Py_ssize_t at = 0
+    cdef bint is_blank = True
+    expect(text, b',"aad":"')
+    cdef Piece aad = quoted(text)
+    expect(text, b"}")
+    while text.good and at < data_key.size and data_key.at[at] != b":":
+        is_blank = is_blank and data_key.at[at] == b" "
+        at += 1
+    wrapped.at, wrapped.size = data_key.at + at + 1, data_key.size - at - 1
+    if not text.good or is_blank or wrapped.size < 1 or aad.size % 4:
+        return False
+    return unpacked_base64(wrapped) is not None and unpacked_base64(aad) is not None
+
+
+cdef void compression(Text* text, Told* told) noexcept:
+    expect(text, b',"compression":')
+    told.is_compressed = optional(text, b"true")
+    if not told.is_compressed:
+        expect(text, b"false")
+
+
+cdef bint has_own_epochs(object metadata):
+    """Whether it names leader epochs that can be the segment's; they ascend already."""
+    cdef int64_t before = 0, first = -1, start
+    for _, start in metadata.segment_leader_epochs:
+        if start < before:
+            return False
+        first, before = start if first < 0 else first, start
+    return 0 <= first <= metadata.start_offset and before <= metadata.end_offset
+
+
+cdef Told nothing_told() noexcept:
+    return Told(0, -1, -1, -1, -1, False, False)
+
+
+cdef bint agree(Told* told) noexcept nogil:
+    """Whether chunks, indexes, compression and encryption of a manifest say the same of each other."""
+    cdef int64_t over = OVERHEAD if told.is_encrypted else 0
+    if 0 < told.least_index <= OVERHEAD and told.is_encrypted:
+        return False
+    if told.least_chunk < 0:
+        return not told.is_compressed and told.over == over
+    # The sizes of a list follow from those of the log where nothing is compressed: few write one then.
+    return told.is_compressed and told.least_chunk > over
+
+
 def read_written(bytes raw not None, known, rules):
     """The manifest of the ``known`` segment; None for any text but the one that is written for such a manifest.
 
     CorruptData and ZstdError may be raised for one that contradicts itself, as well as None.
     """
-    cdef Text text
-    cdef int64_t file_size = 0
-    cdef bint is_compressed
-    text.at = PyBytes_AS_STRING(raw)
-    text.end = text.at + PyBytes_GET_SIZE(raw)
-    text.good = True
-    chunks = chunk_index(&text, &file_size, known.log_size)
+    cdef Text text = Text(PyBytes_AS_STRING(raw), PyBytes_AS_STRING(raw) + PyBytes_GET_SIZE(raw), True)
+    cdef Told told = nothing_told()
+    chunks = chunk_index(&text, &told, True)
     if chunks is None:
         return None
-    indexes = segment_indexes(&text)
+    indexes = segment_indexes(&text, &told, True)
     if indexes is None:
         return None
-    expect(&text, b',"compression":')
-    is_compressed = optional(&text, b"true")
-    if not is_compressed:
-        expect(&text, b"false")
+    compression(&text, &told)
     wrapped = metadata = None
     if optional(&text, b',"encryption":{"dataKey":"'):
         wrapped = encryption(&text)
@@ -395,19 +376,52 @@ def read_written(bytes raw not None, known, rules):
     elif rules.encryption_required:
         return None
     if optional(&text, b","):
-        metadata = segment_metadata(&text, known, file_size)
+        metadata = segment_metadata(&text, known.segment_id, known.start_offset, &told, False)
         if metadata is None:
             return None
     expect(&text, b"}")
     if not text.good or text.at != text.end:
         return None
-    manifest = new(SegmentManifest)
-    PyObject_GenericSetAttr(manifest, CHUNK_INDEX, chunks)
-    PyObject_GenericSetAttr(manifest, SEGMENT_INDEXES, indexes)
-    PyObject_GenericSetAttr(manifest, COMPRESSION, is_compressed)
-    PyObject_GenericSetAttr(manifest, ENCRYPTION, wrapped)
-    PyObject_GenericSetAttr(manifest, METADATA, metadata)
+    manifest = empty_value(SegmentManifest)
+    set_slot(manifest, CHUNK_INDEX, chunks)
+    set_slot(manifest, SEGMENT_INDEXES, indexes)
+    set_slot(manifest, COMPRESSION, told.is_compressed)
+    set_slot(manifest, ENCRYPTION, wrapped)
+    set_slot(manifest, METADATA, metadata)
     # Compressed and not encrypted, no part of it says anything about another one.
-    if wrapped is not None or not is_compressed or type(chunks) is not VariableChunkIndex:
+    if wrapped is not None or not told.is_compressed or type(chunks) is not VariableChunkIndex:
         manifest.__post_init__()
     return manifest
+
+
+def written_metadata(bytes raw not None, segment_id not None, int64_t start_offset, bint encryption_required, bint tells):
+    """What a planning wants of the manifest that :func:`read_written` would read: its segment metadata, whole and
+    checked, with what the manifest ``tells`` of the transaction index if that counts.
+
+    None where there is none, or leader epochs are not the segment's, and where anything contradicts itself: whoever
+    reads all of the manifest says what.
+    """
+    cdef Text text = Text(PyBytes_AS_STRING(raw), PyBytes_AS_STRING(raw) + PyBytes_GET_SIZE(raw), True)
+    cdef Told told = nothing_told()
+    if PyBytes_GET_SIZE(raw) > LONGEST:
+        return None
+    try:
+        if chunk_index(&text, &told, False) is None:
+            return None
+    except (CorruptData, zstandard.ZstdError):
+        return None
+    if segment_indexes(&text, &told, False) is None:
+        return None
+    compression(&text, &told)
+    told.is_encrypted = optional(&text, b',"encryption":{"dataKey":"')
+    if told.is_encrypted:
+        if not is_encryption(&text):
+            return None
+    elif encryption_required:
+        return None
+    expect(&text, b",")
+    metadata = segment_metadata(&text, segment_id, start_offset, &told, tells)
+    expect(&text, b"}")
+    if metadata is None or not text.good or text.at != text.end or not agree(&told) or not has_own_epochs(metadata):
+        return None
+    return metadata

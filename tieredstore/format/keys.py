@@ -84,7 +84,7 @@ def parse_key(prefix: str, key: str) -> ObjectKey | None:
     # The suffix ends the key, and no other part of a key holds a dot but the topic, which comes before slashes.
     path, _, ending = key[len(prefix) :].rpartition(".")
     folder, _, name = path.rpartition("/")
-    if (suffix := _SUFFIXES.get(ending)) is None or (where := _parse_folder(folder)) is None:
+    if (suffix := _SUFFIXES.get(ending)) is None or (where := partition_of_folder(folder)) is None:
         return None
     # Any object may lie in a bucket: whatever does not fit exactly is somebody else's, and no error.
     digits, segment_id = _cut_uuid(name)
@@ -127,11 +127,11 @@ def partition_of(path: str) -> TopicIdPartition | None:
     """The partition that the first two folders of a path (a key without prefix) are of, None if they are of none."""
     folder, slash, rest = path.partition("/")
     number, second_slash, _ = rest.partition("/")
-    return _parse_folder(f"{folder}/{number}") if slash and second_slash else None
+    return partition_of_folder(f"{folder}/{number}") if slash and second_slash else None
 
 
 @lru_cache(maxsize=256)  # one value for all segments of a partition, of which there may be a hundred thousand
-def _parse_folder(folder: str) -> TopicIdPartition | None:
+def partition_of_folder(folder: str) -> TopicIdPartition | None:
     """The partition that a path's folders name; None if they are not the two of a partition."""
     named, slash, number = folder.partition("/")
     topic, topic_id = _cut_uuid(named)
