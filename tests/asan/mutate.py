@@ -3,28 +3,55 @@ AddressSanitizer; run by ``tests/asan/run``."""
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.support import json_texts, memq_batches
 from tests.support.changing_files import ChangingFiles
+from tests.support.compressed_bodies import check_body, damaged_bodies
+from tests.support.damaged_frames import beginning_is_as_others_read_it, damaged_frames
+from tests.support.damaged_packets import damaged_packet
 from tests.support.manifest_mutations import KNOWN_SEGMENT, damaged_manifests, read_both_ways
 from tests.support.record_batches import random_log, rows
 from tests.support.record_mutations import check, mutations, run_over, scan_over
+from tests.support.usual_listings import listings, seen_both_ways
 from tieredstore.backends.filesystem import _files
+from tieredstore.catalog import _grouping
+from tieredstore.errors import PacketCorrupt
 from tieredstore.format import _written
 from tieredstore.kafka import _header_walk, _runs
-from tieredstore.kafka.records import _kernel
+from tieredstore.kafka.records import _checks, _kernel
 from tieredstore.pipelines import _json_scan
-from tieredstore.pubsub.format import _reading, _writing
+from tieredstore.pubsub.format import _checksums, _packets, _reading, _writing
+from tieredstore.pubsub.format.packet_writing import request_bytes
+from tieredstore.pubsub.format.packets import VERSIONS, Request, WriteRequest, received_request
+from tieredstore.remote import _value_files
+from tieredstore.transform import _blocks
 
 
 def main(folder: Path, count: int) -> int:
     """Returns 0; a bad access ends the process before that, with a report."""
-    for kernel in (_kernel, _runs, _header_walk, _reading, _writing, _written, _files, _json_scan):
+    for kernel in (
+        _kernel,
+        _checks,
+        _runs,
+        _header_walk,
+        _checksums,
+        _packets,
+        _reading,
+        _writing,
+        _written,
+        _files,
+        _grouping,
+        _blocks,
+        _value_files,
+        _json_scan,
+    ):
         built = Path(kernel.__file__ or "").resolve()
         if not built.is_relative_to(folder.resolve()):
             sys.exit(f"{built} is not the kernel of {folder}")
@@ -36,6 +63,8 @@ def main(folder: Path, count: int) -> int:
     print(f"{count} mutations, {walked} bytes of ordinary batches in them: no bad access")
     scanned = sum(scan_over(mutation.damaged, source) for mutation in mutations(4, count))
     print(f"{count} mutations, {scanned} of them scanned without an error: no bad access")
+    read = sum(check_body(body) for body in damaged_bodies(2, count))
+    print(f"{count} compressed bodies with damage, {read} of them read as by their libraries: no bad access")
     for seed in range(count // 50):
         log = b"".join(random_log(random.Random(seed), 10))
         if rows(log) != rows([log[at : at + 97] for at in range(0, len(log), 97)], target_bytes=500):
@@ -43,13 +72,66 @@ def main(folder: Path, count: int) -> int:
     print(f"{count} mutations, {survived} of them readable: no bad access")
     survived = sum(memq_batches.check(mutation, source) for mutation in memq_batches.mutations(2, count))
     print(f"{count} mutations of MemQ's batches, {survived} of them readable: no bad access")
+    survived = sum(map(is_taken, damaged_writes(2, count)))
+    print(f"{count} mutations of requests that write, {survived} of them taken: no bad access")
+    laid = sum(laid_records(random.Random(seed)) for seed in range(count // 50))
+    print(f"{laid} records laid where they are stored: no bad access")
     survived = sum(read_both_ways(raw, KNOWN_SEGMENT) is not None for raw in damaged_manifests(2, count))
     print(f"{count} mutations of manifests, {survived} of them readable: no bad access")
+    begun = sum(map(beginning_is_as_others_read_it, damaged_frames(2, count)))
+    print(f"{count} frames with damage, {begun} begun to be read: no bad access")
+    seen = sum(seen_both_ways(prefix, keys) for prefix, keys in listings(2, count // 10))
+    print(f"{count // 10} listings, {seen} segments of them seen at a glance: no bad access")
     # Each value in a buffer of its own size, behind whose end nothing may be read.
     answered = sum(json_texts.said([text])[0] is not None for text in json_texts.texts(2, count))
     print(f"{count} texts of JSON, {answered} of them told at once: no bad access")
     print(f"{count} changes of files, {visit_while_they_change(count)} read meanwhile: no bad access")
+    print(f"{values_read(count // 10)} values of files read: no bad access")
     return 0
+
+
+def values_read(count: int) -> int:
+    """How many values were read, each into memory of its own size, from a file that may have more or less."""
+    source = random.Random(2)
+    with tempfile.TemporaryFile() as file:
+        for _ in range(count):
+            size, start = (
+                source.choice((0, 1, 255, 131_071, 131_072, 131_073, 400_000)),
+                source.choice((0, 1, 52, 500_000)),
+            )
+            file.truncate(source.choice((0, 52, 300, 300_000, 900_000)))
+            there, _ = _value_files.read_checked(file.fileno(), start, bytearray(size), 0)
+            if there != max(0, min(size, os.fstat(file.fileno()).st_size - start)):
+                sys.exit(f"{there} bytes were read where {size} were asked for")
+    return count
+
+
+def damaged_writes(seed: int, count: int) -> Iterator[bytes]:
+    """Requests of all versions that carry a Message, with damage."""
+    source = random.Random(seed)
+    write = WriteRequest("orders", 7, b"a payload of some bytes", False, "a-producer", (("10.0.0.1", 3), ("ü", 0)))
+    originals = [request_bytes(Request(version, 42, write)) for version in VERSIONS]
+    for _ in range(count):
+        yield damaged_packet(source, source.choice(originals), framed=0.9)
+
+
+def is_taken(packet: bytes) -> bool:
+    """Whether a broker takes the packet as a request."""
+    try:
+        received_request(memoryview(packet))
+    except PacketCorrupt:
+        return False
+    return True
+
+
+def laid_records(source: random.Random) -> int:
+    """How many records came to lie in memory that is as large as they may be."""
+    head, most = source.choice((19, 40, 52)), source.randrange(1, 3000)
+    body = _writing.BodyWriter(most, memoryview(bytearray(head + most)), head)
+    while body.take(*memq_batches.random_record(source)[:4], None, 1 << 40) >= 0:
+        pass
+    body.behind(bytes(head))
+    return body.count
 
 
 def visit_while_they_change(count: int) -> int:

@@ -1,5 +1,8 @@
 """Streams of the codecs as clients write them, and streams that no client would write."""
 
+# The class that counts streams has two selves.
+# pyright: reportPrivateUsage=false, reportSelfClsParameterName=false
+
 from __future__ import annotations
 
 import gzip
@@ -32,7 +35,7 @@ from tests.support.record_batches import (
 from tieredstore.errors import BatchCorrupt
 from tieredstore.kafka.batches import HEADER_SIZE, CompressionType
 from tieredstore.kafka.records import RecordDecoder
-from tieredstore.kafka.records._kernel import checksum
+from tieredstore.kafka.records._checks import checksum
 from tieredstore.kafka.records.codecs import _xxh32_of_few
 from tieredstore.testing.batches import Record, build_batch
 

@@ -22,7 +22,7 @@ from tieredstore.kafka.checkpoints import (
     truncate_from_end,
 )
 from tieredstore.kafka.indexes import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE, is_trimmed
-from tieredstore.kafka.log_scan import LogExtent, explained, scan_log
+from tieredstore.kafka.log_scan import LogExtent, scan_log
 from tieredstore.kafka.logdir import DELETED, FoundSegment, LogSegment
 from tieredstore.model import LogSegmentData, OpenFile, Uuid
 
@@ -109,11 +109,11 @@ def describe_open(
     """What a copy of the segment needs. ``epochs`` are those of the partition as its checkpoint had or has them.
 
     Epochs that the broker has cut from the checkpoint are taken from the batches, each of which names its own.
-    InvalidSegment for what contradicts itself, BatchCorrupt for damage, to which with ``check_crcs`` records belong.
+    InvalidSegment for what contradicts itself, BatchCorrupt for damage, to which with ``check_crcs`` records belong;
+    OSError for what the disk does not give, now or ever.
     """
     place, size = segment.place, segment.size_in_bytes
-    with explained(segment.log.path, str(place)):
-        extent = scan_log(segment.log.descriptor, size, place.base_offset, str(place), check_crcs=check_crcs)
+    extent = scan_log(segment.log.descriptor, size, place.base_offset, str(place), check_crcs=check_crcs)
     end_offset = extent.last_offset if place.next_base_offset is None else place.next_base_offset - 1
     if extent.last_offset > end_offset:
         raise InvalidSegment(

@@ -22,6 +22,10 @@ cdef struct Batch:
     int16_t producer_epoch, attributes
     int magic
 
+# Of a transaction that was aborted.
+cdef struct AbortedRange:
+    int64_t producer_id, first_offset, last_offset
+
 
 cdef inline bint read_batch_header(const uint8_t* head, Batch* batch, Body* body) noexcept nogil:
     """The header of magic 2 behind size, base offset and magic, which have been read."""
@@ -68,3 +72,30 @@ cdef inline bint crc_holds(const uint8_t* head, const Batch* batch, Body* body) 
     else:
         computed = crc32_ieee(head + 16, batch.size - 16)
     return computed == batch.crc or fail(body, BAD_CRC, computed, batch.crc)
+
+
+cdef inline bint is_aborted(const Batch* batch, const AbortedRange* ranges, Py_ssize_t count) noexcept nogil:
+    """Whether the last range of the batch's producer that begins before the batch ends reaches to the batch."""
+    cdef Py_ssize_t low = 0, high = count, middle
+    cdef const AbortedRange* entry
+    while low < high:
+        middle = (low + high) // 2
+        entry = ranges + middle
+        if entry.producer_id < batch.producer_id or (
+            entry.producer_id == batch.producer_id and entry.first_offset <= batch.last_offset
+        ):
+            low = middle + 1
+        else:
+            high = middle
+    if low == 0:
+        return False
+    entry = ranges + low - 1
+    return entry.producer_id == batch.producer_id and entry.last_offset >= batch.base_offset
+
+
+cdef inline bint only_zeros(const uint8_t* at, Py_ssize_t size) noexcept nogil:
+    cdef Py_ssize_t i
+    for i in range(size):
+        if at[i]:
+            return False
+    return True

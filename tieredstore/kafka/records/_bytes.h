@@ -183,8 +183,8 @@ HARDWARE_CRC static inline uint32_t crc_three_lanes(uint32_t shift[4][256], uint
     return move_register(shift, crc) ^ (uint32_t)third;
 }
 
-HARDWARE_CRC static uint32_t crc32c_hardware(const uint8_t *at, size_t size) {
-    uint32_t crc = ~0u;
+HARDWARE_CRC static uint32_t crc32c_hardware(uint32_t crc, const uint8_t *at, size_t size) {
+    crc = ~crc;
     for (; size >= 3 * LONG_LANE; at += 3 * LONG_LANE, size -= 3 * LONG_LANE)
         crc = crc_three_lanes(long_shift, crc, at, LONG_LANE);
     for (; size >= 3 * SHORT_LANE; at += 3 * SHORT_LANE, size -= 3 * SHORT_LANE)
@@ -194,33 +194,29 @@ HARDWARE_CRC static uint32_t crc32c_hardware(const uint8_t *at, size_t size) {
     return ~crc;
 }
 
-static uint32_t crc32c(const uint8_t *at, size_t size) {
+/* The checksum of all bytes so far, of those before these being `crc`, 0 where there are none. */
+static uint32_t crc32c_continued(uint32_t crc, const uint8_t *at, size_t size) {
 #ifdef CAN_FOLD
-    if (can_fold && size >= 256) return ~fold_crc(~0u, at, size);
+    if (can_fold && size >= 256) return ~fold_crc(~crc, at, size);
 #endif
-    return HAS_HARDWARE_CRC() ? crc32c_hardware(at, size) : crc32c_portable(at, size);
+    return HAS_HARDWARE_CRC() ? crc32c_hardware(crc, at, size) : crc_by_tables(castagnoli_tables, crc, at, size);
 }
 
 #else
 
-static uint32_t crc32c(const uint8_t *at, size_t size) { return crc32c_portable(at, size); }
+static uint32_t crc32c_continued(uint32_t crc, const uint8_t *at, size_t size) {
+    return crc_by_tables(castagnoli_tables, crc, at, size);
+}
 
 #endif
+
+static uint32_t crc32c(const uint8_t *at, size_t size) { return crc32c_continued(0, at, size); }
 
 /* CRC-32C by the instruction where there is one, without folding; by tables where there is none. */
 static uint32_t crc32c_by_instruction(const uint8_t *at, size_t size) {
 #ifdef HARDWARE_CRC
-    if (HAS_HARDWARE_CRC()) return crc32c_hardware(at, size);
+    if (HAS_HARDWARE_CRC()) return crc32c_hardware(0, at, size);
 #endif
     return crc32c_portable(at, size);
-}
-
-/* Whether checksums of batches are folded here. */
-static int folds_checksums(void) {
-#ifdef CAN_FOLD
-    return can_fold;
-#else
-    return 0;
-#endif
 }
 #endif

@@ -1,10 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""The growing buffers of Arrow columns.
+"""Records and messages into columns.
 
 Records of today's batches are parsed and copied in one pass, from the body to the columns and nowhere between; blocks
-of parsed messages and headers are appended a column at a time. Only asked columns cost anything. Each buffer is a slab
-of its own, sized after what was used lately. The order of the buffers is that of the second enum; columns.py makes
-arrays of them.
+of parsed messages and headers are appended a column at a time. Only asked columns cost anything.
 """
 
 cimport cython
@@ -12,52 +10,20 @@ from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
+from tieredstore.kafka.records._appending cimport *
+from tieredstore.kafka.records._buffers cimport *
 from tieredstore.kafka.records._parse cimport (
     LEFTOVER, MAX_BLOCK_ROWS, OUT_OF_MEMORY, Body, Fields, Header, Record, Rows, fail, read_record, read_usual_record,
 )
-from tieredstore.kafka.records._slabs cimport SlabPool, adopt_slab
-
-cdef extern from "_bytes.h" nogil:
-    enum:
-        STRIDE
-    void copy_key(uint8_t* to, const uint8_t* source, size_t size, const uint8_t* limit)
-    void copy_wide(uint8_t* to, const uint8_t* source, size_t size, const uint8_t* limit)
-    int has_high_byte(const uint8_t* at, size_t size)
-
-# A binary column is three buffers that follow each other: which are not null, where each ends, and the bytes.
-cdef enum:
-    KEY_VALID
-    KEY_ENDS
-    KEY_DATA
-    VALUE_VALID
-    VALUE_ENDS
-    VALUE_DATA
-    HEADERS_VALID
-    HEADERS_ENDS
-    HEADER_KEY_VALID
-    HEADER_KEY_ENDS
-    HEADER_KEY_DATA
-    HEADER_VALUE_VALID
-    HEADER_VALUE_ENDS
-    HEADER_VALUE_DATA
-    OFFSETS
-    TIMESTAMPS
-    TIMESTAMP_TYPES
-    LEADER_EPOCHS
-
-cdef enum:
-    # A buffer that uses less than half of a slab over this is copied out of it, lest rows that live long hold it all.
-    WORTH_SHRINKING = 32 * 1024
+from tieredstore.kafka.records._slabs cimport SlabPool
 
 
 @cython.final
 @cython.no_gc
-cdef class ColumnBuilder:
+cdef class ColumnBuilder(ColumnBuffers):
     """Columns in the making, those whose bits are in ``wanted``."""
 
     def __cinit__(self, SlabPool pool, int wanted):
-        self.pool, self.wanted = pool, wanted
-        self.header_keys_ascii = True
         self.null_keys = <uint16_t*>malloc(2 * MAX_BLOCK_ROWS * sizeof(uint16_t))
         if self.null_keys == NULL:
             raise MemoryError
@@ -65,10 +31,6 @@ cdef class ColumnBuilder:
 
     def __dealloc__(self):
         free(self.null_keys)
-        cdef Py_ssize_t buffer
-        for buffer in range(BUFFERS):
-            if self.buffers[buffer].data != NULL:
-                self.pool.give_back(self.buffers[buffer].data, self.buffers[buffer].capacity)
 
     cdef bint append_records(
         self, Body* body, Rows* block, int32_t rows, Py_ssize_t most_bytes, int32_t leader_epoch, int8_t timestamp_type
@@ -276,7 +238,7 @@ cdef class ColumnBuilder:
         self.header_rows += block.header_count
         self.header_value_nulls += block.header_value_nulls
 
-    # --- memory ---
+    # --- room for all of a block ---
 
     cdef bint _make_room(self, const Rows* block) noexcept nogil:
         cdef Py_ssize_t rows = self.rows + block.count
@@ -290,25 +252,6 @@ cdef class ColumnBuilder:
             )
         )
 
-    cdef bint _rows_room(self, Py_ssize_t count) noexcept nogil:
-        """Room for all of so many more rows but the bytes."""
-        cdef Py_ssize_t rows = self.rows + count
-        cdef int wanted = self.wanted
-        return (
-            (not wanted & OFFSET or self._room(OFFSETS, 8 * rows))
-            and (not wanted & TIMESTAMP or self._room(TIMESTAMPS, 8 * rows))
-            and (not wanted & TIMESTAMP_TYPE or self._room(TIMESTAMP_TYPES, rows))
-            and (not wanted & LEADER_EPOCH or self._room(LEADER_EPOCHS, 4 * rows))
-            and (not wanted & KEY or self._room(KEY_ENDS, 4 * (rows + 1)))
-            and (not wanted & VALUE or self._room(VALUE_ENDS, 4 * (rows + 1)))
-            and (not wanted & HEADERS or self._room(HEADERS_ENDS, 4 * (rows + 1)))
-        )
-
-    cdef bint _more_room(self, int buffer, Py_ssize_t used, Py_ssize_t size) noexcept nogil:
-        """Room for ``size`` bytes to be copied behind those that are used."""
-        self.buffers[buffer].used = used
-        return self._room(buffer, used + size + STRIDE)
-
     cdef bint _headers_room(self, const Rows* block) noexcept nogil:
         cdef Py_ssize_t headers = self.header_rows + block.header_count
         cdef Py_ssize_t nulls = self.header_value_nulls + block.header_value_nulls
@@ -316,159 +259,3 @@ cdef class ColumnBuilder:
             self._binary_room(HEADER_KEY_VALID, headers, block.header_key_bytes, 0)
             and self._binary_room(HEADER_VALUE_VALID, headers, block.header_value_bytes, nulls)
         )
-
-    cdef bint _binary_room(self, int first, Py_ssize_t count, Py_ssize_t more_bytes, Py_ssize_t nulls) noexcept nogil:
-        if not self._room(first + 1, 4 * (count + 1)) or not self._room(
-            first + 2, self.buffers[first + 2].used + more_bytes + (STRIDE if more_bytes else 0)
-        ):
-            return False
-        return self._null_room(first, count, nulls)
-
-    cdef bint _null_room(self, int first, Py_ssize_t count, Py_ssize_t nulls) noexcept nogil:
-        if nulls == 0:
-            return True
-        # The first null of a column: everything before it is not one.
-        cdef bint first_null = self.buffers[first].used == 0
-        if not self._room(first, (count + 7) // 8):
-            return False
-        if first_null:
-            memset(self.buffers[first].data, 0xFF, (count + 7) // 8)
-        self.buffers[first].used = (count + 7) // 8
-        return True
-
-    cdef inline bint _room(self, int buffer, Py_ssize_t size) noexcept nogil:
-        return size <= self.buffers[buffer].capacity or self._grow(buffer, size)
-
-    cdef bint _grow(self, int buffer, Py_ssize_t size) noexcept with gil:
-        cdef Column* column = &self.buffers[buffer]
-        cdef Py_ssize_t room = max(size, 2 * column.capacity, self.pool.usual[buffer] + self.pool.usual[buffer] // 8)
-        cdef uint8_t* data = self.pool.take(&room)
-        if data == NULL:
-            return False
-        if column.data != NULL:
-            memcpy(data, column.data, column.used)
-            self.pool.give_back(column.data, column.capacity)
-        column.data, column.capacity = data, room
-        return True
-
-    # --- the way out ---
-
-    def take(self):
-        """The columns of all rows since the last time, for RecordColumns.build; None if there are no rows.
-
-        The rows, the rows of headers, the nulls of key, value, headers and header values, whether all header keys are
-        ASCII, and of each buffer its slab and the bytes that are used of it, or None.
-        """
-        if self.rows == 0:
-            return None
-        cdef Py_ssize_t headers_nulls = 0
-        if self.wanted & HEADERS:
-            headers_nulls = self._mark_lists()
-        nulls = (self.key_nulls, self.value_nulls, headers_nulls, self.header_value_nulls)
-        taken = (
-            self.rows, self.header_rows, nulls, self.header_keys_ascii,
-            [self._take_buffer(buffer) for buffer in range(BUFFERS)],
-        )
-        self.rows = self.header_rows = self.bytes = 0
-        self.key_nulls = self.value_nulls = self.header_value_nulls = 0
-        self.header_keys_ascii = True
-        return taken
-
-    cdef Py_ssize_t _mark_lists(self) except -1:
-        """A record without headers has a null: Kafka knows no difference between none and an empty list."""
-        cdef const int32_t* ends = <int32_t*>self.buffers[HEADERS_ENDS].data
-        cdef uint8_t* valid
-        cdef Py_ssize_t i, nulls = 0
-        if not self._room(HEADERS_VALID, (self.rows + 7) // 8):
-            raise MemoryError("there is no memory for the columns")
-        valid = self.buffers[HEADERS_VALID].data
-        self.buffers[HEADERS_VALID].used = (self.rows + 7) // 8
-        memset(valid, 0, self.buffers[HEADERS_VALID].used)
-        if self.header_rows == 0:
-            return self.rows
-        for i in range(self.rows):
-            if ends[i] == ends[i + 1]:
-                nulls += 1
-            else:
-                valid[i >> 3] |= <uint8_t>(1 << (i & 7))
-        return nulls
-
-    cdef object _take_buffer(self, int buffer):
-        cdef Column* column = &self.buffers[buffer]
-        cdef Py_ssize_t room = column.used
-        cdef uint8_t* data
-        if column.data == NULL:
-            return None
-        if column.capacity > WORTH_SHRINKING and 2 * column.used < column.capacity:
-            data = self.pool.take(&room)
-            if data == NULL:
-                raise MemoryError("there is no memory for the columns")
-            memcpy(data, column.data, column.used)
-            self.pool.give_back(column.data, column.capacity)
-        else:
-            data, room = column.data, column.capacity
-        taken = (adopt_slab(self.pool, data, room), column.used)
-        # The last columns of a log have few rows, and say little of the next one's: only many of them make it less.
-        self.pool.usual[buffer] = max(column.used, self.pool.usual[buffer] - self.pool.usual[buffer] // 4)
-        column.used, column.capacity, column.data = 0, 0, NULL
-        return taken
-
-
-cdef void fill(int32_t* items, int32_t item, Py_ssize_t count) noexcept nogil:
-    cdef Py_ssize_t i
-    for i in range(count):
-        items[i] = item
-
-
-# Both binary columns of a message, and both of a header, by the same code: ``data`` and ``sizes`` are the members of the
-# first item, and ``stride`` leads to the next one's. All data lie before ``limit``.
-cdef void append_binary(
-    Column* column, Py_ssize_t before, Py_ssize_t count, const uint8_t* data, const uint8_t* sizes, Py_ssize_t stride,
-    const uint8_t* limit,
-) noexcept nogil:
-    cdef int32_t* ends = <int32_t*>column[1].data + before
-    cdef uint8_t* target = column[2].data
-    cdef int32_t end = <int32_t>column[2].used
-    cdef int32_t size
-    cdef Py_ssize_t i
-    ends[0] = end
-    for i in range(count):
-        size = (<const int32_t*>(sizes + i * stride))[0]
-        if size > 0:
-            copy_wide(target + end, (<const uint8_t* const*>(data + i * stride))[0], size, limit)
-            end += size
-        ends[i + 1] = end
-    column[1].used, column[2].used = 4 * (before + count + 1), end
-    if column[0].used:
-        mark_valid(column[0].data, before, count, sizes, stride)
-
-
-cdef void mark_valid(
-    uint8_t* valid, Py_ssize_t before, Py_ssize_t count, const uint8_t* sizes, Py_ssize_t stride
-) noexcept nogil:
-    cdef Py_ssize_t i, bit
-    for i in range(count):
-        bit = before + i
-        if bit & 7 == 0:
-            valid[bit >> 3] = 0
-        if (<const int32_t*>(sizes + i * stride))[0] >= 0:
-            valid[bit >> 3] |= <uint8_t>(1 << (bit & 7))
-        else:
-            valid[bit >> 3] &= <uint8_t>~(1 << (bit & 7))
-
-
-cdef void mark_nulls(
-    Column* column, Py_ssize_t before, Py_ssize_t count, const uint16_t* rows, Py_ssize_t nulls
-) noexcept nogil:
-    """Of ``count`` more rows all are valid but those with these numbers; nothing in a column without nulls."""
-    cdef uint8_t* valid = column.data
-    cdef Py_ssize_t i, bit, end = before + count
-    if not column.used:
-        return
-    if before & 7:
-        valid[before >> 3] |= <uint8_t>(0xFF << (before & 7))
-    if (before + 7) // 8 < (end + 7) // 8:
-        memset(valid + (before + 7) // 8, 0xFF, (end + 7) // 8 - (before + 7) // 8)
-    for i in range(nulls):
-        bit = before + rows[i]
-        valid[bit >> 3] &= <uint8_t>~(1 << (bit & 7))

@@ -5,9 +5,6 @@ from tieredstore.kafka.records._slabs import Slab, SlabPool
 
 Taken: TypeAlias = tuple[int, int, tuple[int, int, int, int], bool, list[tuple[Slab, int] | None]]
 
-def checksum(kind: str, data: Buffer) -> int: ...
-def is_folding() -> bool: ...
-
 class ColumnBuilder:
     def take(self) -> Taken | None: ...
 

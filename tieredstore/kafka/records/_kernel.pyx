@@ -10,7 +10,9 @@ from libc.stdint cimport INT64_MAX, int8_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
 
 from tieredstore.kafka.records._batch cimport *
-from tieredstore.kafka.records._columns cimport HEADERS, ColumnBuilder
+from tieredstore.kafka.records._buffers cimport HEADERS
+from tieredstore.kafka.records._columns cimport ColumnBuilder
+from tieredstore.kafka.records._expand cimport Expanded, expand_body, find_zstd, free_expanded
 from tieredstore.kafka.records._parse cimport *
 from tieredstore.kafka.records._slabs cimport SlabPool
 
@@ -24,26 +26,12 @@ cdef enum State:
     ZERO_TAIL  # the rest of the piece is zeros, where a batch would begin
     FAULTY  # the batch at hand is damaged
 
-cdef struct AbortedRange:
-    int64_t producer_id, first_offset, last_offset
+cdef enum:
+    # What the scanner decompresses by itself. Of a larger body the memory is not to stay, and its library costs little.
+    MOST_EXPANDED = 16 * 1024 * 1024
 
 build_checksums()
-
-
-def checksum(kind, const uint8_t[::1] data):
-    """The checksum of the data as the scanner computes it, ``ieee`` or ``castagnoli``; the latter also as it does on
-    processors that have less: ``castagnoli by instruction`` and ``portable castagnoli``."""
-    cdef const uint8_t* at = &data[0] if data.shape[0] else NULL
-    if kind == "ieee":
-        return crc32_ieee(at, data.shape[0])
-    if kind == "castagnoli by instruction":
-        return crc32c_by_instruction(at, data.shape[0])
-    return crc32c(at, data.shape[0]) if kind == "castagnoli" else crc32c_portable(at, data.shape[0])
-
-
-def is_folding():
-    """Whether this processor folds checksums."""
-    return folds_checksums()
+find_zstd()
 
 
 cdef class Scanner:
@@ -67,6 +55,7 @@ cdef class Scanner:
     cdef bint body_open, body_sliced
     cdef Body body
     cdef Rows block
+    cdef Expanded expanded
     cdef readonly ColumnBuilder columns
 
     def __cinit__(
@@ -78,6 +67,7 @@ cdef class Scanner:
         self.start_offset, self.stop_offset, self.end_offset = start_offset, stop_offset, end_offset
         self.keep_headers, self.max_batch_bytes, self.target_bytes = keep_headers, max_batch_bytes, target_bytes
         self.block.keep_headers = self.columns.wanted & HEADERS
+        self.expanded.most = <size_t>min(max_batch_bytes, MOST_EXPANDED)
         self.aborted = <AbortedRange*>malloc(max(len(aborted), 1) * sizeof(AbortedRange))
         if self.aborted == NULL:
             raise MemoryError
@@ -87,6 +77,7 @@ cdef class Scanner:
 
     def __dealloc__(self):
         PyBuffer_Release(&self.opened)
+        free_expanded(&self.expanded)
         free(self.aborted)
         free(self.seen)
         free(self.block.records)
@@ -156,10 +147,8 @@ cdef class Scanner:
     @property
     def compressed(self):
         """Of the batch at hand: its codec, its magic, and where in the piece its compressed records lie."""
-        if self.batch.magic == 2:
-            return self.batch.attributes & CODEC_BITS, 2, self.at + HEADER_SIZE, self.at + self.batch.size
-        start = self.message.value - self.data
-        return self.batch.attributes & CODEC_BITS, self.batch.magic, start, start + max(self.message.value_size, 0)
+        start = self._compressed_at()
+        return self.batch.attributes & CODEC_BITS, self.batch.magic, start, start + self._compressed_size()
 
     @property
     def batch_at_hand(self):
@@ -216,7 +205,7 @@ cdef class Scanner:
         if not self._wanted():
             return self._leave_batch()
         if batch.attributes & CODEC_BITS:
-            return COMPRESSED_BODY
+            return self._expand_batch()
         if batch.magic == 2:
             if not self._open_body(self.data + self.at + HEADER_SIZE, batch.size - HEADER_SIZE):
                 return FAULTY
@@ -259,25 +248,7 @@ cdef class Scanner:
             return False
         if batch.magic < 2:
             return True
-        return not batch.attributes & CONTROL and not (batch.attributes & TRANSACTIONAL and self._is_aborted())
-
-    cdef bint _is_aborted(self) noexcept nogil:
-        """Whether the last range of this producer that begins before the batch ends reaches to the batch."""
-        cdef Py_ssize_t low = 0, high = self.aborted_count, middle
-        cdef AbortedRange* entry
-        while low < high:
-            middle = (low + high) // 2
-            entry = self.aborted + middle
-            if entry.producer_id < self.batch.producer_id or (
-                entry.producer_id == self.batch.producer_id and entry.first_offset <= self.batch.last_offset
-            ):
-                low = middle + 1
-            else:
-                high = middle
-        if low == 0:
-            return False
-        entry = self.aborted + low - 1
-        return entry.producer_id == self.batch.producer_id and entry.last_offset >= self.batch.base_offset
+        return not batch.attributes & CONTROL and not (batch.attributes & TRANSACTIONAL and is_aborted(&self.batch, self.aborted, self.aborted_count))
 
     cdef int _leave_batch(self) noexcept nogil:
         """Step over the batch at hand, which is done with."""
@@ -292,6 +263,19 @@ cdef class Scanner:
         return PIECE_READ
 
     # --- the records of one batch ---
+
+    cdef Py_ssize_t _compressed_at(self) noexcept nogil:
+        return self.at + HEADER_SIZE if self.batch.magic == 2 else self.message.value - self.data
+
+    cdef Py_ssize_t _compressed_size(self) noexcept nogil:
+        return self.batch.size - HEADER_SIZE if self.batch.magic == 2 else max(self.message.value_size, 0)
+
+    cdef int _expand_batch(self) noexcept nogil:
+        """Decompress the batch at hand, or leave that to others."""
+        cdef int codec = self.batch.attributes & CODEC_BITS
+        if not expand_body(&self.expanded, codec, self.data + self._compressed_at(), self._compressed_size()):
+            return COMPRESSED_BODY
+        return PIECE_READ if self._open_body(self.expanded.data, self.expanded.used) else FAULTY
 
     cdef bint _open_body(self, const uint8_t* start, Py_ssize_t size) noexcept nogil:
         cdef Body* body = &self.body
@@ -409,11 +393,3 @@ cdef class Scanner:
         self.body.end = self.data + self.at + self.batch.size
         keep_message(&self.message, &self.body, &self.block)
         return self._leave_batch() if self._append_block() else FAULTY
-
-
-cdef bint only_zeros(const uint8_t* at, Py_ssize_t size) noexcept nogil:
-    cdef Py_ssize_t i
-    for i in range(size):
-        if at[i]:
-            return False
-    return True

@@ -15,7 +15,6 @@ cdef extern from "_bytes.h" nogil:
     uint32_t crc32c(const uint8_t* at, size_t size)
     uint32_t crc32c_portable(const uint8_t* at, size_t size)
     uint32_t crc32c_by_instruction(const uint8_t* at, size_t size)
-    bint folds_checksums()
     void build_checksums()
 
 # Faults; faults.py has their sentences. Up to BATCH_TOO_LARGE the place of the next batch is unknown.

@@ -1,0 +1,55 @@
+/* Blocks of LZ4, by the description of their format: literals and matches that take turns, literals last. */
+
+#ifndef TIEREDSTORE_LZ4_H
+#define TIEREDSTORE_LZ4_H
+
+#include "_matches.h"
+
+enum {
+    LZ4_LEAST_MATCH = 4,
+    /* A block ends with as many literals, and its last match begins as many bytes before its end. */
+    LZ4_LAST_LITERALS = 5,
+    LZ4_LAST_MATCH = 12,
+    /* A byte of a length stands for up to as many. */
+    LZ4_MOST_GROWTH = 255
+};
+
+/* The length that four bits of a token begin; -1 if it is cut off. */
+static inline int64_t lz4_length(const uint8_t **at, const uint8_t *end, unsigned bits) {
+    int64_t length = bits;
+    uint8_t byte = 255;
+    if (bits < 15) return length;
+    while (byte == 255) {
+        if (*at == end) return -1;
+        byte = *(*at)++;
+        length += byte;
+    }
+    return length;
+}
+
+/* Where the block ends that is written at `to`, before `limit`, behind which there are SLACK bytes more. NULL if it is
+   malformed, too long, or refers to something before `base`. */
+static uint8_t *expand_lz4_block(const uint8_t *at, const uint8_t *end, const uint8_t *base, uint8_t *to, const uint8_t *limit) {
+    const uint8_t *last_match = NULL;
+    while (at < end) {
+        unsigned token = *at++;
+        int64_t length = lz4_length(&at, end, token >> 4);
+        if (length < 0 || length > end - at || length > limit - to) return NULL;
+        copy_literals(to, at, (size_t)length, end);
+        at += length, to += length;
+        if (at == end)
+            return !last_match || (length >= LZ4_LAST_LITERALS && to - last_match >= LZ4_LAST_MATCH) ? to : NULL;
+        if (end - at < 2) return NULL;
+        ptrdiff_t distance = at[0] | at[1] << 8;
+        at += 2;
+        length = lz4_length(&at, end, token & 15);
+        if (length < 0 || !distance || distance > to - base || length + LZ4_LEAST_MATCH > limit - to) return NULL;
+        length += LZ4_LEAST_MATCH;
+        copy_match(to, (size_t)distance, (size_t)length);
+        last_match = to;
+        to += length;
+    }
+    return NULL;
+}
+
+#endif
