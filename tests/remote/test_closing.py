@@ -235,17 +235,24 @@ def test_a_read_that_ended_early_logs_nothing_when_the_manager_is_closed(tmp_pat
 
 
 @pytest.fixture(params=["ends a wait", "lets a wait go on"])
-def interrupts(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What the system does with a wait that a signal comes into; a library may have it go on (Polars does)."""
-    handler = signal.getsignal(signal.SIGINT)
-    signal.signal(signal.SIGINT, handler)
+def interrupted(request: pytest.FixtureRequest) -> Iterator[threading.Event]:
+    """What the system does with a wait that a signal comes into; a library may have it go on (Polars does).
+
+    The event is set once the main thread has been interrupted: on a busy machine that is long after the signal.
+    """
+    came = threading.Event()
+
+    def interrupt(*_: object) -> None:
+        came.set()
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupt)
     signal.siginterrupt(signal.SIGINT, request.param == "ends a wait")
-    yield
-    signal.signal(signal.SIGINT, handler)
+    yield came
+    signal.signal(signal.SIGINT, before)
 
 
-@pytest.mark.usefixtures("interrupts")
-def test_an_interrupted_copy_ends_at_once_and_leaves_nothing(tmp_path: Path) -> None:
+def test_an_interrupted_copy_ends_at_once_and_leaves_nothing(tmp_path: Path, interrupted: threading.Event) -> None:
     scene = Scene(tmp_path)
     before = [info.key for info in scene.store.inner.list()]
     scene.store.fall_silent("piece", 3)
@@ -253,6 +260,8 @@ def test_an_interrupted_copy_ends_at_once_and_leaves_nothing(tmp_path: Path) -> 
     def interrupt() -> None:
         assert scene.store.is_asked.wait(30)
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        assert interrupted.wait(50)
+        # The copy's own thread goes on once it is asked to end.
         time.sleep(0.1)
         scene.store.answers.set()
 

@@ -29,7 +29,7 @@ def test_a_child_forked_amid_loads_reads_on_and_reads_anew_and_so_does_its_paren
             def wait(self):
                 if holds.is_set() and os.getpid() == parent:
                     held.release()
-                    assert go_on.wait(60)
+                    assert go_on.wait(120)
             def get_into(self, key, start, buffer):
                 self.wait()
                 super().get_into(key, start, buffer)
@@ -60,10 +60,10 @@ def test_a_child_forked_amid_loads_reads_on_and_reads_anew_and_so_does_its_paren
             for thread in threads:
                 thread.start()
             for _ in threads:
-                assert held.acquire(timeout=30)
+                assert held.acquire(timeout=60)
             child = os.fork()
             if not child:
-                signal.alarm(40)
+                signal.alarm(120)
                 stream.seek(1500)
                 assert stream.read(3000) == log[1500:4500]
                 stream.close()
@@ -109,7 +109,7 @@ def test_a_child_forked_between_two_chunks_goes_on_with_the_next_one(cache: str,
                     read = b"".join(bytes(next(chunks)) for _ in range(border + 1))
                     child = os.fork()
                     if not child:
-                        signal.alarm(40)
+                        signal.alarm(120)
                         os._exit(0 if read + b"".join(map(bytes, chunks)) == log else 3)
                     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, border
                     assert read + b"".join(map(bytes, chunks)) == log

@@ -52,7 +52,7 @@ def peaks_above_imports(folder: Path, size: int) -> tuple[int, int]:
     settings |= ZSTD | ENC | {"transform.thread.pool.size": "2"}
     command = shlex.join([sys.executable, "-c", CHILD, json.dumps(settings), str(folder / "logs")])
     shell = ["sh", "-c", f"{command}; exit $?"]
-    result = subprocess.run(shell, capture_output=True, text=True, timeout=280, check=False)
+    result = subprocess.run(shell, capture_output=True, text=True, timeout=800, check=False)
     assert result.returncode == 0, result.stderr
     copy, fetch, copied = json.loads(result.stdout)
     assert copied > 0.99 * size

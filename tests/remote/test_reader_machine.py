@@ -8,6 +8,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,7 +23,7 @@ from tieredstore.config import Settings
 from tieredstore.errors import ConfigError, SegmentCorrupt, StoreUnavailable
 from tieredstore.format.keys import Suffix
 from tieredstore.model import IndexType
-from tieredstore.remote import RemoteStorageManager, SegmentStream
+from tieredstore.remote import RemoteStorageManager, SegmentStream, cached_chunks
 from tieredstore.remote.chunk_cache import ChunkKey, MemoryChunkCache
 from tieredstore.testing.delegating import DelegatingObjectStore, Operation
 from tieredstore.testing.faults import FaultyStore
@@ -54,6 +55,7 @@ class Readers(RuleBasedStateMachine):
         self.files: list[SegmentStream] = []
         self.failing: set[int] = set()
         self.asked = 0
+        self.patched = pytest.MonkeyPatch()
 
     def _file(self, number: int) -> SegmentStream | None:
         """An open file. Which are open depends on threads: what hypothesis draws must not, so it draws numbers."""
@@ -64,8 +66,15 @@ class Readers(RuleBasedStateMachine):
         return self.asked in self.failing
 
     @precondition(lambda self: not self.managers)
-    @rule(mode=st.sampled_from(list(MODES)), cache=st.sampled_from(CACHES), size=st.sampled_from([0, 250, 900, -1]))
-    def start(self, mode: str, cache: str | None, size: int) -> None:
+    @rule(
+        mode=st.sampled_from(list(MODES)),
+        cache=st.sampled_from(CACHES),
+        size=st.sampled_from([0, 250, 900, -1]),
+        helpers=st.sampled_from([2, 0]),
+    )
+    def start(self, mode: str, cache: str | None, size: int, helpers: int) -> None:
+        self.patched.setattr(cached_chunks, "MAX_HELPERS", helpers)
+        self.patched.setattr(cached_chunks, "WORTH_A_THREAD", CHUNK)
         self.settings = reader_settings(mode, cache, size, self.folder)
         self.metadata = new_metadata(len(LOG))
         with RemoteStorageManager(self.settings, store=self.store) as manager:
@@ -99,13 +108,13 @@ class Readers(RuleBasedStateMachine):
             return
         assert content == LOG[position : position + size]
 
-    @rule(number=st.integers(0, 3))
-    def read_by_chunks(self, number: int) -> None:
+    @rule(number=st.integers(0, 3), decode_ahead=st.booleans())
+    def read_by_chunks(self, number: int, decode_ahead: bool) -> None:
         if (file := self._file(number)) is None:
             return
         position, content = file.tell(), b""
         try:
-            for piece in file.chunks():
+            for piece in file.chunks(decode_ahead=decode_ahead):
                 content += bytes(piece)
         except StoreUnavailable:
             assert content == LOG[position : file.tell()]
@@ -171,13 +180,13 @@ class Readers(RuleBasedStateMachine):
             file.close()
         for manager in self.managers:
             manager.close()
+        self.patched.undo()
         shutil.rmtree(self.folder)
 
 
 TestReaders = Readers.TestCase
-TestReaders.settings = settings(
-    max_examples=examples(60), stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
-)
+_UNHURRIED: Any = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+TestReaders.settings = settings(max_examples=examples(60), stateful_step_count=25, **_UNHURRIED)
 
 
 class Gate(DelegatingObjectStore):
@@ -261,7 +270,7 @@ def test_a_stream_that_is_collected_while_another_is_scheduled_does_not_lock_up(
     with RemoteStorageManager(reader_settings("none", "memory", -1, tmp_path), store=store) as manager:
         manager.copy_log_segment_data(metadata, write_segment(tmp_path, LOG))
         streams = [manager.fetch_log_segment(metadata, 0, next_segment=lambda: metadata)]
-        manager._fetcher.logs._loader.cache = Collecting(streams)
+        manager._fetcher.logs._loader.cache = Collecting(streams)  # pyright: ignore[reportPrivateUsage]
         reading = Thread(target=lambda: manager.fetch_log_segment(metadata, 0).read(), daemon=True)
         reading.start()
         reading.join(120)

@@ -49,11 +49,15 @@ class BufferPool:
 
 
 class StreamBuffers:
-    """A stream's memory: pools of their own for what comes and for what becomes of it, whose sizes differ."""
+    """A stream's memory: pools of their own for what comes and for what becomes of it, whose sizes differ.
+
+    What is ``cached`` has been read for the stream alone, and its memory is used again whatever becomes of loads.
+    """
 
     def __init__(self, *, reuse: bool) -> None:
         self.stored = BufferPool(reuse=reuse)
         self.originals = BufferPool(reuse=reuse)
+        self.cached = BufferPool(reuse=True)
 
 
 class Destination:

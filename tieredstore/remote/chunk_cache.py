@@ -7,7 +7,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 from tieredstore.backends.base import Buffer
@@ -92,19 +92,19 @@ class Counters:
     def begin_again(self) -> None:
         """Nothing counted: for a forked child."""
         self._lock = threading.Lock()
-        self._counted = CacheStats()
+        self._counted = dict.fromkeys((field.name for field in fields(CacheStats)), 0)
 
     def add(self, **counted: int) -> None:
         """Add to the fields of these names."""
         with self._lock:
-            was = self._counted
-            self._counted = replace(was, **{name: getattr(was, name) + count for name, count in counted.items()})
+            for name, count in counted.items():
+                self._counted[name] += count
 
     @property
     def stats(self) -> CacheStats:
         """A snapshot; ``entries`` and ``bytes`` are 0."""
         with self._lock:
-            return self._counted
+            return CacheStats(**self._counted)
 
 
 class ChunkCache(ABC):
@@ -116,6 +116,9 @@ class ChunkCache(ABC):
 
     encrypted: bool
     """True: what is put are the chunks as stored, and who gets one decodes it. False: the chunks' own bytes."""
+
+    is_worth_threads: bool = False
+    """Whether several threads get several chunks sooner than one: a copy within memory keeps the interpreter's lock."""
 
     @abstractmethod
     def get_into(self, key: ChunkKey, buffer: memoryview) -> bool:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +17,7 @@ from tieredstore.errors import CorruptData, ObjectNotFound, RangeNotSatisfiable,
 from tieredstore.process.forks import begin_again_after_fork
 from tieredstore.process.lifetime import Lifetime
 from tieredstore.remote.buffers import Destination, Original, StreamBuffers
+from tieredstore.remote.cached_chunks import CachedChunks, CachedRead
 from tieredstore.remote.chunk_cache import ChunkCache, ChunkKey
 from tieredstore.remote.chunk_loads import Arrived, Job, Load, OpenSegment, Scheduled
 from tieredstore.remote.chunk_runs import greedy_run
@@ -48,11 +51,12 @@ class ChunkLoader:
         life: Lifetime,
     ) -> None:
         self._store = store
-        self._identity = store.identity  # asked for once: it is part of every chunk's key
         self._manifests = manifests
         self._life = life
         self._pools = pools.bound(life)
         self.cache = cache
+        self._identity = store.identity  # asked for once: it is part of every chunk's key
+        self._cached = None if cache is None else CachedChunks(cache, self._identity, self._pools.transform, life)
         self.coalesce_max_bytes = coalesce_max_bytes
         self.counters = counters
         self.begin_again()
@@ -94,52 +98,63 @@ class ChunkLoader:
         buffers: StreamBuffers,
         destination: Destination | None = None,
         end: int | None = None,
+        *,
+        is_awaited: bool = False,
+        by_reader: bool = False,
     ) -> list[Scheduled]:
         """Arrange for chunk ``first``, and for those before ``limit`` that come with the same request.
 
         With a ``destination`` chunks inside it come there, and with an ``end`` nothing of the log behind it may come
-        (see :meth:`whole`). A cache leaves both aside: it shares what it loads.
+        (see :meth:`whole`). A chunk that comes alone is decoded by its reader if that waits for it: another thread
+        would have to be woken for it, and wake it; with ``by_reader`` so is each chunk. A cache leaves all of these
+        aside: it shares what it loads.
         """
         # Without a cache nothing is shared: the load is this reader's own, and its memory is used again.
         if self.cache is None:
             run = greedy_run(first, limit, size_of=segment.index.original_size, max_bytes=max_bytes)
-            job = Job(segment, run, buffers, destination, end)
+            by_reader = by_reader or (is_awaited and len(run) == 1 and not segment.decoder.is_identity)
+            job = Job(segment, run, buffers, destination, end, by_reader)
             load = Load(run, self._pools.fetch.submit(self._fetch, job))
             return [Scheduled(chunk, load, owned=True, direct=job.is_direct(chunk)) for chunk in run]
         with self._lock:
             # A load puts its chunk into the cache before it leaves `_running`, so that here, under the lock,
             # a chunk that is in neither is really missing, and claiming it makes everybody else wait for us.
-            running = self._running.get(self.key(segment, first))
+            running = self._running.get(segment.key(self._identity, first))
             if running is not None:
                 return [Scheduled(first, running)]
-            if self.key(segment, first) in self.cache:
+            if segment.key(self._identity, first) in self.cache:
                 return [Scheduled(first, None)]
             load = self._claim(segment, first, limit, max_bytes, buffers)
             return [Scheduled(chunk, load) for chunk in load.chunks]
 
-    def read_cached(self, segment: OpenSegment, scheduled: Scheduled, target: memoryview) -> bool:
-        """A whole chunk from the cache straight into the reader's buffer; False where that cannot be."""
-        cache = self.cache
-        if cache is None or cache.encrypted or scheduled.load is not None:
-            return False
-        if not cache.get_into(self.key(segment, scheduled.chunk), target):
-            return False
-        self.counters.add(chunk_hits=1)
-        return True
+    def read_cached(
+        self,
+        segment: OpenSegment,
+        chunks: Sequence[int],
+        buffers: StreamBuffers,
+        destination: Destination | None = None,
+    ) -> list[Scheduled]:
+        """Chunks that the cache was said to hold, read out of it, whole ones into the ``destination`` that they fit.
 
-    def original(
-        self, segment: OpenSegment, scheduled: Scheduled, buffers: StreamBuffers, timeout_s: float | None
-    ) -> Original:
-        """A scheduled chunk's original bytes: a hit is read on the caller's thread, a load is waited for.
-
-        A chunk that the cache was said to hold and does not give any more is loaded after all.
+        A chunk that it does not give any more is loaded after all.
         """
+        assert self._cached is not None
+        wanted = CachedRead(segment, chunks, buffers, destination)
+        originals = self._cached.read(wanted)
+        self.counters.add(chunk_hits=len(originals))
+        return [
+            Scheduled(chunk, None, direct=wanted.is_direct(chunk), cached=originals[chunk])
+            if chunk in originals
+            else Scheduled(chunk, self._load_after_all(segment, chunk, buffers))
+            for chunk in chunks
+        ]
+
+    def original(self, scheduled: Scheduled, timeout_s: float | None) -> Original:
+        """A scheduled chunk's original bytes, which were read out of the cache or are waited for."""
+        if scheduled.cached is not None:
+            return scheduled.cached
         load = scheduled.load
-        if load is None:
-            cached = self._cached(segment, scheduled.chunk, buffers)
-            if cached is not None:
-                return cached
-            load = self._load_after_all(segment, scheduled.chunk, buffers)
+        assert load is not None
         started = monotonic()
         try:
             return load.chunk(scheduled.chunk, timeout_s)
@@ -159,31 +174,9 @@ class ChunkLoader:
         arrived.set_result(Arrived([self._pools.transform.submit(self._decode, job, chunk, stored)]))
         return Load(job.run, arrived).chunk(chunk, timeout_s)
 
-    def key(self, segment: OpenSegment, chunk: int) -> ChunkKey:
-        """Under which the cache has a chunk."""
-        return ChunkKey(self._identity, segment.log_key, chunk, segment.layout)
-
-    def _cached(self, segment: OpenSegment, chunk: int, buffers: StreamBuffers) -> Original | None:
-        """A chunk from the cache, decoded if need be; None if it is not there any more, or not what was put in."""
-        cache = self.cache
-        assert cache is not None
-        original = buffers.originals.take(segment.index.original_size(chunk))
-        stored = original
-        if cache.encrypted:
-            stored = buffers.stored.take(segment.positions[chunk + 1] - segment.positions[chunk])
-        try:
-            if not cache.get_into(self.key(segment, chunk), stored):
-                return None
-            if cache.encrypted:
-                segment.decoder.decode_into(stored, original)
-        except CorruptData:  # what the cache holds is not what was put in: a miss
-            return None
-        self.counters.add(chunk_hits=1)
-        return original
-
     def _load_after_all(self, segment: OpenSegment, chunk: int, buffers: StreamBuffers) -> Load:
         with self._lock:
-            running = self._running.get(self.key(segment, chunk))
+            running = self._running.get(segment.key(self._identity, chunk))
             if running is None:
                 running = self._claim(segment, chunk, chunk + 1, 1, buffers)
             return running
@@ -192,13 +185,13 @@ class ChunkLoader:
         """Start a load that others share; the caller holds the lock."""
 
         def is_missing(chunk: int) -> bool:
-            key = self.key(segment, chunk)
+            key = segment.key(self._identity, chunk)
             return key not in self._running and (self.cache is None or key not in self.cache)
 
         run = greedy_run(first, limit, size_of=segment.index.original_size, max_bytes=max_bytes, is_missing=is_missing)
         load = Load(run, self._pools.fetch.submit(self._fetch_shared, Job(segment, run, buffers)))
         for chunk in run:
-            self._running[self.key(segment, chunk)] = load
+            self._running[segment.key(self._identity, chunk)] = load
         return load
 
     def _fetch_shared(self, job: Job) -> Arrived:
@@ -211,12 +204,11 @@ class ChunkLoader:
     def _finish(self, segment: OpenSegment, run: range) -> None:
         with self._lock:
             for chunk in run:
-                self._running.pop(self.key(segment, chunk), None)
+                self._running.pop(segment.key(self._identity, chunk), None)
 
     def _fetch(self, job: Job) -> Arrived:
         """One GET for the run; its chunks are decoded by the transform pool."""
         segment, run = job.segment, job.run
-        start = segment.positions[run.start]
         try:
             stored = self._read_stored(job)
         except RangeNotSatisfiable as error:
@@ -226,12 +218,11 @@ class ChunkLoader:
             raise self._manifests.why_missing(segment.metadata, segment.log_key, error, SegmentCorrupt) from error
         except ObjectNotFound as error:
             raise self._manifests.why_missing(segment.metadata, segment.log_key, error, SegmentCorrupt) from error
-        decoding: list[Future[Original]] = []
-        for chunk in run:
-            piece = stored[segment.positions[chunk] - start : segment.positions[chunk + 1] - start]
-            decoding.append(self._pools.transform.submit(self._decode, job, chunk, piece))
-        is_direct = segment.decoder.is_identity and job.fits(run)
-        return Arrived(decoding, None if is_direct else stored)
+        kept = None if segment.decoder.is_identity and job.fits(run) else stored
+        decode = partial(self._decode_of, job, stored)
+        if job.by_reader:
+            return Arrived([], kept, decode)
+        return Arrived([self._pools.transform.submit(decode, chunk) for chunk in run], kept)
 
     def _fetch_one_by_one(self, job: Job) -> Arrived:
         """The object ends within the run: what lies before its end is still good."""
@@ -241,7 +232,7 @@ class ChunkLoader:
         for chunk in job.run:
             destination = None if copied else job.destination
             # Whole, since what was stored of it is not kept.
-            alone = replace(job, run=range(chunk, chunk + 1), destination=destination, end=None)
+            alone = replace(job, run=range(chunk, chunk + 1), destination=destination, end=None, by_reader=False)
             try:
                 decoding.extend(self._fetch(alone).decoding)
             except SegmentCorrupt as error:
@@ -263,6 +254,12 @@ class ChunkLoader:
             self._store.get_into(segment.log_key, start, stored)
         return stored
 
+    def _decode_of(self, job: Job, stored: memoryview, chunk: int) -> Original:
+        """One chunk out of all that was stored for the job's run."""
+        positions = job.segment.positions
+        start = positions[job.run.start]
+        return self._decode(job, chunk, stored[positions[chunk] - start : positions[chunk + 1] - start])
+
     def _decode(self, job: Job, chunk: int, stored: memoryview) -> Original:
         segment = job.segment
         try:
@@ -273,7 +270,7 @@ class ChunkLoader:
         else:
             self.counters.add(chunk_loads=1)
             if self.cache is not None:
-                self.cache.put(self.key(segment, chunk), stored if self.cache.encrypted else original)
+                self.cache.put(segment.key(self._identity, chunk), stored if self.cache.encrypted else original)
             return original
         finally:
             if self.cache is not None:
@@ -286,6 +283,5 @@ class ChunkLoader:
         size, wanted = job.segment.index.original_size(chunk), job.wanted_size(chunk)
         # Memory for all of it: what is not written to costs nothing, and the next chunk finds it large enough.
         with job.memory(range(chunk, chunk + 1), job.buffers.originals, size) as memory:
-            original = memory[:wanted]
-            job.segment.decoder.decode_into(stored, original, size)
-        return original
+            job.segment.decoder.decode_into(stored, memory, wanted)
+        return memory[:wanted]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from tieredstore.format.chunk_index import ChunkIndex
 from tieredstore.model import ByteRange, RemoteLogSegmentMetadata
 from tieredstore.process.futures import Overdue, outcome
 from tieredstore.remote.buffers import BufferPool, Destination, Original, StreamBuffers
+from tieredstore.remote.chunk_cache import ChunkKey
 from tieredstore.transform.chunks import ChunkDecoder
 
 
@@ -27,12 +28,17 @@ class OpenSegment:
     decoder: ChunkDecoder
     layout: bytes
 
+    def key(self, store: str, chunk: int) -> ChunkKey:
+        """Under which a cache has a chunk; ``store`` is the store's identity."""
+        return ChunkKey(store, self.log_key, chunk, self.layout)
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """One request to make: which chunks of which segment, and into which memory.
 
-    What lies behind ``end`` of the original log nobody asks for, None if all of the last chunk may be wanted.
+    What lies behind ``end`` of the original log nobody asks for, None if all of the last chunk may be wanted. With
+    ``by_reader`` whoever waits for a chunk decodes it.
     """
 
     segment: OpenSegment
@@ -40,6 +46,7 @@ class Job:
     buffers: StreamBuffers
     destination: Destination | None = None
     end: int | None = None
+    by_reader: bool = False
 
     def wanted_size(self, chunk: int) -> int:
         """How many bytes of a chunk are decoded, from its beginning on."""
@@ -69,10 +76,14 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """What a GET brought: each chunk being decoded, out of ``stored`` (None where there is no one buffer of it)."""
+    """What a GET brought: each chunk being decoded, out of ``stored`` (None where there is no one buffer of it).
+
+    With ``decode``, which is told a chunk's number, none is: each is for its reader to decode.
+    """
 
     decoding: list[Future[Original]]
     stored: memoryview | None = None
+    decode: Callable[[int], Original] | None = None
 
 
 class Load:
@@ -87,7 +98,10 @@ class Load:
         """The original bytes of one of the chunks; raises what went wrong, or StoreUnavailable after the time-out."""
         until = None if timeout_s is None else monotonic() + timeout_s
         try:
-            decoded = outcome(self._arrived, timeout_s).decoding[number - self.chunks.start]
+            arrived = outcome(self._arrived, timeout_s)
+            if arrived.decode is not None:
+                return arrived.decode(number)
+            decoded = arrived.decoding[number - self.chunks.start]
             return outcome(decoded, None if until is None else max(0.0, until - monotonic()))
         except Overdue as error:
             raise StoreUnavailable(
@@ -124,9 +138,16 @@ class Scheduled:
     """One chunk that a stream will need next: on its way by ``load``, or, without one, in the cache.
 
     A ``load`` that is ``owned`` has no other reader; a chunk that is ``direct`` comes into the reader's buffer.
+    ``cached`` are its bytes once they were read out of the cache.
     """
 
     chunk: int
     load: Load | None
     owned: bool = False
     direct: bool = False
+    cached: Original | None = None
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether it is in the cache, and nobody has looked yet."""
+        return self.load is None and self.cached is None

@@ -29,6 +29,8 @@ class DiskChunkCache(ChunkCache):
     each process opens the folder for itself. ConfigError if there cannot be such a folder.
     """
 
+    is_worth_threads = True
+
     def __init__(self, path: Path, size_bytes: int, *, retention_ms: int = -1, encrypted: bool = False) -> None:
         self.encrypted = encrypted
         self._entries = DiskEntries(path, size_bytes, retention_ms)

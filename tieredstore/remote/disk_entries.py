@@ -59,6 +59,7 @@ class DiskEntries:
     def __init__(self, path: Path, size_bytes: int, retention_ms: int) -> None:
         self._settings = (path, size_bytes, retention_ms)
         self._folder = private_folder(path)
+        self._database = self._folder / DATABASE  # looked at with each use
         self._is_closed = False
         self._rows: Rows | None = None
         self.begin_again()
@@ -163,7 +164,7 @@ class DiskEntries:
 
     def _opened(self) -> Rows | None:
         rows = self._rows
-        if rows is not None and rows.identity == identity_of(self._folder / DATABASE):
+        if rows is not None and rows.identity == identity_of(self._database):
             return rows
         with self._lock:
             if self._rows is rows and not self._is_closed and time.monotonic() >= self._open_at:
@@ -183,7 +184,7 @@ class DiskEntries:
             self._say_once("open", f"it cannot be opened, and everything is fetched from the store: {error!r}")
 
     def _opened_rows(self) -> Rows:
-        identity = identity_of(self._folder / DATABASE)
+        identity = identity_of(self._database)
         try:
             rows = self._new_rows()
         except _NOT_OURS as error:

@@ -58,7 +58,7 @@ class RawDisk(Disk):
     def __init__(self, directory: str, **_: object) -> None:
         # what else the database's settings hold would be the library's own defaults
         super().__init__(directory)
-        self._root = Path(directory)
+        self._root, self._folder = Path(directory), directory
 
     def put(self, key: object) -> tuple[str, bool]:
         """The key as the table has it; TypeError unless it is text."""
@@ -93,7 +93,7 @@ class RawDisk(Disk):
         """A value's file, opened; CorruptData for a row that ``store`` did not make, OSError if the file is gone."""
         if mode != MODE_BINARY or not _is_own(filename):
             raise CorruptData("the disk cache lists a value that it did not write; nothing is unpickled")
-        return io.FileIO(os.open(self._root / str(filename), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC))
+        return io.FileIO(os.open(f"{self._folder}/{filename}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC))
 
     def remove(self, file_path: object) -> None:
         """Remove a value's file if it can be; a name that is not of the cache's own making is left alone."""

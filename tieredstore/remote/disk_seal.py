@@ -22,6 +22,7 @@ from crc32c import crc32c
 
 from tieredstore.backends.base import Buffer
 from tieredstore.errors import CorruptData
+from tieredstore.remote._value_files import read_checked
 
 _MAGIC: Final = b"tschunk1"
 _BOUND: Final = struct.Struct(">8s32sQ")
@@ -59,8 +60,7 @@ def unseal_into(file: io.FileIO, key: bytes, buffer: memoryview) -> bool:
     header, length = _read_header(file, key)
     if length != len(buffer):
         return False
-    _fill(file, buffer)
-    _check(header, buffer)
+    _fill(file, header, buffer)
     return True
 
 
@@ -70,8 +70,7 @@ def unseal(file: io.FileIO, key: bytes, max_size: int) -> bytes:
     if length > max_size:
         raise CorruptData(f"a cached value says that it has {length} bytes: more than {max_size} are never kept")
     payload = bytearray(length)
-    _fill(file, memoryview(payload))
-    _check(header, payload)
+    _fill(file, header, memoryview(payload))
     return bytes(payload)
 
 
@@ -88,16 +87,10 @@ def _read_header(file: io.FileIO, key: bytes) -> tuple[bytes, int]:
     return header, length
 
 
-def _fill(file: io.FileIO, buffer: memoryview) -> None:
-    done = 0
-    while done < len(buffer):  # one call reads at most 2 GiB, and a signal may cut it short
-        count = file.readinto(buffer[done:])
-        if not count:
-            raise CorruptData("a cached value became shorter while it was read")
-        done += count
-
-
-def _check(header: bytes, payload: Buffer) -> None:
+def _fill(file: io.FileIO, header: bytes, buffer: memoryview) -> None:
     (expected,) = _CRC.unpack_from(header, _BOUND.size)
-    if crc32c(payload, crc32c(header[: _BOUND.size])) != expected:
+    count, checksum = read_checked(file.fileno(), HEADER_SIZE, buffer, crc32c(header[: _BOUND.size]))
+    if count != len(buffer):
+        raise CorruptData("a cached value became shorter while it was read")
+    if checksum != expected:
         raise CorruptData("a cached value does not have its checksum")

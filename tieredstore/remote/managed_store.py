@@ -172,13 +172,15 @@ class ManagedStore(ObjectStore):
     def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
         """As the store within; of a page of its no more is taken ahead than was asked for before."""
         last, process = start_after, os.getpid()
-        listed = self._listed(self.inner.list(prefix, start_after))
-        while (info := next(listed, None)) is not None:
-            yield info
-            last = info.key
+        batches, check = _batches(self._calls, self.inner.list(prefix, start_after)), self._calls.life.check
+        while batch := next(batches, None):
+            for info in batch:
+                check()
+                yield info
+            last = batch[-1].key
             if os.getpid() != process:  # what the parent's thread is at does not come here
                 process = os.getpid()
-                listed = self._listed(self.inner.list(prefix, last))
+                batches = _batches(self._calls, self.inner.list(prefix, last))
 
     def delete(self, keys: Iterable[str]) -> None:
         """As the store within; keys that are not yet asked for when the manager is closed stay."""
@@ -229,21 +231,27 @@ class ManagedStore(ObjectStore):
             yield item
 
     def _listed(self, objects: Iterator[_Listed]) -> Generator[_Listed]:
-        """The same, taken on a thread of the manager's: one object, then twice as many each time."""
-        size = 1
-        try:
-            while True:
-                batch, error = self._calls.run(lambda: _taken(objects, size))  # noqa: B023  run before the next turn
-                for listed in batch:
-                    self._calls.life.check()
-                    yield listed
-                if error is not None:
-                    raise error
-                if len(batch) < size:
-                    return
-                size = min(2 * size, _MOST_LISTED)
-        finally:
-            _end(objects)
+        """The same, taken on a thread of the manager's."""
+        with contextlib.closing(_batches(self._calls, objects)) as batches:
+            for batch in batches:
+                yield from self._while_open(batch)
+
+
+def _batches(calls: ManagerCalls, objects: Iterator[_Listed]) -> Generator[list[_Listed]]:
+    """The same, taken on a thread of the manager's: one object, then twice as many each time; none is empty."""
+    size = 1
+    try:
+        while True:
+            batch, error = calls.run(lambda: _taken(objects, size))  # noqa: B023  run before the next turn
+            if batch:
+                yield batch
+            if error is not None:
+                raise error
+            if len(batch) < size:
+                return
+            size = min(2 * size, _MOST_LISTED)
+    finally:
+        _end(objects)
 
 
 def _taken(objects: Iterator[_Listed], count: int) -> tuple[list[_Listed], Exception | None]:

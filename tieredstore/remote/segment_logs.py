@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from tieredstore.remote.manifests import Manifests
     from tieredstore.remote.pools import Pools
 
+_MOST_LISTED: Final = 1024
+"""Positions of a segment's chunks that are kept as numbers."""
+
 MAX_PREPARED: Final = 4
 """Segments that were prepared and not yet opened; the oldest gives way."""
 
@@ -114,11 +117,15 @@ class SegmentLogs:
             raise SegmentCorrupt(
                 f"{metadata} has {size} bytes by its manifest and {metadata.segment_size_in_bytes} by its metadata"
             )
+        positions = manifest.chunk_index.positions()
+        # Worked out once where they are few: each is asked for several times while its chunk comes.
+        if len(positions) <= _MOST_LISTED:
+            positions = tuple(positions)
         segment = OpenSegment(
             metadata=metadata,
             log_key=self._layout.data_key(metadata, Suffix.LOG),
             index=manifest.chunk_index,
-            positions=manifest.chunk_index.positions(),
+            positions=positions,
             decoder=ChunkDecoder(manifest.compression, opened.cipher),
             layout=layout_digest(manifest),
         )
