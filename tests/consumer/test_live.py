@@ -143,7 +143,7 @@ def test_automatic_commits_have_nothing_that_no_call_has_given(tiered: TieredTop
             assert known.offset <= consumer.position([place])[0].offset
             assert known.offset in {given, -1001} or known.offset < given
     with Consumer(properties(tiered) | own) as consumer:
-        (known,) = consumer.committed([place], 10)
+        (known,) = consumer.committed([place], DEADLINE_S)
         assert known.offset > 0
 
 
@@ -178,11 +178,11 @@ def test_stored_offsets_by_hand(tiered: TieredTopic) -> None:
         assert error.value.args[0].code() == confluent_kafka.KafkaError._NO_OFFSET
         consumer.store_offsets(message=first)
         consumer.commit(asynchronous=False)
-        assert consumer.committed([place], 10)[0].offset == 11
+        assert consumer.committed([place], DEADLINE_S)[0].offset == 11
         with pytest.raises(KafkaException):
             consumer.store_offsets(offsets=[TopicPartition(tiered.topic, 9, 3)])
         consumer.commit(message=first, asynchronous=False)
-        assert consumer.committed([place], 10)[0].offset == 11
+        assert consumer.committed([place], DEADLINE_S)[0].offset == 11
     with Consumer(properties(tiered)) as consumer, pytest.raises(KafkaException):
         consumer.store_offsets(message=first)
 

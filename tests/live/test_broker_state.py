@@ -130,16 +130,16 @@ def test_what_is_said_of_a_partition_whose_broker_is_dead_is_no_answer() -> None
             BrokerState(properties, timeout_s=2) as state,
             LiveCluster(properties, isolation="read_committed", timeout_s=2) as cluster,
         ):
-            assert state.ends([place], stable=False)[place].offset == 0
-            assert cluster.end_offsets([place]) == {place: 0}
+            assert wait_until(lambda: _is_told(state, place))
+            assert wait_until(lambda: _end_of(cluster, place) == 0)
             mocked.set_down(1)
             with pytest.raises((BrokerUnavailable, BrokerError)):
                 state.ends([place], stable=False)
             with pytest.raises((BrokerUnavailable, BrokerError)):
                 cluster.offsets_for_times({place: 0})
             mocked.set_leader(*place, 2)
-            wait_until(lambda: _is_told(state, place))
-            assert cluster.end_offsets([place]) == {place: 0}
+            assert wait_until(lambda: _is_told(state, place))
+            assert wait_until(lambda: _end_of(cluster, place) == 0)
 
 
 def test_who_is_told_that_leaders_have_changed_asks_none_of_those_before() -> None:
@@ -163,3 +163,10 @@ def _is_told(state: BrokerState, place: tuple[str, int]) -> bool:
         return place in state.ends([place], stable=False)
     except (BrokerError, BrokerUnavailable):
         return False
+
+
+def _end_of(cluster: LiveCluster, place: tuple[str, int]) -> int | None:
+    try:
+        return cluster.end_offsets([place])[place]
+    except (BrokerError, BrokerUnavailable):
+        return None

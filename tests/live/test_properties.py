@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tieredstore.errors import ConfigError
@@ -123,6 +123,7 @@ def test_a_group_and_sizes_of_the_users_own_are_kept() -> None:
 
 
 @given(username=st.text(), password=st.text(), quote=st.sampled_from("\"'"))
+@example(username="=", password=";", quote='"')
 def test_any_login_survives_being_quoted(username: str, password: str, quote: str) -> None:
     def quoted(text: str) -> str:
         return quote + text.replace("\\", "\\\\").replace(quote, "\\" + quote) + quote

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,6 +24,7 @@ from tieredstore.partitions import (
     read_live_split,
     read_window,
 )
+from tieredstore.partitions.log_query import QueryWords
 from tieredstore.partitions.stored_window import StoredWindow
 from tieredstore.records import ReadSettings
 
@@ -68,6 +70,12 @@ def test_a_loss_is_told_as_far_as_it_goes(bucket: Bucket, caplog: pytest.LogCapt
         )
     assert [batch.to_pydict()["offset"] for batch in batches] == [[9, 10, 11]]
     assert "offsets 3 to 8 of orders-0 are lost" in caplog.text
+
+
+def test_a_loss_that_fails_names_the_way_on_of_whoever_asks(bucket: Bucket) -> None:
+    query = replace(QUERY, on_data_loss="fail", words=QueryWords(accept_loss="let it be"))
+    with pytest.raises(DataLoss, match="begins at offset 7 now; let it be to go on"):
+        list(read_live_split(LiveSplit(ORDERS, 3, 12), lambda: bucket.manager, query, reader=broker()))
 
 
 def test_late_copies_are_read_as_the_rest_of_the_bucket_is(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from tests.support.kafka_topics import (
 )
 from tests.support.live_topics import TieredTopic
 from tests.support.servers.kafka import KafkaServer
-from tests.support.servers.process import free_port
+from tests.support.servers.process import unanswered_port
 from tests.support.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket
 from tieredstore.errors import BrokerUnavailable, DataLoss
 from tieredstore.model import TopicPartition
@@ -191,10 +191,11 @@ def test_a_topic_that_is_created_again(
 
 
 def test_a_broker_that_is_not_there(bucket: Bucket) -> None:
-    client = {"bootstrap.servers": f"127.0.0.1:{free_port()}"}
-    query = LogQuery(Subscribe(("orders",)), client=client, timeout_s=1.5)
-    with LogTail(bucket.manager, query, {("orders", 0): 0}) as tail, pytest.raises(BrokerUnavailable):
-        tail.poll(30)
+    with unanswered_port() as port:
+        client = {"bootstrap.servers": f"127.0.0.1:{port}"}
+        query = LogQuery(Subscribe(("orders",)), client=client, timeout_s=1.5)
+        with LogTail(bucket.manager, query, {("orders", 0): 0}) as tail, pytest.raises(BrokerUnavailable):
+            tail.poll(60)
 
 
 def test_the_bucket_alone_is_looked_at_again(bucket: Bucket) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.golden.records import rows_of
-from tests.support.small_segments import memory_settings
+from tests.support.small_segments import ZSTD, memory_settings
 from tests.support.split_reads import broker_index, check_window, copy_with_index, lineage_of, read_of
 from tests.support.stored_records import StoredTopic, plain_batch
 from tieredstore.backends.memory import MemoryObjectStore
@@ -22,6 +22,7 @@ from tieredstore.records import ReadSettings, SplitPlan, plan_splits, read_split
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.doubles import CountingStore
 from tieredstore.testing.segments import Record, build_batch, build_segment
+from tieredstore.transform import chunks, zstd
 
 pytestmark = pytest.mark.slow
 
@@ -63,7 +64,7 @@ def test_a_segment_feeds_many_tasks_that_fetch_their_bytes_and_no_more_than_two_
     sizes = [split.size_in_bytes for split in plan.splits]
     assert sum(sizes) == metadata.segment_size_in_bytes
     assert 16 <= len(sizes) <= 17
-    assert 0.85 * 512 * KIB < min(sizes) <= max(sizes) <= 512 * KIB
+    assert 0.8 * 512 * KIB < min(sizes) <= max(sizes) <= 512 * KIB
     for split in plan.splits:
         with RemoteStorageManager(memory_settings(chunk), store=store) as manager:
             store.reset()
@@ -73,6 +74,34 @@ def test_a_segment_feeds_many_tasks_that_fetch_their_bytes_and_no_more_than_two_
         assert not any(operation.keys[0].endswith(".indexes") for operation in asked)
         manifest = 4096
         assert store.bytes_down <= split.size_in_bytes + 2 * chunk + manifest
+
+
+@pytest.mark.parametrize(("chunk", "split"), [(256, 1000), (256, 520), (100, 700)])
+def test_splits_begin_where_chunks_do_so_that_none_is_decompressed_twice(
+    chunk: int, split: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decompressed: list[int] = []
+
+    def noting(frame: memoryview, out: memoryview, wanted: int | None = None) -> None:
+        decompressed.append(len(out) if wanted is None else wanted)
+        zstd.decompress_into(frame, out, wanted)
+
+    monkeypatch.setattr(chunks, "decompress_into", noting)
+    segment = build_segment(tmp_path, 4 * KIB * KIB)
+    with RemoteStorageManager(memory_settings(chunk * KIB, mode=ZSTD), store=MemoryObjectStore()) as manager:
+        metadata = segment.to_metadata(Uuid.random())
+        manager.copy_log_segment_data(metadata, segment.files)
+        lineage = load_catalog(manager).lineage("events", 0)
+        plan = plan_splits(manager, lineage, 0, lineage.end_offset, ReadSettings(), max_split_bytes=split * KIB)
+        decompressed.clear()
+        for one in plan.splits:
+            for _ in read_split(manager, one, ReadSettings()):
+                pass
+    size = metadata.segment_size_in_bytes
+    # Of each two splits, the batch that their chunk begins with the end of.
+    assert size <= sum(decompressed) <= size + len(plan.splits) * 40 * KIB
+    assert len(plan.splits) <= 1.5 * size / (split * KIB)
+    assert max(one.size_in_bytes for one in plan.splits) <= split * KIB
 
 
 def test_whole_segments_are_planned_without_a_request_and_packed_up_to_the_size(topic: StoredTopic) -> None:

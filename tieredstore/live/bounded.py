@@ -153,7 +153,7 @@ class BoundedRead:
             return fault(failure.args[0], self._doing)
         if position < first:
             lost = f"offsets {position} to {min(first, extent.stop) - 1} are gone"
-            return DataLoss(f"{lost} from {extent}, which begins at offset {first} now; read from there on")
+            return DataLoss(f"{lost} from {extent}, which begins at offset {first} now")
         if position > end:
             return DataLoss(f"{extent} ends before offset {end} now, and was to be read from offset {position} on")
         return DataLoss(f"{self._doing} from offset {position} on: {error.str()}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from tieredstore.errors import ConfigError
 
@@ -13,6 +13,16 @@ _TOKEN: Final = re.compile(r"""\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([=
 _FLAGS: Final = frozenset({"required", "requisite", "sufficient", "optional"})
 _LENGTH: Final = 64 * 1024
 """Longer ones are no login."""
+
+
+class _Word(NamedTuple):
+    text: str
+    is_mark: bool = False
+    """Whether it is a sign of the form, and not one that somebody has put between quotes."""
+
+
+_IS: Final = _Word("=", is_mark=True)
+_END: Final = _Word(";", is_mark=True)
 
 _PASSWORD: Final = {"username": "sasl.username", "password": "sasl.password"}
 _OAUTH: Final = {
@@ -59,28 +69,34 @@ def _named(module: str, options: Mapping[str, str], names: Mapping[str, str]) ->
 def _parsed(text: str) -> tuple[str, dict[str, str]]:
     """The module without its package, and its options."""
     words = _words(text)
-    if len(words) < 3 or words[-1] != ";" or ";" in words[:-1] or words[1] not in _FLAGS:
+    if len(words) < 3 or words[-1] != _END or _END in words[:-1] or words[1].text not in _FLAGS:
         raise ConfigError(f'{_NAME} is not of the form "<login module> required <name>=<value> ...;" for one module')
+    module, flag = words[0].text, words[1].text
     options: dict[str, str] = {}
     rest = words[2:-1]
     for at in range(0, len(rest), 3):
-        if len(rest) < at + 3 or rest[at + 1] != "=":
-            raise ConfigError(f'{_NAME} has something other than <name>="<value>" behind {words[0]} {words[1]}')
-        if rest[at] in options:
-            raise ConfigError(f"{_NAME} has the option {rest[at]} twice")
-        options[rest[at]] = rest[at + 2]
+        option = rest[at : at + 3]
+        if [word.is_mark for word in option] != [False, True, False]:
+            raise ConfigError(f'{_NAME} has something other than <name>="<value>" behind {module} {flag}')
+        name, _, value = (word.text for word in option)
+        if name in options:
+            raise ConfigError(f"{_NAME} has the option {name} twice")
+        options[name] = value
     # Without its package: repackaged clients have the same modules under names such as kafkashaded.org.apache.
-    return words[0].rpartition(".")[2], options
+    return module.rpartition(".")[2], options
 
 
-def _words(text: str) -> list[str]:
-    words: list[str] = []
+def _words(text: str) -> list[_Word]:
+    words: list[_Word] = []
     at, text = 0, text.strip()
     while at < len(text):
         token = _TOKEN.match(text, at) if len(text) <= _LENGTH else None
         if token is None:
             raise ConfigError(f"{_NAME} has a quote that is not closed, or is over {_LENGTH} characters long")
         quoted = token[1] if token[1] is not None else token[2]
-        words.append(re.sub(r"\\(.)", r"\1", quoted) if quoted is not None else token[3] or token[4])
+        if quoted is not None:
+            words.append(_Word(re.sub(r"\\(.)", r"\1", quoted)))
+        else:
+            words.append(_Word(token[3] or token[4], is_mark=token[3] is not None))
         at = token.end()
     return words

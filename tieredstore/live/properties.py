@@ -79,8 +79,9 @@ _DEFAULTS: Final = {
     "check.crcs": "true",
     # One second by default, which a reader that was slow for a moment would wait.
     "fetch.queue.backoff.ms": "5",
-    # What is read ahead, at most (one answer of the broker more). The library's default is 64 MiB.
-    "queued.max.messages.kbytes": "32768",
+    # What is read ahead, at most (one answer of the broker more). The library's default is 64 MiB; what lies behind the
+    # end of a bounded read is fetched for nothing, with that a third of a read of 200 MB.
+    "queued.max.messages.kbytes": "16384",
     "fetch.message.max.bytes": "4194304",
 }
 

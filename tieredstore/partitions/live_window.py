@@ -101,7 +101,7 @@ def _read(
                 yield from StoredWindow(source, lineage, (position, end), query, settings).batches()
                 position = end
             elif query.fails_on_loss:
-                raise
+                raise DataLoss(f"{error}; {query.words.accept_loss} to go on") from error
             else:
                 # The broker may have deleted more since it told of the error.
                 where, last = name_of((partition.topic, partition.partition)), min(begins, split.stop) - 1

@@ -43,7 +43,7 @@ def report_losses(losses: Iterable[LostOffsets], query: LogQuery) -> None:
         more = f" and {len(extents) - _SHOWN} more such ranges" if len(extents) > _SHOWN else ""
         raise DataLoss(
             f"offsets {named}{more} are not there: retention passed by, a segment is missing, or they are not written "
-            f"or not decided yet; ask for what is there, or {query.words.accept_loss} to read on with a warning"
+            f"or not decided yet; ask for what is there, or {query.words.accept_loss} to read on"
         )
     for extent in extents:
         _logger.warning("%s", extent)

@@ -19,9 +19,18 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class SubscribePattern:
-    """All partitions of the topics whose whole name matches ``pattern``, an expression of Python's ``re``."""
+    """All partitions of the topics whose whole name matches ``pattern``, an expression of Python's ``re``.
+
+    But not those whose whole name matches ``without``, unless that is empty.
+    """
 
     pattern: str
+    without: str = ""
+
+    def has(self, topic: str) -> bool:
+        """Whether a topic is one of these."""
+        is_left_out = self.without != "" and re.fullmatch(self.without, topic) is not None
+        return not is_left_out and re.fullmatch(self.pattern, topic) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +58,8 @@ def named_topics(selection: Selection) -> list[str] | None:
 def selected_topics(selection: Selection, known: Iterable[str]) -> list[str]:
     """Those of the ``known`` topics that are selected, or have a partition that is; sorted."""
     match selection:
-        case SubscribePattern(pattern=pattern):
-            return sorted(filter(re.compile(pattern).fullmatch, set(known)))
+        case SubscribePattern():
+            return sorted(filter(selection.has, set(known)))
         case _:
             return sorted(set(known).intersection(named_topics(selection) or ()))
 
@@ -62,5 +71,5 @@ def is_selected(selection: Selection, where: TopicPartition) -> bool:
             return where[0] in topics
         case Assign(partitions=partitions):
             return where in partitions
-        case SubscribePattern(pattern=pattern):
-            return re.fullmatch(pattern, where[0]) is not None
+        case SubscribePattern():
+            return selection.has(where[0])

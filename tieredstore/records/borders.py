@@ -97,19 +97,36 @@ def oversized(borders: Borders, begin: Border, end: Border, max_bytes: int) -> I
         at = following
 
 
-def cut(borders: Borders, begin: Border, end: Border, max_bytes: int) -> Iterator[Section]:
-    """Pieces from ``begin`` to ``end`` of near-equal sizes, each of ``max_bytes`` at most wherever borders allow it."""
+def cut(borders: Borders, begin: Border, end: Border, max_bytes: int, chunk_bytes: int) -> Iterator[Section]:
+    """Pieces from ``begin`` to ``end`` of near-equal sizes, each of ``max_bytes`` at most wherever borders allow it.
+
+    They begin where chunks of ``chunk_bytes`` do, or right behind that, where this leaves their sizes within half of
+    an equal part: a chunk that is cut in the middle is decompressed twice.
+    """
     at = begin
     # Even pieces, not full ones and a small rest: tasks should take about the same time.
     while (left := end.position - at.position) > max_bytes:
-        even = at.position + -(-left // -(-left // max_bytes))
-        following = _nearest(borders, at.position, even, at.position + max_bytes)
+        share = -(-left // -(-left // max_bytes))
+        following = _at_chunk(borders, at.position, share, max_bytes, chunk_bytes) or _nearest(
+            borders, at.position, at.position + share, at.position + max_bytes
+        )
         if following.position >= end.position:
             break
         yield at, following
         at = following
     if at.position < end.position:
         yield at, end
+
+
+def _at_chunk(borders: Borders, position: int, share: int, max_bytes: int, chunk_bytes: int) -> Border | None:
+    """The first border in a chunk, of the two chunks that begin around an equal part's end the nearer one that fits."""
+    even = position + share
+    before = even // chunk_bytes * chunk_bytes
+    for start in sorted((before, before + chunk_bytes), key=lambda start: abs(start - even)):
+        border = _first_after(borders, start - 1)
+        if start - position > share // 2 and border.position <= position + max_bytes:
+            return border
+    return None
 
 
 def _nearest(borders: Borders, position: int, even: int, limit: int) -> Border:

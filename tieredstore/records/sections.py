@@ -67,6 +67,7 @@ def read_section(
     aborted: Iterable[AbortedTransaction] = (),
     next_segment: NextSegment | None = None,
     look: Look = iter,
+    decode_ahead: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """The records of a section; errors name the segment.
 
@@ -74,7 +75,7 @@ def read_section(
     what is known of the section's ends, BatchCorrupt where its batches do not follow each other.
     """
     log = LogExtent(section.segment, section.extent, section.begin.high, section.begin.low)
-    with log.opened(source, piece_bytes, next_segment) as pieces:
+    with log.opened(source, piece_bytes, next_segment, decode_ahead=decode_ahead) as pieces:
         records = decoder.decode(
             look(pieces),
             start_offset=section.start_offset,

@@ -25,8 +25,10 @@ class ReadSettings:
 
     ``on_corrupt`` says what a damaged batch is: an error, or left out and reported. The log is decoded in pieces of
     ``piece_bytes`` at most, into record batches of about ``target_bytes``; ``max_batch_bytes`` bounds what one of
-    Kafka's batches may have, stored and decompressed. ``accept_loss`` is what an error names as the way out where data
-    are lost, in the words of whoever asks. ConfigError for what cannot be.
+    Kafka's batches may have, stored and decompressed. Chunks of the log are decrypted and decompressed by threads of
+    the manager, ahead of the reader; without ``decode_ahead`` the reader's own thread does it, which takes less
+    processor time and memory: for readers side by side, as many as there are processors. ``accept_loss`` is what an
+    error names as the way out where data are lost, in the words of whoever asks. ConfigError for what cannot be.
     """
 
     columns: Sequence[str] = COLUMNS
@@ -37,6 +39,7 @@ class ReadSettings:
     piece_bytes: int = 4 * _MIB
     target_bytes: int = 4 * _MIB
     max_batch_bytes: int = 256 * _MIB
+    decode_ahead: bool = True
     accept_loss: str = "have losses reported (on_data_loss)"
 
     def __post_init__(self) -> None:

@@ -176,11 +176,13 @@ def _parts(source: SegmentSource, bounds: _Bounds, span: Span) -> list[SplitPart
 
 def _cut_parts(source: SegmentSource, bounds: _Bounds, span: Span) -> Iterator[SplitPart]:
     borders = load_borders(source, span, bounds.size, on_corrupt=bounds.on_corrupt)
+    # In memory: whoever has read the index has read the manifest.
+    chunk_bytes = source.fetch_manifest(span.segment).chunk_index.original_chunk_size
     count, offsets = bounds.windows(span), span.stop - span.start
     for number in range(count):
         start, stop = span.start + offsets * number // count, span.start + offsets * (number + 1) // count
         begin, end = around(borders, start, stop)
-        for first, last in cut(borders, begin, end, bounds.size):
+        for first, last in cut(borders, begin, end, bounds.size, chunk_bytes):
             yield SplitPart(span.segment, first, last, max(start, first.low), min(stop, last.high))
 
 

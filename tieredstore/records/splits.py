@@ -94,6 +94,7 @@ def _read_part(
         piece_bytes=settings.piece_bytes,
         aborted=part.aborted,
         next_segment=lambda: _to_read_ahead(following),
+        decode_ahead=settings.decode_ahead,
     )
     if not part.is_followed and (lost := unreached(part, decoder)) is not None:
         sentence = lost_behind_end(lost, part)

@@ -90,6 +90,7 @@ class Stretch:
             aborted=aborted,
             next_segment=lambda: self._following(number),
             look=iter if watch is None else watch.watch,
+            decode_ahead=self._settings.decode_ahead,
         )
         for records in decoded:
             kept = records if watch is None else self._before_undecided(records, watch)
