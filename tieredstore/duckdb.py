@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import duckdb
+import pyarrow as pa
 
 from tieredstore.catalog.names import topic_names
 from tieredstore.errors import ConfigError, ResourceNotFound, TieredStoreError, excerpt
@@ -18,13 +20,20 @@ from tieredstore.process.closing import Closing
 from tieredstore.process.interruption import Interrupted
 from tieredstore.pubsub.tables import BatchTable, batches_beside
 from tieredstore.query.stores import StoreLike, manager_of
+from tieredstore.query.table_names import (
+    check_distinct,
+    parse_table_name,
+    quotes_missing,
+    tables_in,
+    tables_mentioned,
+    topic_of,
+)
 from tieredstore.query.topic_columns import ColumnTypes
-from tieredstore.query.topic_table import TableOptions, TopicDataset, TopicTable, parse_table_name
+from tieredstore.query.topic_table import TableOptions, TopicDataset, TopicTable
+from tieredstore.records.arrow_stream import ArrowStream
 from tieredstore.values import Text, ValueType
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from tieredstore.model import Isolation
     from tieredstore.pubsub.topics import Topic, Topics
     from tieredstore.records.settings import OnDataLoss
@@ -33,10 +42,15 @@ if TYPE_CHECKING:
 
 __all__ = ["AttachedTopics", "QueryTables", "attach"]
 
+_logger: Final = logging.getLogger(__name__)
+
 _TEXT: Final = Text()
 _DUCK: Final[Any] = duckdb
+_arrow: Final[Any] = pa
 _SHOW_TABLES: Final = re.compile(r"\s*show\s+tables\s*;?\s*", re.IGNORECASE)
 _BATCHES: Final = "$batches"
+_NO_TABLE: Final = re.compile(r"Table with name \"?(\S+?)\"? does not exist")
+_HINT: Final = re.compile(r"Candidate \w+: |Did you mean")
 _RESERVED: Final = '; offset is a word of SQL: write "offset"'
 
 
@@ -57,14 +71,19 @@ class AttachedTopics:
         return next((table.error for table in self._tables.values() if table.error is not None), None)
 
     def close(self) -> None:
-        """Take the tables out of the connection, and end what is read: a result that is not fetched yet has no more."""
-        self._connection.abort()
-        for name in self.topics:
-            self._connection.unregister(name)
-        for table in self._tables.values():
-            table.close()
-        if self._manager is not None:
-            self._manager.close()
+        """Take the tables out of the connection, and end what is read: the rest of a result is an error."""
+        try:
+            self._connection.abort()
+            for name in self.topics:
+                self._connection.unregister(name)
+        except _DUCK.Error:
+            # It is closed, or somebody has a result of it that is not read to its end: that one meets closed tables.
+            _logger.debug("the tables stay in a connection that does not let them go", exc_info=True)
+        finally:
+            for table in self._tables.values():
+                table.close()
+            if self._manager is not None:
+                self._manager.close()
 
     def __enter__(self) -> Self:
         return self
@@ -106,7 +125,7 @@ def attach(
         of_batches = _batch_topics(manager, topics)
         named = topic_names(manager.store, manager.layout.prefix) if topics is None else topics
         names = tuple(dict.fromkeys((*named, *of_batches)))
-        _check_names(names)
+        check_distinct(names, "attach one of them (topics), each to a connection of its own")
         tables: dict[str, TopicTable | BatchTable] = {}
         for name in names:
             of_topic = (types or {}).get(name, ColumnTypes(key, value))
@@ -146,6 +165,23 @@ def _batch_table(batches: Topics, topic: Topic, types: ColumnTypes) -> BatchTabl
     return BatchTable(batches, topic, types.key, types.value, keeps_snapshot=False)
 
 
+class QueryRows(ArrowStream):
+    """The rows of a query, as they are asked for. What ends them is an error of ours: the cause of the engine's."""
+
+    def __init__(self, reader: pa.RecordBatchReader, cause_of: Callable[[Exception], TieredStoreError]) -> None:
+        self.schema = reader.schema
+        self._reader: Any = reader
+        self._cause_of = cause_of
+
+    def __next__(self) -> pa.RecordBatch:
+        try:
+            batch: pa.RecordBatch = self._reader.read_next_batch()
+        except (_arrow.ArrowException, OSError, _DUCK.Error) as error:
+            # Of a stream that ends by an error Arrow makes an OSError or one of its own, as its number happens to be.
+            raise self._cause_of(error) from None
+        return batch
+
+
 class QueryTables(Closing):
     """One query's connection, with the topics that the query names as tables. For one thread; close it.
 
@@ -171,7 +207,7 @@ class QueryTables(Closing):
         self._options = options
         self._types_of = types_of
         self._tables: dict[str, TopicTable] = {}
-        self._unknown: list[str] = []
+        self._registered: dict[str, str] = {}
         self._sql = ""
         self._connection = _DUCK.connect(":memory:")
         for setting in (
@@ -181,9 +217,12 @@ class QueryTables(Closing):
         ):
             self._connection.execute(f"SET {setting}")
 
-    def run(self, sql: str, *, batch_rows: int = 10_000) -> pa.RecordBatchReader:
+    def run(self, sql: str, *, batch_rows: int = 10_000) -> QueryRows:
         """The rows of a query. ConfigError for what is wrong with it; errors of reading as they are met."""
         self._sql = sql
+        if _SHOW_TABLES.fullmatch(sql):
+            # Of tables whose names differ in capitals alone DuckDB has one.
+            return QueryRows(_arrow.table({"name": self._table_names()}).to_reader(), self._cause_of)
         try:
             self._attach(sql)
             relation = self._connection.sql(sql)
@@ -191,15 +230,15 @@ class QueryTables(Closing):
                 raise ConfigError("the query gives no rows: begin it with SELECT, FROM or WITH")
             reader: pa.RecordBatchReader = relation.to_arrow_reader(batch_rows)
         except _DUCK.Error as error:
-            raise self.cause_of(error) from None
+            raise self._cause_of(error) from None
         except RuntimeError as error:
             # DuckDB waits in Python's place, and drops the exception that a signal has raised there.
             if str(error) == "Query interrupted":
                 raise KeyboardInterrupt from None
             raise
-        return reader
+        return QueryRows(reader, self._cause_of)
 
-    def cause_of(self, error: Exception) -> TieredStoreError:
+    def _cause_of(self, error: Exception) -> TieredStoreError:
         """What an error of DuckDB, or of its stream, comes from: one of ours, or what is wrong with the query.
 
         Raises the interruption where that is what it comes from.
@@ -214,18 +253,28 @@ class QueryTables(Closing):
                 raise kind
         if isinstance(error, TieredStoreError):
             return error
-        if self._unknown and "does not exist" in str(error):
-            return ResourceNotFound(
-                f"there is no topic {self._unknown[0]}; there are {excerpt(', '.join(self._topics()) or 'none', 300)}"
-                f"{self._quotes_missing()}"
-            )
-        text = str(error).partition("\n")[0].strip()
-        hint = ""
-        if "syntax error" in text:
-            hint = self._quotes_missing() or (_RESERVED if "offset" in str(error).lower() else "")
-        if "TimestampTZ to Microsecond" in text:
+        return self._refusal(str(error))
+
+    def _refusal(self, text: str) -> TieredStoreError:
+        """What is wrong with the query, from what DuckDB says of it."""
+        if (missing := _NO_TABLE.search(text)) is not None:
+            return self._absent(missing[1])
+        first, *others = [line.strip() for line in text.split("\n")]
+        hint = next((f" {line}" for line in others if _HINT.match(line)), "")
+        if "syntax error" in first:
+            hint = self._quotes_missing() or (_RESERVED if "offset" in text.lower() else "")
+        if "TimestampTZ to Microsecond" in first:
             hint = "; a record's time is later than DuckDB can hold, the year 294247: leave the column timestamp out"
-        return ConfigError(f"the query: {excerpt(text, 500)}{hint}")
+        return ConfigError(f"the query: {excerpt(first, 500)}{excerpt(hint, 300)}")
+
+    def _absent(self, name: str) -> TieredStoreError:
+        topics, quotes = self._topics(), self._quotes_missing()
+        if name not in topics:
+            listed = excerpt(", ".join(topics) or "none", 300)
+            return ResourceNotFound(f"there is no topic {name}; there are {listed}{quotes}")
+        if quotes:
+            return ResourceNotFound(f"there is no table of that name{quotes}")
+        return ConfigError(f"the query: {name} is a topic, which is read by FROM and its name alone")
 
     def close(self) -> None:
         """Close the connection, and end what is read."""
@@ -234,10 +283,9 @@ class QueryTables(Closing):
             table.close()
 
     def _quotes_missing(self) -> str:
-        """What to write where the query has a topic as it is, of a name that SQL takes for something else."""
-        odd = [name for name in self._topics() if not name.isidentifier()]
-        bare = max((name for name in odd if name in self._sql and f'"{name}"' not in self._sql), key=len, default=None)
-        return "" if bare is None else f'; write "{bare}", in double quotes'
+        words = "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category <> 'unreserved'"
+        taken = {word for (word,) in self._connection.execute(words).fetchall()}
+        return quotes_missing(self._sql, self._topics(), taken)
 
     def _tables_read(self) -> list[TopicTable | BatchTable]:
         return [*self._tables.values(), *self._batch_tables.values()]
@@ -249,15 +297,14 @@ class QueryTables(Closing):
             parsed = parse_table_name(name)
             asks_broker = self._options.client is not None
             is_of_batches = parsed is not None and parsed[1] == "batches"
-            topic = None if parsed is None or is_of_batches else _topic_of(parsed[0], topics, asks_broker=asks_broker)
+            topic = None if parsed is None or is_of_batches else topic_of(parsed[0], topics, asks_broker=asks_broker)
             if parsed is not None and parsed[1] in (None, "batches") and (topic is None or topic not in topics):
                 batches = self._batch_table(parsed[0])
                 if batches is not None:
-                    self._connection.register(name, TopicDataset(batches))
+                    self._register(name, parsed[0], TopicDataset(batches))
                     continue
             if parsed is None or topic is None:
-                self._unknown.append(name)
-                continue
+                continue  # DuckDB says so, if it has none either
             table = self._table(topic)
             content: Any
             match parsed[1]:
@@ -267,11 +314,23 @@ class QueryTables(Closing):
                     content = table.partitions()
                 case _:
                     content = TopicDataset(table)
-            self._connection.register(name, content)
+            self._register(name, topic, content)
+
+    def _register(self, name: str, topic: str, content: Any) -> None:
+        # Of two names that differ in capitals alone DuckDB would take the last one's table for both.
+        check_distinct((self._registered.setdefault(name.lower(), topic), topic), "ask for one of them in a query")
+        self._connection.register(name, content)
+
+    def _table_names(self) -> list[str]:
+        """Those of all topics; one of batches has the ending where a topic of segments has its name."""
+        topics = self._topics()
+        batches = () if self._batches is None else self._batches.names()
+        return sorted((*topics, *(name + _BATCHES if name in topics else name for name in batches)))
 
     def _names_in(self, sql: str) -> list[str]:
-        if _SHOW_TABLES.fullmatch(sql):
-            return self._topics()
+        if [one.type for one in self._connection.extract_statements(sql)] == [_DUCK.StatementType.MULTI]:
+            # As a PIVOT, which looks for its columns first; of such DuckDB tells no names.
+            return tables_mentioned(sql, self._topics())
         try:
             names = set(self._connection.get_table_names(sql))
         except _DUCK.BinderException:
@@ -285,7 +344,7 @@ class QueryTables(Closing):
 
     def _parsed_names(self, sql: str) -> Iterator[str]:
         ((tree,),) = self._connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
-        return _tables_in(json.loads(tree))
+        return tables_in(json.loads(tree))
 
     def _table(self, topic: str) -> TopicTable:
         if topic not in self._tables:
@@ -310,38 +369,3 @@ class QueryTables(Closing):
 def _name_of(kind: type[BaseException]) -> str:
     """As the last line of a traceback has it."""
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _tables_in(node: Any) -> Iterator[str]:
-    """The names of tables in the tree of a query; those of its WITH among them, which come before others anyway."""
-    if isinstance(node, list):
-        for part in cast("Sequence[Any]", node):
-            yield from _tables_in(part)
-    elif isinstance(node, dict):
-        known = cast("Mapping[str, Any]", node)
-        if known.get("type") == "BASE_TABLE":
-            yield str(known["table_name"])
-        yield from _tables_in(list(known.values()))
-
-
-def _topic_of(name: str, topics: Sequence[str], *, asks_broker: bool) -> str | None:
-    """The topic that a table's name means; SQL does not tell capitals apart where that is not needed."""
-    if name in topics:
-        return name
-    alike = [topic for topic in topics if topic.lower() == name.lower()]
-    if len(alike) > 1:
-        raise ConfigError(f"{name} may be {' or '.join(alike)}: write the one that is meant, in double quotes")
-    if alike:
-        return alike[0]
-    return name if asks_broker else None
-
-
-def _check_names(names: Sequence[str]) -> None:
-    lower: dict[str, str] = {}
-    for name in names:
-        other = lower.setdefault(name.lower(), name)
-        if other != name:
-            raise ConfigError(
-                f"the topics {other} and {name} have one name in SQL: attach one of them (topics), each to "
-                "a connection of its own"
-            )

@@ -8,7 +8,6 @@ from typing import Any
 
 import duckdb
 import polars as pl
-import pyarrow as pa
 import pytest
 
 from tests.support.cli_process import tieredstore
@@ -69,10 +68,7 @@ def rows(topics: Topics, sql: str, options: TableOptions = TEXT) -> list[Any]:
         RemoteStorageManager(settings, store=topics.store) as manager,
         QueryTables(manager, options, batches=topics) as tables,
     ):
-        try:
-            return [tuple(row.values()) for row in tables.run(sql).read_all().to_pylist()]
-        except pa.ArrowException as error:
-            raise tables.cause_of(error) from None
+        return [tuple(row.values()) for batch in tables.run(sql) for row in batch.to_pylist()]
 
 
 def test_all_columns(topics: Topics) -> None:

@@ -44,8 +44,7 @@ def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bucket]:
 
 
 def rows(tables: QueryTables, sql: str) -> list[tuple[Any, ...]]:
-    table: Any = tables.run(sql).read_all()
-    return [tuple(row.values()) for row in table.to_pylist()]
+    return [tuple(row.values()) for batch in tables.run(sql) for row in batch.to_pylist()]
 
 
 def test_a_golden_topic_is_what_the_java_consumer_read(connection: duckdb.DuckDBPyConnection) -> None:
@@ -69,6 +68,28 @@ def test_topics_are_tables_until_they_are_detached(connection: duckdb.DuckDBPyCo
         assert connection.execute("SELECT count(*) FROM marked").fetchone() == (20,)
     with pytest.raises(duckdb.CatalogException):
         connection.execute("SELECT count(*) FROM orders")
+
+
+def test_a_result_that_is_not_read_to_its_end_is_an_error_behind_the_detaching(tmp_path: Path) -> None:
+    topic = StoredTopic(tmp_path)
+    for base in range(0, 3000, 1000):
+        topic.copy_plain(base, 1000, size=10_000)
+    topic.catalog()
+    connection: Any = duckdb.connect()
+    with attach(connection, topic.manager, parallelism=1) as attached:
+        # A block's end is no place for an error of what nobody asks for any more.
+        reader = connection.sql("SELECT value FROM events").to_arrow_reader(10)
+        assert reader.read_next_batch().num_rows == 10
+    attached.close()
+    with pytest.raises((pa.ArrowException, OSError), match="AlreadyClosed"):
+        reader.read_all()
+    del reader
+    with pytest.raises(duckdb.Error):
+        connection.sql("SELECT count(*) FROM events").fetchall()
+    with attach(connection, topic.manager):
+        assert connection.sql("SELECT count(*) FROM events").fetchall() == [(3000,)]
+        connection.close()
+    topic.close()
 
 
 def test_conditions_keep_what_they_exclude_from_being_fetched(
@@ -132,7 +153,25 @@ def test_names_that_sql_takes_for_one_are_refused(tmp_path: Path, connection: du
             assert rows(tables, sql) == [(expected,)]
     with QueryTables(bucket.manager, TableOptions()) as tables, pytest.raises(ConfigError, match="Orders or orders"):
         tables.run("SELECT count(*) FROM ORDERS")
+    # DuckDB would take one of them for both.
+    for both in ('SELECT * FROM "Orders", "orders"', 'FROM "Orders$segments", "orders$segments"'):
+        with QueryTables(bucket.manager, TableOptions()) as tables, pytest.raises(ConfigError, match="one name in SQL"):
+            tables.run(both)
+    with QueryTables(bucket.manager, TableOptions()) as tables:
+        assert rows(tables, "SHOW TABLES") == [("Orders",), ("orders",), ("pay.ments-1",)]
+    with QueryTables(bucket.manager, TableOptions()) as tables:
+        assert rows(tables, 'SELECT count(*) FROM "Orders" CROSS JOIN "orders$segments"') == [(5,)]
     bucket.close()
+
+
+def test_columns_of_the_rows_themselves(bucket: Bucket) -> None:
+    for sql, expected in (
+        ("PIVOT orders ON partition USING count(*) GROUP BY topic", [("orders", 100, 50)]),
+        ('FROM (PIVOT ORDERS ON partition USING max("offset") GROUP BY topic)', [("orders", 99, 49)]),
+        ('PIVOT "orders$segments" ON partition USING count(*) GROUP BY topic', [("orders", 1, 1)]),
+    ):
+        with QueryTables(bucket.manager, TableOptions()) as tables:
+            assert rows(tables, sql) == expected
 
 
 def test_the_catalog_has_tables_too(bucket: Bucket) -> None:
@@ -170,7 +209,7 @@ def test_values_of_a_topic_may_have_a_schema(bucket: Bucket, tmp_path: Path) -> 
         assert len(rows(tables, sql)) == 25
     json = TableOptions(ColumnTypes(Text(), Json(pa.schema([("a", pa.int64())]))))
     with QueryTables(topic.manager, json) as tables, pytest.raises(InvalidValue, match="offset 0 of events-0"):
-        tables.run("SELECT value.a FROM events").read_all()
+        rows(tables, "SELECT value.a FROM events")
     topic.close()
 
 
@@ -181,6 +220,11 @@ def test_values_of_a_topic_may_have_a_schema(bucket: Bucket, tmp_path: Path) -> 
         ("SELECT offset FROM orders", ConfigError, 'write "offset"'),
         ("SELECT price FROM orders", ConfigError, 'column "price" not found'),
         ("SELECT * FROM order_s", ResourceNotFound, "no topic order_s; there are marked, orders, payments"),
+        ("PIVOT order_s ON partition USING count(*)", ResourceNotFound, "no topic order_s; there are marked"),
+        ("SELECT lenght(value) FROM orders", ConfigError, 'lenght does not exist! Did you mean "length"'),
+        ("SELECT offse FROM orders", ConfigError, 'Candidate bindings: .*"offset"'),
+        ("SELECT lenght(value) FROM orders, order_s", ConfigError, "lenght does not exist"),
+        ("INSERT INTO orders VALUES (1)", ConfigError, "orders is a topic, which is read by FROM"),
         ("", ConfigError, "a single statement"),
     ],
 )
@@ -221,4 +265,4 @@ def test_an_interruption_stays_one(
 
     monkeypatch.setattr(f"tieredstore.{place}", interrupted, raising=False)
     with QueryTables(bucket.manager, TableOptions()) as tables, pytest.raises(kind):
-        tables.run("SELECT count(*) FROM orders").read_all()
+        rows(tables, "SELECT count(*) FROM orders")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
-import pyarrow.parquet as pq
+import pyarrow.parquet
 import pytest
 
 from tests.support.cli_process import tieredstore, write_settings
@@ -82,8 +82,9 @@ def test_an_export_that_is_killed_is_completed_by_the_next(commands: ForkedComma
 
 def offsets(folder: Path) -> list[int]:
     listed: list[int] = []
+    parquet: Any = pyarrow.parquet
     for path in sorted(folder.glob("*.parquet")):
-        table: Any = pq.read_table(path, columns=["offset"])
+        table = parquet.read_table(path, columns=["offset"])
         listed += table.column("offset").to_pylist()
     return listed
 
@@ -147,8 +148,29 @@ def test_a_lost_or_damaged_segment_is_one_sentence_in_each_of_them(tmp_path: Pat
         with pytest.raises(Exception, match=sentence) as caught:
             READERS[reader](settings)
         assert "Traceback" not in str(caught.value)
-        for command in (("query", "SELECT count(value) FROM events"), ("export", "events", "-o", folder / "out")):
-            done = tieredstore(*command, "-c", settings)
-            assert (done.code, done.stderr.count("\n"), sentence in done.stderr) == (
-                3 if name == "lost" else 4, 1, True,
-            ), done.stderr  # fmt: skip
+
+
+FORMATS = "parquet", "arrow", "csv", "jsonl"
+
+
+@pytest.mark.parametrize("name", ["lost", "damaged"])
+def test_a_lost_or_damaged_segment_is_one_sentence_of_each_command_and_no_file(tmp_path: Path, name: str) -> None:
+    settings = filled(tmp_path, without=2 if name == "lost" else None)
+    if name == "damaged":
+        damage(tmp_path)
+    sql, out = "SELECT * FROM events", tmp_path / "out"
+    for command in (
+        ("query", "SELECT count(value) FROM events"),
+        *(("query", sql, *form) for form in ((), ("--json",), ("--csv",))),
+        # Rows come before the error, and the file is begun: what fails is not the file.
+        *(("query", sql, "-o", out.with_suffix(f".{ending}")) for ending in FORMATS),
+        *(("export", "events", "-o", out.with_suffix(f".{ending}")) for ending in FORMATS),
+        ("query", sql, "--plot", out.with_suffix(".png"), "offset", "timestamp"),
+        ("export", "events", "-o", out),
+    ):
+        done = tieredstore(*command, "-c", settings)
+        sentence = f"offsets {2 * SEGMENT} to {3 * SEGMENT - 1} of events-0" if name == "lost" else "CRC"
+        assert (done.code, done.stderr.count("\n"), sentence in done.stderr) == (
+            3 if name == "lost" else 4, 1, True,
+        ), done.stderr  # fmt: skip
+    assert not list(tmp_path.glob("out.*")) + list(tmp_path.glob(".out*"))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.dataset as ds
-import pyarrow.feather as feather
+import pyarrow.feather
 import pytest
 
 from tests.support.cli_process import Result, tieredstore
@@ -22,6 +22,9 @@ from tieredstore.query.export import export_files, plan_export
 from tieredstore.query.topic_read import ReadPlan
 
 pytestmark = pytest.mark.slow
+
+# What its type stubs say of files is partial.
+arrow_files: Any = pyarrow.feather
 
 
 @pytest.fixture
@@ -92,7 +95,16 @@ def test_files_end_where_segments_do_and_grow_with_the_log(tmp_path: Path) -> No
     bucket.close()
 
 
-@pytest.mark.parametrize("ending", ["csv", "jsonl", "arrow"])
+def test_records_of_all_partitions_on_stdout(bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "-").mkdir()
+    done = export(bucket, "orders", "-o", "-", "--format", "jsonl")
+    assert [json.loads(line)["offset"] for line in done.text.splitlines()] == [*range(100), *range(50)]
+    assert export(bucket, "orders", "-o", "/dev/null", "--format", "csv").code == 0
+    assert not list((tmp_path / "-").iterdir())
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "json", "arrow"])
 def test_one_file_of_each_format(bucket: Bucket, tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"orders.{ending}"
     done = export(bucket, "orders", "-o", path, "--partition", "1", "--value-type", "text")
@@ -100,10 +112,10 @@ def test_one_file_of_each_format(bucket: Bucket, tmp_path: Path, ending: str) ->
     match ending:
         case "csv":
             rows = list(csv.DictReader(path.read_text().splitlines()))
-        case "jsonl":
+        case "jsonl" | "json":
             rows = [json.loads(line) for line in path.read_text().splitlines()]
         case _:
-            table: Any = feather.read_table(path)
+            table: Any = arrow_files.read_table(path)
             rows = table.to_pylist()
     assert [(int(row["partition"]), int(row["offset"]), row["value"]) for row in rows] == [
         (1, at, f"v{at}") for at in range(50)
@@ -111,6 +123,10 @@ def test_one_file_of_each_format(bucket: Bucket, tmp_path: Path, ending: str) ->
 
 
 def test_what_cannot_be_exported_is_one_sentence_and_no_file(bucket: Bucket, tmp_path: Path) -> None:
+    done = export(bucket, "orders", "-o", tmp_path / "orders.parquet", "--format", "csv")
+    assert (done.code, "a name for parquet" in done.stderr) == (2, True)
+    assert not (tmp_path / "orders.parquet").exists()
+    assert export(bucket, "orders", "-o", "-").code == 2
     done = export(bucket, "ordrs", "-o", tmp_path / "out")
     assert (done.code, "orders" in done.stderr) == (3, True)
     (tmp_path / "file").write_text("")

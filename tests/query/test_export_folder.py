@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support.spark_stream_topics import Bucket
-from tieredstore.errors import ConfigError
+from tieredstore.errors import ConfigError, DataLoss
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.query import ColumnTypes, TopicLog, export
 from tieredstore.query.export import export_files, plan_export
@@ -57,6 +57,24 @@ def test_files_of_other_kinds_are_not_mixed(bucket: Bucket, tmp_path: Path) -> N
         exported(bucket, out)
     (out / NOTE).write_text("")  # of one that was killed here
     assert exported(bucket, out) == 0
+
+
+def test_files_that_may_lack_lost_records_are_not_taken_for_whole_ones(bucket: Bucket, tmp_path: Path) -> None:
+    out, whole = tmp_path / "out", tmp_path / "whole"
+    lost = bucket.write(5)
+    bucket.write(5)
+    assert exported(bucket, whole) == 20
+    bucket.delete(lost)
+    with pytest.raises(DataLoss):
+        exported(bucket, out)
+    assert exported(bucket, out, on_data_loss="report") == 15
+    with pytest.raises(ConfigError, match=r"may lack records that were lost, since .*: have losses reported"):
+        exported(bucket, out)
+    assert exported(bucket, out, on_data_loss="report") == 0
+    # Files of before have all records; from now on there may be some that have not.
+    assert exported(bucket, whole, on_data_loss="report") == 0
+    with pytest.raises(ConfigError, match="may lack records"):
+        exported(bucket, whole)
 
 
 def test_offsets_of_a_topic_that_was_deleted_are_not_those_of_its_successor(bucket: Bucket, tmp_path: Path) -> None:

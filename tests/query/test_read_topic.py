@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +26,15 @@ from tests.support.spark_readings import fill
 from tests.support.spark_stream_topics import Bucket
 from tests.support.stored_records import StoredTopic
 from tests.support.topic_filters import expressions
-from tieredstore.errors import BatchCorrupt, ConfigError, DataLoss, InvalidValue, ResourceNotFound, TieredStoreError
+from tieredstore.errors import (
+    AlreadyClosed,
+    BatchCorrupt,
+    ConfigError,
+    DataLoss,
+    InvalidValue,
+    ResourceNotFound,
+    TieredStoreError,
+)
 from tieredstore.query import TOPIC_COLUMNS, read_topic
 from tieredstore.records import AtTime, read_records
 from tieredstore.values import Json, Text
@@ -79,16 +90,18 @@ def test_all_who_take_arrow_get_the_same(bucket: Bucket) -> None:
     stream = read()
     rows = duckdb.execute("SELECT * FROM stream").fetchall()
     assert sorted(rows) == sorted(tuple(row.values()) for row in expected)
-    assert stream.reader().read_all().num_rows == 0  # it was given away
+    with pytest.raises(AlreadyClosed):
+        stream.reader()  # it was given away, and has no rows that anybody could take for all
     with read_records(bucket.manager, "orders", 0, columns=("offset",)) as partition:
         assert table(partition).column("offset").to_pylist() == list(range(100))
 
 
 def test_topic_and_partition_are_dictionaries_and_times_are_times(bucket: Bucket) -> None:
     read = read_topic(bucket.manager, "orders")
-    assert tuple(read.schema.names) == TOPIC_COLUMNS
+    schema: Any = read.schema
+    assert tuple(schema.names) == TOPIC_COLUMNS
     batches = list(read)
-    assert {str(field.type) for field in read.schema if field.name in ("topic", "partition")} == {
+    assert {str(field.type) for field in schema if field.name in ("topic", "partition")} == {
         "dictionary<values=string, indices=int32, ordered=0>",
         "dictionary<values=int32, indices=int32, ordered=0>",
     }
@@ -190,7 +203,7 @@ def damage(topic: StoredTopic) -> None:
 CONSUMERS: dict[str, Callable[[Any], Any]] = {
     "pyarrow": pa.table,
     "polars": pl.DataFrame,
-    "pandas": lambda stream: pa.table(stream).to_pandas(),
+    "pandas": lambda stream: table(stream).to_pandas(),
     "duckdb": lambda stream: duckdb.execute("SELECT count(*) FROM stream").fetchall(),
 }
 
@@ -226,10 +239,64 @@ def test_keys_and_values_of_another_type_name_the_offset(bucket: Bucket) -> None
     read = read_topic(bucket.manager, "orders", columns=("value",), value=Json(pa.schema([("a", pa.int64())])))
     with pytest.raises(InvalidValue, match="the value at offset 0 of orders-0 is not JSON"):
         list(read)
-    assert str(read.schema.field("value").type) == "struct<a: int64>"
+    schema: Any = read.schema
+    assert str(schema.field("value").type) == "struct<a: int64>"
 
 
-def test_a_read_that_is_left_in_the_middle_ends(bucket: Bucket) -> None:
+def test_a_read_that_is_closed_in_the_middle_is_no_shorter_one(bucket: Bucket) -> None:
     with read_topic(bucket.manager, "payments") as read:
         assert next(read).num_rows
+    with pytest.raises(AlreadyClosed, match="payments was closed before its end"):
+        list(read)
+    # To its end, and once more: there is nothing, and nobody is told that this is all there is.
+    read = read_topic(bucket.manager, "payments")
+    assert sum(batch.num_rows for batch in read) == 2000
     assert list(read) == []
+    for again in (table, read_batches):
+        with pytest.raises(AlreadyClosed, match="begin another"):
+            again(read)
+
+
+def read_batches(read: Any) -> list[Any]:
+    return list(read.reader())
+
+
+def test_a_read_that_is_forgotten_ends(tmp_path: Path) -> None:
+    topic = StoredTopic(tmp_path)
+    for base in range(0, 3000, 500):
+        topic.copy_plain(base, 500, size=2000)
+    topic.catalog()
+    before = {thread.ident for thread in readers()}
+    for _ in range(3):
+        for _ in read_topic(topic.manager, "events", parallelism=2, max_bytes=1000):
+            break
+    next(read_topic(topic.manager, "events", parallelism=2, max_bytes=1000))
+    assert eventually(lambda: {thread.ident for thread in readers()} <= before)
+    topic.close()
+
+
+def readers() -> list[threading.Thread]:
+    gc.collect()
+    return [thread for thread in threading.enumerate() if thread.name.startswith("tieredstore-fan-in")]
+
+
+def eventually(holds: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + 60
+    while not (is_so := holds()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return is_so
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"parallelism": 0}, "parallelism is 0"),
+        ({"value": "text"}, r"value is 'text'; it must be Binary\(\)"),
+        ({"key": None}, r"key is None; it must be Binary\(\)"),
+        ({"start": 5.5}, "5.5 is not an offset"),
+        ({"stop": "5"}, "5 is not an offset"),
+    ],
+)
+def test_words_that_mean_nothing_are_refused(bucket: Bucket, words: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        read_topic(bucket.manager, "orders", **words)

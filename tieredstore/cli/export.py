@@ -27,7 +27,7 @@ from tieredstore.cli.message_types import (
 )
 from tieredstore.cli.opened import opened
 from tieredstore.cli.output import complain, counted, print_lines
-from tieredstore.cli.query_output import extra_module, write_rows
+from tieredstore.cli.query_output import ENDINGS, check_name, extra_module, write_rows
 from tieredstore.cli.record_places import chosen_partitions
 from tieredstore.errors import ConfigError
 from tieredstore.model import Uuid, human_bytes
@@ -47,7 +47,10 @@ class Format(enum.Enum):
 def export(
     topic: Topic,
     output: Annotated[
-        Path, typer.Option("-o", "--output", metavar="DIR|FILE", help="A folder of files by partition, or one file.")
+        Path,
+        typer.Option(
+            "-o", "--output", metavar="DIR|FILE", help="A folder of files by partition, or one file (- is stdout)."
+        ),
     ],
     settings: SettingsPath = None,
     store: StoreUrl = None,
@@ -98,7 +101,7 @@ def export(
             plan = extra_module("tieredstore.query.topic_read", _NEEDS).ReadPlan(
                 types=types_of(topic), parallelism=parallel
             )
-            if output.suffix.removeprefix(".") == ending and not output.is_dir():
+            if _is_one_file(output):
                 with extra_module("tieredstore.query.topic_scan", _NEEDS).begin_read(log, plan, owns_log=False) as read:
                     write_rows(read.reader(), ending, output)
             else:
@@ -121,12 +124,27 @@ def _export_folder(log: Any, folder: Path, ending: str, plan: Any, parallel: int
     except OSError as error:
         raise ConfigError(f"{folder} cannot be written: {error.strerror}") from None
     complain(
-        f"{counted(records, 'record')} in {counted(len(files), 'new file')}" if files else f"{folder} has all records"
+        f"{counted(records, 'record')} in {counted(len(files), 'new file')}"
+        if files
+        else f"{folder} has all records{'' if log.query.on_data_loss == 'fail' else ' that are not lost'}"
     )
 
 
 def _ending(output: Path, file_format: Format | None) -> str:
+    if str(output) == "-" and file_format is None:
+        raise ConfigError("-o - has one stream of records: say its --format")
+    ending = ENDINGS.get(output.suffix.lower(), "parquet") if _is_one_file(output) else "parquet"
     if file_format is not None:
-        return file_format.value
-    suffix = output.suffix.removeprefix(".").lower()
-    return suffix if suffix in {one.value for one in Format} and not output.is_dir() else Format.PARQUET.value
+        ending = file_format.value
+        if _is_one_file(output):
+            check_name(output, ending)
+    return ending
+
+
+def _is_one_file(output: Path) -> bool:
+    """Named for a format, stdout, or no folder but there: a device, or a pipe."""
+    if str(output) == "-":
+        return True
+    if output.is_dir():
+        return False
+    return output.suffix.lower() in ENDINGS or (output.exists() and not output.is_file())

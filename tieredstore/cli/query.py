@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -25,20 +25,16 @@ from tieredstore.cli.message_types import (
     table_options,
 )
 from tieredstore.cli.opened import opened
-from tieredstore.cli.query_output import extra_module, write_rows, write_table
+from tieredstore.cli.query_output import ENDINGS, check_name, extra_module, write_rows, write_table
 from tieredstore.cli.query_plot import QueryPlot
 from tieredstore.errors import ConfigError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from tieredstore.ops.bucket import Bucket
     from tieredstore.pubsub.topics import Topics
+    from tieredstore.query.writers import BatchRows
 
 _NEEDS: Final = "query"
-_ENDINGS: Final[Mapping[str, str]] = {
-    ".parquet": "parquet", ".arrow": "arrow", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl",
-}  # fmt: skip
 
 
 def query(
@@ -96,14 +92,11 @@ def query(
         place.manager() as manager,
         tables.QueryTables(manager, options, types_of, batches=_batches_in(place)) as asked,
     ):
-        reader: pa.RecordBatchReader = asked.run(sql)
-        try:
-            if picture is None:
-                write(reader)
-            else:
-                picture.save(reader)
-        except extra_module("pyarrow", _NEEDS).ArrowException as error:
-            raise asked.cause_of(error) from None
+        rows: BatchRows = asked.run(sql)
+        if picture is None:
+            write(rows)
+        else:
+            picture.save(rows)
 
 
 def _batches_in(place: Bucket) -> Topics | None:
@@ -113,19 +106,21 @@ def _batches_in(place: Bucket) -> Topics | None:
     return Topics(place.store, place.settings) if place.store.conditional_writes else None
 
 
-def _writer(output: Path | None, *, as_json: bool, as_csv: bool) -> Callable[[pa.RecordBatchReader], None]:
+def _writer(output: Path | None, *, as_json: bool, as_csv: bool) -> Callable[[BatchRows], None]:
     if as_json and as_csv:
         raise ConfigError("--json and --csv exclude each other: give one of them")
     if output is None and not (as_json or as_csv):
         return write_table
     ending = "jsonl" if as_json else "csv" if as_csv else _ending(output)
-    return lambda reader: write_rows(reader, ending, output)
+    if output is not None:
+        check_name(output, ending)
+    return lambda rows: write_rows(rows, ending, output)
 
 
 def _ending(output: Path | None) -> str:
     suffix = "" if output is None else output.suffix.lower()
-    if suffix not in _ENDINGS:
+    if suffix not in ENDINGS:
         raise ConfigError(
             f"{str(output)!r} says no format: name it .parquet, .arrow, .csv or .jsonl, or give --json or --csv"
         )
-    return _ENDINGS[suffix]
+    return ENDINGS[suffix]

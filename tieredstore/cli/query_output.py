@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from tieredstore.cli.output import complain, human_count, print_growing_table
+from tieredstore.cli.output import complain, counted, print_growing_table
 from tieredstore.cli.output_file import output_to
 from tieredstore.cli.tables import number, text
 from tieredstore.errors import ConfigError
 from tieredstore.installation import install_command
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from tieredstore.query.writers import BatchRows
+
+
+ENDINGS: Final[Mapping[str, str]] = {
+    ".parquet": "parquet", ".arrow": "arrow", ".csv": "csv", ".jsonl": "jsonl", ".json": "jsonl",
+}  # fmt: skip
+"""The formats of files, by how their names end."""
+
+
+def check_name(path: Path, ending: str) -> None:
+    """ConfigError for a file that is named for another format than is written into it."""
+    named = ENDINGS.get(path.suffix.lower(), ending)
+    if named != ending:
+        raise ConfigError(f"{path} is a name for {named}, and {ending} is asked for: leave one of them out")
 
 
 def extra_module(name: str, extra: str) -> Any:
@@ -26,7 +40,7 @@ def extra_module(name: str, extra: str) -> Any:
     return module
 
 
-def write_table(reader: pa.RecordBatchReader) -> None:
+def write_table(reader: BatchRows) -> None:
     """A table on stdout, of rows that may be millions."""
     types, writers = importlib.import_module("pyarrow.types"), importlib.import_module("tieredstore.query.writers")
     untyped: Any = reader
@@ -39,7 +53,7 @@ def write_table(reader: pa.RecordBatchReader) -> None:
     )
 
 
-def write_rows(reader: pa.RecordBatchReader, ending: str, path: Path | None) -> None:
+def write_rows(reader: BatchRows, ending: str, path: Path | None) -> None:
     """The rows in a format, to a file, which is told of on stderr, or to stdout."""
     writers: Any = importlib.import_module("tieredstore.query.writers")
     if ending != "csv":
@@ -47,10 +61,10 @@ def write_rows(reader: pa.RecordBatchReader, ending: str, path: Path | None) -> 
     with output_to(path) as file:
         rows = writers.WRITERS[ending](reader, file)
     if path is not None and str(path) != "-":
-        complain(f"{human_count(rows)} rows in {path}")
+        complain(f"{counted(rows, 'row')} in {path}")
 
 
-def check_names(reader: pa.RecordBatchReader) -> None:
+def check_names(reader: BatchRows) -> None:
     """ConfigError where two columns have one name, of which only a table or CSV would show both."""
     untyped: Any = reader
     names: list[str] = untyped.schema.names

@@ -10,7 +10,7 @@ from tieredstore.cli.query_output import check_names, extra_module
 from tieredstore.errors import ConfigError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from tieredstore.query.writers import BatchRows
 
 _MEASURED: Final = "integer", "floating", "decimal", "timestamp", "date", "null"
 """Kinds of types, by Arrow's words, that lie on an axis as they are; all others are names on it."""
@@ -26,7 +26,7 @@ class QueryPlot:
         self._picture = Picture(path)
         self._x, self._y = x, y
 
-    def save(self, reader: pa.RecordBatchReader) -> None:
+    def save(self, reader: BatchRows) -> None:
         """Draw the rows; ConfigError for columns that there are not, and for more rows than a picture shows."""
         untyped: Any = reader
         missing = [name for name in (self._x, self._y) if name not in untyped.schema.names]

@@ -27,6 +27,9 @@ _types: Final[Any] = pa.types
 _HOME: Final = "_tieredstore"
 """Spark, Hive and Arrow pass over names that begin so."""
 
+_LOSS: Final = "on_data_loss"
+_WAY_OUT: Final = "export into another folder, or delete them"
+
 
 @contextmanager
 def export_folder(folder: Path, log: TopicLog, plan: ReadPlan, ending: str) -> Generator[None]:
@@ -35,7 +38,8 @@ def export_folder(folder: Path, log: TopicLog, plan: ReadPlan, ending: str) -> G
     What the files are is noted in ``_tieredstore/export/``, before the first is written: offsets that are there are not
     exported again, so that they have to mean the same records, read as the same. ConfigError where another export of
     the topic is under way, or where the files are of a topic that was deleted since, of other types of keys and values,
-    or of another isolation. OSError of the folder.
+    or of another isolation; and where all records are asked for (``on_data_loss`` is ``fail``) beside files that may
+    lack some, since an export that only reports losses has written there. OSError of the folder.
     """
     kind = _kind(log, plan)
     note = folder / _HOME / "export" / f"{log.topic}.{ending}.json"
@@ -43,10 +47,18 @@ def export_folder(folder: Path, log: TopicLog, plan: ReadPlan, ending: str) -> G
     with note.open("a+b") as file:
         _lock(file, folder, log.topic)
         file.seek(0)
+        loss, there = log.query.on_data_loss, dict[str, object]()
         if noted := file.read():
-            _compare(_parsed(noted, note), kind, folder)
-        else:
-            file.write(json.dumps(kind, indent=2).encode() + b"\n")
+            there.update(_parsed(noted, note))
+            _compare(there, kind, folder)
+            if there.get(_LOSS) == "report" and loss == "fail":
+                raise ConfigError(
+                    f"files in {folder} may lack records that were lost, since losses were reported when they were "
+                    f"written: {log.query.words.accept_loss} again, {_WAY_OUT}"
+                )
+        if not noted or (loss == "report" and there.get(_LOSS) != loss):
+            file.truncate(0)
+            file.write(json.dumps({**kind, _LOSS: loss}, indent=2).encode() + b"\n")
             file.flush()
         for draft in folder.glob(f".{log.topic}-*.{ending}.part"):
             draft.unlink(missing_ok=True)
@@ -91,12 +103,11 @@ def _parsed(noted: bytes, note: Path) -> Mapping[str, object]:
 
 
 def _compare(there: Mapping[str, object], wanted: Mapping[str, str], folder: Path) -> None:
-    way_out = "export into another folder, or delete them"
     if there.get("topic_id") != wanted["topic_id"]:
         raise ConfigError(
             f"the files in {folder} are of another topic {wanted['topic']}, with the id {there.get('topic_id')}; this "
-            f"one has the id {wanted['topic_id']}: {way_out}"
+            f"one has the id {wanted['topic_id']}: {_WAY_OUT}"
         )
     for name, value in wanted.items():
         if there.get(name) != value:
-            raise ConfigError(f"the files in {folder} have {name} {there.get(name)}, this export {value}: {way_out}")
+            raise ConfigError(f"the files in {folder} have {name} {there.get(name)}, this export {value}: {_WAY_OUT}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pyarrow as pa
 
@@ -22,6 +22,8 @@ _TIME: Final = _arrow.timestamp("ms", "UTC")
 _TOPIC: Final = _arrow.dictionary(_arrow.int32(), _arrow.string())
 _PARTITION: Final = _arrow.dictionary(_arrow.int32(), _arrow.int32())
 _BINARY: Final = Binary()
+_SPARE: Final = 4
+"""Of so many rows one more: the sizes of batches drift."""
 
 TOPIC_COLUMNS: Final = (
     "topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers", "leaderEpoch",
@@ -35,6 +37,11 @@ class ColumnTypes:
 
     key: ValueType = field(default=_BINARY)
     value: ValueType = field(default=_BINARY)
+
+    def __post_init__(self) -> None:
+        for name, kind in (("key", self.key), ("value", self.value)):
+            if not isinstance(cast("object", kind), ValueType):
+                raise ConfigError(f"{name} is {kind!r}; it must be Binary(), Text(), Json(schema) or Avro(schema)")
 
     def of(self, column: str) -> ValueType | None:
         """How a column is converted; None for one that is neither."""
@@ -72,6 +79,7 @@ class TopicColumns:
         self._topic: Any = _arrow.array([topic], _arrow.string())
         self._partitions: Any = _arrow.array(partitions, _arrow.int32())
         self._numbers = {partition: number for number, partition in enumerate(partitions)}
+        self._indices: tuple[int, Any] = (0, _arrow.array([], _arrow.int32()))
 
     @property
     def decoded(self) -> tuple[str, ...]:
@@ -102,8 +110,11 @@ class TopicColumns:
             case _:
                 return records.column(name)
 
-    @staticmethod
-    def _constant(number: int, dictionary: Any, count: int) -> Any:
-        # Four bytes a record, a hundredth of what it has: not worth an array that is kept.
-        indices = _arrow.repeat(_arrow.scalar(number, _arrow.int32()), count)
-        return _arrow.DictionaryArray.from_arrays(indices, dictionary, safe=False)
+    def _constant(self, number: int, dictionary: Any, count: int) -> Any:
+        # The latest ones are kept, since most batches that follow are of the same partition and no larger: to make them
+        # anew for each took a fiftieth of a read. Whole or not at all, for other threads.
+        kept, indices = self._indices
+        if kept != number or len(indices) < count:
+            indices = _arrow.repeat(_arrow.scalar(number, _arrow.int32()), count + count // _SPARE)
+            self._indices = number, indices
+        return _arrow.DictionaryArray.from_arrays(indices.slice(0, count), dictionary, safe=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import operator
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -135,6 +136,10 @@ def _offset(log: PartitionLog, place: Place) -> int:
     if isinstance(place, AtTime):
         offset = log.offset_for_time(place.timestamp_ms)
         return log.end if offset is None else offset
-    if not 0 <= place <= MAX_OFFSET:
+    try:
+        is_offset = 0 <= operator.index(place) <= MAX_OFFSET
+    except TypeError:
+        is_offset = False
+    if not is_offset:
         raise ConfigError(f"{place} is not an offset: those are from 0 to {MAX_OFFSET}")
     return place

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import pyarrow as pa
 
-from tieredstore.errors import ConfigError, TieredStoreError
+from tieredstore.errors import AlreadyClosed, ConfigError, TieredStoreError
 from tieredstore.process.fan_in import FanIn
 from tieredstore.process.interruption import Interrupted
 from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes
@@ -65,6 +66,7 @@ class StreamedScan(Protocol):
 class TopicRead(ArrowStream):
     """The records of a topic, in record batches without empty ones; for one reader. Exhaust it, or close it.
 
+    One that is forgotten ends as well, within a second or so. Closed before its end it gives AlreadyClosed, not an end.
     It is an Arrow stream as well (``__arrow_c_stream__``): pyarrow, Polars, DuckDB and pandas take it as it is, once.
     Their errors have the class and the sentence of ours in their text. Used as a context manager it raises ours in
     their place, and ``error`` has it.
@@ -77,17 +79,24 @@ class TopicRead(ArrowStream):
         self.error: TieredStoreError | None = None
         self.interruption: BaseException | None = None
         self.is_closed = False
+        self._is_over = False
         self._log = log
         self._owns_log = owns_log
         self._batches = FanIn(
             scan.streams(),
             at_once=scan.readers, ordered=plan.ordered, weigh=_weight, max_weight=plan.max_bytes,
         )  # fmt: skip
+        weakref.finalize(self, self._batches.abandon).atexit = False
 
     def __next__(self) -> pa.RecordBatch:
         try:
             return next(self._batches)
         except StopIteration:
+            if self.is_closed and not self._is_over and self.error is None:
+                # Whoever reads must not take it for the end of the records.
+                self.error = AlreadyClosed(f"this read of {self.topic} was closed before its end; begin another")
+                raise self.error from None
+            self._is_over = True
             self.close()
             raise
         except TieredStoreError as error:
@@ -98,6 +107,12 @@ class TopicRead(ArrowStream):
             # Whoever reads through C is only told that something went wrong.
             self.interruption = interruption
             raise
+
+    def reader(self) -> pa.RecordBatchReader:
+        """The same records as a stream of pyarrow's; AlreadyClosed where they were read, since it would have none."""
+        if self.is_closed:
+            raise AlreadyClosed(f"this read of {self.topic} was read or closed before; begin another")
+        return super().reader()
 
     def close(self) -> None:
         """End the read; what is under way ends by itself."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -30,10 +31,13 @@ if TYPE_CHECKING:
 
 _MIB: Final = 1024 * 1024
 _LEAST_SPLIT: Final = 2 * _MIB
-_MOST_SPLIT: Final = 16 * _MIB
+# Four chunks of 4 MiB, and the rest of the batch that the last one is cut in.
+_MOST_SPLIT: Final = 17 * _MIB
 _SPLITS_A_READER: Final = 4
+_FIRST_SEGMENTS: Final = 2
 _UNIT_SEGMENTS: Final = 16
-"""Segments that are planned together: enough to be asked for side by side, few enough to begin to read soon."""
+"""Segments that are planned together: enough to be asked for side by side, and of the first ones, for which all readers
+wait, so few that reading begins soon."""
 
 _Batches: TypeAlias = Iterator[pa.RecordBatch]
 
@@ -43,7 +47,8 @@ class TopicScan:
     """How the records of some windows of one topic become batches of ``columns``, wherever they lie.
 
     ``condition`` is what the records that are given fulfil, ``reading`` the columns that are decoded for both. With
-    ``readers`` splits read at once the splits are small enough to share the work.
+    ``readers`` splits read at once the splits are small enough to share the work, and for each of them to lie decoded,
+    within ``max_bytes`` together, before it is taken.
     """
 
     source: SegmentSource
@@ -54,6 +59,7 @@ class TopicScan:
     condition: Condition | None
     settings: ReadSettings
     readers: int
+    max_bytes: int
     live: LiveReader | None = None
     windows: Mapping[TopicPartition, list[OffsetWindow]] = field(default_factory=dict[Any, Any])
 
@@ -68,7 +74,8 @@ class TopicScan:
         total = sum(
             self.snapshot.bytes_between(where, *window) for where, of_log in windows.items() for window in of_log
         )
-        size = max(_LEAST_SPLIT, min(_MOST_SPLIT, total // (self.readers * _SPLITS_A_READER)))
+        most = min(_MOST_SPLIT, self.max_bytes // self.readers)
+        size = max(_LEAST_SPLIT, min(most, total // (self.readers * _SPLITS_A_READER)))
         since_ms = None if self.condition is None else self.condition.since_ms()
         limits = SplitLimits(size, since_ms=since_ms)
         for where, of_log in sorted(windows.items()):
@@ -86,7 +93,9 @@ class TopicScan:
 
     def _read(self, split: WindowSplit) -> _Batches:
         where = split.partition.topic, split.partition.partition
-        settings = replace(self.settings, columns=self.reading.decoded)
+        # Readers that have all processors leave none to decode ahead for them.
+        decode_ahead = self.settings.decode_ahead and self.readers < len(os.sched_getaffinity(0))
+        settings = replace(self.settings, columns=self.reading.decoded, decode_ahead=decode_ahead)
         if isinstance(split, RecordSplit):
             records = read_record_split(self.source, split, self.query, settings)
         else:
@@ -131,7 +140,7 @@ def begin_read(log: TopicLog, plan: ReadPlan, *, owns_log: bool = True) -> Topic
     numbers = sorted(number for _, number in log.snapshot.logs)
     scan = TopicScan(
         log.source, log.snapshot, log.query, TopicColumns(columns, plan.types, log.topic, numbers), schema,
-        condition, plan.settings or ReadSettings(), plan.parallelism or default_parallelism(), log.live,
+        condition, plan.settings or ReadSettings(), plan.parallelism or default_parallelism(), plan.max_bytes, log.live,
     )  # fmt: skip
     scan = scan.narrowed(log.windows(plan.start, plan.stop))
     log.judge(scan.windows, plan.start, plan.stop)
@@ -155,7 +164,7 @@ def _extents(log: PartitionLog, start: int, stop: int) -> Iterator[Extent]:
 def _units(log: PartitionLog, start: int, stop: int) -> Iterator[OffsetWindow]:
     """The window in pieces of a few segments; what is not of the bucket is in the last one."""
     stored = () if log.lineage is None else log.lineage.spans_between(start, min(stop, log.seam))
-    cuts = [span.start for span in stored[_UNIT_SEGMENTS::_UNIT_SEGMENTS]]
+    cuts = [span.start for span in stored[_FIRST_SEGMENTS::_UNIT_SEGMENTS]]
     edges = [start, *cuts, stop]
     return ((first, last) for first, last in itertools.pairwise(edges) if first < last)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from tieredstore.errors import ConfigError, TieredStoreError
+from tieredstore.errors import AlreadyClosed, ConfigError, TieredStoreError
 from tieredstore.model import Isolation, Uuid
 from tieredstore.partitions.log_query import QueryWords
 from tieredstore.process.interruption import Interrupted
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 # What its type stubs say of datasets and tables is partial.
 _arrow: Final[Any] = pa
 _Dataset: Final[Any] = ds.Dataset
-
-_NAME: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})(?:\$(?P<part>segments|partitions|batches))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +59,7 @@ class TopicTable:
         self._log: TopicLog | None = None
         self._failure: TieredStoreError | None = None
         self._interruption: BaseException | None = None
+        self._is_closed = False
 
     @property
     def error(self) -> TieredStoreError | None:
@@ -127,7 +125,8 @@ class TopicTable:
         return table
 
     def close(self) -> None:
-        """End all scans."""
+        """End all scans, and begin no other."""
+        self._is_closed = True
         for read in self.reads:
             read.close()
         if self._log is not None:
@@ -142,6 +141,8 @@ class TopicTable:
                 log.close()
 
     def _take(self) -> TopicLog:
+        if self._is_closed:
+            raise AlreadyClosed(f"the table of {self.topic} was closed; attach the topic anew")
         if self._log is not None:
             return self._log
         options = self._options
@@ -262,9 +263,3 @@ class TopicScanner:
                     break
             table: pa.Table = _arrow.Table.from_batches(rows, schema=reader.schema)
         return table
-
-
-def parse_table_name(name: str) -> tuple[str, str | None] | None:
-    """The topic that a table's name is of, and which of its catalog's tables it names; None for no topic's."""
-    match = _NAME.fullmatch(name)
-    return None if match is None else (match["topic"], match["part"])

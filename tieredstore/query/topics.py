@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes
-from tieredstore.query.topic_log import TopicLog, default_parallelism
+from tieredstore.query.topic_log import TopicLog
 from tieredstore.query.topic_read import ReadPlan, TopicRead
 from tieredstore.query.topic_scan import begin_read
 from tieredstore.values import Binary, ValueType
@@ -59,7 +59,7 @@ def read_topic(
     """
     plan = ReadPlan(
         partitions, start, stop, columns, filter, ColumnTypes(key, value), ordered,
-        parallelism or default_parallelism(), max_bytes, settings,
+        parallelism, max_bytes, settings,
     )  # fmt: skip
     log = TopicLog.take(
         source, topic, partitions=partitions, isolation=isolation, on_data_loss=on_data_loss, client=client,

@@ -4,33 +4,69 @@ from __future__ import annotations
 
 import csv
 import importlib
+import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, Protocol, TypeAlias, cast
+
+from tieredstore.errors import ConfigError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_NS: Final = 10**9
 _A_SECOND: Final[Mapping[str | None, int]] = {"s": 1, "ms": 1000, "us": 10**6, "ns": 10**9}
 
-Writer: TypeAlias = "Callable[[pa.RecordBatchReader, BinaryIO], int]"
+
+class BatchRows(Protocol):
+    """Rows in batches of one schema, once: a reader of pyarrow's, or a stream of ours."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """That of all batches."""
+        ...
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """The batches."""
+        ...
+
+
+Writer: TypeAlias = Callable[[BatchRows, BinaryIO], int]
 """Writes all rows of a reader, and tells how many they were."""
 
 
-def write_parquet(reader: pa.RecordBatchReader, file: BinaryIO) -> int:
+def write_parquet(reader: BatchRows, file: BinaryIO) -> int:
     """Parquet, compressed by zstd."""
     parquet: Any = importlib.import_module("pyarrow.parquet")
     rows = 0
-    with parquet.ParquetWriter(file, reader.schema, compression="zstd") as writer:
+    try:
+        writer = parquet.ParquetWriter(file, reader.schema, compression="zstd")
+    except NotImplementedError:
+        raise _without_type(parquet, reader) from None
+    with writer:
         for batch in reader:
             rows += batch.num_rows
             writer.write_batch(batch)
     return rows
 
 
-def write_arrow(reader: pa.RecordBatchReader, file: BinaryIO) -> int:
+def _without_type(parquet: Any, reader: BatchRows) -> ConfigError:
+    arrow: Any = importlib.import_module("pyarrow")
+    untyped: Any = reader
+    for column in untyped.schema:
+        try:
+            parquet.ParquetWriter(io.BytesIO(), arrow.schema([column])).close()
+        except NotImplementedError:
+            return ConfigError(
+                f"Parquet has no type for the column {column.name}, {column.type}: CAST it in the query, or write "
+                "another format"
+            )
+    return ConfigError("Parquet has no type for one of the columns: write another format")
+
+
+def write_arrow(reader: BatchRows, file: BinaryIO) -> int:
     """A file of Arrow (Feather, version 2), compressed by zstd."""
     ipc: Any = importlib.import_module("pyarrow.ipc")
     rows = 0
@@ -41,7 +77,7 @@ def write_arrow(reader: pa.RecordBatchReader, file: BinaryIO) -> int:
     return rows
 
 
-def write_csv(reader: pa.RecordBatchReader, file: BinaryIO) -> int:
+def write_csv(reader: BatchRows, file: BinaryIO) -> int:
     """A line of names, and one a row; null is nothing, and what has parts is JSON."""
     untyped: Any = reader
     writer = csv.writer(_Text(file), lineterminator="\n")
@@ -53,8 +89,11 @@ def write_csv(reader: pa.RecordBatchReader, file: BinaryIO) -> int:
     return rows
 
 
-def write_json_lines(reader: pa.RecordBatchReader, file: BinaryIO) -> int:
-    """An object a row: times as ISO 8601, bytes as text, or ``0x…`` where they are none; what is no number is text."""
+def write_json_lines(reader: BatchRows, file: BinaryIO) -> int:
+    """An object a row: times and spans of time as ISO 8601, bytes as text, or ``0x…`` where they are none.
+
+    What is no number is text, and a map an object where its keys are text or whole numbers.
+    """
     untyped: Any = reader
     names: list[str] = untyped.schema.names
     rows = 0
@@ -73,7 +112,7 @@ WRITERS: Final[Mapping[str, Writer]] = {
 """By the ending of a file's name."""
 
 
-def cells_of(reader: pa.RecordBatchReader) -> Iterator[tuple[Any, ...]]:
+def cells_of(reader: BatchRows) -> Iterator[tuple[Any, ...]]:
     """The values of each row."""
     for batch in reader:
         untyped: Any = batch
@@ -82,8 +121,27 @@ def cells_of(reader: pa.RecordBatchReader) -> Iterator[tuple[Any, ...]]:
 
 
 def _cells(column: Any) -> list[Any]:
+    types: Any = importlib.import_module("pyarrow.types")
+    maps = [kind for kind in _types_in(column.type) if types.is_map(kind)]
+    # What JSON has as an object's names; others stay pairs.
+    is_plain = maps and all(types.is_string(kind.key_type) or types.is_integer(kind.key_type) for kind in maps)
+    cells = _python(column, "strict" if is_plain else None)
+    if any(types.is_interval(kind) for kind in _types_in(column.type)):
+        cells = [_with_durations(cell) for cell in cells]
+    return cells
+
+
+def _types_in(kind: Any) -> Iterator[Any]:
+    yield kind
+    for number in range(kind.num_fields):
+        yield from _types_in(kind.field(number).type)
+
+
+def _python(column: Any, maps: str | None) -> list[Any]:
     try:
-        cells: list[Any] = column.to_pylist()
+        cells: list[Any] = column.to_pylist(maps_as_pydicts=maps)
+    except KeyError:
+        return _python(column, None)  # a name twice
     except (OverflowError, ValueError):
         # A time behind the end of Python's calendar, as producers are free to give.
         cells = [_cell(scalar) for scalar in column]
@@ -100,6 +158,32 @@ def _cell(scalar: Any) -> Any:
             return f"(beyond the calendar: {scalar.type})"
         unit = getattr(scalar.type, "unit", None)
         return number * 1000 // _A_SECOND[unit] if unit in _A_SECOND else number
+
+
+def _with_durations(value: Any) -> Any:
+    """The value with texts in place of intervals, which are tuples of months, days and nanoseconds."""
+    match value:
+        case tuple() if hasattr(cast("object", value), "nanoseconds"):
+            return _duration(*cast("tuple[int, int, int]", value))
+        case list():
+            return [_with_durations(one) for one in cast("Sequence[Any]", value)]
+        case dict():
+            return {name: _with_durations(one) for name, one in cast("Mapping[str, Any]", value).items()}
+        case _:
+            return value
+
+
+def _duration(months: int, days: int, nanoseconds: int) -> str:
+    """As ISO 8601 has it: ``P1M2DT3H4M5.5S``; each part has its own sign."""
+    minus, left = "-" * (nanoseconds < 0), abs(nanoseconds)
+    hours, left = divmod(left, 3_600 * _NS)
+    minutes, left = divmod(left, 60 * _NS)
+    seconds, fraction = divmod(left, _NS)
+    digits = f"{seconds}.{fraction:09d}".rstrip("0").rstrip(".")
+    date = "".join(f"{count}{unit}" for count, unit in ((months, "M"), (days, "D")) if count)
+    time = "".join(f"{minus}{count}{unit}" for count, unit in ((hours, "H"), (minutes, "M")) if count)
+    time += f"{minus}{digits}S" if digits != "0" else ""
+    return f"P{date}T{time}" if time else f"P{date}" if date else "PT0S"
 
 
 def cell_text(value: Any, *, null: str) -> str:
