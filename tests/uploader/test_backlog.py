@@ -83,6 +83,8 @@ def test_a_partition_that_is_shipped_for_the_first_time_is_asked_for_once_and_it
     disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "_MOVES_S", 1e9)
+    # Whoever leads a partition at the second look and not at the first, before it was seen, asks for it once more.
+    monkeypatch.setattr(running, "_LEADERSHIP_S", 20.0)
     store = FaultyStore(MemoryObjectStore())
     with uploader_of(disk.log_dir, store) as uploader, uploader_service(uploader):
         until(60, lambda: uploader.counts.segments == SEGMENTS and not uploader.gauges()["lag_segments"])

@@ -30,10 +30,12 @@ import pytest
 
 from tests.support.uploader_disk import BrokerDisk, extents, run_once, stored, uploader_of, watermark_of
 from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.kafka import held_segment
+from tieredstore.kafka.log_scan import LogExtent, scan_log
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.testing.faults import FaultyStore
 from tieredstore.testing.segments import PARTITION
-from tieredstore.uploader import once, schedule
+from tieredstore.uploader import Uploader, once, schedule
 
 WHOLE = [(0, 9), (10, 19), (20, 29)]
 
@@ -42,6 +44,8 @@ WHOLE = [(0, 9), (10, 19), (20, 29)]
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries follow on each other."""
     monkeypatch.setattr(schedule, "_FIRST_DELAY_S", 0.001)
+    monkeypatch.setattr(schedule, "_LONGEST_DELAY_S", 0.01)
+    monkeypatch.setattr(schedule, "WAIT_S", 0.0)
     monkeypatch.setattr(once, "_AGAIN_S", 0.001)
 
 
@@ -74,6 +78,115 @@ def test_a_log_that_the_disk_cannot_read_is_a_hole_after_some_tries(
     assert (hole.first_offset, hole.last_offset, hole.quarantine) == (10, 19, None)
     assert "cannot be read" in hole.reason
     assert next(tries) > 5, "a disk that fails once is tried again"
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM, errno.EINTR])
+def test_what_may_pass_is_never_taken_for_a_disk_that_cannot_read(
+    disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    real, left = os.preadv, itertools.count()
+
+    def preadv(descriptor: int, buffers: Sequence[Any], offset: int, flags: int = 0) -> int:
+        if not flags and next(left) < 60:
+            raise OSError(number, os.strerror(number))
+        return real(descriptor, buffers, offset, flags)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    store = MemoryObjectStore()
+    with uploader_of(disk.log_dir, store, check_crcs="false") as shipping:
+        assert shipping.run_once(tries=60) == []
+        assert shipping.counts.holes == 0, "a hole that was filled since"
+    assert extents(store) == WHOLE
+
+
+def test_a_disk_that_fails_once_while_checksums_are_looked_at_is_tried_again(
+    disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = list[int]()
+
+    def failing(descriptor: int, size: int, base: int, name: str, *, check_crcs: bool = False) -> LogExtent:
+        if base == 10 and len(failed) < 3:
+            failed.append(base)
+            raise OSError(errno.EIO, "Input/output error")
+        return scan_log(descriptor, size, base, name, check_crcs=check_crcs)
+
+    monkeypatch.setattr(held_segment, "scan_log", failing)
+    store = MemoryObjectStore()
+    with uploader_of(disk.log_dir, store) as shipping:
+        assert shipping.run_once(tries=20) == []
+        assert shipping.counts.holes == 0, "a hole that was filled since"
+    assert extents(store) == WHOLE
+
+
+def test_tries_that_the_store_let_fail_are_none_of_the_disks(disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, failed = os.preadv, list[int]()
+    store = FaultyStore(MemoryObjectStore())
+
+    def is_away(_: object) -> bool:
+        return len(store.operations) in range(3, 25)
+
+    # A store that is away for a while, and then a disk that fails once.
+    store.fail_at = is_away
+
+    def preadv(descriptor: int, buffers: Sequence[Any], offset: int, flags: int = 0) -> int:
+        if not flags and len(store.operations) >= 25 and not failed:
+            failed.append(offset)
+            raise OSError(errno.EIO, "Input/output error")
+        return real(descriptor, buffers, offset, flags)
+
+    monkeypatch.setattr(os, "preadv", preadv)
+    with uploader_of(disk.log_dir, store, check_crcs="false") as shipping:
+        assert shipping.run_once(tries=60) == []
+        assert shipping.counts.holes == 0, "a hole that was filled since"
+    assert failed
+    assert extents(store.inner) == WHOLE
+
+
+def test_a_log_directory_that_cannot_be_listed_for_a_while_loses_nothing(
+    disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, is_away = os.scandir, [False]
+
+    def scandir(path: Any) -> Any:
+        if is_away[0] and Path(path) == disk.log_dir:
+            raise OSError(errno.EIO, "Input/output error")
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    store = MemoryObjectStore()
+    with uploader_of(disk.log_dir, store) as shipping:
+        assert shipping.ask_leadership() is False
+        held = shipping.sweep().files
+        assert held > 0
+        is_away[0] = True
+        assert shipping.sweep().files == held
+        assert "cannot be listed" in shipping.health.reasons()["folders"]
+        disk.mark_deleted(2)
+        disk.delete()
+        is_away[0] = False
+        shipping.sweep()
+        assert "folders" not in shipping.health.reasons()
+        assert shipping.run_once() == []
+    assert extents(store) == WHOLE
+
+
+def test_an_empty_folder_where_a_disk_was_unmounted_is_not_what_the_disk_has(disk: BrokerDisk) -> None:
+    store, elsewhere = MemoryObjectStore(), disk.log_dir.with_name("elsewhere")
+    with uploader_of(disk.log_dir, store) as shipping:
+        assert shipping.ask_leadership() is False
+        held = shipping.sweep().files
+        assert held > 0
+        disk.log_dir.rename(elsewhere)
+        disk.log_dir.mkdir()
+        for _ in range(3):
+            assert shipping.sweep().files == held
+        assert "cannot be listed" in shipping.health.reasons()["folders"]
+        disk.log_dir.rmdir()
+        elsewhere.rename(disk.log_dir)
+        shipping.sweep()
+        assert "folders" not in shipping.health.reasons()
+        assert shipping.run_once() == []
+    assert extents(store) == WHOLE
 
 
 @pytest.mark.parametrize("jump_s", [86_400, -86_400], ids=["forward", "back"])
@@ -112,6 +225,7 @@ def deletion(disk: BrokerDisk, store: FaultyStore, number: int) -> Callable[[obj
 
 def test_a_folder_that_is_deleted_while_it_is_shipped_is_no_loss_and_comes_again_as_another(tmp_path: Path) -> None:
     quiet = FaultyStore(MemoryObjectStore())
+    inner = MemoryObjectStore()
     for number in itertools.count():
         disk = BrokerDisk(tmp_path / str(number))
         disk.grow(4)
@@ -131,3 +245,40 @@ def test_a_folder_that_is_deleted_while_it_is_shipped_is_no_loss_and_comes_again
         assert [hole for where in (again.partition,) for hole in watermark_of(inner, where).holes] == []
     assert len(quiet.operations) > 10, "the topic was deleted in hardly any operation"
     assert len(stored(inner)) == 3
+
+
+def test_a_log_that_is_cut_while_it_is_shipped_is_no_loss_and_its_new_records_are_shipped(tmp_path: Path) -> None:
+    """In each operation of the store another leader cuts the log here, and this broker leads again, later."""
+    cuts = 0
+    for number in itertools.count():
+        disk = BrokerDisk(tmp_path / str(number))
+        disk.grow(4)
+        inner = MemoryObjectStore()
+        store = FaultyStore(inner)
+        with uploader_of(disk.log_dir, store) as shipping:
+            store.fail_at = cut(disk, store, shipping, number)
+            shipping.run_once()
+            if len(store.operations) <= number:
+                break
+            # What was being shipped just then, and what was shipped before, are looked at again after a moment.
+            assert [shipping.run_once() for _ in range(3)][-1] == []
+            assert shipping.counts.holes == 0
+        segments = [segment.metadata for segment in stored(inner)]
+        new = [(segment.start_offset, segment.segment_leader_epochs) for segment in segments]
+        assert {(10, ((4, 10),)), (20, ((4, 20),)), (30, ((4, 30),))} <= set(new)
+        assert watermark_of(inner).next_offset == 40
+        cuts += 1
+    assert cuts > 10
+
+
+def cut(disk: BrokerDisk, store: FaultyStore, shipping: Uploader, number: int) -> Callable[[object], bool]:
+    def truncate(_: object) -> bool:
+        if len(store.operations) == number + 1:
+            disk.cut(10)
+            disk.lead(4)
+            disk.grow(4)
+            shipping.folders.touch(disk.folder)
+            shipping.sweep()
+        return False
+
+    return truncate

@@ -91,7 +91,11 @@ def test_each_operation_of_the_store_may_fail(disk: BrokerDisk, moment: Moment) 
 def dying_store(inner: ObjectStore, number: int, moment: Moment) -> FaultyStore:
     """From the operation of this number on nothing is done any more."""
     store = FaultyStore(inner, moment=moment, error=Killed)
-    store.fail_at = lambda _: len(store.operations) > number
+
+    def is_dead(_: object) -> bool:
+        return len(store.operations) > number
+
+    store.fail_at = is_dead
     return store
 
 
@@ -218,6 +222,31 @@ def test_a_snapshot_that_comes_late_is_waited_for(disk: BrokerDisk) -> None:
     assert extents(store) == WHOLE
 
 
+def test_a_snapshot_that_comes_after_it_was_given_up_and_before_its_turn_is_no_loss(
+    disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tieredstore.uploader import holding  # noqa: PLC0415
+
+    monkeypatch.setattr(holding, "INCOMPLETE_S", -1.0)
+    monkeypatch.setattr(once, "INCOMPLETE_S", 0.05)
+    snapshot = disk.folder / f"{20:020d}.snapshot"
+    raw = snapshot.read_bytes()
+    snapshot.unlink()
+    store, settling = MemoryObjectStore(), SaidSettling()
+    settling.high = 10
+    with uploader_of(disk.log_dir, store, settling) as shipping:
+        assert len(shipping.run_once()) == 1
+        (partition,) = shipping.folders.partitions
+        assert [segment.lost is None for segment in partition.segments.values()] == [False, True]
+        snapshot.write_bytes(raw)
+        settling.high = 30
+        partition.not_before_s = 0.0
+        shipping.ask_settled()
+        shipping.run_once()
+        assert shipping.counts.holes == 0
+    assert extents(store)[:2] == WHOLE[:2]
+
+
 def test_a_log_that_cannot_be_opened_is_tried_again_and_again(
     disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,7 +308,11 @@ def test_where_the_disk_is_full_the_oldest_deleted_files_are_let_go_and_told(
     from tieredstore.uploader import holding  # noqa: PLC0415
 
     free = iter([9.0, 9.0, 50.0])
-    monkeypatch.setattr(holding, "free_percent", lambda _: next(free, 50.0))
+
+    def free_percent(_: Path) -> float:
+        return next(free, 50.0)
+
+    monkeypatch.setattr(holding, "free_percent", free_percent)
     store, settling = MemoryObjectStore(), SaidSettling()
     settling.high = 0
     with uploader_of(disk.log_dir, store, settling) as shipping:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -65,6 +66,26 @@ def test_only_what_was_not_there_is_dropped(
     assert cache.dropped == absent
 
 
+@pytest.mark.parametrize(("cached", "absent"), [([0], []), ([], [(0, 5000)])])
+def test_a_small_file_is_told_by_one_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cached: list[int], absent: list[tuple[int, int]]
+) -> None:
+    path = tmp_path / "small"
+    path.write_bytes(bytes(5000))
+    cache = Cache(monkeypatch, cached)
+    with path.open("rb") as file, cache_as_it_was(file.fileno()):
+        pass
+    assert cache.dropped == absent
+
+
+def test_of_an_empty_file_nothing_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "empty").touch()
+    cache = Cache(monkeypatch, [])
+    with (tmp_path / "empty").open("rb") as file, cache_as_it_was(file.fileno()):
+        pass
+    assert cache.dropped == []
+
+
 def test_where_nobody_tells_what_is_cached_nothing_is_dropped(file: int, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = Cache(monkeypatch, [])
 
@@ -79,12 +100,22 @@ def test_where_nobody_tells_what_is_cached_nothing_is_dropped(file: int, monkeyp
 
 def test_by_the_systems_own_cache(file: int) -> None:
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-    before = list(uncached(file))
-    if not before:
+    if not list(uncached(file)):
         pytest.skip("the file system of the tests' folder keeps all in memory")
-    with cache_as_it_was(file):
-        assert len(os.pread(file, 4 * MIB, 0)) == 7 * MIB // 2
-    assert list(uncached(file)) != []
+    # On a busy machine the system may keep what it is asked to drop, pages that it has just read above all.
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        with cache_as_it_was(file):
+            assert len(os.pread(file, 4 * MIB, 0)) == 7 * MIB // 2
+        if list(uncached(file)):
+            return
+        time.sleep(0.1)
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    pytest.fail("what was not in the cache stays there")
+
+
+def is_absent(_descriptor: int, _offset: int) -> bool:
+    return False
 
 
 def test_a_segment_is_shipped_with_the_cache_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +131,7 @@ def test_a_segment_is_shipped_with_the_cache_as_it_was(tmp_path: Path, monkeypat
         real(descriptor, start, length, advice)
 
     monkeypatch.setattr(os, "posix_fadvise", advise)
-    monkeypatch.setattr("tieredstore.uploader.page_cache._is_cached", lambda *_: False)
+    monkeypatch.setattr("tieredstore.uploader.page_cache._is_cached", is_absent)
     assert run_once(disk.log_dir, store) == []
     assert len(extents(store)) == 2
     assert dropped == [(disk.folder / f"{base:020d}.log").stat().st_size for base in (0, 10)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,14 @@ from hypothesis import strategies as st
 from tieredstore.config.loading import uploader_settings_from
 from tieredstore.errors import BrokerUnavailable, ConfigError, CorruptData
 from tieredstore.kafka.checkpoints import ProducerState, format_producer_snapshot
-from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, TopicPartition, Uuid
+from tieredstore.model import (
+    OpenFile,
+    RemoteLogSegmentId,
+    RemoteLogSegmentMetadata,
+    TopicIdPartition,
+    TopicPartition,
+    Uuid,
+)
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import BrokerEnvironment, Leadership
 from tieredstore.uploader.environment import broker_environment
@@ -240,3 +248,19 @@ def test_segments_of_leaders_that_were_deposed_hold_nothing_of_the_log() -> None
     chain = chain_of(PARTITION, stored, history, None)
     assert chain is not None
     assert chain.next_offset == 25
+
+
+def test_an_open_file_is_read_whole_though_the_system_gives_a_part_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, real = tmp_path / "file", os.pread
+    path.write_bytes(bytes(range(256)))
+    with path.open("rb") as file:
+        held = OpenFile(path, file.fileno())
+        assert held.read_bytes() == path.read_bytes()
+
+        def some(descriptor: int, size: int, at: int) -> bytes:
+            return real(descriptor, size // 2, at)
+
+        monkeypatch.setattr(os, "pread", some)
+        assert held.read_bytes() == path.read_bytes()

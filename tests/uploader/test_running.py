@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.cli_process import tieredstore
 from tests.support.uploader_disk import BrokerDisk, SaidSettling, extents, run_once, uploader_of, watermark_of
-from tieredstore.backends.base import ObjectInfo, ObjectStore
+from tieredstore.backends.base import Buffer, ObjectInfo, ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
@@ -25,6 +25,7 @@ from tieredstore.testing.delegating import DelegatingObjectStore
 from tieredstore.uploader import Leadership, running
 from tieredstore.uploader.running import uploader_service
 from tieredstore.uploader.uploader import Uploader
+from tieredstore.uploader.watermark import hole_key
 
 LONG_S = 60
 
@@ -121,31 +122,97 @@ def test_a_thread_that_a_store_does_not_let_go_ends_the_service(disk: BrokerDisk
     assert service.failure.exit_code == 75
 
 
-def test_a_listing_that_does_not_come_back_ends_the_service_too(disk: BrokerDisk) -> None:
-    """What is asked beside an upload has no time limit of its own."""
-    store = SilentListings(MemoryObjectStore())
-    with uploader_of(disk.log_dir, store, drain_ms="0", upload_timeout_ms="1000") as uploader:
-        uploader.tries._grace_s = 0.0  # pyright: ignore[reportPrivateUsage]
+class SilentStore(DelegatingObjectStore):
+    """A store that does not answer calls of one kind, about keys that begin so, until it is told to."""
+
+    def __init__(self, inner: ObjectStore, verb: str, prefix: str) -> None:
+        super().__init__(inner)
+        self._verb, self._prefix = verb, prefix
+        self.speaks = threading.Event()
+        self.fell_silent: Callable[[], None] = lambda: None
+
+    def _hear(self, verb: str, key: str) -> None:
+        if verb == self._verb and key.startswith(self._prefix):
+            self.fell_silent()
+            assert self.speaks.wait(120)
+
+    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
+        self._hear("list", prefix)
+        return super().list(prefix, start_after)
+
+    def get_small(self, key: str, most: int) -> bytes | None:
+        self._hear("get_small", key)
+        return super().get_small(key, most)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        wanted = list(keys)
+        self._hear("delete", wanted[0])
+        super().delete(wanted)
+
+    def replace(self, key: str, body: Buffer, etag: str) -> str:
+        self._hear("replace", key)
+        return super().replace(key, body, etag)
+
+
+NOBODY = {"leadership": f"{__name__}.Nobody"}
+SILENCES: dict[str, tuple[str, str, dict[str, str]]] = {
+    "a step": ("list", "", {}),
+    "holes are looked for": ("list", "!tieredstore/holes/", {}),
+    "a hole is filled": ("get_small", "!tieredstore/watermarks/", NOBODY),
+    "what is expired is listed": ("list", "events", {"retention_ms": "1000"}),
+    "what is expired is deleted": ("delete", "events", {"retention_ms": "0", "retention_dry_run": "false"}),
+    "a watermark is followed": ("get_small", "!tieredstore/watermarks/", NOBODY),
+}
+
+
+class Nobody(Leadership):
+    """A broker that leads nothing, and whose cluster is not asked."""
+
+    def led(self) -> set[TopicPartition]:
+        return set()
+
+
+@pytest.mark.parametrize("silence", SILENCES)
+def test_whatever_waits_for_a_store_that_is_silent_ends_the_service(
+    disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch, silence: str
+) -> None:
+    """Nothing but an upload has a time limit of its own."""
+    verb, prefix, own = SILENCES[silence]
+    for name in ("_FILL_S", "_FOLLOW_S", "_FIRST_EXPIRY_S"):
+        monkeypatch.setattr(running, name, 0.05)
+    inner = MemoryObjectStore()
+    if silence != "a step":
+        run_once(disk.log_dir, inner)
+    if silence == "a hole is filled":
+        inner.put(hole_key("", disk.partition), b"")
+    store = SilentStore(inner, verb, prefix)
+    with uploader_of(disk.log_dir, store, None, drain_ms="0", upload_timeout_ms="60000", **own) as uploader:
+
+        def be_impatient() -> None:
+            uploader.tries._grace_s = -59.0  # pyright: ignore[reportPrivateUsage]
+
+        # Not before: on a busy machine any call may take a second.
+        store.fell_silent = be_impatient
         try:
             with (
-                pytest.raises(StoreUnavailable, match=r"a step of events-0 .* has not come back"),
+                pytest.raises(StoreUnavailable, match=f"{verb} of .* has not come back") as raised,
                 uploader_service(uploader) as service,
             ):
                 until(lambda: service.failure is not None)
         finally:
             store.speaks.set()
+    assert raised.value.exit_code == 75
 
 
-class SilentListings(DelegatingObjectStore):
-    """A store that answers no listing until it is told to."""
-
-    def __init__(self, inner: ObjectStore) -> None:
-        super().__init__(inner)
-        self.speaks = threading.Event()
-
-    def list(self, prefix: str = "", start_after: str | None = None) -> Iterator[ObjectInfo]:
-        assert self.speaks.wait(120)
-        return super().list(prefix, start_after)
+def test_a_single_run_does_not_wait_for_a_silent_store_either(disk: BrokerDisk) -> None:
+    store = SilentStore(MemoryObjectStore(), "list", "")
+    with uploader_of(disk.log_dir, store, upload_timeout_ms="1000") as uploader:
+        uploader.tries._grace_s = -0.5  # pyright: ignore[reportPrivateUsage]
+        try:
+            with pytest.raises(StoreUnavailable, match="has not come back"):
+                uploader.run_once()
+        finally:
+            store.speaks.set()
 
 
 def test_other_settings_of_the_store_are_taken_while_it_runs(disk: BrokerDisk, tmp_path: Path) -> None:

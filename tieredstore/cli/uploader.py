@@ -111,7 +111,7 @@ def _show_plan(shipping: Uploader, *, as_json: bool, wide: bool) -> None:
                     "last_offset": None if end is None else end - 1,
                 }
             )
-    expired = list(shipping.expire(only_check=True))
+    expired = shipping.tries.watched(lambda: list(shipping.expire(only_check=True)))
     warnings = [f"topic {topic}: {said}" for topic, sentences in shipping.topics.advice.items() for said in sentences]
     refused = shipping.topics.refused
     if as_json:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tieredstore.errors import TieredStoreError
 from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.kafka.held_segment import OpenSegment, open_segment
 from tieredstore.kafka.logdir import FoundSegment, LogSegment
@@ -21,6 +22,7 @@ class ClosedSegment:
 
     ``incomplete_since_s``: a file is not there yet. ``absences`` counts the listings in a row that did not show it.
     ``lost`` says why it cannot be shipped; what ``is_cut`` is no part of the log any more, and no loss.
+    ``unreadable`` counts how often the disk has failed to give what is in its files.
     ``held`` are its open files, ``kept`` the links to them, which say that it ``is_settled``. What ``fills_nothing``
     was tried for a hole of the watermark in vain.
     """
@@ -33,6 +35,7 @@ class ClosedSegment:
     described: LogSegment | None = None
     incomplete_since_s: float | None = None
     absences: int = 0
+    unreadable: int = 0
     lost: str | None = None
     is_cut: bool = False
     is_settled: bool = False
@@ -109,6 +112,16 @@ class ClosedSegment:
         """Its files, by their own names or by the links to them; it is for the caller to close them."""
         kept = self.kept
         return open_segment(self.place if kept is None else kept.place((self.place.topic, self.place.partition)))
+
+    def has_come(self) -> bool:
+        """Whether the file for which it was given up is there after all: it is no loss then."""
+        if self.incomplete_since_s is None:
+            return False
+        with contextlib.suppress(TieredStoreError, OSError):
+            self.open().close()
+            self.lost = self.incomplete_since_s = None
+            return True
+        return False
 
     def let_go(self) -> None:
         """Close its files."""

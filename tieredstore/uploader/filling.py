@@ -14,6 +14,7 @@ from tieredstore.kafka.held_segment import OpenSegment, describe_open, open_segm
 from tieredstore.kafka.logdir import FoundSegment, LogSegment, discover_deleted
 from tieredstore.model import TopicIdPartition
 from tieredstore.uploader.counts import Counts
+from tieredstore.uploader.losses import PASSING
 from tieredstore.uploader.page_cache import cache_as_it_was
 from tieredstore.uploader.partition import Partition
 from tieredstore.uploader.settling import high_watermarks
@@ -125,7 +126,9 @@ class Filler:
                 if all(agrees(described, hole, partition.epochs, watermark) for hole in holes):
                     self.uploads.store(target, described)
                     return described
-            except (InvalidSegment, SegmentTooLarge, CorruptData) as error:
+            except (InvalidSegment, SegmentTooLarge, CorruptData, OSError) as error:
+                if isinstance(error, OSError) and error.errno in PASSING:
+                    raise
                 if len(self.failed) < _MOST_FAILED:
                     self.failed.add((partition.where, place.base_offset))
                 _logger.info("%s fills no hole: %s", place, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import time
@@ -63,6 +64,7 @@ class Folders:
         self._paths: dict[Path, dict[str, Path | None]] = {}
         self._touched: set[Path] = set()
         self._failed: set[Path] = set()
+        self._identities: dict[Path, tuple[int, int]] = {}
 
     @property
     def failed(self) -> frozenset[Path]:
@@ -152,6 +154,7 @@ class Folders:
         folders: list[tuple[Path, int]] = []
         before, paths = self._paths.get(log_dir, {}), dict[str, Path | None]()
         try:
+            self._require_same(log_dir)
             with os.scandir(log_dir) as entries:
                 for entry in entries:
                     name = entry.name
@@ -168,6 +171,16 @@ class Folders:
         self._failed.discard(log_dir)
         self._paths[log_dir] = paths
         return folders
+
+    def _require_same(self, log_dir: Path) -> None:
+        """OSError if another folder stands there: where a disk was unmounted there is an empty one, of which nothing
+        is to be learned about what the disk has."""
+        status = log_dir.stat()
+        identity = status.st_dev, status.st_ino
+        if self._identities.setdefault(log_dir, identity) != identity:
+            raise OSError(
+                errno.ESTALE, "another folder is there than at the start; start the uploader anew if that is right"
+            )
 
     def _wanted(self, log_dir: Path, name: str) -> Path | None:
         """The folder of that name, if it is that of a partition of a topic that is wanted."""

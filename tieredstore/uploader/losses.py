@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 from collections.abc import Callable
@@ -26,6 +27,12 @@ _logger: Final = logging.getLogger(__name__)
 
 LOST: Final = (InvalidSegment, SegmentTooLarge, CorruptData)
 """What no further try can mend: it is of the segment, and not of the store."""
+
+_DISK_TRIES: Final = 5
+PASSING: Final = frozenset(
+    (errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ETIMEDOUT)
+)
+"""What is of the system and of the moment, and not of the disk."""
 
 
 class Losses:
@@ -81,6 +88,18 @@ class Losses:
             with contextlib.suppress(*LOST, OSError):
                 prefix = self._kept(target, partition, segment, held)
         return self.hole(target, partition, segment, reason_of(error), prefix)
+
+    def unread(
+        self, target: Target, partition: Partition, segment: ClosedSegment, held: OpenSegment | None, error: OSError
+    ) -> Step:
+        """The disk does not give what is in the files: an error that is raised again, until it has failed often."""
+        if held is None or error.errno in PASSING:
+            raise error
+        segment.unreadable += 1
+        if segment.unreadable <= _DISK_TRIES:
+            raise error
+        unreadable = InvalidSegment(f"{held.log.path} cannot be read: {error.strerror}")
+        return self.quarantined(target, partition, segment, held, unreadable)
 
     def lost(self, target: Target, partition: Partition, segment: ClosedSegment, reason: str) -> Step:
         """A segment of which a file never came, or that was let go."""

@@ -31,6 +31,10 @@ def cache_as_it_was(descriptor: int) -> Generator[None]:
 def uncached(descriptor: int) -> Iterator[tuple[int, int]]:
     """The ranges (start, length) of a file that are not in the cache, by blocks of 1 MiB; none if nobody tells."""
     size = os.fstat(descriptor).st_size
+    if size <= _BLOCK:
+        # As most are where there are many: they are read as a whole, whatever lies behind the first byte.
+        yield from _small(descriptor, size)
+        return
     start: int | None = None
     try:
         # Else the first look at what is not there would have the system read what lies behind it.
@@ -49,6 +53,12 @@ def uncached(descriptor: int) -> Iterator[tuple[int, int]]:
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_NORMAL)
     if start is not None:
         yield start, size - start
+
+
+def _small(descriptor: int, size: int) -> Iterator[tuple[int, int]]:
+    with contextlib.suppress(OSError):  # as above
+        if size and not _is_cached(descriptor, 0):
+            yield 0, size
 
 
 def _is_cached(descriptor: int, offset: int) -> bool:

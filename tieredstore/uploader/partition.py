@@ -70,6 +70,9 @@ class Partition:
     @property
     def first(self) -> ClosedSegment | None:
         """The segment that is next."""
+        # Of thousands of partitions there mostly is none, and they are asked for it several times a second.
+        if not self.segments:
+            return None
         with self.lock:
             for segment in self.segments.values():
                 return segment
@@ -103,12 +106,17 @@ class Partition:
 
     def _renew(self, base: int, segment: ClosedSegment, place: FoundSegment | None, first_live: int | None) -> None:
         is_same = place is not None and place.next_base_offset in (None, segment.next_offset)
-        if place is not None and is_same and not (self.is_followed and replace(segment, place=place).was_replaced):
+        # Only who follows has its log cut; and who leads again since has seen a later epoch begin.
+        may_be_new = self.is_followed or segment.epochs != self.epochs
+        if place is not None and is_same and not (may_be_new and replace(segment, place=place).was_replaced):
             # The same one, perhaps under the names of what is deleted.
             if place.is_deleted != segment.place.is_deleted or place.directory is not segment.place.directory:
                 segment.place = FoundSegment(
                     place.directory, place.topic, place.partition, base, segment.next_offset, place.is_deleted
                 )
+            if segment.epochs != self.epochs:
+                # By whom it was written is told anew.
+                segment.described = None
             segment.epochs, segment.absences = self.epochs, 0
         elif place is None and first_live is not None and base < first_live:
             # As retention leaves it behind: only what is held can be shipped.
@@ -174,6 +182,12 @@ class Partition:
                     break
                 segment.give_up()
                 del self.segments[segment.place.base_offset]
+
+    def ends_by(self, next_offset: int) -> bool:
+        """Whether nothing that is closed lies behind that offset."""
+        with self.lock:
+            last = next(reversed(self.segments.values()), None)
+        return last is None or (last.next_offset is not None and last.next_offset <= next_offset)
 
     def forget_watermark(self) -> None:
         """Others may have moved it, or the store is another one: what it was moved to is looked for there."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from tieredstore.errors import StoreUnavailable, TieredStoreError
+from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.kafka.logdir import LogSegment
 from tieredstore.limits import MAX_INT64
 from tieredstore.uploader.clocks import Clocks
@@ -137,22 +138,32 @@ class Progress:
         if partition.is_behind and partition.watermark is not None and partition.watermark.value is not None:
             self.move(target, partition, partition.watermark.value)
 
-    def advance(self, target: Target, partition: Partition, shipped: ShippedSegment, described: LogSegment) -> None:
-        """The watermark stands behind one segment more; its object follows at once, or soon."""
+    def advance(
+        self,
+        target: Target,
+        partition: Partition,
+        shipped: ShippedSegment,
+        described: LogSegment,
+        epochs: LeaderEpochs,
+    ) -> None:
+        """The watermark stands behind one segment more; its object follows at once, or soon.
+
+        ``epochs`` are those that were known before it was read: of a later one it is seen then whether it began before.
+        """
         stored = partition.watermark
         assert stored is not None
         assert stored.value is not None
-        epoch = partition.epochs[-1][0] if partition.epochs else described.segment_leader_epochs[-1][0]
+        epoch = epochs[-1][0] if epochs else described.segment_leader_epochs[-1][0]
         value = stored.value.behind(shipped, described.end_offset + 1, epoch, self._broker_id, self._clocks.now_ms())
         partition.watermark = replace(stored, value=value)
-        partition.shipped_to(value.next_offset)
         self._falls_behind(partition)
         # Of segments that are shipped one after the other one a second moves the object: it may stand before what is
         # shipped, since the store is looked at before anything is sent, but never behind it.
-        if partition.first is None:
+        if partition.ends_by(value.next_offset):
+            # Before its files are let go: who is killed in between finds them, and moves it then.
             self.catch_up(target, partition)
-        else:
-            self.keep_up(target, partition)
+        partition.shipped_to(value.next_offset)
+        self.keep_up(target, partition)
 
     def keep_up(self, target: Target, partition: Partition) -> None:
         """Move the object if it has stood before the watermark for long enough."""

@@ -82,7 +82,7 @@ class RemoteRetention:
         gone: set[SegmentObjects] = set()
         for before in self._bounds(listed):
             left = [objects for objects in listed if objects not in gone]
-            store, prefix, rules = target.manager.store, target.settings.key_prefix, target.manager.manifest_rules
+            store, prefix, rules = target.store, target.settings.key_prefix, target.manager.manifest_rules
             # A dry run, whose steps are made one after the other: of two side by side the later one may be gone, and
             # the earlier one have failed, which is a hole.
             for step in remove_segments(store, prefix, left, before, rules=rules, dry_run=True, parallel=_READERS):
@@ -105,7 +105,7 @@ class RemoteRetention:
 
     def _listed(self, target: Target, where: TopicIdPartition) -> Iterator[SegmentObjects]:
         return list_segments(
-            target.manager.store,
+            target.store,
             target.settings.key_prefix,
             topic=where.topic,
             topic_id=where.topic_id,

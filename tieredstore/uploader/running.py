@@ -15,6 +15,7 @@ from tieredstore.errors import StoreUnavailable, TieredStoreError
 from tieredstore.process.service import Service
 from tieredstore.process.stopping import Stop
 from tieredstore.uploader.counts import CountsCollector
+from tieredstore.uploader.crew import Crew
 from tieredstore.uploader.uploader import Uploader
 from tieredstore.uploader.watching import Watch
 
@@ -30,6 +31,7 @@ _FIRST_EXPIRY_S: Final = 60.0
 _INCOMPLETE_S: Final = 0.05
 _IDLE_S: Final = 0.5
 _LOOK_S: Final = 0.05
+_CREW_S: Final = 0.1
 _BEAT_S: Final = 120.0
 _RESTS: Final = 4.0
 _LONGEST_REST_S: Final = 1.0
@@ -38,7 +40,7 @@ _LONGEST_REST_S: Final = 1.0
 def uploader_service(uploader: Uploader, *, reload: Callable[[], None] | None = None) -> Service:
     """A service that ships until it is stopped; its end leaves the uploader to be closed."""
     threads = _Threads(uploader)
-    workers = {f"ship-{number}": threads.ship for number in range(uploader.own.concurrent_uploads)}
+    workers = {f"ship-{number}": partial(threads.ship, number) for number in range(uploader.own.concurrent_uploads)}
     return Service(
         "uploader",
         {
@@ -67,6 +69,7 @@ class _Threads:
     def __init__(self, uploader: Uploader) -> None:
         self._uploader = uploader
         self._changed = threading.Event()
+        self._crew = Crew(uploader.own.concurrent_uploads)
 
     def again(self, name: str, stop: Stop, work: Callable[[], None], pause_s: float) -> None:
         """Do the same again and again."""
@@ -151,11 +154,15 @@ class _Threads:
             lost = self._uploader.tries.lost()
             if lost is not None:
                 raise StoreUnavailable(f"{lost}: the process ends, so that it is started anew")
+        self._uploader.schedule.wake()
 
-    def ship(self, stop: Stop) -> None:
-        """Make one step after the other, of whatever partition is next."""
+    def ship(self, number: int, stop: Stop) -> None:
+        """Make one step after the other, of whatever partition is next, while the crew has need of this worker."""
         schedule = self._uploader.schedule
         while not stop.is_asked:
+            if not self._crew.has(number):
+                stop.wait(_CREW_S)
+                continue
             partition = schedule.take(_IDLE_S)
             if partition is not None:
                 self._uploader.ship_run(partition)

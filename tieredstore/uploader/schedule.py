@@ -54,6 +54,11 @@ class Schedule:
             self._is_rung = True
             self._something.notify_all()
 
+    def wake(self) -> None:
+        """Have those who wait for a partition come back: the workers are to end."""
+        with self._something:
+            self._something.notify_all()
+
     def take(self, timeout_s: float) -> Partition | None:
         """The partition that is next, marked busy; None if there is none within that time."""
         with self._something:

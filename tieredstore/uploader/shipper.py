@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from tieredstore.errors import InvalidSegment
+from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.kafka.held_segment import OpenSegment, SegmentIncomplete, describe_open
 from tieredstore.kafka.logdir import LogSegment
 from tieredstore.uploader.clocks import Clocks
@@ -24,7 +24,6 @@ from tieredstore.uploader.uploads import Uploads
 from tieredstore.uploader.watermark import ShippedSegment
 
 _DELETED: Final = "its files were deleted before they could be read"
-_DISK_TRIES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ class Shipper:
         partition.waits_for = None
         # Of what was shipped before a segment that fails again and again the object tells all the same.
         self._progress.keep_up(target, partition)
-        if segment.lost is not None:
+        if segment.lost is not None and not segment.has_come():
             return self._losses.lost(target, partition, segment, segment.lost)
         return self._ship(target, partition, segment, standing)
 
@@ -108,7 +107,7 @@ class Shipper:
 
     def _ship(self, target: Target, partition: Partition, segment: ClosedSegment, standing: Standing) -> Step:
         with contextlib.ExitStack() as opened:
-            held = segment.held
+            held, epochs = segment.held, segment.epochs
             try:
                 if held is None:
                     held = segment.open()
@@ -126,14 +125,22 @@ class Shipper:
                 return Step.WAITS
             except LOST as error:
                 return self._losses.quarantined(target, partition, segment, held, error)
+            except OSError as error:
+                return self._losses.unread(target, partition, segment, held, error)
             # A segment whose end only its batches tell was let through by its beginning.
             if standing.settled is not None and described.end_offset >= standing.settled.high_watermark:
                 partition.waits_for = f"the high watermark is {standing.settled.high_watermark}"
                 return Step.WAITS
-            return self._copied(target, partition, segment, described, held)
+            return self._copied(target, partition, segment, described, held, epochs)
 
     def _copied(
-        self, target: Target, partition: Partition, segment: ClosedSegment, described: LogSegment, held: OpenSegment
+        self,
+        target: Target,
+        partition: Partition,
+        segment: ClosedSegment,
+        described: LogSegment,
+        held: OpenSegment,
+        epochs: LeaderEpochs,
     ) -> Step:
         try:
             segment_id, is_new = self._uploads.store(target, described)
@@ -141,10 +148,10 @@ class Shipper:
             return self._losses.quarantined(target, partition, segment, held, error)
         except OSError as error:
             # A store translates what its system says: this is the broker's disk.
-            if partition.failures < _DISK_TRIES:
-                raise
-            unreadable = InvalidSegment(f"{held.log.path} cannot be read: {error.strerror}")
-            return self._losses.quarantined(target, partition, segment, held, unreadable)
+            return self._losses.unread(target, partition, segment, held, error)
+        if segment.is_cut:
+            partition.waits_for = "a later leader has taken it back meanwhile: what is written in its place is shipped"
+            return Step.WAITS
         shipped = ShippedSegment(str(segment_id), described.base_offset, described.end_offset)
-        self._progress.advance(target, partition, shipped, described)
+        self._progress.advance(target, partition, shipped, described, epochs)
         return Step.SHIPPED if is_new else Step.STORED

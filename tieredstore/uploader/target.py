@@ -21,6 +21,8 @@ from tieredstore.ops.listing import QUARANTINE
 from tieredstore.places.raw_keys import raw_topic_id
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.remote import RemoteStorageManager
+from tieredstore.uploader.tries import Tries, TryLimit
+from tieredstore.uploader.watched_store import WatchedStore
 from tieredstore.uploader.watermark import Watermark
 from tieredstore.uploader.watermark_store import WatermarkStore
 
@@ -32,16 +34,17 @@ _QUARANTINE_CHUNK: Final = 1 << 20
 
 @dataclass(slots=True)
 class Target:
-    """The manager that copies, what is committed, and the watermarks."""
+    """The manager that copies, its store as all but copies ask it, what is committed, and the watermarks."""
 
     settings: Settings
     manager: RemoteStorageManager
+    store: ObjectStore
     committed: CommittedSegments
     watermarks: WatermarkStore
     pool: ThreadPool
 
     @classmethod
-    def open(cls, settings: Settings, store: ObjectStore | None = None) -> Target:
+    def open(cls, settings: Settings, store: ObjectStore | None, tries: Tries, limit: TryLimit) -> Target:
         """The store of the settings, or the given one, which stays its owner's. ConfigError for one that cannot move
         a watermark."""
         if "upload_stall_timeout_ms" not in settings.model_fields_set:
@@ -56,9 +59,14 @@ class Target:
             pool = ThreadPool(_READERS, "tieredstore-watermarks")
             prefix, rules = settings.key_prefix, manager.manifest_rules
             opened.pop_all()
-        committed = CommittedSegments(manager.store, prefix, rules=rules)
-        watermarks = WatermarkStore(manager.store, prefix, pool, committed, rules)
-        return cls(settings, manager, committed, watermarks, pool)
+
+        def watch(what: str, size: int) -> contextlib.AbstractContextManager[object]:
+            return tries.under_way(what, limit.allowed_s(settings, size))
+
+        watched = WatchedStore(manager.store, watch)
+        committed = CommittedSegments(watched, prefix, rules=rules)
+        watermarks = WatermarkStore(watched, prefix, pool, committed, rules)
+        return cls(settings, manager, watched, committed, watermarks, pool)
 
     @property
     def made_topic_id(self) -> Callable[[str], Uuid] | None:
@@ -78,7 +86,7 @@ class Target:
         from tieredstore.remote.raw_writer import RawSegmentWriter  # noqa: PLC0415
 
         segment_id = RemoteLogSegmentId(watermark.where, Uuid.parse(segment.id))
-        RawSegmentWriter(self.manager.store, self.manager.layout).reach(segment_id, segment.base_offset)
+        RawSegmentWriter(self.store, self.manager.layout).reach(segment_id, segment.base_offset)
 
     def quarantine(self, metadata: RemoteLogSegmentMetadata, log: LogSegment) -> str:
         """Keep the files of a segment as they are, where no reader looks; the prefix under which they lie.
@@ -90,7 +98,7 @@ class Target:
         # In the plugin's format also where segments lie raw: there encryption and what is damaged have no place.
         own = {"key_prefix": prefix, "chunk_size": min(self.settings.chunk_size, _QUARANTINE_CHUNK)}
         settings = self.settings.model_copy(update={**own, "endpoint": EndpointSettings()})
-        with RemoteStorageManager(settings, store=self.manager.store) as manager:
+        with RemoteStorageManager(settings, store=self.store) as manager:
             manager.copy_log_segment_data(metadata, log.files)
         return prefix
 

@@ -6,10 +6,17 @@ import contextlib
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
+from tieredstore.config import Settings
 from tieredstore.errors import StoreUnavailable
 from tieredstore.process.forks import ForkSafeLock
+from tieredstore.process.futures import is_done, outcome
+from tieredstore.process.thread_pool import ThreadPool
+
+_Result = TypeVar("_Result")
+
+_LOOK_S: Final = 0.5
 
 GRACE_S: Final = 120.0
 """How long a try that is over may need to come back: a request's own time-outs are shorter."""
@@ -22,6 +29,19 @@ class Try:
     what: str
     allowed_s: float
     began_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TryLimit:
+    """How long a try may take, of which so many may be ``concurrent``."""
+
+    timeout_s: float
+    concurrent: int
+
+    def allowed_s(self, settings: Settings, size: int) -> float:
+        """The share of the store's rate limit comes on top, as if all others had theirs before."""
+        rate = settings.upload_rate_limit
+        return self.timeout_s + (0 if rate is None else self.concurrent * size / rate)
 
 
 class Tries:
@@ -49,6 +69,18 @@ class Tries:
         finally:
             with self._lock:
                 del self._tries[id(attempt)]
+
+    def watched(self, work: Callable[[], _Result]) -> _Result:
+        """What ``work`` gives or raises; StoreUnavailable when a try does not come back, which is left behind."""
+        pool = ThreadPool(1, "tieredstore-uploader-watched")
+        future = pool.submit(work)
+        try:
+            while not is_done(future, _LOOK_S):
+                if (lost := self.lost()) is not None:
+                    raise StoreUnavailable(f"{lost}: begin again, which goes on where this has stood")
+            return outcome(future)
+        finally:
+            pool.shutdown(wait=False)
 
     def lost(self) -> str | None:
         """The try that should have come back long ago, and has not."""

@@ -27,6 +27,7 @@ from tieredstore.uploader.hold_dir import HoldDir, locked
 from tieredstore.uploader.holding import Held, Holds
 from tieredstore.uploader.inquiries import Inquiries
 from tieredstore.uploader.leadership import LeadershipView, leadership_of
+from tieredstore.uploader.levels import levels_of
 from tieredstore.uploader.once import Left, begin, ship_once
 from tieredstore.uploader.partition import Partition
 from tieredstore.uploader.retention import Expired, RemoteRetention
@@ -36,7 +37,7 @@ from tieredstore.uploader.shipper import Shipper, ShipperSettings
 from tieredstore.uploader.steps import MOVED_ON, Step
 from tieredstore.uploader.target import Target
 from tieredstore.uploader.topics import TopicAdvice, TopicSelection
-from tieredstore.uploader.tries import Tries
+from tieredstore.uploader.tries import Tries, TryLimit
 from tieredstore.uploader.uploads import Uploads
 
 if TYPE_CHECKING:
@@ -80,7 +81,9 @@ class Uploader(Closing):
             self._broker = self._open_broker(opened)
             leadership = leadership_of(uploader.leadership, self.environment, self._broker)
             opened.callback(leadership.close)
-            self.target = Target.open(settings, store)
+            self.tries = Tries(monotonic)
+            self._limit = TryLimit(uploader.upload_timeout_ms / 1000, uploader.concurrent_uploads)
+            self.target = Target.open(settings, store, self.tries, self._limit)
             self._opened = opened.pop_all()
         self.leadership = LeadershipView(leadership, monotonic)
         self.topics = TopicAdvice(uploader, self._broker)
@@ -89,14 +92,7 @@ class Uploader(Closing):
         self.folders = Folders(self.environment.log_dirs, self._selection.holds, monotonic, self._links, made_id)
         self._holds = Holds(uploader.hold_max_files, uploader.hold_min_free_percent, self._links)
         self.held = Held(0, 0, 0, 0)
-        self.tries = Tries(monotonic)
-        self._uploads = Uploads(
-            self.tries,
-            self.counts,
-            broker_id=self.environment.broker_id,
-            timeout_s=uploader.upload_timeout_ms / 1000,
-            concurrent=uploader.concurrent_uploads,
-        )
+        self._uploads = Uploads(self.tries, self.counts, broker_id=self.environment.broker_id, limit=self._limit)
         self.retention = RemoteRetention.of(uploader)
         self._following = Following(monotonic)
         self._filler = Filler(self._uploads, self.counts, uploader.check_crcs)
@@ -111,7 +107,7 @@ class Uploader(Closing):
         self.inquiries = Inquiries(
             settling or (disk if self._broker is None else BrokerSettling(self._broker)),
             self.leadership,
-            lambda: filter(self.may_ship, self.folders.partitions),
+            self._shippable,
             self._settled,
             self.health,
             monotonic,
@@ -252,7 +248,7 @@ class Uploader(Closing):
     def _watched(self, target: Target, partition: Partition) -> contextlib.AbstractContextManager[object]:
         """A step, with what it asks the store for beside the segment."""
         first = partition.first
-        allowed_s = self._uploads.allowed_s(target, 0 if first is None else first.size_in_bytes)
+        allowed_s = self._limit.allowed_s(target.settings, 0 if first is None else first.size_in_bytes)
         return self.tries.under_way(f"a step of {partition.where}", 2 * allowed_s)
 
     # Runs
@@ -260,26 +256,24 @@ class Uploader(Closing):
     def run_once(self, *, tries: int = 5) -> list[Left]:
         """Ship what is closed and settled by now; of which partitions something was left, and why.
 
-        What fails is tried so many times. Raises what keeps it from beginning.
+        What fails is tried so many times. Raises what keeps it from beginning, and StoreUnavailable when a thread does
+        not come back from the store.
         """
-        return ship_once(self, tries)
+        return self.tries.watched(lambda: ship_once(self, tries))
 
     def plan(self) -> list[tuple[Partition, list[ClosedSegment]]]:
         """What would be shipped of each partition that is led, sooner or later. Nothing is written."""
         self._links.is_read_only = True
         begin(self)
-        return [
-            (partition, self._shipper.plan(self.target, partition))
-            for partition in self.folders.partitions
-            if self.leads(partition)
-        ]
+        led = [partition for partition in self.folders.partitions if self.leads(partition)]
+        return self.tries.watched(lambda: [(entry, self._shipper.plan(self.target, entry)) for entry in led])
 
     def replace_target(self, settings: Settings) -> None:
         """Go on with other settings of the store; ConfigError, and all stays as it was, if they cannot be used.
 
         What is under way may end with the old ones.
         """
-        old, self.target = self.target, Target.open(settings, self._given_store)
+        old, self.target = self.target, Target.open(settings, self._given_store, self.tries, self._limit)
         for partition in self.folders.partitions:
             partition.must_reload, partition.not_before_s = True, 0.0
         self.schedule.ring()
@@ -288,23 +282,7 @@ class Uploader(Closing):
 
     def gauges(self) -> Mapping[str, float]:
         """What there is now, for the metrics."""
-        led = [partition for partition in self.folders.partitions if self.leads(partition)]
-        lag = [segment for partition in led for segment in partition.pending(lambda _: True)]
-        now_s = self._monotonic()
-        return {
-            "lag_segments": len(lag),
-            "lag_bytes": sum(segment.size_in_bytes for segment in lag),
-            "oldest_segment_age_seconds": max((segment.age_s(now_s) for segment in lag), default=0.0),
-            "waiting_partitions": sum(partition.waits_for is not None for partition in led),
-            "failing_partitions": sum(partition.failures > 0 for partition in led),
-            "partitions": len(self.folders.partitions),
-            "led_partitions": len(led),
-            "leadership_known": float(self.leadership.is_known),
-            "recorded_holes": sum(self.counts.recorded.get(partition.where, 0) for partition in led),
-            "held_files": self.held.files,
-            "held_deleted_bytes": self.held.unlinked_bytes,
-            "refused_topics": len(self.topics.refused),
-        }
+        return levels_of(self, self._monotonic())
 
     def close(self) -> None:
         """Let all files, the store, the client and the locks go."""
@@ -332,6 +310,13 @@ class Uploader(Closing):
         if first is None:
             return True
         return self.leadership.is_known or (self.leadership.was_ever_known and first.place.is_deleted)
+
+    def _shippable(self) -> Iterator[Partition]:
+        """Those of which :meth:`may_ship` holds, several times a second: thousands have nothing, and cost nothing."""
+        begins = self.own.start == "latest"
+        partitions = self.folders.partitions
+        some = [one for one in partitions if one.segments or one.is_unsure or (begins and one.watermark is None)]
+        return filter(self.may_ship, some)
 
     def _known(self) -> dict[TopicIdPartition, Partition]:
         """The partitions here of topics that are known to be the uploader's."""

@@ -10,7 +10,7 @@ from tieredstore.kafka.logdir import LogSegment
 from tieredstore.model import Uuid
 from tieredstore.uploader.counts import Counts
 from tieredstore.uploader.target import Target
-from tieredstore.uploader.tries import Tries
+from tieredstore.uploader.tries import Tries, TryLimit
 
 
 def _now_ms() -> int:
@@ -26,12 +26,11 @@ class Uploads:
         counts: Counts,
         *,
         broker_id: int,
-        timeout_s: float,
-        concurrent: int,
+        limit: TryLimit,
         now_ms: Callable[[], int] = _now_ms,
     ) -> None:
         self._tries, self._counts, self._now_ms = tries, counts, now_ms
-        self._broker_id, self._timeout_s, self._concurrent = broker_id, timeout_s, concurrent
+        self._broker_id, self._limit = broker_id, limit
 
     def store(self, target: Target, described: LogSegment) -> tuple[Uuid, bool]:
         """The id of the segment in the store, and whether it was sent now, since it was not there."""
@@ -51,7 +50,8 @@ class Uploads:
         metadata = described.to_metadata(segment_id, self._broker_id, self._now_ms())
         self._counts.tries += 1
         try:
-            with self._tries.under_way(str(metadata), self.allowed_s(target, described.size_in_bytes)) as on_progress:
+            allowed_s = self._limit.allowed_s(target.settings, described.size_in_bytes)
+            with self._tries.under_way(str(metadata), allowed_s) as on_progress:
                 copied = target.manager.copy_segment(metadata, described.files, on_progress=on_progress)
         except BaseException:
             self._counts.failed_tries += 1
@@ -59,8 +59,3 @@ class Uploads:
         self._counts.segments += 1
         self._counts.bytes += described.size_in_bytes
         self._counts.stored_bytes += copied.sizes.total
-
-    def allowed_s(self, target: Target, size: int) -> float:
-        """How long a try may take: the rate limit's share comes on top, as if all others had theirs before."""
-        rate = target.settings.upload_rate_limit
-        return self._timeout_s + (0 if rate is None else self._concurrent * size / rate)

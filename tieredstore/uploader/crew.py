@@ -1,0 +1,66 @@
+"""How many of the workers ship at the same time: as many as there is something to wait for.
+
+Shipping to a store that is far away is waiting, of which many can be done at once. To one that answers at once it is
+work, of Python's and of the processors', and workers that have to take turns for those slow each other down.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Final
+
+from tieredstore.process.forks import ForkSafeLock
+
+_LOOK_S: Final = 0.25
+_LONG_S: Final = 2.0
+"""So long ago nobody asked: what was measured since tells nothing of now."""
+
+_SPARE: Final = 2
+"""More workers than processors keep these busy while some wait for a disk."""
+
+_BUSY: Final = 0.9
+_IDLE: Final = 0.8
+
+
+class Crew:
+    """Says which workers may take a partition now, the first ones always: one less each moment in which the process has
+    taken a whole processor, as more than one thread of Python cannot, and one more while it has not. Thread-safe."""
+
+    def __init__(
+        self,
+        workers: int,
+        *,
+        processors: int | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+        processor_time: Callable[[], float] = time.process_time,
+    ) -> None:
+        """``processors`` are those of the machine unless they are given."""
+        self._workers = workers
+        self._least = min(workers, (processors or os.cpu_count() or 1) + _SPARE)
+        self._allowed = self._least
+        self._monotonic, self._processor_time = monotonic, processor_time
+        self._looked_s, self._taken_s = monotonic(), processor_time()
+        self._lock = ForkSafeLock()
+
+    def has(self, number: int) -> bool:
+        """Whether the worker of this number, from 0 on, may ship."""
+        if number < self._least and self._least == self._workers:
+            return True
+        with self._lock:
+            self._look()
+            return number < self._allowed
+
+    def _look(self) -> None:
+        passed_s = self._monotonic() - self._looked_s
+        if passed_s < _LOOK_S:
+            return
+        taken_s = self._processor_time() - self._taken_s
+        self._looked_s, self._taken_s = self._looked_s + passed_s, self._taken_s + taken_s
+        if passed_s > _LONG_S:
+            return
+        if taken_s > _BUSY * passed_s:
+            self._allowed = max(self._least, self._allowed - 1)
+        elif taken_s < _IDLE * passed_s:
+            self._allowed = min(self._workers, self._allowed + 1)
