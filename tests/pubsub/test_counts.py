@@ -40,7 +40,7 @@ def test_what_clients_count_is_exported_and_stays_when_they_are_closed() -> None
         while consumer.counts.records < 3:
             consumer.poll(5.0)
         consumer.commit()
-        assert exported("consumer")["partitions"] == 2
+        assert exported("consumer")["partitions"] - before[1].get("partitions", 0) == 2
     added = {name: value - before[0].get(name, 0) for name, value in exported("producer").items()}
     assert {name: added[name] for name in ("records", "record_bytes", "refused_records", "delivered_records")} == {
         "records": 3, "record_bytes": 18, "refused_records": 1, "delivered_records": 3,
@@ -63,7 +63,7 @@ def test_failures_and_losses() -> None:
 
     topics = topics_on(
         FaultyStore(inner, fail_at=is_put_of_batch),
-        delivery_timeout_ms="1000",
+        delivery_timeout_ms="3000",
         buffer_bytes="1048576",
         max_block_ms="1",
     )

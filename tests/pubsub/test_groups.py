@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from tests.support.pubsub_topics import topics_on
 from tests.support.simulated_time import SimulatedClock
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import ConfigError, CorruptData, Fenced, StoreUnavailable
+from tieredstore.errors import ConfigError, CorruptData, Fenced, PreconditionFailed, StoreUnavailable
 from tieredstore.pubsub.groups import StoreGroup, list_group, list_groups
+from tieredstore.pubsub.own_objects import OwnFolder
 from tieredstore.pubsub.queues import Position
 from tieredstore.testing.doubles import CountingStore
 from tieredstore.testing.faults import FaultyStore
@@ -23,6 +26,10 @@ class Members:
     def __init__(self, store: ObjectStore) -> None:
         self.store = store
         self.clock = SimulatedClock()
+
+    @property
+    def folder(self) -> OwnFolder:
+        return topics_on(self.store).folder
 
     def join(self, store: ObjectStore | None = None) -> StoreGroup:
         folder = topics_on(store or self.store).folder
@@ -132,3 +139,64 @@ def test_names_and_damage(members: Members) -> None:
     members.store.put(folder.key("groups", "readers", "orders", "partitions", "0"), b'{"owner":1,"generation":0}')
     with pytest.raises(CorruptData, match="owner is 1"):
         list_group(folder, "readers", "orders", 1)
+
+
+def test_members_that_nobody_heard_of_for_long_are_members_again() -> None:
+    inner = MemoryObjectStore()
+    is_away = False
+    store = FaultyStore(inner, fail_at=lambda _: is_away)
+    members = Members(store)
+    first, second = members.join(), members.join()
+    first.tick()
+    members.pass_time(20, first, second)
+    is_away = True
+    members.clock.sleep(400)  # longer than a silent member's object is kept
+    is_away = False
+    members.clock.sleep(5)
+    first.tick()
+    for _ in range(3):
+        for member in (first, second):
+            with contextlib.suppress(PreconditionFailed):
+                member.beat()
+    members.pass_time(20, first, second)
+    assert [len(owned) for owned in owned_by(first, second)] == [2, 2]
+    assert sorted([*first.owned(), *second.owned()]) == [0, 1, 2, 3]
+    first.leave()
+    second.leave()
+    assert not list(inner.list(members.folder.key("groups", "readers", "orders", "members", "")))
+
+
+def test_a_member_that_slept_knows_what_it_has_lost_before_it_commits(members: Members) -> None:
+    sleeper, heir = members.join(), members.join()
+    sleeper.tick()
+    members.pass_time(25, heir)
+    assert owned_by(heir) == [[0, 1, 2, 3]]
+    heir.commit({0: Position(7)})
+    assert sleeper.tick()
+    assert owned_by(sleeper) == [[]]
+    members.pass_time(20, sleeper, heir)
+    assert sorted([*sleeper.owned(), *heir.owned()]) == [0, 1, 2, 3]
+    assert (sleeper.owned() | heir.owned())[0] == Position(7)
+    sleeper.leave()
+    heir.leave()
+
+
+def test_a_member_that_slept_and_lost_nothing_goes_on(members: Members) -> None:
+    alone = members.join()
+    alone.tick()
+    alone.commit({1: Position(3)})
+    members.clock.sleep(100)
+    assert not alone.tick()
+    alone.commit({1: Position(4)})
+    assert alone.owned() == {0: None, 1: Position(4), 2: None, 3: None}
+    alone.leave()
+
+
+def test_a_member_whose_joining_was_not_answered_joins(members: Members) -> None:
+    store = FaultyStore(members.store, fail_at=0, moment="after")
+    member = members.join(store)
+    with pytest.raises(StoreUnavailable):
+        member.tick()
+    assert member.tick()
+    assert owned_by(member) == [[0, 1, 2, 3]]
+    member.leave()

@@ -12,7 +12,7 @@ from tieredstore.errors import NotificationCorrupt
 from tieredstore.pubsub.format.notifications import BatchFacts, Notification, parse_notification
 
 MEMQS = (GOLDEN / "wire/notification-s3.json").read_bytes()
-FACTS = BatchFacts("ab" * 16, 3, None, 5, 1278, 0xFFFFFFFF, (("7f000001", -1, (0, 0, 2, 9)),))
+FACTS = BatchFacts("ab" * 16, 3, None, 5, 1278, 0xFFFFFFFF, (("7f000001", -1, (0, 0, 8, 9)),))
 
 
 def test_memqs_is_read_and_written_byte_for_byte() -> None:
@@ -62,6 +62,29 @@ def test_what_is_no_batch_is_refused(change: dict[str, Any], sentence: str) -> N
     raw = json.dumps(json.loads(MEMQS) | change).encode()
     with pytest.raises(NotificationCorrupt, match=f"queue/3: the notification's {sentence}"):
         parse_notification(raw, "queue/3")
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"producers": [{"address": "7f", "epoch": 1, "requests": [0, 3]}]}, "producers name 4 requests of 3 Messages"),
+        ({"producers": [{"address": "7f", "epoch": 1, "requests": [0, 0, 5, 5, 0, 0, 9, 9]}]}, "producers name 4 "),
+        (
+            {"numBatchMessages": 10**6, "headerSize": 8 + 12 * 10**6, "objectSize": 10**9,
+             "totalSize": 10**9 + 8 + 12 * 10**6, "producers": [{"address": "", "epoch": 1, "requests": [0, 999999]}]},
+            "numBatchMessages is 1000000",
+        ),
+        ({"objectSize": 18 + 38, "totalSize": 44 + 18 + 38}, "objectSize is no size of a batch of 3 Messages"),
+        ({"producers": [{"address": "7f", "epoch": 1, "requests": [0]}]}, "requests is no list"),
+        ({"producers": [{"address": "7f", "epoch": 1, "requests": [2, 1]}]}, "requests is no list"),
+    ],
+)  # fmt: skip
+def test_what_our_notifications_say_of_more_than_they_can_is_refused(changes: dict[str, Any], sentence: str) -> None:
+    """Each request that is named costs memory in whoever reads effectively once."""
+    notification = Notification("orders", 1234, 3, key="28/a/1_2_3_0_h", bucket="logs", facts=FACTS)
+    raw = json.dumps(json.loads(notification.to_json()) | changes).encode()
+    with pytest.raises(NotificationCorrupt, match=sentence):
+        parse_notification(raw, "queue")
 
 
 @pytest.mark.parametrize(

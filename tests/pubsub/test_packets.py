@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+from dataclasses import replace
 from zlib import crc32
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from tests.support.damaged_packets import damaged_packet
 from tests.support.memq_batches import GOLDEN
 from tieredstore.errors import PacketCorrupt
+from tieredstore.pubsub.format.packet_writing import read_response_head, request_bytes, response_bytes
 from tieredstore.pubsub.format.packets import (
     MAX_PACKET_BYTES,
     BrokerAddress,
@@ -26,9 +29,7 @@ from tieredstore.pubsub.format.packets import (
     WriteRequest,
     parse_request,
     parse_response,
-    read_response_head,
-    request_bytes,
-    response_bytes,
+    received_request,
 )
 
 BROKER = BrokerAddress("us-east-1a", "10.0.0.1", 9092)
@@ -192,6 +193,23 @@ def whole_packets() -> tuple[list[bytes], list[bytes]]:
     return requests, responses
 
 
+def as_received(request: Request) -> Request:
+    """A broker is told nothing of the producer and its slots."""
+    if not isinstance(request.payload, WriteRequest):
+        return request
+    return replace(request, payload=replace(request.payload, producer_id="", connections=()))
+
+
+def test_what_a_broker_is_told_of_a_request_is_what_it_says_and_its_data_are_not_copied() -> None:
+    for packet in whole_packets()[0]:
+        request = parse_request(packet)
+        received = received_request(memoryview(packet))
+        assert received == as_received(request)
+        if isinstance(received.payload, WriteRequest):
+            assert isinstance(received.payload.data, memoryview)
+            assert received.payload.data.obj is packet
+
+
 def damaged_packets(count: int) -> int:
     source, survived = random.Random(4), 0
     requests, responses = whole_packets()
@@ -202,10 +220,14 @@ def damaged_packets(count: int) -> int:
             if is_request:
                 request = parse_request(packet)
                 assert parse_request(request_bytes(request)) == request
+                assert received_request(memoryview(packet)) == as_received(request)
             else:
                 response = parse_response(packet)
                 assert parse_response(response_bytes(response)).code is response.code
-        except PacketCorrupt:
+        except PacketCorrupt as refusal:
+            if is_request:
+                with pytest.raises(PacketCorrupt, match=re.escape(str(refusal))):
+                    received_request(memoryview(packet))
             continue
         survived += 1
     return survived

@@ -5,38 +5,30 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 from collections import deque
 from concurrent.futures import Future
 
 import pytest
 
 from tests.support.dying_store import DyingStore
-from tests.support.pubsub_topics import topics_on, values_of
+from tests.support.pubsub_topics import batch_keys, fresh_topics, publish, topics_on, values_of
 from tieredstore.backends.base import Body
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import (
     AlreadyClosed,
     BufferFull,
     ConfigError,
-    DataLoss,
     DeliveryFailed,
-    InvalidRange,
     InvalidRecord,
-    MessageCorrupt,
-    NotificationCorrupt,
     PreconditionFailed,
     StoreUnavailable,
     TopicNotFound,
 )
-from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consumer import Consumer
 from tieredstore.pubsub.format.keys import parse_batch_key
-from tieredstore.pubsub.format.notifications import Notification, parse_notification
+from tieredstore.pubsub.format.notifications import parse_notification
 from tieredstore.pubsub.producer import Producer
-from tieredstore.pubsub.queues import Position
 from tieredstore.pubsub.record_futures import RecordPlace
-from tieredstore.pubsub.topics import Topics
 from tieredstore.testing.delegating import DelegatingObjectStore
 from tieredstore.testing.faults import FaultyStore
 from tieredstore.testing.notification_queue_tests import read_all
@@ -44,25 +36,8 @@ from tieredstore.testing.notification_queue_tests import read_all
 LONG_S = 120.0
 
 
-def publish(topics: Topics, values: list[bytes], topic: str = "orders") -> list[RecordPlace]:
-    with Producer(topics, topic) as producer:
-        futures = [producer.send(value) for value in values]
-        producer.flush()
-        return [future.result(0) for future in futures]
-
-
-def fresh(partitions: int = 1, **properties: str) -> Topics:
-    topics = topics_on(None, **properties)
-    topics.create("orders", partitions)
-    return topics
-
-
-def batch_keys(topics: Topics) -> list[str]:
-    return [info.key for info in topics.store.list() if "!tieredstore" not in info.key]
-
-
 def test_what_is_sent_is_read_in_its_order_with_all_that_it_has() -> None:
-    topics = fresh()
+    topics = fresh_topics()
     with Producer(topics, "orders") as producer:
         future = producer.send(b"v", b"k", [("h", b"1")], 1_700_000_000_000, b"\0\0\0\0\0\0\0\7")
         producer.send(b"")
@@ -73,7 +48,7 @@ def test_what_is_sent_is_read_in_its_order_with_all_that_it_has() -> None:
 
 
 def test_notifications_tell_what_is_in_the_batch() -> None:
-    topics = fresh(message_bytes="1024")
+    topics = fresh_topics(message_bytes="1024")
     publish(topics, [b"x" * 500] * 5)
     (entry,) = read_all(topics.queue(topics.get("orders")), 0)
     notification = parse_notification(entry.raw, "queue")
@@ -90,19 +65,19 @@ def test_notifications_tell_what_is_in_the_batch() -> None:
 
 
 def test_batches_are_sealed_by_size_count_and_time() -> None:
-    by_size = fresh(message_bytes="1024", batch_bytes="4096", compression="none")
+    by_size = fresh_topics(message_bytes="1024", batch_bytes="4096", compression="none")
     publish(by_size, [os.urandom(900)] * 20)
     assert len(batch_keys(by_size)) == 5  # four Messages of less than 1 KiB each
-    by_count = fresh(message_bytes="1024", batch_messages="2")
+    by_count = fresh_topics(message_bytes="1024", batch_messages="2")
     publish(by_count, [os.urandom(900)] * 6)
     assert len(batch_keys(by_count)) == 3
-    by_time = fresh(batch_ms="20")
+    by_time = fresh_topics(batch_ms="20")
     with Producer(by_time, "orders") as producer:
         producer.send(b"v").result(LONG_S)  # without a flush
 
 
 def test_request_ids_are_dense_also_when_records_are_refused() -> None:
-    topics = fresh(message_bytes="1024", batch_messages="1")
+    topics = fresh_topics(message_bytes="1024", batch_messages="1")
     with Producer(topics, "orders") as producer:
         for number in range(4):
             with pytest.raises(InvalidRecord, match="does not fit a Message of 1024 bytes"):
@@ -118,51 +93,10 @@ def test_request_ids_are_dense_also_when_records_are_refused() -> None:
 
 
 def test_partitions_take_turns_and_records_tell_theirs() -> None:
-    topics = fresh(3, batch_messages="1", message_bytes="1024")
+    topics = fresh_topics(3, batch_messages="1", message_bytes="1024")
     places = publish(topics, [os.urandom(900) for _ in range(9)])
     assert sorted(place.partition for place in places) == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert len(values_of(Consumer(topics, "orders"), at_least=9)) == 9
-
-
-def test_positions_to_the_record() -> None:
-    topics = fresh(message_bytes="1024", compression="none")
-    publish(topics, [b"%04d" % number + bytes(300) for number in range(10)])
-    consumer = Consumer(topics, "orders", group="g")
-    for number, record in enumerate(consumer.records(1.0)):
-        assert record.value[:4] == b"%04d" % number
-        if number == 5:
-            break
-    consumer.commit()
-    with pytest.raises(InvalidRange, match="not handed out"):
-        consumer.commit({0: Position(0, 3, 2)})
-    consumer.close()
-    with Consumer(topics, "orders", group="g") as later:
-        assert [record.value[:4] for record in later.records(1.0)] == [b"0006", b"0007", b"0008", b"0009"]
-        assert later.position() == {0: Position(1)} or later.position()[0].offset == 0
-        later.seek(0, Position(0, 1, 1))
-        assert next(later.records(1.0)).value[:4] == b"0004"
-    alone = Consumer(topics, "orders")
-    assert alone.read_at(0, 0, 1, 1).column("value")[0].as_py()[:4] == b"0004"
-    assert alone.read_at(0, 0).num_rows == 10
-    for place in ((0, 1), (0, 0, 9), (0, 0, 0, 9)):
-        with pytest.raises(InvalidRange):
-            alone.read_at(*place)
-    with pytest.raises(ConfigError, match="without a group"):
-        alone.commit()
-
-
-def test_the_latest_and_a_time() -> None:
-    topics = fresh()
-    publish(topics, [b"before"])
-    late = Consumer(topics, "orders", start="latest")
-    between_ms = time.time_ns() // 1_000_000 + 1
-    time.sleep(0.01)
-    publish(topics, [b"after"])
-    assert values_of(late, at_least=1) == [b"after"]
-    late.seek_to_time(0)
-    assert values_of(late, at_least=2) == [b"before", b"after"]
-    late.seek_to_time(between_ms)
-    assert values_of(late, at_least=1) == [b"after"]
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -290,9 +224,11 @@ def test_what_is_not_stored_or_not_notified_in_time_has_failed(word: str, orphan
     store.is_refusing = False
     assert values_of(Consumer(topics, "orders")) == []
     assert len(batch_keys(topics)) in orphans
-    assert producer.send(b"later") is not future
+    # On a busy machine a second is short for what succeeds too.
+    while (later := producer.send(b"later")).exception(LONG_S) is not None:
+        assert later is not future
     producer.close()
-    assert values_of(Consumer(topics, "orders"), at_least=1) == [b"later"]
+    assert set(values_of(Consumer(topics, "orders"), at_least=1)) == {b"later"}
 
 
 def test_a_full_buffer_waits_and_then_says_so() -> None:
@@ -308,8 +244,22 @@ def test_a_full_buffer_waits_and_then_says_so() -> None:
         producer.send(b"v")
 
 
+def test_headers_and_ids_take_room_in_the_buffer_as_values_do() -> None:
+    store = RefusingStore("/topics/orders/")
+    topics = topics_on(store, buffer_bytes="1048576", max_block_ms="1", message_bytes="65536", batch_ms="1")
+    topics.create("orders")
+    producer = Producer(topics, "orders")
+    sent: list[object] = []
+    with pytest.raises(BufferFull):
+        sent.extend(producer.send(b"", headers=[("h", bytes(30_000))], message_id=bytes(200)) for _ in range(1000))
+    assert len(sent) <= 1 + (1 << 20) // 30_000
+    store.is_refusing = False
+    producer.close()
+    assert producer._held_bytes == 0  # pyright: ignore[reportPrivateUsage]
+
+
 def test_a_fork_is_a_new_producer() -> None:
-    topics = fresh(batch_ms="3600000")
+    topics = fresh_topics(batch_ms="3600000")
     producer = Producer(topics, "orders")
     producer.send(b"parent")
     child = os.fork()
@@ -320,74 +270,8 @@ def test_a_fork_is_a_new_producer() -> None:
     assert values_of(Consumer(topics, "orders"), at_least=1) == [b"parent"]
 
 
-def test_an_absent_object_and_a_freed_queue_are_data_loss_or_reported() -> None:
-    topics = fresh()
-    for number in range(4):
-        publish(topics, [b"%d" % number])
-    queue = topics.queue(topics.get("orders"))
-    keys = [parse_notification(entry.raw, "q").key or "" for entry in read_all(queue, 0)]
-    topics.store.delete([keys[2]])
-    with pytest.raises(DataLoss, match=r"offset 512: the object .* is not there"):
-        values_of(Consumer(topics, "orders"))
-    slow = Consumer(topics, "orders", on_data_loss="report")
-    assert values_of(slow, at_least=3) == [b"0", b"1", b"3"]
-    assert len(slow.losses) == 1
-    queue.free(0, 256)
-    slow.seek(0, 0)
-    assert values_of(slow, at_least=2) == [b"1", b"3"]
-    assert "retention has freed offsets 0 to 255" in slow.losses[1]
-
-
-def test_damage_stays_where_it_is_or_is_left_out() -> None:
-    topics = fresh(message_bytes="1024", compression="none")
-    publish(topics, [b"%d" % number + bytes(900) for number in range(3)])
-    (key,) = batch_keys(topics)
-    damaged = bytearray(topics.store.get(key))
-    damaged[1500] ^= 1
-    topics.store.put(key, damaged)
-    with pytest.raises(MessageCorrupt, match="another CRC-32"):
-        values_of(Consumer(topics, "orders"))
-    # As MemQ writes them, notifications tell no checksum of the object.
-    queue = topics.queue(topics.get("orders"))
-    told_by_memq = parse_notification(read_all(queue, 0)[0].raw, "q")
-    plain = Notification("orders", told_by_memq.object_size, told_by_memq.message_count, key=key)
-    queue.append(0, [plain.to_json()], Deadline.after(LONG_S))
-    failing = Consumer(topics, "orders")
-    failing.seek(0, 256)
-    records = failing.records(1.0)
-    assert next(records).value[:1] == b"0"
-    for _ in range(2):
-        with pytest.raises(MessageCorrupt, match="Message 1"):
-            list(failing.records(1.0))
-    skipping = Consumer(topics, "orders", on_corrupt="skip")
-    skipping.seek(0, 256)
-    assert [value[:1] for value in values_of(skipping, at_least=2)] == [b"0", b"2"]
-    assert len(skipping.skipped) == 1
-
-
-@pytest.mark.parametrize(
-    ("topic", "bucket", "key"),
-    [
-        ("other", "", "db/default/topics/orders/0_1_1_0_h"),
-        ("orders", "another-bucket", "db/default/topics/orders/0_1_1_0_h"),
-        ("orders", "", "db/default/topics/orders/../secrets/0_1_1_0_h"),
-        ("orders", "", "db/default/topics/other/0_1_1_0_h"),
-        ("orders", "", "default/topics/orders/0_1_1_0_h"),
-        ("orders", "", "!tieredstore/pubsub/default/topics/orders.json"),
-    ],
-)
-def test_a_notification_that_points_elsewhere_is_refused_before_anything_is_fetched(
-    topic: str, bucket: str, key: str
-) -> None:
-    topics = fresh()
-    queue = topics.queue(topics.get("orders"))
-    queue.append(0, [Notification(topic, 71, 1, key=key, bucket=bucket).to_json()], Deadline.after(LONG_S))
-    with pytest.raises(NotificationCorrupt, match="queue orders/0, offset 0"):
-        values_of(Consumer(topics, "orders"))
-
-
 def test_topics_are_made_once_grow_and_never_shrink() -> None:
-    topics = fresh(2)
+    topics = fresh_topics(2)
     with pytest.raises(PreconditionFailed, match="there is a topic orders already"):
         topics.create("orders")
     assert topics.grow("orders", 3).partitions == 3
@@ -402,7 +286,7 @@ def test_topics_are_made_once_grow_and_never_shrink() -> None:
 
 
 def test_acks() -> None:
-    topics = fresh()
+    topics = fresh_topics()
     with pytest.raises(ConfigError, match="acks=1"):
         Producer(topics, "orders", acks="1")
     with Producer(topics, "orders", acks="0") as producer:

@@ -1,5 +1,6 @@
 """How many requests a topic takes, counted at the store: of what is published, of what is read, of what is idle."""
 
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 import os
@@ -7,11 +8,12 @@ from collections import Counter
 
 import pytest
 
-from tests.support.pubsub_topics import topics_on
+from tests.support.pubsub_topics import batch_keys, topics_on
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.pubsub.consumer import Consumer
 from tieredstore.pubsub.groups import StoreGroup
 from tieredstore.pubsub.producer import Producer
+from tieredstore.testing.doubles import CountingStore
 from tieredstore.testing.faults import FaultyStore
 
 MIB = 1 << 20
@@ -123,3 +125,36 @@ def test_a_member_of_a_group_beats_by_one_put_every_five_seconds() -> None:
     puts = sum(count for name, count in requests_of(store).items() if name.startswith(("put", "replace")))
     assert puts <= 0.2 * 100
     member.leave()
+
+
+def test_a_message_is_read_by_two_requests_for_as_many_bytes() -> None:
+    inner = MemoryObjectStore()
+    topics_on(inner, message_bytes="1024", compression="none").create("orders")
+    with Producer(topics_on(inner, message_bytes="1024", compression="none"), "orders") as producer:
+        for _ in range(5):
+            producer.send(os.urandom(900))
+    store = CountingStore(inner)
+    with Consumer(topics_on(store), "orders") as consumer:
+        store.reset()
+        assert consumer.read_at(0, 0, 3).num_rows == 1
+        assert [key for key in store.keys_of("get") if "!" not in key] == batch_keys(topics_on(inner)) * 2
+        assert store.bytes_down < 2500  # the entry, the index, one Message of five
+
+
+def test_no_more_is_fetched_ahead_than_there_is_room_for() -> None:
+    inner = MemoryObjectStore()
+    topics_on(inner).create("orders")
+    with Producer(topics_on(inner, compression="none"), "orders") as producer:
+        for _ in range(12):
+            producer.send(os.urandom(400_000))
+            producer.flush()
+    for properties, ahead in (({"fetch_bytes": "1048576"}, 3), ({"fetches": "5"}, 5), ({}, 8)):
+        store = FaultyStore(inner)
+        with Consumer(topics_on(store, **properties), "orders") as consumer:
+            (reader,) = consumer._readers.values()
+            while reader.position.message == reader.position.record == 0:
+                consumer.poll(0.1)
+            for each in reader._ahead:
+                each.object.result(60)
+            fetched = [each for each in store.operations if each.name == "get" and "!" not in each.keys[0]]
+            assert len(fetched) == len(reader._ahead) <= ahead

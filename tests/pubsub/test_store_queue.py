@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.pubsub_topics import topics_in, topics_on
+from tests.support.simulated_time import SimulatedClock
 from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.config.installed import QUEUES
 from tieredstore.errors import ConfigError, DataLoss, InvalidRange, NotificationCorrupt, StoreUnavailable
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub import queue_kinds
@@ -99,6 +101,19 @@ def test_a_store_that_stays_away_is_told_at_the_deadline() -> None:
         queue.append(0, [b"a"], Deadline.after(0.3))
 
 
+def test_a_minute_without_the_queue_delays_and_doubles_nothing() -> None:
+    inner, clock = MemoryObjectStore(), SimulatedClock()
+    _created(inner)
+    for moment in ("before", "after"):
+        store = FaultyStore(inner, fail_at=lambda _: clock.now < 60, moment=moment)
+        queue = StoreQueue(topics_on(store).folder, "orders", lambda: 1, sleep=clock.sleep)
+        queue.append(0, [moment.encode()], soon())
+        assert clock.now >= 60
+        assert len(store.operations) < 80, "it is asked less and less often"
+        clock.now = 0.0
+    assert [entry.raw for entry in read_all(queue_on(topics_on(inner)), 0)] == [b"before", b"after"]
+
+
 def test_a_number_that_retention_has_freed_is_no_ack() -> None:
     topics = _created(MemoryObjectStore())
     slow, others = queue_on(topics), queue_on(topics)
@@ -161,7 +176,12 @@ class NoQueue:
 
 def test_a_queue_of_an_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
     classes = {"mine": f"{__name__}:OwnQueue", "none": f"{__name__}:NoQueue", "gone": "no_such_module:Queue"}
-    monkeypatch.setattr(queue_kinds, "installed_class", lambda group, name: classes.get(name))
+
+    def installed(group: str, name: str) -> str | None:
+        assert group == QUEUES
+        return classes.get(name)
+
+    monkeypatch.setattr(queue_kinds, "installed_class", installed)
     topics = topics_on(None, queue="mine")
     topics.create("orders")
     assert isinstance(topics.queue(topics.get("orders")), OwnQueue)

@@ -21,8 +21,9 @@ from tieredstore.config import settings_from
 from tieredstore.errors import ConfigError, InvalidRecord
 from tieredstore.process.futures import outcome
 from tieredstore.pubsub.client.producer import BrokerProducer
-from tieredstore.pubsub.producer import Producer, RecordProducer
+from tieredstore.pubsub.producer import Producer
 from tieredstore.pubsub.record_futures import RecordPlace
+from tieredstore.pubsub.record_producer import RecordProducer
 from tieredstore.pubsub.topic_config import configured_topics, load_topic_config
 from tieredstore.pubsub.topics import Topic, Topics
 

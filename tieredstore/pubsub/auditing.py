@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tieredstore.backends.base import Buffer
 from tieredstore.config.pubsub import PubsubSettings
 from tieredstore.pubsub.format.audit_records import IdsHash
 from tieredstore.pubsub.format.messages import MessageHeader
@@ -37,7 +38,7 @@ class ReadMessages:
     group has handed out before a position within it is among them.
     """
 
-    def __init__(self, auditor: Auditor, body: bytes, name: str, position: Position) -> None:
+    def __init__(self, auditor: Auditor, body: Buffer, name: str, position: Position) -> None:
         """What lies before ``position`` was told of by whoever has read it."""
         self._auditor = auditor
         self._headers = dict(headers_in(body, name))

@@ -8,10 +8,11 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from tieredstore.errors import ConfigError, DataLoss, InvalidRange
+from tieredstore.errors import ConfigError, DataLoss, Fenced, InvalidRange
 from tieredstore.kafka.arrow_values import repeated
 from tieredstore.kafka.records._slabs import shared_pool
 from tieredstore.process.closing import Closing
+from tieredstore.process.futures import any_done
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.auditing import auditor_of
 from tieredstore.pubsub.counts import ConsumerCounts
@@ -33,6 +34,7 @@ Delivery: TypeAlias = Literal["at-least-once", "effectively-once"]
 
 _LOOKS_AHEAD: Final = 2
 _LONGEST_WAIT_S: Final = 0.2
+_SHORTEST_WAIT_S: Final = 0.005
 
 
 class ConsumedRecord(NamedTuple):
@@ -158,7 +160,11 @@ class Consumer(Closing):
         for partition, position in wanted.items():
             if position > self._handed_out.get(partition, Position(-1)):
                 raise InvalidRange(f"partition {partition} was not handed out up to {tuple(position)}")
-        self._group.commit(wanted)
+        try:
+            self._group.commit(wanted)
+        except Fenced:
+            self._let_go()
+            raise
         self.counts.commits += 1
 
     def seek(self, partition: int, position: Position | int) -> None:
@@ -221,7 +227,7 @@ class Consumer(Closing):
         self._handed_out[partition] = position
         self._readers[partition] = PartitionReader(
             self._topics, self._topic, self._queue, self._pool, self._room, partition, position, self._decoder,
-            self._seen(partition), self._monotonic, self._auditor,
+            self._settings.fetches, self._seen(partition), self._monotonic, self._auditor, self._on_corrupt == "skip",
         )  # fmt: skip
 
     def _seen(self, partition: int) -> SeenMessages | None:
@@ -230,15 +236,22 @@ class Consumer(Closing):
         return SeenMessages(self._topics, self._topic, self._queue, partition, self._settings.dedup_window_ms)
 
     def _follow_group(self) -> None:
-        if self._group is None or not self._group.tick():
+        if self._group is None:
             return
+        self._group.tick()
         owned = self._group.owned()
+        if owned.keys() != self._readers.keys():
+            self._let_go()
+            for partition, committed in owned.items():
+                if partition not in self._readers:
+                    self._open(partition, committed)
+
+    def _let_go(self) -> None:
+        """Read nothing more of what is another member's by now: it goes on at what was committed."""
+        owned = {} if self._group is None else self._group.owned()
         for partition in [partition for partition in self._readers if partition not in owned]:
             self._readers.pop(partition).close()
             del self._handed_out[partition]
-        for partition, committed in owned.items():
-            if partition not in self._readers:
-                self._open(partition, committed)
 
     def _poll(self, timeout_s: float) -> tuple[PartitionReader, Any] | None:
         end_s = self._monotonic() + timeout_s
@@ -257,9 +270,14 @@ class Consumer(Closing):
 
     def _wait(self, readers: Sequence[PartitionReader], left_s: float) -> None:
         """Pass the time until something may be there: an object that is under way, or the next look at a queue."""
-        next_look_s = min((reader.next_look_s for reader in readers), default=float("inf")) - self._monotonic()
-        is_under_way = any(reader.has_ahead for reader in readers)
-        self._sleep(max(0.001, min(left_s, 0.005 if is_under_way else next_look_s, _LONGEST_WAIT_S)))
+        under_way = [future for reader in readers for future in reader.under_way]
+        looks_s = [reader.next_look_s - self._monotonic() for reader in readers if not reader.has_ahead]
+        wait_s = max(0.001, min([left_s, _LONGEST_WAIT_S, *looks_s]))
+        if under_way:
+            any_done(under_way, wait_s)
+        else:
+            is_ahead = any(reader.has_ahead for reader in readers)
+            self._sleep(min(wait_s, _SHORTEST_WAIT_S) if is_ahead else wait_s)
 
     def _ask(self, reader: PartitionReader, timeout_s: float) -> Any:
         """The next records of a partition with their places; a loss is raised, or noted and passed over."""

@@ -12,7 +12,8 @@ from tieredstore.metrics import Snapshots
 
 @dataclass(slots=True)
 class ProducerCounts:
-    """Of one producer; changed under its lock alone. The last two are what is the case now."""
+    """Of one producer; changed under its lock alone. Records count when their Message is closed; what Prometheus sees
+    has those of the open one too, and what is held now."""
 
     records: int = 0
     record_bytes: int = 0
@@ -23,17 +24,11 @@ class ProducerCounts:
     delivered_batches: int = 0
     delivered_records: int = 0
     failed_records: int = 0
-    held_bytes: int = 0
-    waiting_records: int = 0
 
     def begin_again(self) -> None:
         """In a forked child: its producer has sent nothing."""
         for each in fields(self):
             setattr(self, each.name, 0)
-
-    def export(self) -> Callable[[], None]:
-        """Have Prometheus see them until the function that is returned is called."""
-        return PRODUCERS.add(lambda: asdict(self))
 
 
 @dataclass(slots=True)

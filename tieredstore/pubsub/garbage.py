@@ -178,12 +178,17 @@ class GarbageCollection:
         """Objects before this moment may have been notified by what the queue itself has dropped since."""
         if self.topic.queue == STORE:
             return None
+        firsts: list[int] = []
         moments: list[int] = []
         for partition in range(queue.partitions):
-            if start := queue.start(partition):
-                first = queue.read(partition, start)
-                moments.append(first[0].appended_ms if first else self.now_ms)
-        return max(moments, default=None)
+            start = queue.start(partition)
+            entries = queue.read(partition, start)
+            firsts.append(entries[0].appended_ms if entries else self.now_ms)
+            if start:
+                moments.append(firsts[-1])
+        # One that was made anew begins at 0 too, and never knew what was notified before.
+        moments.append(min(firsts) - _DELIVERIES * self.topics.settings.pubsub.delivery_timeout_ms)
+        return max(moments)
 
     def _end(self, queue: NotificationQueue, info: ObjectInfo, forgotten_ms: int | None) -> GarbageStep:
         """What becomes of an object of which no notification tells."""

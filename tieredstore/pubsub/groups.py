@@ -70,7 +70,7 @@ class StoreGroup(GroupMember):
         self._patience_s = patience_s
         self._owned: dict[int, _Owned] = {}
         self._beats: dict[str, tuple[int, float]] = {}  # of other members: the beat, and since when it is that
-        self._next_tick_s = 0.0
+        self._ticked_s = self._next_tick_s = monotonic()
         self._beat_number = 0
         self._beat_etag: str | None = None
         self._stopped = threading.Event()
@@ -87,7 +87,10 @@ class StoreGroup(GroupMember):
         now_s = self._monotonic()
         if now_s < self._next_tick_s:
             return False
+        slept_s, self._ticked_s = now_s - self._ticked_s, now_s
         self._next_tick_s = now_s + self._beat_s
+        if slept_s >= self._patience_s and self._forget_lost():
+            return True  # whoever reads them is told before they may be taken again
         members = self._living(now_s)
         changed = False
         for partition in range(self._partitions()):
@@ -110,22 +113,30 @@ class StoreGroup(GroupMember):
     def leave(self) -> None:
         """Give all partitions up, for others to take at once."""
         self._stopped.set()
+        if self._beater is not None:
+            self._beater.join(self._beat_s)  # a beat that is under way would make the member anew
         for partition in list(self._owned):
             self._give_up(partition)
         self._folder.store.delete([self._member_key(self.member)])
 
     def beat(self) -> None:
         """Say that this member lives; its own thread does so every ``beat_s``."""
-        key = self._member_key(self.member)
-        etag = self._folder.store.head(key).etag if self._beat_etag is None else self._beat_etag
-        self._beat_etag = None
-        self._beat_etag = self._folder.store.replace(key, json_body({"beat": self._beat_number + 1}), etag or "")
+        key, body = self._member_key(self.member), json_body({"beat": self._beat_number + 1})
+        etag, self._beat_etag = self._beat_etag, None
+        try:
+            etag = etag or self._folder.store.head(key).etag
+        except ObjectNotFound:
+            # Nobody has heard of it for so long that others have cleared it away: it is one of them again.
+            self._folder.store.put(key, body, if_absent=True)
+        else:
+            self._beat_etag = self._folder.store.replace(key, body, etag or "")
         self._beat_number += 1
 
     # --- the store ---
 
     def _join(self) -> None:
-        self._folder.store.put(self._member_key(self.member), json_body({"beat": 0}), if_absent=True)
+        with contextlib.suppress(PreconditionFailed):  # by itself, when the answer was lost
+            self._folder.store.put(self._member_key(self.member), json_body({"beat": 0}), if_absent=True)
         self._beater = threading.Thread(target=self._beat, name="tieredstore-pubsub-beat", daemon=True)
         self._beater.start()
 
@@ -156,6 +167,17 @@ class StoreGroup(GroupMember):
             elif now_s - self._beats[member][1] > 20 * self._patience_s:
                 self._folder.store.delete([info.key])
         return sorted(living)
+
+    def _forget_lost(self) -> bool:
+        """After a sleep: whether others have taken what this member had, which it reads no more."""
+        had = len(self._owned)
+        for partition, owned in list(self._owned.items()):
+            key = self._partition_key(partition)
+            stored = self._folder.read_with_etag(key)
+            state = None if stored is None else parse_group_partition(stored[0], partition, key)
+            if state is None or (state.owner, state.generation) != (self.member, owned.generation):
+                del self._owned[partition]
+        return len(self._owned) < had
 
     def _take(self, partition: int, members: list[str]) -> bool:
         key = self._partition_key(partition)

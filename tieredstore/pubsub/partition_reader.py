@@ -5,18 +5,18 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from tieredstore.errors import DataLoss, MessageCorrupt, ObjectNotFound
+from tieredstore.backends.base import Buffer
+from tieredstore.errors import DataLoss, MessageCorrupt, ObjectNotFound, RangeNotSatisfiable, TieredStoreError
 from tieredstore.process.futures import is_done, outcome
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.auditing import ReadMessages
-from tieredstore.pubsub.format.batches import BatchIndex
+from tieredstore.pubsub.format.batches import BatchIndex, split_checksums
 from tieredstore.pubsub.format.decoder import BatchDecoder
-from tieredstore.pubsub.format.messages import checksum
 from tieredstore.pubsub.format.notifications import Notification, parse_notification
 from tieredstore.pubsub.queues import NotificationQueue, Position, QueuedNotification
 from tieredstore.pubsub.seen_messages import SeenMessages
@@ -57,6 +57,16 @@ class FetchRoom:
         self._objects, self._bytes = self._objects + 1, self._bytes + size
 
 
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """What the queue had next, and whether there is nothing behind it yet."""
+
+    entries: list[QueuedNotification]
+    is_end: bool
+    asked: int = 1
+    """Questions to the queue."""
+
+
 @dataclass(slots=True)
 class _Ahead:
     """A notification that was read, and its object on the way."""
@@ -64,8 +74,8 @@ class _Ahead:
     queued: QueuedNotification
     key: str
     notification: Notification
-    object: Future[tuple[bytes, int]]
-    """With its checksum."""
+    object: Future[tuple[Buffer, int, Sequence[int] | None]]
+    """With its checksum, and those of its Messages' bodies where they were read for it."""
 
     @property
     def offset(self) -> int:
@@ -84,15 +94,21 @@ class PartitionReader:
     partition: int
     position: Position
     decoder: Callable[[], BatchDecoder]
+    at_once: int
+    """Objects are fetched at once."""
     seen: SeenMessages | None = None
     monotonic: Callable[[], float] = time.monotonic
     auditor: Auditor | None = None
+    is_skipping: bool = False
+    """Damaged Messages are left out, and the others of their object are read."""
     next_look_s: float = 0.0
     _next_offset: int = 0
     _last_seen_s: float = 0.0
     _waiting: deque[QueuedNotification] = field(default_factory=deque[QueuedNotification])
     _ahead: deque[_Ahead] = field(default_factory=deque[_Ahead])
-    _looking: Future[list[QueuedNotification]] | None = None
+    _looking: Future[_Looked] | None = None
+    _stride: int = 1
+    """Entries that the next look asks for."""
     _records: Iterator[pa.RecordBatch] | None = None
     skipped: list[str] = field(default_factory=list[str])
     """Damaged Messages that were left out, a sentence each."""
@@ -114,33 +130,55 @@ class PartitionReader:
         """Read on in the queue, if it is time to, and fetch what fits the room."""
         self._fetch()
         now_s = self.monotonic()
-        if self._waiting or now_s < self.next_look_s:
+        if len(self._waiting) >= self.at_once or now_s < self.next_look_s:
             return
-        entries = self._read_on()
-        if entries is None:
+        looked = self._read_on()
+        if looked is None:
             return
-        if entries:
-            self._waiting.extend(entries)
-            self._next_offset = entries[-1].offset + 1
+        if looked.entries:
+            self._waiting.extend(looked.entries)
+            self._next_offset = looked.entries[-1].offset + 1
             self._last_seen_s, self.next_look_s = now_s, 0.0
+            self._stride = min(2 * self._stride, self.at_once)
             self._fetch()
-        else:
+        if looked.is_end:
+            self._stride = 1
             is_idle = now_s - self._last_seen_s > IDLE_AFTER_S
             self.next_look_s = now_s + (IDLE_LOOK_S if is_idle else BUSY_LOOK_S)
 
-    def _read_on(self) -> list[QueuedNotification] | None:
+    def _read_on(self) -> _Looked | None:
         """What the queue has next. None while a question is under way and there are objects to go on with: in a
-        backlog nothing waits for the queue then."""
+        backlog nothing waits for the queue then, and what went wrong with it is told behind them."""
         if self._looking is None:
-            self.looks += 1
-            if not self._ahead:
-                return self.queue.read(self.partition, self._next_offset)
-            self._looking = self.pool.submit(self.queue.read, self.partition, self._next_offset)
+            if not self._ahead and not self._waiting:
+                self.looks += 1
+                entries = self.queue.read(self.partition, self._next_offset)
+                return _Looked(entries, is_end=not entries)
+            self._looking = self.pool.submit(self._read_several, self._next_offset, self._stride)
             return None
-        if self._ahead and not self._looking.done():
+        if (self._ahead or self._waiting) and not (self._looking.done() and self._looking.exception() is None):
             return None
         looking, self._looking = self._looking, None
-        return outcome(looking)
+        looked = outcome(looking)
+        self.looks += looked.asked
+        return looked
+
+    def _read_several(self, offset: int, count: int) -> _Looked:
+        """On a thread of fetches: some entries, more and more in a backlog, lest each object wait for the next look at
+        the queue. What fails behind some of them fails again when it is next asked for."""
+        entries: list[QueuedNotification] = []
+        asked, is_end = 0, False
+        while len(entries) < count and not is_end:
+            asked += 1
+            try:
+                more = self.queue.read(self.partition, offset)
+            except TieredStoreError:
+                if not entries:
+                    raise
+                break
+            entries += more
+            offset, is_end = entries[-1].offset + 1 if entries else offset, not more
+        return _Looked(entries, is_end, asked)
 
     def _fetch(self) -> None:
         while self._waiting and not self.room.is_full:
@@ -150,12 +188,28 @@ class PartitionReader:
             key = self.topics.check_place(notification, self.topic, where)
             self._waiting.popleft()
             self.room.take(notification.total_size)
-            self._ahead.append(_Ahead(queued, key, notification, self.pool.submit(self._object, key)))
+            self._ahead.append(_Ahead(queued, key, notification, self.pool.submit(self._object, key, notification)))
 
-    def _object(self, key: str) -> tuple[bytes, int]:
-        """On a thread of fetches, which are several: the checksum too."""
-        body = self.topics.store.get(key)
-        return body, checksum(body)
+    def _object(self, key: str, notification: Notification) -> tuple[Buffer, int, Sequence[int] | None]:
+        """On a thread of fetches, which are several: the checksums too."""
+        body = self._into_room(key, notification.total_size)
+        return body, *split_checksums(body, key)
+
+    def _into_room(self, key: str, size: int) -> Buffer:
+        """An object of a size that is known, into memory that others were in: what is fresh from the system costs as
+        much again as what comes over the wire."""
+        body = memoryview(self.topics.memory.slab(size))[:size]
+        try:
+            self.topics.store.get_whole(key, body)
+        except RangeNotSatisfiable:  # it is longer or shorter, which is seen by its checksum or its index
+            return self.topics.store.get(key)
+        return body
+
+    @property
+    def under_way(self) -> list[Future[Any]]:
+        """What must come before there can be more records: the next object, and an answer of the queue."""
+        head = self._ahead[0].object if self._ahead else None
+        return [future for future in (head, self._looking) if future is not None and not future.done()]
 
     @property
     def has_ahead(self) -> bool:
@@ -217,15 +271,17 @@ class PartitionReader:
 
     def _begin_object(self, ahead: _Ahead) -> None:
         try:
-            body, crc = outcome(ahead.object, 0)
+            body, crc, checksums = outcome(ahead.object, 0)
         except ObjectNotFound as error:
             raise DataLoss(
                 f"queue {self.topic.name}/{self.partition}, offset {ahead.offset}: the object {ahead.key} is not there"
             ) from error
         self.fetched, self.fetched_bytes = self.fetched + 1, self.fetched_bytes + len(body)
         facts = ahead.notification.facts
-        if facts is not None and crc != facts.crc32:
-            raise MessageCorrupt(f"{ahead.key}: the object is not the one that was written: it has another CRC-32")
+        is_another = facts is not None and crc != facts.crc32
+        why = f"{ahead.key}: the object is not the one that was written: it has another CRC-32"
+        if is_another and not self.is_skipping:
+            raise MessageCorrupt(why)
         if self.position.offset != ahead.offset:
             self.position = Position(ahead.offset)
         if self.seen is not None:
@@ -233,7 +289,11 @@ class PartitionReader:
         auditor = self.auditor
         self._audited = None if auditor is None else ReadMessages(auditor, body, ahead.key, self.position)
         noting = None if self._audited is None else self._audited.noting
-        self._records = _records_from(self.decoder(), body, ahead, self.position, self._repeated, self.skipped, noting)
+        left_out: list[str] = [] if is_another else self.skipped
+        records = _records_from(
+            self.decoder(), (body, checksums), ahead, self.position, self._repeated, left_out, noting
+        )
+        self._records = _with_damage(records, left_out, self.skipped, why) if is_another else records
 
     def _end_object(self) -> None:
         ended = self._ahead.popleft()
@@ -246,7 +306,7 @@ class PartitionReader:
 
 def _records_from(
     decoder: BatchDecoder,
-    body: bytes,
+    read: tuple[Buffer, Sequence[int] | None],
     ahead: _Ahead,
     position: Position,
     repeated: frozenset[int],
@@ -255,12 +315,13 @@ def _records_from(
 ) -> Iterator[pa.RecordBatch]:
     """The records of an object from a position on, but those of ``repeated`` Messages; ``skipped`` gets what was
     damaged and left out, and ``noting`` sees all that is decoded."""
+    body, checksums = read
     noting = noting or iter
     index = BatchIndex(body, ahead.key, len(body))
     if len(index) != ahead.notification.message_count:
         raise MessageCorrupt(f"{ahead.key}: its notification has {ahead.notification.message_count} Messages")
     if not position.message and not position.record and not repeated:
-        yield from noting(decoder.decode(body, ahead.key))
+        yield from noting(decoder.decode(body, ahead.key, checksums))
         skipped.extend(left_out.why for left_out in decoder.skipped)
         return
     view = memoryview(body)
@@ -276,6 +337,14 @@ def _records_from(
             if given < untyped.num_rows:
                 yield untyped.slice(given)
         skipped.extend(message.why for message in decoder.skipped)
+
+
+def _with_damage(
+    records: Iterator[pa.RecordBatch], left_out: list[str], skipped: list[str], why: str
+) -> Iterator[pa.RecordBatch]:
+    """The records of an object that is damaged somewhere; ``why`` is told where no Message was left out for it."""
+    yield from records
+    skipped.extend(left_out or [why])
 
 
 def rotated(readers: list[PartitionReader], turn: int) -> Iterator[PartitionReader]:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Final, Protocol, cast
 
 from tieredstore.config.installed import QUEUES, installed_class
 from tieredstore.config.pubsub import PubsubSettings
-from tieredstore.errors import ConfigError
+from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.pubsub.own_objects import OwnFolder
 from tieredstore.pubsub.queues import NotificationQueue
 
 STORE: Final = "store"
 KAFKA: Final = "kafka"
+LOOK_AGAIN_S: Final = 30.0
+"""As a queue in Kafka asks how many partitions there are."""
+
 _CLASSES: Final = {
     STORE: "tieredstore.pubsub.store_queue:StoreQueue",
     KAFKA: "tieredstore.pubsub.kafka_queue:KafkaQueue",
@@ -22,14 +28,34 @@ _CLASSES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class QueueSite:
-    """What a queue is opened by. ``name`` is what the queue is called where it lies, ``partitions`` what the topic was
-    made with."""
+    """What a queue is opened by. ``name`` is what the queue is called where it lies, ``partitions`` how many the topic
+    had when it was looked up, and ``partitions_now`` looks again."""
 
     folder: OwnFolder
     topic: str
     partitions: int
     name: str
     settings: PubsubSettings
+    partitions_now: Callable[[], int] | None = None
+
+
+class TopicPartitions:
+    """How many read partitions a topic has, which may be given more while somebody writes or reads: looked up every
+    30 s, and never fewer than were known."""
+
+    def __init__(self, site: QueueSite, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._known = site.partitions
+        self._look = site.partitions_now
+        self._monotonic = monotonic
+        self._until_s = monotonic() + LOOK_AGAIN_S
+
+    def __call__(self) -> int:
+        """By a request now and then; what was known where nobody answers."""
+        if self._look is not None and self._monotonic() >= self._until_s:
+            self._until_s = self._monotonic() + LOOK_AGAIN_S
+            with contextlib.suppress(TieredStoreError):
+                self._known = max(self._known, self._look())
+        return self._known
 
 
 class _OpenedBySite(Protocol):

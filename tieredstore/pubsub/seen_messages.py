@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from tieredstore.backends.base import Buffer
 from tieredstore.errors import CorruptData, MessageCorrupt, ObjectNotFound
 from tieredstore.pubsub.format.batches import BatchIndex
 from tieredstore.pubsub.format.messages import MessageHeader, ProducerRequest, check_crc, parse_message_header
@@ -56,7 +57,7 @@ class SeenMessages:
         self._is_rebuilt = False
 
     def doubles(
-        self, queued: QueuedNotification, notification: Notification, key: str, body: bytes | None
+        self, queued: QueuedNotification, notification: Notification, key: str, body: Buffer | None
     ) -> frozenset[int]:
         """The numbers of those Messages of an object that came before it, or before in it; the others are seen now.
         Without the object's ``body`` its headers are fetched."""

@@ -35,7 +35,7 @@ from tieredstore.process.deadline import Deadline
 from tieredstore.process.forks import ForkSafeLock
 from tieredstore.pubsub.hedging import Hedge
 from tieredstore.pubsub.own_objects import OwnFolder, json_body, number_in
-from tieredstore.pubsub.queue_kinds import QueueSite
+from tieredstore.pubsub.queue_kinds import QueueSite, TopicPartitions
 from tieredstore.pubsub.queues import NotificationQueue, QueuedNotification
 
 ENTRY_NOTIFICATIONS: Final = 256
@@ -107,7 +107,7 @@ class StoreQueue(NotificationQueue):
     @classmethod
     def open(cls, site: QueueSite) -> StoreQueue:
         """The queue beside the objects."""
-        return cls(site.folder, site.topic, lambda: site.partitions)
+        return cls(site.folder, site.topic, TopicPartitions(site))
 
     def close(self) -> None:
         """Let the threads go; the store is its owner's."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.base import Buffer, ObjectStore
 from tieredstore.errors import MessageCorrupt
 from tieredstore.pubsub.format.batches import BatchIndex
 from tieredstore.pubsub.format.messages import MessageHeader, parse_message_header
@@ -35,7 +35,7 @@ def stored_headers(
             yield number, error
 
 
-def headers_in(body: bytes, name: str) -> Iterator[tuple[int, MessageHeader | MessageCorrupt]]:
+def headers_in(body: Buffer, name: str) -> Iterator[tuple[int, MessageHeader | MessageCorrupt]]:
     """The same of an object at hand."""
     for place, message in BatchIndex(body, name, len(body)).messages(body):
         try:

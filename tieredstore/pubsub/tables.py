@@ -17,6 +17,7 @@ import pyarrow.dataset as ds
 from pyarrow.fs import LocalFileSystem
 
 from tieredstore.errors import (
+    AlreadyClosed,
     ConfigError,
     DataLoss,
     MessageCorrupt,
@@ -210,7 +211,9 @@ class BatchScan(Closing):
         decoder = table.decoder(wanted)
         pool = ThreadPool(table.fetches(), "tieredstore-pubsub-scan")
         try:
-            while (waiting or ahead) and not self.is_closed:
+            while waiting or ahead:
+                if self.is_closed:
+                    raise AlreadyClosed("this scan was closed before its end; begin another")
                 while waiting and len(ahead) < table.fetches():
                     batch = waiting.popleft()
                     ahead.append((batch, pool.submit(table.fetch, batch)))

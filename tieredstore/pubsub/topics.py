@@ -17,6 +17,7 @@ from tieredstore.errors import (
     PreconditionFailed,
     TopicNotFound,
 )
+from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.pubsub.format.keys import BatchKey, check_path, parse_batch_key
 from tieredstore.pubsub.format.notifications import Notification
 from tieredstore.pubsub.groups import list_group, list_groups
@@ -57,6 +58,9 @@ class Topics:
         self.settings = settings
         self.folder = OwnFolder(store, settings.key_prefix, settings.pubsub.cluster)
         self.bucket_name = bucket_name(settings)
+        # For batches, of whatever topic, that are written or were read. A try that hangs keeps what it sends: memory
+        # comes back when nobody sends it any more.
+        self.memory = SlabPool()
         self._configured = configured
 
     def create(self, name: str, partitions: int = 1) -> Topic:
@@ -98,11 +102,16 @@ class Topics:
         return True
 
     def list(self) -> Iterator[Topic]:
-        """All topics, by name."""
+        """All topics, by name; CorruptData for what is none among them."""
+        for name in self.names():
+            yield _parse(self.folder.read(self._key(name)), name, self._key(name))
+
+    def names(self) -> Iterator[str]:
+        """What all topics are called, also those that cannot be read."""
         beginning = self.folder.key("topics", "")
         for info in self.store.list(beginning):
-            name = info.key.removeprefix(beginning).removesuffix(".json")
-            yield _parse(self.folder.read(info.key), name, info.key)
+            if info.key.endswith(".json"):
+                yield info.key.removeprefix(beginning).removesuffix(".json")
 
     def grow(self, name: str, partitions: int) -> Topic:
         """The topic with more read partitions; ConfigError for fewer, since what they hold would be lost."""
@@ -122,7 +131,10 @@ class Topics:
 
     def queue(self, topic: Topic) -> NotificationQueue:
         """The topic's notifications; to be closed by whoever asked for it."""
-        site = QueueSite(self.folder, topic.name, topic.partitions, topic.queue_name, self.settings.pubsub)
+        site = QueueSite(
+            self.folder, topic.name, topic.partitions, topic.queue_name, self.settings.pubsub,
+            lambda: self.get(topic.name).partitions,
+        )  # fmt: skip
         return open_queue(topic.queue, site)
 
     def groups(self, topic: Topic) -> dict[str, Sequence[GroupPartition]]:

@@ -9,18 +9,24 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from tieredstore.backends.base import Buffer
 from tieredstore.errors import DeliveryFailed, TieredStoreError
-from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.process.deadline import Deadline
+from tieredstore.pubsub.batch_memory import BatchMemory
 from tieredstore.pubsub.batch_puts import BatchPuts
-from tieredstore.pubsub.format.batches import fill_batch, index_size
+from tieredstore.pubsub.format.batches import batch_checksum, fill_batch, index_size
 from tieredstore.pubsub.format.keys import BatchKey
-from tieredstore.pubsub.format.messages import ProducerRequest, checksum
+from tieredstore.pubsub.format.messages import ProducerRequest
 from tieredstore.pubsub.format.notifications import BatchFacts, Notification
 from tieredstore.pubsub.queues import NotificationQueue
 from tieredstore.pubsub.topics import Topic, Topics
+
+_MOST_VALUES: Final = 30_000
+"""Of JSON, in what a notification tells of producers: some 800 KB of the 1 MiB that readers take, and Kafka."""
+
+_VALUES_A_PRODUCER: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +53,6 @@ class BatchWriter:
         self._queue = queue
         self._puts = BatchPuts(topics.store, topics.settings.pubsub.uploads)
         self._host = host or socket.gethostname().partition(".")[0].replace("/", "-")[:63] or "host"
-        # A try that hangs keeps what it sends: memory comes back when nobody sends it any more.
-        self._room = SlabPool()
         self._lock = threading.Lock()
         # Both begin at random: keys of two writers never meet, and partitions fill alike.
         self._next_id = secrets.randbits(64) - (1 << 63)
@@ -60,11 +64,15 @@ class BatchWriter:
         self._queue.close()
 
     def write(
-        self, messages: Sequence[SealedMessage], deadline: Deadline, partition: int | None = None
+        self,
+        messages: Sequence[SealedMessage],
+        deadline: Deadline,
+        partition: int | None = None,
+        memory: BatchMemory | None = None,
     ) -> tuple[int, int]:
         """Store the batch and notify of it, in ``partition`` or in the one whose turn it is; returns its read partition
         and offset. DeliveryFailed otherwise."""
-        notification = self.store(messages, deadline)
+        notification = self.store(messages, deadline, memory)
         partition = self._next_partition() if partition is None else partition
         key = notification.key
         try:
@@ -74,9 +82,14 @@ class BatchWriter:
             raise DeliveryFailed(f"{key} is stored, and its notification is not: {error}", maybe_stored=True) from error
         return partition, offset
 
-    def store(self, messages: Sequence[SealedMessage], deadline: Deadline) -> Notification:
-        """Store the batch, and notify of it not yet; DeliveryFailed if it cannot be."""
-        body = fill_batch([message.stored for message in messages], lambda size: memoryview(self._room.slab(size)))
+    def store(
+        self, messages: Sequence[SealedMessage], deadline: Deadline, memory: BatchMemory | None = None
+    ) -> Notification:
+        """Store the batch, and notify of it not yet; DeliveryFailed if it cannot be. ``memory``: where all of its
+        Messages lie as they are to be stored; without it they are copied together."""
+        stored = [message.stored for message in messages]
+        pool = self._topics.memory
+        body = fill_batch(stored, lambda size: memoryview(pool.slab(size))) if memory is None else memory.batch(stored)
         key = self._key(messages)
         self._puts.put(key, body, deadline)
         return self._notification(messages, key, body)
@@ -102,7 +115,7 @@ class BatchWriter:
             min_timestamp=_over_all(min, (message.min_timestamp for message in messages)),
             max_timestamp=_over_all(max, (message.max_timestamp for message in messages)),
             total_size=len(body),
-            crc32=checksum(body),
+            crc32=batch_checksum(body, [message.stored for message in messages]),
             producers=_producers(messages),
         )
         return Notification(
@@ -126,12 +139,14 @@ def _over_all(choose: Callable[[list[int]], int], timestamps: Iterable[int | Non
 
 
 def _producers(messages: Sequence[SealedMessage]) -> tuple[tuple[str, int, tuple[int, ...]], ...]:
-    """Whose Messages they are, their request ids in runs."""
+    """Whose Messages they are, their request ids in runs; nothing where a notification would become larger than readers
+    take: they look into the object then."""
     ids: dict[tuple[str, int], list[int]] = {}
     for request in (message.request for message in messages):
         if request is not None:
             ids.setdefault((request.address.hex(), request.epoch_ms), []).append(request.request_id)
-    return tuple((address, epoch, tuple(_runs(sorted(numbers)))) for (address, epoch), numbers in ids.items())
+    named = tuple((address, epoch, tuple(_runs(sorted(numbers)))) for (address, epoch), numbers in ids.items())
+    return named if sum(_VALUES_A_PRODUCER + len(runs) for _, _, runs in named) <= _MOST_VALUES else ()
 
 
 def _runs(numbers: Sequence[int]) -> list[int]:

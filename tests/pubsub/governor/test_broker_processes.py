@@ -23,8 +23,7 @@ from tieredstore.backends.wrappers.stack import open_wrapped
 from tieredstore.config import Settings, settings_from
 from tieredstore.pubsub.client.producer import BrokerProducer
 from tieredstore.pubsub.consumer import Consumer
-from tieredstore.pubsub.producer import UNTOLD
-from tieredstore.pubsub.record_futures import RecordPlace
+from tieredstore.pubsub.record_futures import UNTOLD, RecordPlace
 from tieredstore.pubsub.topics import Topics
 
 pytestmark = [pytest.mark.slow, pytest.mark.server]

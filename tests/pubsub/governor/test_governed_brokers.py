@@ -27,8 +27,7 @@ from tieredstore.pubsub.governor.assigning import BrokerSeat, FreeCapacity, Topi
 from tieredstore.pubsub.governor.governing import Governor
 from tieredstore.pubsub.governor.store_governor import StoreGovernor, broker_name
 from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
-from tieredstore.pubsub.producer import UNTOLD
-from tieredstore.pubsub.record_futures import RecordPlace
+from tieredstore.pubsub.record_futures import UNTOLD, RecordPlace
 from tieredstore.pubsub.topics import Topics
 from tieredstore.testing.delegating import DelegatingObjectStore
 

@@ -1,10 +1,15 @@
 """Brokers that govern themselves through a store: on one simulated clock, each with a will of its own."""
 
+# pyright: reportPrivateUsage=false
 from __future__ import annotations
 
 import contextlib
+import heapq
+import json
 import random
+from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
@@ -13,10 +18,11 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CorruptData, Fenced, PreconditionFailed, StoreUnavailable
 from tieredstore.pubsub.format.packets import BrokerAddress
 from tieredstore.pubsub.governor.assigning import BrokerSeat, FreeCapacity, TopicLoad
-from tieredstore.pubsub.governor.governing import TICK_S
+from tieredstore.pubsub.governor.governing import TICK_S, rest_s
 from tieredstore.pubsub.governor.store_governor import StoreGovernor, broker_name
 from tieredstore.pubsub.own_objects import OwnFolder
-from tieredstore.testing.delegating import DelegatingObjectStore
+from tieredstore.testing.delegating import DelegatingObjectStore, Operation
+from tieredstore.testing.faults import FaultyStore
 
 ELSEWHERE_S = 15.0
 TOPICS = [TopicLoad(f"topic-{number}", 16 << 20) for number in range(5)]
@@ -144,6 +150,64 @@ def test_the_topics_of_a_lost_broker_are_elsewhere_in_15_s(how: str, *, governs:
     assert len(cluster.governing()) == 1
 
 
+class Timeline:
+    """Brokers on one clock, each of whose requests takes time; their ticks come in the order of that clock."""
+
+    def __init__(self, count: int, request_s: float, seed: int) -> None:
+        self.source, self.now_s, self.request_s = random.Random(seed), 0.0, request_s
+        self.governors: dict[str, StoreGovernor] = {}
+        store = MemoryObjectStore()
+        for number in range(count):
+            address = BrokerAddress("", f"10.0.0.{number}", 9092)
+            seat = BrokerSeat(broker_name(address), address, 200)
+            self.governors[seat.name] = StoreGovernor(
+                OwnFolder(FaultyStore(store, fail_at=self._pass), "", "default"), partial(copy, seat), lambda: TOPICS,
+                FreeCapacity(), monotonic=lambda: self.now_s, wall_ms=lambda: int(self.now_s * 1000),
+            )  # fmt: skip
+        self.turns = [(self.source.random() * TICK_S, name) for name in self.governors]
+        heapq.heapify(self.turns)
+
+    def _pass(self, operation: Operation) -> bool:
+        del operation
+        self.now_s += self.request_s * self.source.uniform(0.5, 2)
+        return False
+
+    def turn(self) -> str:
+        """Whose turn it was."""
+        begin_s, name = heapq.heappop(self.turns)
+        if name in self.governors:
+            self.now_s = begin_s
+            self.governors[name].tick()
+            heapq.heappush(self.turns, (self.now_s + rest_s(self.now_s - begin_s), name))
+        return name
+
+    def seconds_without(self, lost: str) -> float:
+        """How long the topics of a broker stay at it that is killed at the worst moment, just after its beat."""
+        while self.turn() != lost:
+            pass
+        killed_s = self.now_s
+        del self.governors[lost]
+        while any(self.holders(topic.topic) & {lost} or not self.holders(topic.topic) for topic in TOPICS):
+            self.turn()
+        return self.now_s - killed_s
+
+    def holders(self, topic: str) -> set[str]:
+        """Who has it, by the word of anybody."""
+        return {broker_name(each) for governor in self.governors.values() for each in governor.writers(topic)}
+
+
+@pytest.mark.parametrize(("count", "request_s"), [(3, 0.005), (3, 0.15), (30, 0.03), (30, 0.1)])
+@pytest.mark.parametrize("governs", [False, True])
+def test_however_many_brokers_and_slow_a_store_it_is_15_s(count: int, request_s: float, *, governs: bool) -> None:
+    for seed in range(2):
+        timeline = Timeline(count, request_s, seed)
+        while timeline.now_s < 60:
+            timeline.turn()
+        (governor,) = (name for name, each in timeline.governors.items() if each.generation is not None)
+        having = sorted(timeline.holders(TOPICS[0].topic) - {governor})
+        assert timeline.seconds_without(governor if governs or not having else having[0]) <= ELSEWHERE_S
+
+
 def test_a_governor_that_slept_writes_no_more_assignments() -> None:
     cluster, _ = started(3)
     (old,) = cluster.governing()
@@ -258,7 +322,29 @@ def test_an_object_that_is_no_broker_keeps_nobody_from_governing(caplog: pytest.
 
 
 @pytest.mark.parametrize(
-    "raw", [b"", b"{}", b'{"generation":1,"brokers":[],"topics":{}}', b'{"generation":-1}', b"[" * 99]
+    "change", [{"port": 32768}, {"port": -1}, {"ip": "x" * 40_000}, {"rack": "\ud800"}, {"rack": 5}, {"ip": ""}]
+)
+def test_a_broker_that_no_packet_can_tell_of_is_passed_over(change: dict[str, object]) -> None:
+    """Else each client that asks for metadata would lose its connection."""
+    cluster, names = started(2)
+    seat = {"beat": 1, "session": "s", "ip": "10.0.0.9", "port": 9092, "rack": "", "capacity": 9999, "reads": False}
+    key = OwnFolder(cluster.store, "", "default").key("governor", "brokers", "stranger")
+    cluster.store.put(key, json.dumps(seat | change).encode())
+    cluster.pass_s(3 * TICK_S)
+    cluster.check()
+    assert not any("stranger" in cluster.governors[name]._view.brokers for name in names)
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b'{"generation":9,"brokers":{"a":["","10.0.0.1",99999,false]},"topics":{}}',
+        b"",
+        b"{}",
+        b'{"generation":1,"brokers":[],"topics":{}}',
+        b'{"generation":-1}',
+        b"[" * 99,
+    ],
 )
 def test_assignments_that_nobody_wrote_are_named(raw: bytes) -> None:
     cluster, names = started(1)

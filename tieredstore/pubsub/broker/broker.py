@@ -6,51 +6,49 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, TypeVar
 
 from tieredstore.config import Settings
 from tieredstore.errors import ConfigError, MessageCorrupt, PacketCorrupt, TieredStoreError
+from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.broker.authorization import Authorizer, Client, EverybodyMay
 from tieredstore.pubsub.broker.checks import check_message
-from tieredstore.pubsub.broker.connection import Connection
+from tieredstore.pubsub.broker.connection import READ_BYTES, Connection
 from tieredstore.pubsub.broker.counts import SNAPSHOTS, BrokerCounts
-from tieredstore.pubsub.broker.directory import AllTopics, Assignment, Directory, KnownTopic, StoreTopics, metadata_of
+from tieredstore.pubsub.broker.directory import AllTopics, Assignment, Directory, KnownTopic, StoreTopics
 from tieredstore.pubsub.broker.listening import own_address, server_tls
-from tieredstore.pubsub.broker.processor import BatchLimits, TopicProcessor
+from tieredstore.pubsub.broker.metadata import MetadataAnswers
+from tieredstore.pubsub.broker.processor import TopicProcessor
+from tieredstore.pubsub.broker.processors import TopicProcessors
 from tieredstore.pubsub.broker.reads import ReadAnswers
 from tieredstore.pubsub.broker.room import Room
+from tieredstore.pubsub.format.packet_writing import error_response, write_answered
 from tieredstore.pubsub.format.packets import (
     BrokerAddress,
     Code,
-    MetadataAnswer,
     MetadataRequest,
     PacketType,
     ReadRequest,
     Request,
-    Response,
-    WriteAnswer,
     WriteRequest,
-    error_response,
-    parse_request,
+    received_request,
     request_head,
-    response_bytes,
 )
 from tieredstore.pubsub.topics import Topics
-from tieredstore.pubsub.writer import BatchWriter
 
 _logger: Final = logging.getLogger(__name__)
 
 _READS_AT_ONCE: Final = 16
 _LOOKUPS: Final = 4
 _LAST_WORDS_S: Final = 2.0
-_UPLOADS_A_SETTING: Final = 4
-_OK: Final = WriteAnswer()  # no slots, and no version: clients stay with taking brokers in turn
+_PACE_EVERY_S: Final = 5.0
+_HANDSHAKE_S: Final = 10.0
 
 _Asked = TypeVar("_Asked")
 _Answered = TypeVar("_Answered")
-_Waiting = Callable[[TopicProcessor | None, TieredStoreError | None], None]
 
 
 class Broker:
@@ -72,14 +70,23 @@ class Broker:
         self._settings = settings
         self._assignment = assignment or AllTopics(lambda: self.address, serves_reads=self.own.serve_reads)
         self._authorizer = authorizer or EverybodyMay()
+        self._metadata = MetadataAnswers(self.directory, self._assignment, self._look)
         self._connections: set[Connection] = set()
+        self._shared, self._frames = memoryview(bytearray(READ_BYTES)), SlabPool()
         self._all_gone = asyncio.Event()
         self._is_ending = False
-        self._processors: dict[str, TopicProcessor] = {}
-        self._preparing: dict[str, list[_Waiting]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._uploads = ThreadPool(_UPLOADS_A_SETTING * settings.pubsub.uploads, "tieredstore-broker-upload")
         self._lookups = ThreadPool(_LOOKUPS, "tieredstore-broker-lookup")
+        self._processors = TopicProcessors(
+            settings.pubsub.uploads,
+            self.own.batch_by,
+            directory=self.directory,
+            assignment=self._assignment,
+            give_back=self.room.give_back,
+            counts=self.counts,
+            look=self._look,
+            lookups=self._lookups,
+        )
         self._reads: ReadAnswers | None = None
         self._read_threads = ThreadPool(_READS_AT_ONCE, "tieredstore-broker-read")
         self._server: asyncio.Server | None = None
@@ -104,13 +111,15 @@ class Broker:
         self._reads = ReadAnswers(self._read_threads, at_once=_READS_AT_ONCE)
         host, port = self.own.listen
         try:
+            tls = server_tls(self._settings)
             self._server = await self._loop.create_server(
-                self._connect, host, port, ssl=server_tls(self._settings), backlog=1024
+                self._connect, host, port, ssl=tls, backlog=1024, ssl_handshake_timeout=_HANDSHAKE_S if tls else None
             )
         except OSError as error:
             reason = error.strerror or error
             raise ConfigError(f"no broker can listen on {host}:{port}: {reason}; see pubsub.broker.listen") from error
         self._port = self._server.sockets[0].getsockname()[1]
+        self._look_at_pace()
         _logger.info("broker: listens on %s:%d, clients are told %s:%d", host, self._port, *self._told())
 
     def _told(self) -> tuple[str, int]:
@@ -127,7 +136,7 @@ class Broker:
             async with asyncio.timeout(max(0.0, seconds)):
                 if self._tasks:
                     await asyncio.wait(self._tasks)
-                await asyncio.gather(*(processor.drained() for processor in self._processors.values()))
+                await self._processors.drained()
         for connection in list(self._connections):
             connection.close()
         if self._connections:
@@ -145,9 +154,8 @@ class Broker:
             connection.abort()
         for task in self._tasks:
             task.cancel()
-        for processor in self._processors.values():
-            processor.close()
-        for pool in (self._uploads, self._lookups, self._read_threads):
+        self._processors.close()
+        for pool in (self._lookups, self._read_threads):
             pool.shutdown(wait=False, cancel_futures=True)
         self._forget_counts()
 
@@ -171,7 +179,7 @@ class Broker:
     def request(self, connection: Connection, frame: memoryview, held: int) -> None:
         """One request; ``held`` bytes of room are given back by whatever becomes of it."""
         try:
-            request = parse_request(frame)
+            request = received_request(frame)
         except PacketCorrupt as error:
             self.counts.invalid_requests += 1
             version, request_id, kind = request_head(frame)
@@ -184,7 +192,8 @@ class Broker:
                 self._write(connection, request, write, held)
             case MetadataRequest(topics=names):
                 self.counts.metadata_requests += 1
-                self._tell(connection, request, names)
+                if (looking := self._metadata.answer(connection, request, names)) is not None:
+                    self._begin(connection, looking)
             case ReadRequest() as read:
                 self.counts.read_requests += 1
                 self._read(connection, request, read)
@@ -192,11 +201,14 @@ class Broker:
     # --- WRITE ---
 
     def _write(self, connection: Connection, request: Request, write: WriteRequest, held: int) -> None:
-        if not self._authorizer.allows(_client(connection), PacketType.WRITE, write.topic):
+        if not self._may(connection, request, PacketType.WRITE, write.topic):
             self.room.give_back(held)
-            self._refuse_access(connection, request, write.topic)
             return
-        self._with_processor(write.topic, partial(self._store, connection, request, write, held))
+        if not self._processors.is_ready(write.topic):
+            # A frame is there until its request is taken: what waits keeps a copy.
+            write = replace(write, data=bytes(write.data))
+        begin = partial(self._begin, connection)
+        self._processors.ask(write.topic, partial(self._store, connection, request, write, held), begin)
 
     def _store(
         self,
@@ -236,9 +248,7 @@ class Broker:
         if failure is not None:
             self._refuse(connection, request, Code.REQUEST_FAILED, str(failure))
             return
-        connection.send(
-            response_bytes(Response(request.version, request.request_id, PacketType.WRITE, Code.OK, payload=_OK))
-        )
+        connection.send(write_answered(request.version, request.request_id))
 
     def _why_not_here(self, topic: str, failure: TieredStoreError | None) -> tuple[Code, str]:
         if failure is not None:
@@ -248,104 +258,35 @@ class Broker:
             return Code.REDIRECT, f"topic {topic} is at other brokers: ask for its metadata again"
         return Code.NOT_FOUND, f"there is no topic {topic}"
 
-    def _with_processor(self, name: str, then: _Waiting) -> None:
-        """Go on with the topic's processor, None if this broker has none; at once where it is known."""
-        if self.directory.known(name) is not None and not self._assignment.serves(name):
-            then(None, None)
-        elif (processor := self._processors.get(name)) is not None:
-            then(processor, None)
-        elif name in self._preparing:
-            self._preparing[name].append(then)
-        elif self.directory.is_unknown(name):
-            then(None, None)
-        else:
-            self._preparing[name] = [then]
-            self._begin(self._prepare(name))
-
-    async def _prepare(self, name: str) -> None:
-        assert self._loop is not None
-        processor, failure = None, None
-        try:
-            known = self.directory.known(name) or await self._in_thread(self.directory.look, name)
-            if known is not None and self._assignment.serves(name):
-                processor = await self._in_thread(self._processor, known)
-                self._processors[name] = processor
-        except TieredStoreError as error:
-            failure = error
-        for then in self._preparing.pop(name):
-            then(processor, failure)
-
-    def _processor(self, known: KnownTopic) -> TopicProcessor:
-        """On a thread: the queue of a topic may have to be asked for."""
-        assert self._loop is not None
-        topic, topics = known.topic, known.topics
-        if topic is None or topics is None:
-            raise ConfigError(f"this broker cannot store topic {known.name}: see its log")
-        pubsub = topics.settings.pubsub
-        limits = BatchLimits(
-            pubsub.batch_bytes, pubsub.batch_ms / 1000, pubsub.batch_messages, pubsub.delivery_timeout_ms / 1000
-        )
-        writer = BatchWriter(topics, topic, topics.queue(topic))
-        return TopicProcessor(
-            topic.name,
-            writer,
-            limits,
-            loop=self._loop,
-            uploads=self._uploads,
-            give_back=self.room.give_back,
-            counts=self.counts,
-            partitions=topic.partitions if self.own.batch_by == "producer" else None,
-        )
-
-    # --- METADATA and READ ---
-
-    def _tell(self, connection: Connection, request: Request, names: tuple[str, ...]) -> None:
-        if all(self.directory.known(name) is not None or self.directory.is_unknown(name) for name in names):
-            self._tell_known(connection, request, names)
-        else:
-            self._begin(self._look_and_tell(connection, request, names))
-
-    async def _look_and_tell(self, connection: Connection, request: Request, names: tuple[str, ...]) -> None:
-        for name in names:
-            if self.directory.known(name) is None and not self.directory.is_unknown(name):
-                try:
-                    if await self._in_thread(self.directory.look, name) is None:
-                        break  # nobody has the store asked for more than one name that is none
-                except TieredStoreError as error:
-                    self._refuse(connection, request, Code.REQUEST_FAILED, str(error))
-                    return
-        self._tell_known(connection, request, names)
-
-    def _tell_known(self, connection: Connection, request: Request, names: tuple[str, ...]) -> None:
-        topics: list[KnownTopic] = [] if names else self.directory.all()
-        for name in names:
-            known = self.directory.known(name)
-            if known is None:
-                self._refuse(connection, request, Code.NOT_FOUND, f"there is no topic {name}")
-                return
-            topics.append(known)
-        answer = MetadataAnswer(tuple(metadata_of(known, self._assignment) for known in topics))
-        connection.send(
-            response_bytes(Response(request.version, request.request_id, PacketType.METADATA, Code.OK, payload=answer))
-        )
+    # --- READ ---
 
     def _read(self, connection: Connection, request: Request, read: ReadRequest) -> None:
         known = self.directory.known(read.topic)
         if not self.own.serve_reads:
             self._refuse(connection, request, Code.BAD_REQUEST, "this broker does not serve reads")
-        elif not self._authorizer.allows(_client(connection), PacketType.READ, read.topic):
-            self._refuse_access(connection, request, read.topic)
+        elif not self._may(connection, request, PacketType.READ, read.topic):
+            return
         elif known is None or known.topic is None or known.topics is None:
             self._refuse(connection, request, Code.NOT_FOUND, f"there is no topic {read.topic}")
         else:
             assert self._reads is not None
-            self._begin(self._reads.answer(connection, request, read, known.topic, known.topics))
+            self._begin(connection, self._reads.answer(connection, request, read, known.topic, known.topics))
 
     # --- of all ---
 
-    def _refuse_access(self, connection: Connection, request: Request, topic: str) -> None:
+    def _may(self, connection: Connection, request: Request, operation: PacketType, topic: str) -> bool:
+        """Whether the authorizer allows it; else it is refused."""
+        try:
+            if self._authorizer.allows(Client(connection.address, connection.principal), operation, topic):
+                return True
+        except Exception:
+            # Somebody else's code, of which clients learn nothing.
+            _logger.exception("the authorizer failed over a %s by %s", operation.name, _name(connection))
+            self._refuse(connection, request, Code.INTERNAL_ERROR, "nobody can tell whether it is allowed")
+        else:
+            self._refuse(connection, request, Code.UNAUTHORIZED, f"topic {topic} is not open to {_name(connection)}")
         self.counts.unauthorized_requests += 1
-        self._refuse(connection, request, Code.UNAUTHORIZED, f"topic {topic} is not open to {_name(connection)}")
+        return False
 
     def _refuse(self, connection: Connection, request: Request, code: Code, why: str) -> None:
         kind = _KINDS[type(request.payload)]
@@ -353,13 +294,25 @@ class Broker:
 
     def _connect(self) -> Connection:
         assert self._loop is not None
-        return Connection(self, self.room, self._loop)
+        return Connection(self, self.room, self._loop, self._shared, self._frames)
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, connection: Connection, work: Coroutine[Any, Any, None]) -> None:
         assert self._loop is not None
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        connection.waits_for(task)
+
+    def _look_at_pace(self) -> None:
+        assert self._loop is not None
+        now_s = self._loop.time()
+        for connection in list(self._connections):
+            connection.check_pace(now_s)
+        if not self._is_ending:
+            self._loop.call_later(_PACE_EVERY_S, self._look_at_pace)
+
+    async def _look(self, name: str) -> KnownTopic | None:
+        return await self._in_thread(self.directory.look, name)
 
     async def _in_thread(self, work: Callable[[_Asked], _Answered], asked: _Asked) -> _Answered:
         assert self._loop is not None
@@ -384,10 +337,6 @@ _KINDS: Final = {
 
 def _nobody_waits(failure: TieredStoreError | None) -> None:
     """A client that wanted no acknowledgement of what is stored."""
-
-
-def _client(connection: Connection) -> Client:
-    return Client(connection.address, connection.principal)
 
 
 def _name(connection: Connection) -> str:

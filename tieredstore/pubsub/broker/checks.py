@@ -14,8 +14,8 @@ from tieredstore.pubsub.format.messages import (
     MessageHeader,
     MessagePlace,
     check_crc,
-    checksum,
     parse_message_header,
+    split_checksum,
 )
 from tieredstore.pubsub.format.packets import WriteRequest
 
@@ -27,11 +27,12 @@ def check_message(write: WriteRequest, most: int) -> MessageHeader:
     """The header of the Message that a request carries; MessageCorrupt if it is not whole, or larger than ``most``."""
     if len(write.data) > most:
         raise MessageCorrupt(f"a Message of {len(write.data)} bytes, of which a batch holds {most}")
-    if (computed := checksum(write.data)) != write.crc:
+    computed, body_crc = split_checksum(write.data)
+    if computed != write.crc:
         raise MessageCorrupt(f"the data have the CRC-32 {computed:08x}, and the request says {write.crc:08x}")
     header = parse_message_header(write.data, _PLACE)
     body = memoryview(write.data)[header.size :]
-    check_crc(header, body, _PLACE)
+    check_crc(header, body, _PLACE, body_crc)
     if not header.record_count and _holds_something(header.compression, body):
         raise MessageCorrupt("a Message says to have no records, and has some, which nobody would read")
     return header

@@ -1,7 +1,8 @@
 """One client's connection: bytes into frames, without a copy of what is large, and never more than there is room for.
 
-Small frames gather in a buffer of the connection. A large one gets a buffer of its own size once the broker has room
-for all of it; until then the socket is not read, and the client waits.
+All connections of a broker read into one buffer, since the loop reads one socket at a time: frames that came whole are
+taken where they lie, and what is left over is kept by the connection, as little as it is. A large frame gets a buffer
+of its own size once the broker has room for all of it; until then the socket is not read, and the client waits.
 """
 
 from __future__ import annotations
@@ -15,27 +16,34 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, Final, Protocol, cast
 
 from tieredstore.errors import PacketCorrupt
-from tieredstore.pubsub.broker.room import Room, Waiter
-from tieredstore.pubsub.format.packets import (
-    MAX_PACKET_BYTES,
-    REQUEST_HEAD_SIZE,
-    Code,
-    PacketType,
-    error_response,
-    request_head,
-)
+from tieredstore.kafka.records._slabs import SlabPool
+from tieredstore.pubsub.broker.room import MESSAGE_COST, Room, Waiter
+from tieredstore.pubsub.format.packet_writing import error_response
+from tieredstore.pubsub.format.packets import MAX_PACKET_BYTES, REQUEST_HEAD_SIZE, Code, PacketType, request_head
 
 _logger: Final = logging.getLogger(__name__)
 
 _SMALL_BYTES: Final = 64 << 10
 _SIZE_BYTES: Final = 4
-_FRAME_S: Final = 60.0
-"""How long a large frame may take to come: whoever is slower holds room that others wait for."""
+READ_BYTES: Final = 256 << 10
+"""Of the buffer that connections share: what is read at once while there is room; 64 KiB when there is little."""
+
+LEAST_PACE_S: Final = 60.0
+"""How long a request may take to come whole, the first one from when the client came: whoever is slower holds memory,
+or room that others wait for. Between two requests a client may take its time."""
 
 _UNSENT_BYTES: Final = 1 << 20
+_MOST_SLOW: Final = 16
+"""Requests of one connection that wait for the store at once, but for Messages, which have the broker's room."""
+
 _NO_ROOM: Final = "no room"
 _NOT_READ: Final = "answers are not read"
+_NOT_YET: Final = "answers wait behind a large one"
+_BUSY: Final = "enough is asked of the store"
 _ENDING: Final = "ending"
+
+_PROBES: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
+"""By which a client whose machine is gone is noticed after two minutes, where the system can be told."""
 
 
 class RequestHandler(Protocol):
@@ -57,7 +65,16 @@ class RequestHandler(Protocol):
 class Connection(asyncio.BufferedProtocol):
     """Reads frames; answers go out by ``send``, in any order. All of it on the loop."""
 
-    def __init__(self, handler: RequestHandler, room: Room, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self,
+        handler: RequestHandler,
+        room: Room,
+        loop: asyncio.AbstractEventLoop,
+        shared: memoryview,
+        pool: SlabPool,
+    ) -> None:
+        """``shared``: ``READ_BYTES`` that all connections of this loop read into; ``pool``: memory for large frames,
+        that is used again."""
         self.address = ""
         self.principal: str | None = None
         self.is_open = False
@@ -65,18 +82,23 @@ class Connection(asyncio.BufferedProtocol):
         self.writable.set()
         self._streaming = asyncio.Lock()
         self._behind_stream: list[bytes] = []
+        self._behind_bytes = 0
         self._handler = handler
         self._room = room
         self._loop = loop
         self._transport: asyncio.Transport | None = None
         self._stops: set[str] = set()
-        # Of small frames, and of the beginning of a large one: bytes from _start to _end.
-        self._small = memoryview(bytearray(_SMALL_BYTES))
-        self._start = self._end = 0
+        self._shared = shared
+        self._pool = pool
+        self._reading = shared  # where this connection's next bytes go, behind those that are left
+        self._rest = b""  # what came and was not taken: the beginning of a frame, or what waits for room
+        self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
+        self._slow = 0  # requests that wait for the store
+        self._began_s: float | None = loop.time()  # since when the request that comes has not come whole
         self._large: memoryview | None = None
         self._filled = 0
         self._waiter: Waiter | None = None
-        self._overdue: asyncio.TimerHandle | None = None
 
     # --- asyncio calls these ---
 
@@ -90,6 +112,9 @@ class Connection(asyncio.BufferedProtocol):
         raw: socket.socket | None = transport.get_extra_info("socket")
         if raw is not None:  # a client whose machine is gone must not be remembered for ever
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in _PROBES.items():
+                if hasattr(socket, name):
+                    raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         self.is_open = True
         if not self._handler.opened(self):
             self._transport.abort()
@@ -107,6 +132,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """It sends no more: what it has sent is done, and its connection is closed."""
+        self._flush()
         return False
 
     def pause_writing(self) -> None:
@@ -121,20 +147,25 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  the protocol's signature
         """Where the next bytes go."""
-        return self._small[self._end :] if self._large is None else self._large[self._filled :]
+        if self._large is not None:
+            return self._large[self._filled :]
+        left = len(self._rest)
+        has_room = not self._room.waiting and self._room.taken + READ_BYTES <= self._room.size
+        stop = READ_BYTES if has_room and left < READ_BYTES // 2 else left + _SMALL_BYTES
+        self._reading = self._shared if stop <= READ_BYTES else memoryview(bytearray(stop))
+        self._reading[:left] = self._rest
+        return self._reading[left:stop]
 
     def buffer_updated(self, nbytes: int) -> None:
         """So many bytes came."""
         if self._large is None:
-            self._end += nbytes
-        else:
-            self._filled += nbytes
-            if self._filled < len(self._large):
-                return
+            self._take_frames(self._reading[: len(self._rest) + nbytes])
+            return
+        self._filled += nbytes
+        if self._filled == len(self._large):
             frame, self._large = self._large, None
-            self._end_timer()
-            self._handler.request(self, frame, len(frame))
-        self._take_frames()
+            self._began_s = None
+            self._handler.request(self, frame, len(frame) + MESSAGE_COST)
 
     # --- for the handler ---
 
@@ -142,19 +173,34 @@ class Connection(asyncio.BufferedProtocol):
         """Send an answer, if the client is still there; behind one that goes out in pieces."""
         if self._streaming.locked():
             self._behind_stream.append(packet)
+            self._behind_bytes += len(packet)
+            if self._behind_bytes > _UNSENT_BYTES:
+                self._stop(_NOT_YET)
         elif self.is_open and self._transport is not None and not self._transport.is_closing():
-            self._transport.write(packet)
+            if not self._unsent:  # what is answered in one moment goes out together
+                self._loop.call_soon(self._flush)
+            self._unsent.append(packet)
+            self._unsent_bytes += len(packet)
+            if self._unsent_bytes > _UNSENT_BYTES:  # whoever does not read them is asked no more before the next one
+                self._flush()
+
+    def _flush(self) -> None:
+        unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
+        if unsent and self.is_open and self._transport is not None:
+            self._transport.write(b"".join(unsent))
 
     @contextlib.asynccontextmanager
     async def streaming(self) -> AsyncGenerator[Callable[[bytes], Awaitable[bool]]]:
         """Send one answer in pieces, by the function that is given: False once the client is gone. What others answer
         meanwhile waits."""
         async with self._streaming:
+            self._flush()
             yield self._send_piece
         if not self._streaming.locked():
-            behind, self._behind_stream = self._behind_stream, []
+            behind, self._behind_stream, self._behind_bytes = self._behind_stream, [], 0
             for packet in behind:
                 self.send(packet)
+            self._go_on(_NOT_YET)
 
     async def _send_piece(self, piece: bytes) -> bool:
         await self.writable.wait()
@@ -162,12 +208,34 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(piece)
         return self.is_open
 
+    def waits_for(self, task: asyncio.Task[None]) -> None:
+        """A request that the store is asked for: of several no more are read until one is done."""
+        self._slow += 1
+        if self._slow >= _MOST_SLOW:
+            self._stop(_BUSY)
+        task.add_done_callback(self._has_waited)
+
+    def _has_waited(self, task: asyncio.Task[None]) -> None:
+        del task
+        self._slow -= 1
+        self._go_on(_BUSY)
+
+    def check_pace(self, now_s: float) -> None:
+        """End the connection if what has begun to come does not come whole in time; asked now and then."""
+        if self._began_s is None:
+            return
+        if self._stops:
+            self._began_s = now_s  # it is not read: who waits for whom?
+        elif now_s - self._began_s > LEAST_PACE_S:
+            self._refuse(f"a request did not come whole within {LEAST_PACE_S:g} s")
+
     def stop_reading(self) -> None:
         """Take no more requests."""
         self._stop(_ENDING)
 
     def close(self) -> None:
         """Send what was answered, and end."""
+        self._flush()
         if self._transport is not None:
             self._transport.close()
 
@@ -178,43 +246,52 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- frames ---
 
-    def _take_frames(self) -> None:
-        while self.is_open and not self._stops and self._large is None and self._take_frame():
-            pass
-        self._compact()
+    def _take_frames(self, came: memoryview) -> None:
+        """Of all that is there; what cannot be taken yet is left."""
+        start = 0
+        while self.is_open and not self._stops and self._large is None:
+            taken = self._take_frame(came[start:])
+            if not taken:
+                break
+            start += taken
+        self._rest = bytes(came[start:])
+        if self._rest:
+            if start or self._began_s is None:
+                self._began_s = self._loop.time()
+        elif start and self._large is None:
+            self._began_s = None
 
-    def _take_frame(self) -> bool:
-        """Hand the next frame on, or begin a large one; False if that has to wait, or nothing more will come."""
-        available = self._end - self._start
-        size = self._frame_size() if available >= _SIZE_BYTES else None
+    def _take_frame(self, came: memoryview) -> int:
+        """Hand the next frame on, or begin a large one: so many bytes are taken. 0 if that has to wait, or nothing more
+        will come."""
+        available = len(came)
+        size = self._frame_size(came) if available >= _SIZE_BYTES else None
         if size is None or available < REQUEST_HEAD_SIZE:
-            return False
+            return 0
         try:
-            version, request_id, kind = request_head(self._small[self._start :])
+            version, request_id, kind = request_head(came)
         except PacketCorrupt as error:
             self._refuse(str(error))
-            return False
+            return 0
         is_write = kind is PacketType.WRITE
         if not is_write and size > _SMALL_BYTES:
             why = f"a request of {size} bytes that is no write"
             self.send(error_response(request_id, version, kind, Code.BAD_REQUEST, why))
             self._refuse(why)
-            return False
+            return 0
         if available < size <= _SMALL_BYTES:
-            return False
-        if is_write and not self._take_room(size):
-            return False
+            return 0
+        if is_write and not self._take_room(size + MESSAGE_COST):
+            return 0
         if available < size:
-            self._begin_large(size, available)
-            return False
-        frame = self._small[self._start : self._start + size]
-        self._start += size
-        self._handler.request(self, frame, size if is_write else 0)
-        return True
+            self._begin_large(size, came)
+            return available
+        self._handler.request(self, came[:size], size + MESSAGE_COST if is_write else 0)
+        return size
 
-    def _frame_size(self) -> int | None:
+    def _frame_size(self, came: memoryview) -> int | None:
         """Of the frame that begins, its own four bytes included; None, and the connection ends, if it cannot be."""
-        size = int.from_bytes(self._small[self._start : self._start + _SIZE_BYTES], "big", signed=True)
+        size = int.from_bytes(came[:_SIZE_BYTES], "big", signed=True)
         if REQUEST_HEAD_SIZE - _SIZE_BYTES <= size <= MAX_PACKET_BYTES:
             return size + _SIZE_BYTES
         self._refuse(f"a request says {size} bytes, and {MAX_PACKET_BYTES} may be")
@@ -229,36 +306,20 @@ class Connection(asyncio.BufferedProtocol):
         self._waiter = None  # granted while it waited
         return True
 
-    def _begin_large(self, size: int, available: int) -> None:
-        large = memoryview(bytearray(size))
-        large[:available] = self._small[self._start : self._end]
-        self._start = self._end = 0
-        self._large, self._filled = large, available
-        self._overdue = self._loop.call_later(_FRAME_S, self._too_slow)
+    def _begin_large(self, size: int, came: memoryview) -> None:
+        large = memoryview(self._pool.slab(size))[:size]
+        large[: len(came)] = came
+        self._large, self._filled = large, len(came)
+        self._began_s = self._loop.time()
 
     def _granted(self) -> None:
         # Not here: others that wait for room are served in the same moment.
         self._loop.call_soon(self._go_on, _NO_ROOM)
 
-    def _compact(self) -> None:
-        if self._start:
-            rest = bytes(self._small[self._start : self._end])
-            self._small[: len(rest)] = rest
-            self._start, self._end = 0, len(rest)
-
-    def _too_slow(self) -> None:
-        self._refuse(f"a Message did not come whole within {_FRAME_S:g} s")
-
-    def _end_timer(self) -> None:
-        if self._overdue is not None:
-            self._overdue.cancel()
-            self._overdue = None
-
     def _end_large(self) -> None:
         assert self._large is not None
-        self._room.give_back(len(self._large))
+        self._room.give_back(len(self._large) + MESSAGE_COST)
         self._large = None
-        self._end_timer()
 
     def _refuse(self, why: str) -> None:
         """What follows cannot be told apart: the connection ends."""
@@ -276,7 +337,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._stops and self._transport is not None and self.is_open:
             self._transport.resume_reading()
             if self._large is None:
-                self._take_frames()
+                self._take_frames(memoryview(self._rest))
 
 
 def _principal(tls: ssl.SSLObject | None) -> str | None:

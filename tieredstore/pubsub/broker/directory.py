@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tieredstore.config import Settings
-from tieredstore.errors import ConfigError, TieredStoreError, TopicNotFound
+from tieredstore.errors import ConfigError, CorruptData, StoreError, TieredStoreError, TopicNotFound
 from tieredstore.pubsub.format.packets import BrokerAddress, TopicMetadata
 from tieredstore.pubsub.governor.assigning import TopicLoad
+from tieredstore.pubsub.queue_kinds import KAFKA
 from tieredstore.pubsub.topics import Topic, Topics
 
 _logger: Final = logging.getLogger(__name__)
@@ -99,10 +100,22 @@ class StoreTopics(TopicSource):
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
+        self._complaints: dict[str, str] = {}
 
     def all(self) -> Iterable[KnownTopic]:
-        """Each of the store."""
-        return map(self._known, self._topics.list())
+        """Each of the store that can be read; others are a line in the log, once."""
+        for name in self._topics.names():
+            try:
+                topic = self._topics.get(name)
+            except TopicNotFound:
+                continue
+            except (ConfigError, CorruptData) as error:
+                if self._complaints.get(name) != str(error):
+                    self._complaints[name] = str(error)
+                    _logger.warning("a topic is passed over: %s", error)
+                continue
+            self._complaints.pop(name, None)
+            yield self._known(topic)
 
     def get(self, name: str) -> KnownTopic | None:
         """One of the store."""
@@ -134,8 +147,15 @@ class Directory:
             self._known |= {known.name: known for known in source.all()}
 
     def look(self, name: str) -> KnownTopic | None:
-        """Ask for a topic that may be new; None if there is none. An error of a source is raised."""
-        known = next((known for source in self._sources if (known := source.get(name)) is not None), None)
+        """Ask for a topic that may be new; None if there is none. A TieredStoreError for whatever error of a source."""
+        try:
+            known = next((known for source in self._sources if (known := source.get(name)) is not None), None)
+        except TieredStoreError:
+            raise
+        except Exception as error:
+            # Clients wait for an answer, and keep the broker's room until they have one.
+            _logger.exception("topic %r cannot be looked up", name)
+            raise own_error(error) from error
         if known is None:
             if len(self._unknown) >= _MOST_UNKNOWN:  # names that a client makes up cost no memory
                 self._unknown.clear()
@@ -171,10 +191,17 @@ def metadata_of(known: KnownTopic, assignment: Assignment) -> TopicMetadata:
 def _handler(topic: Topic, settings: Settings) -> tuple[str, dict[str, str]]:
     """MemQ's storage handler and its properties."""
     properties = {"path": topic.path, "enableHashing": "true" if topic.is_hashed else "false"}
+    if topic.queue == KAFKA:
+        properties["notificationTopic"] = topic.queue_name
     if settings.s3 is None:
         return settings.storage_backend, properties
     s3 = {"bucket": settings.s3.bucket_name, "region": settings.s3.region}
     return "s3v2", {**{name: text for name, text in s3.items() if text}, **properties}
+
+
+def own_error(error: Exception) -> TieredStoreError:
+    """What clients are told of an error that should not be."""
+    return StoreError(f"an error of the broker's own: {type(error).__name__}")
 
 
 def refreshed(directory: Directory) -> bool:

@@ -11,7 +11,10 @@ from typing import Final, Protocol
 from zlib import crc32
 
 from tieredstore.errors import DeliveryFailed, TieredStoreError
+from tieredstore.kafka.batches import Buffer
+from tieredstore.kafka.records._slabs import SlabPool
 from tieredstore.process.deadline import Deadline
+from tieredstore.pubsub.batch_memory import BatchMemory
 from tieredstore.pubsub.broker.counts import BrokerCounts
 from tieredstore.pubsub.broker.seen import SeenMessages
 from tieredstore.pubsub.format.batches import index_size
@@ -20,6 +23,8 @@ from tieredstore.pubsub.writer import SealedMessage
 
 _logger: Final = logging.getLogger(__name__)
 
+_LEAST_MEMORY: Final = 64 << 10
+
 Answer = Callable[[TieredStoreError | None], None]
 """Tells whoever sent a Message how it went; called once, on the loop."""
 
@@ -27,7 +32,13 @@ Answer = Callable[[TieredStoreError | None], None]
 class Writer(Protocol):
     """What stores a batch and notifies; on a thread of uploads."""
 
-    def write(self, messages: list[SealedMessage], deadline: Deadline, partition: int | None = None) -> tuple[int, int]:
+    def write(
+        self,
+        messages: list[SealedMessage],
+        deadline: Deadline,
+        partition: int | None = None,
+        memory: BatchMemory | None = None,
+    ) -> tuple[int, int]:
         """Where it stands: read partition and offset."""
         ...
 
@@ -55,7 +66,7 @@ class BatchLimits:
 class _Held:
     """A Message until it is stored."""
 
-    sealed: SealedMessage
+    header: MessageHeader
     identity: bytes | None
     room: int
     answers: list[Answer]
@@ -63,9 +74,17 @@ class _Held:
 
 @dataclass(slots=True)
 class _OpenBatch:
+    memory: BatchMemory
+    timer: asyncio.TimerHandle
     held: list[_Held] = field(default_factory=list[_Held])
-    size: int = 0
-    timer: asyncio.TimerHandle | None = None
+
+    def sealed(self) -> list[SealedMessage]:
+        """Its Messages, of which nobody has looked for the times of their records."""
+        stored = self.memory.stored()
+        return [
+            SealedMessage(message, held.header.request, held.header.record_count, None, None)
+            for message, held in zip(stored, self.held, strict=True)
+        ]
 
 
 class TopicProcessor:
@@ -80,16 +99,20 @@ class TopicProcessor:
         loop: asyncio.AbstractEventLoop,
         uploads: Executor,
         give_back: Callable[[int], None],
+        pool: SlabPool,
         counts: BrokerCounts,
         partitions: int | None = None,
     ) -> None:
-        """``partitions``: a producer's Messages go to one of so many read partitions; None: to any."""
+        """``pool``: memory for batches. ``partitions``: a producer's Messages go to one of so many read partitions;
+        None: to any."""
         self.topic = topic
         self.limits = limits
         self._writer = writer
         self._loop = loop
         self._uploads = uploads
         self._give_back = give_back
+        self._pool = pool
+        self._usual_size = _LEAST_MEMORY
         self._counts = counts
         self._partitions = partitions
         self._open: dict[int | None, _OpenBatch] = {}
@@ -99,10 +122,10 @@ class TopicProcessor:
         self._is_idle = asyncio.Event()
         self._is_idle.set()
 
-    def take(self, data: bytes, header: MessageHeader, room: int, answer: Answer) -> None:
-        """Hold a whole, checked Message until it is stored; ``answer`` is told. One that was sent before is not stored
-        again, but answered as the first one is, or was."""
-        identity = data[: header.size] if header.request is not None else None
+    def take(self, data: Buffer, header: MessageHeader, room: int, answer: Answer) -> None:
+        """Hold a copy of a whole, checked Message until it is stored; ``answer`` is told. One that was sent before is
+        not stored again, but answered as the first one is, or was."""
+        identity = bytes(data[: header.size]) if header.request is not None else None
         if identity is not None and (identity in self._seen or identity in self._held):
             self._counts.repeated += 1
             self._give_back(room)
@@ -112,10 +135,10 @@ class TopicProcessor:
             else:
                 first.answers.append(answer)
             return
-        held = _Held(SealedMessage(data, header.request, header.record_count, None, None), identity, room, [answer])
+        held = _Held(header, identity, room, [answer])
         if identity is not None:
             self._held[identity] = held
-        self._add(held, self._lane(header))
+        self._add(held, data, self._lane(header))
 
     def seal_all(self) -> None:
         """Have everything written now, full or not."""
@@ -137,33 +160,38 @@ class TopicProcessor:
         address, epoch, _ = header.request
         return crc32(address + epoch.to_bytes(8, "big", signed=True)) % self._partitions
 
-    def _add(self, held: _Held, lane: int | None) -> None:
-        size = len(held.sealed.stored)
+    def _add(self, held: _Held, data: Buffer, lane: int | None) -> None:
         batch = self._open.get(lane)
-        if batch is not None and index_size(len(batch.held) + 1) + batch.size + size > self.limits.size:
+        if batch is not None and batch.memory.left < len(data):
             self._seal(lane)
             batch = None
         if batch is None:
-            batch = self._open[lane] = _OpenBatch()
-            batch.timer = self._loop.call_later(self.limits.seconds, self._seal, lane)
-            self._under_way += 1
-            self._is_idle.clear()
+            batch = self._open[lane] = self._new_batch(lane, len(data))
+        batch.memory.add(data)
         batch.held.append(held)
-        batch.size += size
         if len(batch.held) >= self.limits.messages:
             self._seal(lane)
 
+    def _new_batch(self, lane: int | None, least: int) -> _OpenBatch:
+        # As large as the last one was: a broker has many topics open at once, and most of them have little.
+        memory = BatchMemory(
+            self._pool, self.limits.size, self.limits.messages, least=least, first=max(self._usual_size, least)
+        )
+        self._under_way += 1
+        self._is_idle.clear()
+        return _OpenBatch(memory, self._loop.call_later(self.limits.seconds, self._seal, lane))
+
     def _seal(self, lane: int | None) -> None:
         batch = self._open.pop(lane)
-        assert batch.timer is not None
         batch.timer.cancel()
+        self._usual_size = max(_LEAST_MEMORY, batch.memory.used)
         self._uploads.submit(self._write, batch, lane, Deadline.after(self.limits.delivery_s))
 
     def _write(self, batch: _OpenBatch, lane: int | None, deadline: Deadline) -> None:
         """On a thread of uploads."""
         failure: TieredStoreError | None = None
         try:
-            self._writer.write([held.sealed for held in batch.held], deadline, lane)
+            self._writer.write(batch.sealed(), deadline, lane, batch.memory)
         except TieredStoreError as error:
             failure = error
         except BaseException as error:
@@ -178,7 +206,7 @@ class TopicProcessor:
         else:
             self._counts.batches += 1
             self._counts.stored_messages += len(batch.held)
-            self._counts.stored_bytes += batch.size
+            self._counts.stored_bytes += batch.memory.used
         self._give_back(sum(held.room for held in batch.held))
         for held in batch.held:
             if held.identity is not None:

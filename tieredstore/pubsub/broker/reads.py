@@ -11,17 +11,13 @@ from typing import Final
 from tieredstore.errors import InvalidRange, NotificationCorrupt, ObjectNotFound, TieredStoreError
 from tieredstore.pubsub.broker.connection import Connection
 from tieredstore.pubsub.format.notifications import parse_notification
-from tieredstore.pubsub.format.packets import (
-    Code,
-    PacketType,
-    ReadAnswer,
-    ReadRequest,
-    Request,
-    Response,
+from tieredstore.pubsub.format.packet_writing import (
+    MOST_READ_BYTES,
     error_response,
     read_response_head,
     response_bytes,
 )
+from tieredstore.pubsub.format.packets import Code, PacketType, ReadAnswer, ReadRequest, Request, Response
 from tieredstore.pubsub.topics import Topic, Topics
 
 READ_VERSION: Final = 5
@@ -53,12 +49,12 @@ def plan_read(read: ReadRequest, topic: Topic, topics: Topics) -> ReadPlan:
     key = topics.check_place(notification, topic, "a READ")
     if read.header_only:
         return ReadPlan(key, 0, notification.header_size)
-    if read.offset == -1:
-        return ReadPlan(key, 0, notification.total_size)
-    stop = read.offset + read.size
-    if read.offset < 0 or read.size < 0 or stop > notification.total_size:
+    start, stop = (0, notification.total_size) if read.offset == -1 else (read.offset, read.offset + read.size)
+    if start < 0 or not start <= stop <= notification.total_size:
         raise InvalidRange(f"bytes {read.offset} to {stop} of a batch that has {notification.total_size}")
-    return ReadPlan(key, read.offset, stop)
+    if stop - start > MOST_READ_BYTES:
+        raise InvalidRange(f"{stop - start} bytes at once, of which an answer holds {MOST_READ_BYTES}: ask for ranges")
+    return ReadPlan(key, start, stop)
 
 
 class ReadAnswers:

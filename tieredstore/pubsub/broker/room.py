@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
+
+MESSAGE_COST: Final = 1024
+"""What a Message takes beside its bytes while it is held: who waits for it, what it is called, where it goes."""
 
 
 @dataclass(slots=True, eq=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
@@ -17,7 +18,7 @@ from tieredstore.pubsub.broker.authorization import authorizer_of
 from tieredstore.pubsub.broker.broker import Broker
 from tieredstore.pubsub.broker.directory import Directory, KnownTopic, StoreTopics, refreshed
 from tieredstore.pubsub.governor.assigning import BrokerSeat, strategy_of
-from tieredstore.pubsub.governor.governing import TICK_S, Governor
+from tieredstore.pubsub.governor.governing import Governor, rest_s
 from tieredstore.pubsub.governor.store_governor import StoreGovernor, broker_name
 from tieredstore.pubsub.governor.zookeeper_governor import ZooKeeperGovernor
 from tieredstore.pubsub.governor.zookeeper_topics import ZooKeeperTopics
@@ -106,6 +107,7 @@ def broker_service(
 
 def _govern(governor: Governor, stop: Stop, health: Health) -> None:
     while True:
+        begin_s = time.monotonic()
         try:
             governor.tick()
         except TieredStoreError as error:
@@ -115,7 +117,7 @@ def _govern(governor: Governor, stop: Stop, health: Health) -> None:
         else:
             health.holds(_ASSIGNED)
         health.beat("governor", within_s=_BEAT_S)
-        if stop.wait(TICK_S):
+        if stop.wait(rest_s(time.monotonic() - begin_s)):
             break
     try:
         governor.leave()

@@ -39,6 +39,8 @@ class _Rest:
 
     until_s: float = 0.0
     seconds: float = 0.0
+    failed_s: float = 0.0
+    """When it has failed last."""
 
 
 class TopicBrokers:
@@ -105,10 +107,13 @@ class TopicBrokers:
 
     def _rest(self, place: Place) -> None:
         rest = self._rests.setdefault(place, _Rest())
-        now_s = time.monotonic()
+        now_s = rest.failed_s = time.monotonic()
         if rest.until_s <= now_s:  # many Messages may tell of one loss
             rest.seconds = min(_MOST_REST_S, max(_FIRST_REST_S, 2 * rest.seconds))
             rest.until_s = now_s + rest.seconds * (0.5 + random.random() / 2)  # noqa: S311  jitter
+
+    def _failed_s(self, place: Place) -> float:
+        return self._rests[place].failed_s if place in self._rests else -1.0
 
     def _chosen(self) -> list[Place]:
         """The brokers to write to: of the own zone if one of those is well, as many as wanted."""
@@ -136,9 +141,9 @@ class TopicBrokers:
             known = [(broker.ip, broker.port) for broker in self._brokers]
             seeds = random.sample(self._seeds, len(self._seeds))
             error: TieredStoreError | None = None
-            # Who has not answered what was written to it is asked last: a broker that is cut off from the others says
-            # for ever that it has the topic.
-            for place in sorted(dict.fromkeys([*known, *seeds]), key=self._rests.__contains__):
+            # Who has not answered what was written to it is asked last, and who did so just now behind those that did
+            # long ago: a broker that is cut off from the others says for ever that it has the topic.
+            for place in sorted(dict.fromkeys([*known, *seeds]), key=self._failed_s):
                 try:
                     self._brokers = await self._ask(place)
                 except BrokerUnavailable as failure:

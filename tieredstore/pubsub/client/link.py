@@ -8,14 +8,8 @@ import ssl
 from typing import Final
 
 from tieredstore.errors import BrokerUnavailable, PacketCorrupt
-from tieredstore.pubsub.format.packets import (
-    MAX_PACKET_BYTES,
-    PacketType,
-    Request,
-    Response,
-    parse_response,
-    request_bytes,
-)
+from tieredstore.pubsub.format.packet_writing import request_bytes
+from tieredstore.pubsub.format.packets import MAX_PACKET_BYTES, PacketType, Request, Response, parse_response
 
 _UNREAD_BYTES: Final = 1 << 20
 _SIZE_BYTES: Final = 4

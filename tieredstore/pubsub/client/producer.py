@@ -10,15 +10,15 @@ import time
 import uuid
 from collections.abc import Callable
 from typing import Final
-from zlib import crc32
 
 from tieredstore.config import Settings
 from tieredstore.errors import BrokerUnavailable, ConfigError, DeliveryFailed, TieredStoreError
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.forks import leave_to_parent
 from tieredstore.pubsub.client.brokers import VERSION, TopicBrokers
+from tieredstore.pubsub.format.messages import message_checksum
 from tieredstore.pubsub.format.packets import MAX_PACKET_BYTES, Code, PacketType, Request, WriteRequest
-from tieredstore.pubsub.producer import Acks, OpenMessage, RecordProducer
+from tieredstore.pubsub.record_producer import Acks, OpenMessage, RecordProducer
 from tieredstore.pubsub.writer import SealedMessage
 
 _logger: Final = logging.getLogger(__name__)
@@ -140,7 +140,7 @@ class BrokerProducer(RecordProducer):
         """Send a Message, and again, the same one, until a broker has answered that it has it."""
         assert sealed.request is not None
         data = bytes(sealed.stored)
-        write = WriteRequest(self._topic, crc32(data), data, self._acks != "all", self._producer_id)
+        write = WriteRequest(self._topic, message_checksum(data), data, self._acks != "all", self._producer_id)
         request = Request(VERSION, sealed.request.request_id, write)
         is_unclear, delay_s = False, _FIRST_DELAY_S
         while True:

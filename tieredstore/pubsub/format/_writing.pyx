@@ -1,17 +1,18 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True
-"""Records into the body of a Message, in memory that grows.
+"""Records into the body of a Message: in memory that grows, or where somebody has room for it.
 
 Room for a header stands before the body, so that a Message that is stored as it is need not be copied to get one. What
 has grown to the size of a whole Message is kept for the next one: memory fresh from the system costs a page fault every
-4 KiB, which is more than the records cost.
+4 KiB, which is more than the records cost. In memory that is lent the Message comes to lie where it is needed.
 """
 
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint8_t, uint64_t
+from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
+from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
 from tieredstore.errors import InvalidRecord
 
@@ -26,6 +27,8 @@ cdef enum:
     LEAST_ROOM = 4096
     MOST_ID = 255
     MOST_SHORT = 32767
+    # What a record has beside its bytes: lengths, and its time.
+    LENGTHS = 21
     # Before the body; a header has 163 bytes at most.
     HEAD_ROOM = 192
     # From here on memory does not double: it becomes that of a whole Message, and is kept.
@@ -63,19 +66,39 @@ cdef void give_block(void* block, Py_ssize_t size) noexcept:
         free(block)
 
 
+cdef int64_t now_ms() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_REALTIME, &now)
+    return <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1_000_000
+
+
 @cython.final
 @cython.no_gc
 cdef class BodyWriter:
-    """The records of one Message. A buffer of its bytes; while one is held nothing can be appended."""
+    """The records of one Message. A buffer of its bytes; while one is held nothing can be appended.
 
-    cdef uint8_t* memory  # HEAD_ROOM bytes, then room for the body
-    cdef Py_ssize_t used, room, most, head
-    cdef readonly Py_ssize_t count
+    ``payload`` counts the bytes of values and keys. ``least_ms`` and ``most_ms`` are the records' first and last time.
+    Those are of the records that were taken by ``take``.
+    """
+
+    cdef uint8_t* memory  # our own: HEAD_ROOM bytes, then room for the body
+    cdef uint8_t[::1] lent
+    cdef uint8_t* body
+    cdef Py_ssize_t used, room, most, head, head_room
+    cdef readonly Py_ssize_t count, payload
+    cdef readonly int64_t least_ms, most_ms
     cdef int held
+    cdef bint is_lent
 
-    def __cinit__(self, Py_ssize_t most):
-        """``most`` bytes at most."""
-        self.most = most
+    def __cinit__(self, Py_ssize_t most, lent=None, Py_ssize_t head=0):
+        """``most`` bytes at most. ``lent``: where the Message is to lie, from its header on, which has ``head`` bytes."""
+        self.most, self.head_room = most, HEAD_ROOM
+        self.least_ms, self.most_ms = INT64_MAX, INT64_MIN
+        if lent is not None:
+            self.lent, self.is_lent = lent, True
+            if head < 0 or most < 1 or most > self.lent.shape[0] - head:
+                raise InvalidRecord(f"{self.lent.shape[0]} bytes are no room for {head} bytes and {most} behind them")
+            self.body, self.room, self.head_room = &self.lent[0] + head, most, head
 
     def __dealloc__(self):
         if self.memory != NULL:
@@ -86,11 +109,9 @@ cdef class BodyWriter:
 
     def __getbuffer__(self, Py_buffer* buffer, int flags):
         # A body without records has an address too.
-        if self.memory == NULL:
+        if self.body == NULL:
             self._make_room(1)
-        PyBuffer_FillInfo(
-            buffer, self, self.memory + HEAD_ROOM - self.head, self.head + self.used, 1, flags
-        )
+        PyBuffer_FillInfo(buffer, self, self.body - self.head, self.head + self.used, 1, flags)
         self.held += 1
 
     def __releasebuffer__(self, Py_buffer* buffer):
@@ -98,15 +119,15 @@ cdef class BodyWriter:
 
     def behind(self, bytes header):
         """The Message that ``header`` and this body are, without a copy of either; nothing can be appended any more,
-        and the buffer has the header in it."""
+        and the buffer has the header in it. Where memory was lent, the header has the size that was said."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(header)
-        if size > HEAD_ROOM:
-            raise InvalidRecord(f"a header of {size} bytes is over {HEAD_ROOM}")
+        if size > self.head_room or (size < self.head_room and self.is_lent):
+            raise InvalidRecord(f"a header of {size} bytes does not go where {self.head_room} are")
         if self.head:
             raise BufferError("the Message has its header")
-        if self.memory == NULL:
+        if self.body == NULL:
             self._make_room(1)
-        memcpy(self.memory + HEAD_ROOM - size, PyBytes_AS_STRING(header), size)
+        memcpy(self.body - size, PyBytes_AS_STRING(header), size)
         self.head = size
         return memoryview(self)
 
@@ -123,10 +144,31 @@ cdef class BodyWriter:
             memory = <uint8_t*>realloc(self.memory, HEAD_ROOM + room)
         if memory == NULL:
             raise MemoryError("there is no memory for the records of a Message")
-        self.memory, self.room = memory, room
+        self.memory, self.body, self.room = memory, memory + HEAD_ROOM, room
         return 0
 
-    def append(self, bytes value, bytes key, headers, bytes message_id, int64_t timestamp_ms):
+    def take(self, bytes value, bytes key, headers, bytes message_id, timestamp_ms, Py_ssize_t most_bytes):
+        """``append``, now where ``timestamp_ms`` is None: the record's number. −1, and nothing happened, also if
+        the body would be over ``most_bytes`` by the record's value and key."""
+        cdef int64_t timestamp
+        cdef Py_ssize_t payload = 0
+        if value is not None:
+            payload = PyBytes_GET_SIZE(value)
+        if key is not None:
+            payload += PyBytes_GET_SIZE(key)
+        if self.used + LENGTHS + payload > most_bytes:
+            return -1
+        try:
+            timestamp = now_ms() if timestamp_ms is None else timestamp_ms
+        except OverflowError:
+            raise InvalidRecord(f"a record's timestamp {timestamp_ms} has more than 64 bits") from None
+        if not self.append(value, key, headers, message_id, timestamp):
+            return -1
+        self.payload += payload
+        self.least_ms, self.most_ms = min(self.least_ms, timestamp), max(self.most_ms, timestamp)
+        return self.count - 1
+
+    cpdef bint append(self, bytes value, bytes key, headers, bytes message_id, int64_t timestamp_ms) except -1:
         """One record behind the others. False, and nothing happened, if it does not fit.
 
         ``headers``: pairs of name and value, or None. InvalidRecord for what the format cannot hold.
@@ -153,7 +195,7 @@ cdef class BodyWriter:
             return False
         if size > self.room - self.used:
             self._make_room(size)
-        cdef uint8_t* at = write_16(self.memory + HEAD_ROOM + self.used, <unsigned int>fields)
+        cdef uint8_t* at = write_16(self.body + self.used, <unsigned int>fields)
         at = write_64(at, <uint64_t>timestamp_ms)
         at[0] = <uint8_t>id_size
         at += 1

@@ -20,13 +20,21 @@ from typing import Final
 from tieredstore.errors import InvalidRange, MessageCorrupt
 from tieredstore.kafka.batches import Buffer
 from tieredstore.limits import MAX_INT32
-from tieredstore.pubsub.format.messages import BARE_HEADER_SIZE, MessagePlace
+from tieredstore.pubsub.format._checksums import joined_crc
+from tieredstore.pubsub.format.messages import (
+    BARE_HEADER_SIZE,
+    MessagePlace,
+    checksum,
+    message_checksum,
+    split_checksum,
+)
 
 START_SIZE: Final = 8
 """Bytes that say how long the index is."""
 
 _START: Final = struct.Struct(">ii")
 _ENTRY: Final = struct.Struct(">iii")
+_LEAST_SPLIT: Final = 64 << 10  # of smaller Messages the object is read a second time sooner than their CRCs are joined
 MAX_BATCH_SIZE: Final = MAX_INT32
 """Bytes of an object at most: its fields are signed, of 32 bits."""
 
@@ -128,3 +136,28 @@ def batch_index(messages: Sequence[Buffer]) -> bytes:
         parts.append(_ENTRY.pack(number, end, len(message)))
         end += len(message)
     return b"".join(parts)
+
+
+def batch_checksum(batch: Buffer, messages: Sequence[Buffer]) -> int:
+    """The CRC-32 of the object ``batch`` of these Messages, which were sealed or checked: large bodies are not read."""
+    crc = checksum(memoryview(batch)[: index_size(len(messages))])
+    for message in messages:
+        crc = message_checksum(message, crc)
+    return crc
+
+
+def split_checksums(batch: Buffer, name: str) -> tuple[int, Sequence[int] | None]:
+    """The CRC-32 of a whole object, and of each Message's body, by reading it once; None for these where Messages are
+    small, or the index is none."""
+    try:
+        index = BatchIndex(batch, name, len(batch))
+    except MessageCorrupt:
+        return checksum(batch), None
+    if len(batch) < _LEAST_SPLIT * len(index):
+        return checksum(batch), None
+    crc, bodies = checksum(memoryview(batch)[: index.size]), list[int]()
+    for _, message in index.messages(batch):
+        whole, body = split_checksum(message)
+        crc = joined_crc(crc, whole, len(message))
+        bodies.append(body)
+    return crc, bodies

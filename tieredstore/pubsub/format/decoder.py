@@ -94,10 +94,13 @@ class BatchDecoder:
         """The damaged Messages that were left out of what was decoded last."""
         return self._skipped
 
-    def decode(self, batch: Buffer, name: str = "the batch") -> Iterator[pa.RecordBatch]:
-        """The records of a whole object. ``name`` stands in errors."""
+    def decode(
+        self, batch: Buffer, name: str = "the batch", checksums: Sequence[int] | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """The records of a whole object. ``name`` stands in errors. ``checksums``: the CRC-32 of each Message's body,
+        where somebody has read it (:func:`~tieredstore.pubsub.format.batches.split_checksums`)."""
         self._skipped = []
-        return self._decode(BatchIndex(batch, name, len(batch)).messages(batch))
+        return self._decode(BatchIndex(batch, name, len(batch)).messages(batch), checksums)
 
     def decode_message(self, message: Buffer, place: MessagePlace) -> Iterator[pa.RecordBatch]:
         """The records of one Message, given from its header on; ``place`` says where it lies."""
@@ -109,11 +112,13 @@ class BatchDecoder:
         self._skipped = []
         return self._decode(_messages_of(iter(pieces), name))
 
-    def _decode(self, messages: Iterator[tuple[MessagePlace, memoryview]]) -> Iterator[pa.RecordBatch]:
+    def _decode(
+        self, messages: Iterator[tuple[MessagePlace, memoryview]], checksums: Sequence[int] | None = None
+    ) -> Iterator[pa.RecordBatch]:
         reader = RecordReader(self._columns.wanted)
         for place, message in messages:
             try:
-                is_lent = self._add(reader, message, place)
+                is_lent = self._add(reader, message, place, checksums[place.number] if checksums else None)
             except MessageCorrupt as error:
                 if self._on_corrupt == "fail":
                     yield from self._taken(reader)
@@ -124,11 +129,11 @@ class BatchDecoder:
                 yield from self._taken(reader)
         yield from self._taken(reader)
 
-    def _add(self, reader: RecordReader, message: memoryview, place: MessagePlace) -> bool:
+    def _add(self, reader: RecordReader, message: memoryview, place: MessagePlace, crc: int | None) -> bool:
         """Check a Message and give it to the reader. True if its records must be taken before the next Message."""
         header = parse_message_header(message, place)
         stored = message[header.size :]
-        check_crc(header, stored, place)
+        check_crc(header, stored, place, crc)
         body = self._expand(header, stored, place)
         # What was expanded lies in memory that the next Message expands into: what is small is copied out of it.
         is_expanded = header.compression is not Compression.NONE

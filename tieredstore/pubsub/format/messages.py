@@ -32,6 +32,7 @@ import zstandard
 from tieredstore.errors import ConfigError, InvalidRecord, MessageCorrupt
 from tieredstore.kafka.batches import Buffer
 from tieredstore.limits import MAX_INT32
+from tieredstore.pubsub.format._checksums import joined_crc
 
 if TYPE_CHECKING:
     from zlib import crc32
@@ -57,7 +58,10 @@ _EXTRA_WITHOUT_ADDRESS: Final = 17
 _START: Final = struct.Struct(">hhh")
 _PRODUCER: Final = struct.Struct(">qq")
 _BODY: Final = struct.Struct(">IBii")
+_HEADER_SIZE: Final = struct.Struct(">h")
+_CRC: Final = struct.Struct(">I")
 _MOST_ADDRESS: Final = 127  # MemQ's reader takes the length as signed
+_LEAST_JOINED: Final = 16 << 10  # fewer bytes are read as fast as their CRC is joined
 _COMPRESSORS: Final = threading.local()
 
 
@@ -76,6 +80,9 @@ class Compression(enum.Enum):
         except KeyError:
             names = ", ".join(each.name.lower() for each in cls)
             raise ConfigError(f"{name!r} is no compression of MemQ's, which are {names}") from None
+
+
+_COMPRESSIONS: Final[tuple[Compression, ...]] = tuple(Compression)  # by their numbers
 
 
 class ProducerRequest(NamedTuple):
@@ -140,14 +147,15 @@ def parse_message_header(message: Buffer, place: MessagePlace, *, whole: bool = 
     if len(message) < size:
         raise place.corrupt(0, f"its header says {size} bytes, of {len(message)} that there are")
     request = _parse_request(message, extra, place) if extra else None
-    crc, compression, count, body_size = _BODY.unpack_from(message, size - _BODY.size)
-    if not 0 <= compression < len(Compression):
+    numbers: tuple[int, int, int, int] = _BODY.unpack_from(message, size - _BODY.size)
+    crc, compression, count, body_size = numbers
+    if not 0 <= compression < len(_COMPRESSIONS):
         raise place.corrupt(10 + extra, f"its compression {compression} is not known")
     if count < 0:
         raise place.corrupt(11 + extra, f"it says to have {count} records")
     if body_size < 0 or (whole and size + body_size != len(message)):
         raise place.corrupt(15 + extra, f"its body says {body_size} bytes, and there are {len(message) - size}")
-    return MessageHeader(request, crc, Compression(compression), count, body_size)
+    return MessageHeader(request, crc, _COMPRESSIONS[compression], count, body_size)
 
 
 def _parse_request(message: Buffer, extra: int, place: MessagePlace) -> ProducerRequest:
@@ -158,14 +166,34 @@ def _parse_request(message: Buffer, extra: int, place: MessagePlace) -> Producer
     return ProducerRequest(bytes(message[7 : 7 + address_size]), epoch, request_id)
 
 
-def checksum(data: Buffer) -> int:
-    """The CRC-32 of zlib."""
-    return crc32(data)
+def checksum(data: Buffer, before: int = 0) -> int:
+    """The CRC-32 of zlib; ``before``: of the bytes that stand before these."""
+    return crc32(data, before)
 
 
-def check_crc(header: MessageHeader, body: Buffer, place: MessagePlace) -> None:
-    """MessageCorrupt unless the stored body has the header's checksum."""
-    if (computed := crc32(body)) != header.crc:
+def message_checksum(message: Buffer, before: int = 0) -> int:
+    """As :func:`checksum`, of a Message that was sealed or checked: of a body of any size the header's is believed."""
+    view = memoryview(message)
+    (size,) = _HEADER_SIZE.unpack_from(view)
+    crc, body_size = crc32(view[:size], before), len(view) - size
+    if body_size < _LEAST_JOINED:
+        return crc32(view[size:], crc)
+    (body_crc,) = _CRC.unpack_from(view, size - _BODY.size)
+    return joined_crc(crc, body_crc, body_size)
+
+
+def split_checksum(message: Buffer) -> tuple[int, int]:
+    """The CRC-32 of a Message, and of its body alone, by reading it once; nothing of it is believed."""
+    view = memoryview(message)
+    (size,) = _HEADER_SIZE.unpack_from(view) if len(view) >= _HEADER_SIZE.size else (0,)
+    body = view[min(max(size, 0), len(view)) :]
+    body_crc = crc32(body)
+    return joined_crc(crc32(view[: len(view) - len(body)]), body_crc, len(body)), body_crc
+
+
+def check_crc(header: MessageHeader, body: Buffer, place: MessagePlace, known: int | None = None) -> None:
+    """MessageCorrupt unless the stored body has the header's checksum; ``known``: its own, if it was read before."""
+    if (computed := crc32(body) if known is None else known) != header.crc:
         raise place.corrupt(
             header.size, f"its body has the CRC-32 {computed:08x}, and its header says {header.crc:08x}"
         )

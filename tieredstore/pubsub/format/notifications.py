@@ -13,11 +13,13 @@ from typing import Final, NoReturn, cast
 from tieredstore.errors import NotificationCorrupt, excerpt, quoted
 from tieredstore.limits import MAX_INT32
 from tieredstore.pubsub.format.batches import index_size
+from tieredstore.pubsub.format.messages import BARE_HEADER_SIZE
 
 MOST_BYTES: Final = 1 << 20
 """Bytes of a notification at most: one of a thousand Messages of a thousand producers has 100 KiB."""
 
 _MOST_VALUES: Final = 50_000
+_MOST_MESSAGES: Final = 100_000  # of a batch of ours; whoever names their requests names each
 _MAX_INT64: Final = (1 << 63) - 1
 _BATCH_ID: Final = re.compile("[0-9a-f]{32}")
 _MAX_KEY: Final = 1024
@@ -100,11 +102,23 @@ def parse_notification(raw: bytes, where: str) -> Notification:
         attempts=fields.number("numAttempts", 0, MAX_INT32) if fields.has("numAttempts") else 0,
         facts=_parse_facts(fields) if fields.has("batchId") else None,
     )
-    if notification.total_size > MAX_INT32 or notification.total_size <= index_size(count):
+    if not index_size(count) + BARE_HEADER_SIZE * count <= notification.total_size <= MAX_INT32:
         raise fields.wrong("objectSize", f"is no size of a batch of {count} Messages")
-    if notification.facts is not None and notification.facts.total_size != notification.total_size:
-        raise fields.wrong("totalSize", "does not agree with objectSize and headerSize")
+    if notification.facts is not None:
+        _check_facts(notification.facts, notification, fields)
     return notification
+
+
+def _check_facts(facts: BatchFacts, notification: Notification, fields: _Fields) -> None:
+    if facts.total_size != notification.total_size:
+        raise fields.wrong("totalSize", "does not agree with objectSize and headerSize")
+    if notification.message_count > _MOST_MESSAGES:
+        raise fields.wrong("numBatchMessages", f"is {notification.message_count}, of which ours have {_MOST_MESSAGES}")
+    named = sum(
+        last - first + 1 for _, _, runs in facts.producers for first, last in zip(runs[::2], runs[1::2], strict=True)
+    )
+    if named > notification.message_count:
+        raise fields.wrong("producers", f"name {named} requests of {notification.message_count} Messages")
 
 
 def _facts_fields(facts: BatchFacts) -> dict[str, object]:

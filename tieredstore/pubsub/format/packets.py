@@ -19,20 +19,21 @@ from typing import Final, TypeAlias
 from tieredstore.errors import PacketCorrupt
 from tieredstore.kafka.batches import Buffer
 from tieredstore.limits import MAX_INT32
+from tieredstore.pubsub.format._packets import write_fields
 
 MAX_PACKET_BYTES: Final = 4 << 20
 """Bytes of a packet behind its size that a broker takes."""
 
 VERSIONS: Final = range(2, 6)
-_SLOTS_FROM: Final = 4
-_READ_BROKERS_FROM: Final = 3
+SLOTS_FROM: Final = 4
+READ_BROKERS_FROM: Final = 3
 MOST_PORT: Final = 32767
 """Ports are signed, of 16 bits."""
 
 REQUEST_HEAD_SIZE: Final = 15
 """Bytes of a request up to its payload."""
 
-_MOST_ERROR: Final = 4000  # characters, of 4 bytes at most
+_HEAD: Final = struct.Struct(">hqb")
 
 
 class PacketType(enum.Enum):
@@ -41,6 +42,9 @@ class PacketType(enum.Enum):
     WRITE = 0
     METADATA = 1
     READ = 2
+
+
+_TYPES: Final[tuple[PacketType, ...]] = tuple(PacketType)  # by their numbers
 
 
 class Code(enum.Enum):
@@ -64,7 +68,7 @@ class WriteRequest:
 
     topic: str
     crc: int
-    data: bytes
+    data: Buffer
     no_acks: bool = False
     producer_id: str = ""
     connections: tuple[tuple[str, int], ...] = ()
@@ -201,74 +205,37 @@ def parse_response(packet: Buffer) -> Response:
     return Response(version, request_id, kind, code, error, payload)
 
 
-def request_bytes(request: Request) -> bytes:
-    """The packet of a request, its size included."""
-    payload, version = request.payload, request.version
-    if isinstance(payload, WriteRequest):
-        kind = PacketType.WRITE
-        body = bytes([payload.no_acks]) + _text(payload.topic) + struct.pack(">I", payload.crc)
-        if version >= _SLOTS_FROM:
-            body += _text(payload.producer_id) + struct.pack(">h", len(payload.connections))
-            body += b"".join(_text(ip) + struct.pack(">i", slots) for ip, slots in payload.connections)
-        body += struct.pack(">i", len(payload.data)) + payload.data
-    elif isinstance(payload, MetadataRequest):
-        kind, body = PacketType.METADATA, b"".join(map(_text, payload.topics))
-    else:
-        kind = PacketType.READ
-        body = _text(payload.topic) + _text(payload.notification)
-        body += struct.pack(">?ii", payload.header_only, payload.offset, payload.size)
-    return _sized(struct.pack(">hqb", version, request.request_id, kind.value) + body)
-
-
-def response_bytes(response: Response) -> bytes:
-    """The packet of a response, its size included; an error's text is cut to what a packet holds."""
-    head = struct.pack(">hqbh", response.version, response.request_id, response.kind.value, response.code.value)
-    return _sized(head + _text(response.error[:_MOST_ERROR]) + _payload_bytes(response))
-
-
-def read_response_head(version: int, request_id: int, size: int) -> bytes:
-    """What precedes ``size`` bytes that answer a READ: for those that are sent as they come out of a store."""
-    head = struct.pack(">hqbh", version, request_id, PacketType.READ.value, Code.OK.value) + _text("")
-    return struct.pack(">i", len(head) + 4 + size) + head + struct.pack(">i", size)
-
-
 def request_head(packet: Buffer) -> tuple[int, int, PacketType]:
     """Version, id and type of a request whose first 15 bytes ``packet`` has; PacketCorrupt if they are none."""
-    return _Fields(memoryview(packet)[4:REQUEST_HEAD_SIZE]).head()
+    return _head(packet, 4)
 
 
-def error_response(request_id: int, version: int, kind: PacketType, code: Code, why: str) -> bytes:
-    """The packet that tells of a failure, which has no payload."""
-    return response_bytes(Response(version, request_id, kind, code, why))
+def received_request(packet: memoryview) -> Request:
+    """As :func:`parse_request`, for a broker: the data of a write are not copied, but a view of the packet, and what it
+    tells of the producer and its slots is left out."""
+    fields = write_fields(packet) if len(packet) <= MAX_PACKET_BYTES else None
+    if fields is None:
+        return parse_request(packet)
+    version, request_id, no_acks, topic, crc, start = fields
+    try:
+        return Request(version, request_id, WriteRequest(str(topic, "utf-8"), crc, packet[start:], no_acks))
+    except UnicodeDecodeError:
+        return parse_request(packet)
 
 
-def _payload_bytes(response: Response) -> bytes:
-    payload = response.payload
-    if payload is None:
-        return b""
-    if isinstance(payload, WriteAnswer):
-        if response.version < _SLOTS_FROM:
-            return b""
-        numbers = struct.pack(">iih", payload.slots_to_move, payload.slots_owned, payload.server_version)
-        return _text(payload.move_to) + numbers
-    if isinstance(payload, ReadAnswer):
-        return struct.pack(">i", len(payload.data)) + payload.data
-    return b"".join(_topic_bytes(topic, response.version) for topic in payload.topics)
-
-
-def _topic_bytes(topic: TopicMetadata, version: int) -> bytes:
-    parts = [_text(topic.topic), _brokers(topic.write_brokers), _text(topic.handler)]
-    parts.append(struct.pack(">h", len(topic.properties)))
-    parts += [_text(name) + _text(value) for name, value in topic.properties]
-    if version >= _READ_BROKERS_FROM:
-        parts.append(_brokers(topic.read_brokers))
-    return b"".join(parts)
+def _head(packet: Buffer, at: int) -> tuple[int, int, PacketType]:
+    """Version, id and type, which begin there."""
+    numbers: tuple[int, int, int] = _HEAD.unpack_from(packet, at)
+    version, request_id, kind = numbers
+    if version not in VERSIONS or not 0 <= kind < len(_TYPES):
+        raise PacketCorrupt(f"a packet has version {version} and type {kind}, which are not known")
+    return version, request_id, _TYPES[kind]
 
 
 def _parse_write(fields: _Fields, version: int) -> WriteRequest:
     no_acks, topic, crc = fields.flag(), fields.text(), fields.unsigned(4)
     producer_id, connections = "", []
-    if version >= _SLOTS_FROM:
+    if version >= SLOTS_FROM:
         producer_id = fields.text()
         connections = [(fields.text(), fields.signed(4)) for _ in range(fields.count(6))]
     return WriteRequest(topic, crc, fields.data(), no_acks, producer_id, tuple(connections))
@@ -282,22 +249,8 @@ def _parse_write_answer(fields: _Fields) -> WriteAnswer:
 def _parse_topic(fields: _Fields, version: int) -> TopicMetadata:
     topic, write_brokers, handler = fields.text(), fields.brokers(), fields.text()
     properties = tuple((fields.text(), fields.text()) for _ in range(fields.count(4)))
-    read_brokers = fields.brokers() if version >= _READ_BROKERS_FROM else ()
+    read_brokers = fields.brokers() if version >= READ_BROKERS_FROM else ()
     return TopicMetadata(topic, write_brokers, handler, properties, read_brokers)
-
-
-def _brokers(brokers: tuple[BrokerAddress, ...]) -> bytes:
-    parts = [_text(broker.locality) + _text(broker.ip) + struct.pack(">h", broker.port) for broker in brokers]
-    return struct.pack(">h", len(brokers)) + b"".join(parts)
-
-
-def _text(text: str) -> bytes:
-    encoded = text.encode()
-    return struct.pack(">h", len(encoded)) + encoded
-
-
-def _sized(packet: bytes) -> bytes:
-    return struct.pack(">i", len(packet)) + packet
 
 
 class _Fields:
@@ -321,10 +274,7 @@ class _Fields:
 
     def head(self) -> tuple[int, int, PacketType]:
         """Version, id and type."""
-        version, request_id, kind = self.signed(2), self.signed(8), self.signed(1)
-        if version not in VERSIONS or not 0 <= kind < len(PacketType):
-            raise PacketCorrupt(f"a packet has version {version} and type {kind}, which are not known")
-        return version, request_id, PacketType(kind)
+        return _head(self._take(_HEAD.size), 0)
 
     def signed(self, size: int) -> int:
         """A number of so many bytes."""

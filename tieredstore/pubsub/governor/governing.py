@@ -8,7 +8,12 @@ from typing import Final
 from tieredstore.pubsub.broker.directory import Assignment
 
 TICK_S: Final = 1.5
-"""Seconds between two ticks."""
+"""Seconds from one tick to the next."""
+
+
+def rest_s(took_s: float) -> float:
+    """How long to wait after a tick that took so long: others count the seconds from beat to beat."""
+    return max(TICK_S / 5, TICK_S - took_s)
 
 
 class Governor(Assignment):

@@ -23,14 +23,20 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tieredstore.errors import CorruptData, Fenced, ObjectNotFound, PreconditionFailed
-from tieredstore.pubsub.format.packets import BrokerAddress
+from tieredstore.pubsub.format.packets import MOST_PORT, BrokerAddress
 from tieredstore.pubsub.governor.assigning import AssignmentStrategy, BrokerSeat, TopicLoad
 from tieredstore.pubsub.governor.governing import Governor
+from tieredstore.pubsub.governor.zookeeper_nodes import packet_text
 from tieredstore.pubsub.own_objects import OwnFolder, json_body, number_in
 
 PATIENCE_S: Final = 8.0
 """Seconds after which a beat that stands still is that of a dead broker. With a tick to see it, and one for the others
 to read what follows from it, its topics are elsewhere within 15 s."""
+
+_SEATS_FOR_S: Final = 30.0
+_REREADS: Final = 3
+"""So long what a broker says of itself holds, and so many are asked again in one tick: a beat is seen by the listing
+alone, and a look at many brokers, one after the other, would take longer than they may be silent."""
 
 _MOST_BYTES: Final = 16 << 20
 _logger: Final = logging.getLogger(__name__)
@@ -54,6 +60,8 @@ class _Watched:
 
     token: str
     since_s: float
+    read_s: float = 0.0
+    """When a broker's object was read last."""
 
 
 class StoreGovernor(Governor):
@@ -160,22 +168,27 @@ class StoreGovernor(Governor):
         now_s = self._monotonic()
         living = {own.name: own}
         there: set[str] = set()
+        rereads = _REREADS
         for info in self._folder.store.list(beginning):
             name = info.key.removeprefix(beginning)
             if name == own.name:
                 continue
             there.add(name)
             known = self._others.get(name)
-            token = info.etag
+            token, read_s = info.etag, now_s
             try:
-                if token is None or known is None or token != known.token:
+                is_old = known is not None and now_s - known.read_s >= _SEATS_FOR_S and rereads > 0
+                if token is None or known is None or (token != known.token and (is_old or name not in self._seats)):
+                    rereads -= is_old
                     beat = self._read_seat(name, info.key)
                     token = token or beat
+                else:
+                    read_s = known.read_s
             except ObjectNotFound:
                 continue
             if known is None or known.token != token:
                 # One that is met for the first time counts as living: it may be, and time will tell.
-                self._others[name] = _Watched(token, now_s)
+                self._others[name] = _Watched(token, now_s, read_s)
             if name not in self._seats:
                 continue
             if now_s - self._others[name].since_s < self._patience_s:
@@ -292,7 +305,7 @@ class StoreGovernor(Governor):
             return _View(
                 number_in(document, "generation", key),
                 {
-                    str(name): (BrokerAddress(str(rack), str(ip), int(port)), bool(reads))
+                    str(name): (_address(rack, ip, port, key), bool(reads))
                     for name, (rack, ip, port, reads) in document["brokers"].items()
                 },
                 {
@@ -327,8 +340,12 @@ def _document(view: _View) -> dict[str, Any]:
 
 
 def _parse_seat(document: dict[str, Any], name: str, key: str) -> BrokerSeat:
-    ip, rack = document.get("ip"), document.get("rack")
-    if not isinstance(ip, str) or not isinstance(rack, str):
-        raise CorruptData(f"{key} is not what a broker wrote")
-    port, capacity = number_in(document, "port", key), number_in(document, "capacity", key)
-    return BrokerSeat(name, BrokerAddress(rack, ip, port), capacity, document.get("reads") is True)
+    address = _address(document.get("rack"), document.get("ip"), number_in(document, "port", key), key)
+    return BrokerSeat(name, address, number_in(document, "capacity", key), document.get("reads") is True)
+
+
+def _address(rack: object, ip: object, port: object, key: str) -> BrokerAddress:
+    """One that clients can be told of in a packet; CorruptData for what none can hold."""
+    if not isinstance(port, int) or not 0 <= port <= MOST_PORT or not ip:
+        raise CorruptData(f"{key} is not what was written: no client can be told of port {port!r:.60} of {ip!r:.60}")
+    return BrokerAddress(packet_text(rack, key), packet_text(ip, key), port)

@@ -1,0 +1,3 @@
+from tieredstore.kafka.batches import Buffer
+
+def write_fields(packet: Buffer) -> tuple[int, int, bool, bytes, int, int] | None: ...
