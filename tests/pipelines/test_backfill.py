@@ -14,8 +14,8 @@ from typing import Any, Literal
 import pyarrow.parquet as pq
 import pytest
 
-from tests.pipelines.test_finalizing import BY_HOUR, HOUR_MS, NOON_MS, copy_times, day, successes
 from tests.support.dying_store import DyingStore, Killed
+from tests.support.hourly_topics import BY_HOUR, HOUR_MS, NOON_MS, copy_times, day, hourly_topic, successes
 from tests.support.pipeline_runs import NUMBER, TOPIC, listed, offsets_of, pipeline_of, run_once
 from tests.support.stored_records import StoredTopic
 from tieredstore.backends.base import ObjectStore
@@ -42,11 +42,8 @@ ALL = Selected(TOPIC)
 @pytest.fixture
 def topic(tmp_path: Path) -> Iterator[StoredTopic]:
     """Records of noon, of one, two and four o'clock: all before three is over."""
-    topic = StoredTopic(tmp_path / "logs")
-    copy_times(topic, 0, [0, 0, 1])
-    copy_times(topic, 3, [2, 4])
-    yield topic
-    topic.close()
+    with hourly_topic(tmp_path, [0, 0, 1], [2, 4]) as topic:
+        yield topic
 
 
 def backfill(

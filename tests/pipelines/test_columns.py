@@ -24,9 +24,10 @@ from tests.support.schema_registry_server import framed, written
 from tieredstore.errors import ConfigError, RegistryUnavailable
 from tieredstore.pipelines.columns import Columns, OfOneSchema, OfRegistry
 from tieredstore.pipelines.container_formats import AvroContainer, Orc
+from tieredstore.pipelines.parquet_format import Parquet
 from tieredstore.pipelines.schemas import Schemas
 from tieredstore.pipelines.setup import fingerprint_of, format_of
-from tieredstore.pipelines.writers import Format, JsonLines, Parquet
+from tieredstore.pipelines.writers import Format, JsonLines
 from tieredstore.values.ddl import parse_ddl
 from tieredstore.values.json_rest import JsonRest
 

@@ -16,9 +16,12 @@ import zstandard
 
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.pipelines.naming import Naming
+from tieredstore.pipelines.parquet_format import Parquet
 from tieredstore.pipelines.parsers import OffsetParser
+from tieredstore.pipelines.places import Places
+from tieredstore.pipelines.text_format import Text
 from tieredstore.pipelines.window_writing import Recipe, Window, write_window
-from tieredstore.pipelines.writers import Format, JsonLines, Parquet, Text
+from tieredstore.pipelines.writers import Format, JsonLines
 
 WINDOW = Window("events", "AAECAwQFBgcICQoLDA0ODw", 3, 0, 40)
 ROWS: Sequence[dict[str, Any]] = [
@@ -48,7 +51,7 @@ def batch(start: int = 0, rows: Sequence[dict[str, Any]] = ROWS) -> Any:
 
 def write(how: Format, *batches: Any, file_bytes: int = 1 << 30, file_records: int = 0) -> dict[str, bytes]:
     store = MemoryObjectStore()
-    naming = Naming("", "p", 1, how.ending)
+    naming = Naming(Places(""), "p", 1, how.ending)
     recipe = Recipe(OffsetParser(), how, naming, file_bytes, file_records, "_tieredstore/staging/")
     window, _ = write_window(WINDOW, iter(batches), recipe, store)
     for file in window.files:

@@ -114,10 +114,10 @@ def test_what_has_no_usable_time_is_bad_and_never_1970(name: str) -> None:
 
 def test_fields_are_escaped_as_hive_does() -> None:
     how = parser(**{"secor.message.parser.class": "split-by-field", "message.split.field.name": "k"})
-    names = ["plain", "../../etc", "..", ".", "a/b", "a=b", "%2F", "\x00", "å", 7]
+    names = ["plain", "../../etc", "..", ".", "a/b", "a=b", "%2F", "\x00", "å", 7, "_SUCCESS", ".x"]
     directories = filed(how, records(*(value(k=name, timestamp=DAY) for name in names)))
     assert [directory and directory.partition("/dt=")[0] for directory in directories] == [
-        "plain", "..%2F..%2Fetc", "%2E%2E", "%2E", "a%2Fb", "a%3Db", "%252F", "%00", "å", "7",
+        "plain", "%2E.%2F..%2Fetc", "%2E%2E", "%2E", "a%2Fb", "a%3Db", "%252F", "%00", "å", "7", "%5FSUCCESS", "%2Ex",
     ]  # fmt: skip
     nothings: tuple[object, ...] = ("", "x" * 300, True, None, [])
     assert filed(how, records(*(value(k=nothing, timestamp=DAY) for nothing in nothings))) == [None] * 5
@@ -130,6 +130,8 @@ def test_no_text_becomes_more_than_one_part_of_a_path(text: str) -> None:
     except ValueError:
         return
     assert part not in {"", ".", ".."}
+    assert part[0] not in "._"
+    assert escaped(text, "k=").startswith("k=")
     assert not set(part) & set("/\\=\x00\n")
     part.encode()
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
 
 from tests.support.dying_store import DyingStore, Killed
-from tests.support.pipeline_runs import TOPIC, listed, pipeline_of
+from tests.support.hourly_topics import BY_HOUR, HOUR_MS, HOURLY, NOON_MS, copy_times, day, hourly_topic, successes
+from tests.support.pipeline_runs import TOPIC, listed, offsets_of, pipeline_of
 from tests.support.stored_records import StoredTopic
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
@@ -30,53 +31,20 @@ from tieredstore.pipelines.finalizing import add_partition, watermarks
 from tieredstore.pipelines.inspection import commit_log_of, verify_output
 from tieredstore.pipelines.setup import parser_of
 from tieredstore.testing.faults import FaultyStore, Moment
-from tieredstore.testing.segments import Record, build_batch
 
-HOUR_MS = 3_600_000
-NOON_MS = 1_767_268_800_000
-"""2026-01-01 at 12:00 UTC."""
-BY_HOUR = {
-    "secor__message__parser__class": "kafka-timestamp",
-    "partitioner__granularity__hour": "true",
-    "pipeline__finalize": "true",
-}
-HOURLY = pipeline_of(**BY_HOUR, **{f"hive__table__name__{TOPIC}": "logs.events"})
 NEXT = pipeline_of(**BY_HOUR, secor__generation="2")
-
-
-def day(hour: int, topic: str = TOPIC) -> str:
-    return f"out/{topic}/dt=2026-01-01/hr={hour:02}"
-
-
-def copy_times(topic: StoredTopic, start: int, times: Sequence[int]) -> None:
-    """Records from the offset ``start`` on, at so many hours behind noon."""
-    records = [Record(b"v", timestamp_ms=NOON_MS + hours * HOUR_MS) for hours in times]
-    topic.copy(start, [build_batch(records, start)])
 
 
 @pytest.fixture
 def topic(tmp_path: Path) -> Iterator[StoredTopic]:
     """Records of noon, of one, two and four o'clock: all before three is over."""
-    topic = StoredTopic(tmp_path / "logs")
-    copy_times(topic, 0, [0, 0, 1, 2, 4])
-    yield topic
-    topic.close()
+    with hourly_topic(tmp_path, [0, 0, 1, 2, 4]) as topic:
+        yield topic
 
 
 def run(topic: StoredTopic, store: ObjectStore, pipeline: Pipeline = HOURLY, *, take_over: int | None = None) -> None:
     with Runner(pipeline, Parts(store, topic.manager), threads=1, take_over=take_over) as runner:
         list(runner.run_once())
-
-
-def successes(store: ObjectStore) -> dict[str, tuple[int, int, int]]:
-    """Of each directory that is complete how many files and records it has, and by which entry."""
-    said: dict[str, tuple[int, int, int]] = {}
-    for key in listed(store):
-        path, _, name = key.rpartition("/")
-        if name == "_SUCCESS":
-            content: dict[str, Any] = json.loads(store.get(key))
-            said[path] = content["files"], content["records"], content["commit"]
-    return said
 
 
 def kinds(store: ObjectStore, pipeline: Pipeline = HOURLY) -> list[str]:
@@ -355,6 +323,23 @@ def test_a_snapshot_holds_the_directories_and_an_older_one_is_passed_over() -> N
     assert CommitLog(store, "", "p", 1).read() == log.state
     assert log.state.finalized == {"t/dt=1"}
     store.put(f"_tieredstore/p/1/commits/{3:020}.json", replace(log.entry(4), number=3).to_bytes())
-    store.put(info.key, store.get(info.key).replace(b'"format": 3', b'"format": 1').replace(b'"finalized"', b'"x"'))
+    store.put(info.key, store.get(info.key).replace(b'"format": 4', b'"format": 1').replace(b'"finalized"', b'"x"'))
     assert CommitLog(store, "", "p", 1).read() == log.state
     assert b"directories" not in Entry(0, "begin", "w", "f").to_bytes()
+
+
+def test_a_clock_that_jumps_decides_when_a_directory_is_complete_and_nothing_else(
+    topic: StoredTopic, store: ObjectStore
+) -> None:
+    start = 5
+    # At the beginning of time, far ahead, and back on the day of the records.
+    for wall_s, complete in ((0.0, set[int]()), (4e9, {12, 13, 14}), (NOON_MS / 1000, {12, 13, 14})):
+        with Runner(HOURLY, Parts(store, topic.manager), threads=1, wall_clock=partial(float, wall_s)) as runner:
+            list(runner.run_once())
+        assert set(successes(store)) == {day(hour) for hour in complete}
+        copy_times(topic, start, [0, 4])
+        start += 2
+    run(topic, store)
+    files = [key for key in listed(store) if not key.endswith("_SUCCESS")]
+    assert sorted(offset for key in files for offset in offsets_of(store, key)) == list(range(start))
+    assert list(verify_output(HOURLY, store)) == []

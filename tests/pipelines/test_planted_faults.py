@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.pipelines.test_finalizing import BY_HOUR, copy_times, day
+from tests.support.hourly_topics import BY_HOUR, copy_times, day
 from tests.support.pipeline_runs import NUMBER, listed, pipeline_of, run_once
 from tests.support.stored_records import StoredTopic
 from tieredstore.backends.memory import MemoryObjectStore

@@ -15,10 +15,13 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CorruptData, ObjectNotFound
 from tieredstore.partitions import LogSnapshot
 from tieredstore.pipelines.origins import Backup, origins_of, place_of
+from tieredstore.pipelines.parquet_format import Parquet
+from tieredstore.pipelines.places import Places
 from tieredstore.pipelines.printing import printed
 from tieredstore.pipelines.reading import read_output
 from tieredstore.pipelines.selection import query_of
-from tieredstore.pipelines.writers import Format, JsonLines, Parquet, Text
+from tieredstore.pipelines.text_format import Text
+from tieredstore.pipelines.writers import Format, JsonLines
 
 SMALL = pipeline_of(secor__max__file__size__bytes="9000")
 
@@ -109,5 +112,8 @@ def test_secors_files_are_told_by_their_names() -> None:
         list(origins_of(SMALL, store, [f"out/events/dt=2024-01-09/1_0_{0:020}.gz"]))
     for key in ("out/events/other", f"elsewhere/events/1_0_{0:020}", f"out/1_0_{0:020}"):
         with pytest.raises(ObjectNotFound, match="Secor's"):
-            place_of("out/", key)
-    assert place_of("out/", f"out/_tieredstore/kept/1/quarantine/events/1_4_{0:020}.r2.parquet") == ("events", 4)
+            place_of(Places("out/"), key)
+    assert place_of(Places("out/"), f"out/_tieredstore/kept/1/quarantine/events/1_4_{0:020}.r2.parquet") == (
+        "events",
+        4,
+    )

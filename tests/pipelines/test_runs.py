@@ -9,7 +9,7 @@ import pytest
 from tests.support.dying_store import DyingStore, Killed
 from tests.support.pipeline_runs import NUMBER, TOPIC, listed, listed_offsets, offsets_of, pipeline_of, run_once
 from tests.support.stored_records import StoredTopic
-from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.base import ObjectStore, Prepared
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import (
     CommitLogCorrupt,
@@ -20,8 +20,10 @@ from tieredstore.errors import (
     PreconditionFailed,
     TieredStoreError,
 )
+from tieredstore.partitions import LogSnapshot
 from tieredstore.pipelines import Parts, Runner
-from tieredstore.pipelines.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.inspection import commit_log_of, partition_statuses, verify_output
+from tieredstore.pipelines.selection import query_of
 from tieredstore.testing.faults import FaultyStore, Moment
 
 SMALL = pipeline_of(secor__max__file__size__bytes="9000", secor__offsets__per__partition="150")
@@ -35,6 +37,28 @@ def check_seen(store: ObjectStore, written: int) -> None:
     positions = commit_log_of(SMALL, store).read().positions
     committed = positions[TOPIC, NUMBER].next_offset if positions else 0
     assert all(offset < committed for offset in offsets)
+
+
+def test_who_slept_until_the_store_dropped_its_uploads_writes_them_again(
+    topic: StoredTopic, store: ObjectStore
+) -> None:
+    class Asleep(FaultyStore):
+        """Each file but the first of a batch is gone once its driver wakes."""
+
+        dropped = 0
+
+        def publish(self, prepared: Prepared) -> None:
+            if not self.dropped and not prepared.key.endswith(f"{0:020}.parquet"):
+                self.dropped += self.inner.discard(prepared)
+            super().publish(prepared)
+
+    asleep = Asleep(store)
+    run_once(topic, asleep, SMALL)
+    assert asleep.dropped == 1
+    assert listed_offsets(store) == list(range(300))
+    kinds = [entry.kind for entry in commit_log_of(SMALL, store).entries()]
+    assert kinds == ["begin", "batch", "rewrite", "published"]
+    assert list(verify_output(SMALL, store)) == []
 
 
 def test_a_backup_holds_every_record_once_and_goes_on(topic: StoredTopic, store: ObjectStore) -> None:
@@ -171,6 +195,18 @@ def test_a_root_with_files_and_no_log_is_refused_and_a_generation_has_one_owner(
     run_once(topic, store, second)
     with pytest.raises(ConfigError, match="belongs to the pipeline 'kept'"):
         run_once(topic, store, pipeline_of(secor__generation="2", pipeline__name="other", output__key__prefix="out/"))
+
+
+def test_who_looks_at_another_pipelines_generation_is_told_whose_it_is(topic: StoredTopic, store: ObjectStore) -> None:
+    run_once(topic, store, pipeline_of())
+    other = pipeline_of(pipeline__name="other")
+    snapshot = LogSnapshot.take(topic.manager, query_of(other))
+    with pytest.raises(ConfigError, match="belongs to the pipeline 'kept'"):
+        list(verify_output(other, store))
+    with pytest.raises(ConfigError, match="belongs to the pipeline 'kept'"):
+        partition_statuses(other, store, snapshot)
+    later = pipeline_of(pipeline__name="other", secor__generation="2")
+    assert [one.next_offset for one in partition_statuses(later, store, snapshot)] == [0]
 
 
 def test_bad_messages_go_aside_whole_or_stop_the_batch(topic: StoredTopic, store: ObjectStore) -> None:

@@ -14,9 +14,10 @@ from tieredstore.config.fields import property_fields
 from tieredstore.errors import ConfigError
 from tieredstore.model import Uuid
 from tieredstore.partitions import Subscribe, SubscribePattern
+from tieredstore.partitions.selections import is_selected, selected_topics
 from tieredstore.pipelines import PipelineSettings, pipeline_from
 from tieredstore.pipelines.commit_log import CommitLog, LogState, Progress
-from tieredstore.pipelines.secor import table
+from tieredstore.pipelines.reference import renewed
 from tieredstore.pipelines.selection import selection_of
 from tieredstore.pipelines.setup import fingerprint_of, naming_of
 
@@ -80,7 +81,8 @@ def test_what_secors_own_file_says_is_taken_and_what_has_no_effect_is_named(capl
 
 
 def test_secors_files_for_production_run_once_what_is_refused_is_gone() -> None:
-    sample = dict(pair.split("=", 1) for pair in WHOLE_SAMPLE.split())
+    pairs = (pair.partition("=") for pair in WHOLE_SAMPLE.split())
+    sample = {name: text for name, _, text in pairs}
     with pytest.raises(ConfigError) as refused:
         pipeline_of(**texts(sample))
     for name in NOT_TAKEN:
@@ -138,6 +140,14 @@ def test_source_and_output_have_to_be_named() -> None:
 def test_topics_by_name_or_by_filter() -> None:
     assert selection_of(pipeline_of(**texts({"kafka.new.consumer.topic.list": "a, b"})).own) == Subscribe(("a", "b"))
     assert selection_of(pipeline_of(**texts({"secor.kafka.topic_filter": "ab.*"})).own) == SubscribePattern("ab.*")
+    without = {"secor.kafka.topic_blacklist": "a|.*d"}
+    named = pipeline_of(**texts({"kafka.new.consumer.topic.list": "a,ab, d", **without})).own
+    assert selection_of(named) == Subscribe(("ab",))
+    nothing = pipeline_of(**texts({"kafka.new.consumer.topic.list": "a,cd", **without})).own
+    assert selection_of(nothing) == Subscribe(())
+    patterned = selection_of(pipeline_of(**texts({"secor.kafka.topic_filter": "(?i)A.*", **without})).own)
+    assert selected_topics(patterned, ["a", "ab", "Abc", "and", "b"]) == ["Abc", "ab"]
+    assert [is_selected(patterned, (topic, 0)) for topic in ("a", "ab", "and")] == [False, True, False]
 
 
 def test_the_fingerprint_is_of_what_decides_names_and_bytes() -> None:
@@ -162,9 +172,13 @@ def test_an_extension_of_ones_own() -> None:
 
 def test_the_page_has_every_property() -> None:
     page = (REPOSITORY / "docs" / "pipelines.md").read_text()
-    assert table() in page
+    assert renewed(page) == page, "make docs"
     for name, _, _ in property_fields(PipelineSettings):
         assert f"| `{name}` |" in page, name
+    for name in [pair.split("=", 1)[0] for pair in WHOLE_SAMPLE.split()]:
+        parts = name.split(".")
+        wildcards = {".".join([*parts[:at], "*"]) for at in range(1, len(parts))}
+        assert any(f"| `{one}` |" in page for one in {name, *wildcards}), name
 
 
 def test_a_snapshot_each_thousand_entries_says_what_they_say() -> None:

@@ -169,14 +169,26 @@ DETERMINISTIC = {"secor.upload.deterministic": "true", "secor.max.file.size.byte
 
 def test_files_end_by_payload_and_by_times() -> None:
     rows = [{"key": b"12345", "value": b"67890", "headers": None} for _ in range(10)]
-    window, _, _ = written(batch(0, rows), **DETERMINISTIC, **{"secor.max.input.payload.size.bytes": "40"})
+    window, _, _ = written(batch(0, rows), **DETERMINISTIC, **{"secor.max.input.payload.size.bytes": "20"})
     assert spans(window) == [(0, 3), (4, 7), (8, 9)]
     # Their times are a millisecond apart.
     window, _, _ = written(batch(0, rows), **DETERMINISTIC, **{"secor.max.file.timestamp.range.millis": "4"})
     assert spans(window) == [(0, 4), (5, 9)]
+    # Of several directories all files end together, and what is left out counts.
+    rows = [
+        {"key": None, "value": b'{"k": "%d", "timestamp": 1405970352}' % (at % 2), "headers": None} for at in range(9)
+    ]
+    split = {"secor.message.parser.class": "split-by-field", "message.split.field.name": "k"}
+    length = {"secor.max.input.payload.size.bytes": str(4 * len(b'{"k": "1", "timestamp": 1405970352}'))}
+    for batches in ([batch(0, rows)], [batch(0, rows[:3]), batch(3, rows[3:])]):
+        window, _, _ = written(*batches, **DETERMINISTIC, **split, **length)
+        assert spans(window) == [(0, 2), (1, 3), (4, 6), (5, 7), (8, 8)]
+    even = {NAMED: f"{HERE}:Even"}
+    window, _, _ = written(batch(0, rows), **DETERMINISTIC, **length, **even)
+    assert spans(window) == [(0, 2), (4, 6), (8, 8)]
     # Without the mode these two are passed over.
     window, _, _ = written(batch(0, rows), **{"secor.max.file.timestamp.range.millis": "4"})
-    assert spans(window) == [(0, 9)]
+    assert spans(window) == [(0, 8)]
     for also in ({}, {"secor.max.file.timestamp.range.millis": "4", "secor.upload.on.shutdown": "true"}):
         with pytest.raises(ConfigError, match="deterministic"):
             pipeline_of(**texts({**DETERMINISTIC, **also}))

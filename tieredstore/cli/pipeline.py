@@ -5,6 +5,8 @@ What the commands do lies in modules that are imported when one of them is asked
 
 from __future__ import annotations
 
+import enum
+import time
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -38,12 +40,20 @@ _STATUS: Final = (
     number("NEXT"),
     number("END"),
     number("LAG"),
+    number("SEC"),
     number("RECORDS", rank=1),
     number("FILES", rank=1),
     moment("LATEST", rank=2),
 )
 
 app: Final = typer.Typer(no_args_is_help=True, help="Topics kept as files, each record exactly once.")
+
+
+class Against(enum.StrEnum):
+    """What an output is compared with."""
+
+    BUCKET = "bucket"
+    BROKER = "broker"
 
 
 @app.callback()
@@ -95,9 +105,7 @@ def run(
     if not once:
         if as_json:
             raise ConfigError("--json is for --once; a running pipeline logs JSON with --json-logs")
-        if take_over is not None:
-            raise ConfigError("--take-over is for --once: take over by that, then run the pipeline on Spark without it")
-        _run_on_spark(files, threads, conf or [], checkpoint, drain, listen, json_logs=json_logs)
+        _run_on_spark(files, threads, conf or [], checkpoint, drain, listen, take_over, json_logs=json_logs)
     if conf or checkpoint or listen:
         raise ConfigError("--conf, --checkpoint and --listen are for Spark, which --once does without: leave them out")
     for file in files:
@@ -111,6 +119,7 @@ def _run_on_spark(
     checkpoint: str | None,
     drain_s: int,
     listen: str | None,
+    take_over: int | None,
     *,
     json_logs: bool,
 ) -> None:
@@ -121,7 +130,10 @@ def _run_on_spark(
         raise ConfigError(f"--conf {wrong[0]} is no setting of Spark's: give spark.NAME=VALUE")
     log_lines(as_json=json_logs)
     spark = runs.session(threads, settings)
-    code = runs.pipeline_service(spark, files, checkpoint=checkpoint, drain_s=float(drain_s), listen=address).run()
+    service = runs.pipeline_service(
+        spark, files, checkpoint=checkpoint, drain_s=float(drain_s), listen=address, take_over=take_over
+    )
+    code = service.run()
     spark.stop()
     raise typer.Exit(code)
 
@@ -160,7 +172,9 @@ def _run_once(file: Path, threads: int | None, take_over: int | None, *, as_json
 
 @app.command()
 def status(file: _File, as_json: Json = False, wide: Wide = False) -> None:
-    """Show how far each partition is written, and how much of its log is not.
+    """Show how far each partition is written, and how much of its log is not: offsets, and since when.
+
+    SEC is how old the latest written record is, by its own time, where there are some that are not written.
 
     Example: tieredstore pipeline status backup.properties
     """
@@ -173,23 +187,29 @@ def status(file: _File, as_json: Json = False, wide: Wide = False) -> None:
     with opened.open_parts(settings) as parts:
         snapshot = partitions.LogSnapshot.take(parts.source, selection.query_of(settings))
         rows = inspection.partition_statuses(settings, parts.store, snapshot)
+    now_ms = time.time_ns() // 1_000_000
     if as_json:
-        print_json([_status_json(row) for row in rows])
+        print_json([_status_json(row, now_ms) for row in rows])
         return
-    print_table(_STATUS, [_status_cells(row) for row in rows], wide=wide)
+    print_table(_STATUS, [_status_cells(row, now_ms) for row in rows], wide=wide)
 
 
 @app.command()
 def verify(
     file: _File,
     sizes_only: Annotated[bool, typer.Option("--sizes-only", help="List, and read no file.")] = False,
+    against: Annotated[
+        Against | None, typer.Option("--against", help="Look also whether each record that this still has is there.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Check that the output is what the commit log says: each file there, whole, and no other.
 
+    With --against each window is read once more, and compared with its files: offsets, keys and values.
+
     Exit code 4 if it is not.
 
-    Example: tieredstore pipeline verify backup.properties
+    Example: tieredstore pipeline verify backup.properties --against bucket
     """
     room: Any = extra_module("tieredstore.pipelines", "arrow")
     opened: Any = extra_module("tieredstore.pipelines.opened", "arrow")
@@ -197,25 +217,45 @@ def verify(
     settings = room.load_pipeline(file)
     with opened.open_parts(settings) as parts:
         problems = list(inspection.verify_output(settings, parts.store, contents=not sizes_only))
+    more = None if against is None else _compared(settings, against, problems)
     if as_json:
-        named: list[JsonValue] = [
-            {"fault": one.kind, "output_key": one.subject, "problem": one.words} for one in problems
-        ]
-        print_json({"problems": named})
+        counts = {} if more is None else {"compared": more.compared, "not_compared": more.gone}
+        print_json({"problems": [_problem_json(one) for one in problems], **counts})
     else:
         print_lines(f"{one.kind:<8}  {one.subject} {one.words}" for one in problems)
+        if against is not None and more is not None:
+            print_lines([f"{counted(more.compared, 'offset')} compared with the {against}; {more.gone} are not there"])
         print_lines([counted(len(problems), "problem") if problems else "all is as it was committed"])
     if problems:
         raise typer.Exit(CorruptData.exit_code)
 
 
-def _status_json(row: Any) -> JsonValue:
+def _problem_json(one: Any) -> JsonValue:
+    """What is about a partition has no key of a file."""
+    is_file = "/" in one.subject
+    words = one.words if is_file else f"{one.subject} {one.words}"
+    return {"fault": one.kind, "output_key": one.subject if is_file else None, "problem": words}
+
+
+def _compared(settings: Any, against: Against, problems: list[Any]) -> Any:
+    """Adds what is wrong beside the log; what was compared."""
+    comparing: Any = extra_module("tieredstore.pipelines.against", "arrow")
+    opened: Any = extra_module("tieredstore.pipelines.opened", "arrow")
+    sided = comparing.one_sided(settings, str(against))
+    with opened.open_parts(sided) as parts:
+        comparison = comparing.Against(sided, parts.store, parts.source)
+        problems.extend(comparison.problems())
+    return comparison
+
+
+def _status_json(row: Any, now_ms: int) -> JsonValue:
     return {
         "topic": row.topic,
         "partition": row.partition,
         "next_offset": row.next_offset,
         "end_offset": row.end_offset,
         "lag": row.lag,
+        "lag_seconds": row.lag_s(now_ms),
         "records": row.records,
         "files": row.files,
         "max_timestamp_ms": None if row.max_timestamp < 0 else row.max_timestamp,
@@ -223,13 +263,15 @@ def _status_json(row: Any) -> JsonValue:
     }
 
 
-def _status_cells(row: Any) -> list[str]:
+def _status_cells(row: Any, now_ms: int) -> list[str]:
+    lag_s = row.lag_s(now_ms)
     return [
         row.topic,
         str(row.partition),
         str(row.next_offset),
         "-" if row.end_offset is None else str(row.end_offset),
         "-" if row.lag is None else str(row.lag),
+        "-" if lag_s is None else str(round(lag_s)),
         str(row.records),
         str(row.files),
         "-" if row.max_timestamp < 0 else iso_utc(row.max_timestamp) or "-",

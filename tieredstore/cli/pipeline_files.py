@@ -91,7 +91,7 @@ def print_(
     topics: Any = extra_module("tieredstore.pipelines.origins", "arrow")
     with room(".opened").open_parts(settings) as parts:
         for key in output:
-            topic, partition = topics.place_of(settings.output.key_prefix, key)
+            topic, partition = topics.place_of(room(".setup").places_of(settings), key)
             batches = _first(room(".printing").printed(settings, parts.store, key), count)
             if as_json:
                 write_json(((partition, batch) for batch in batches), topic=topic, coding=JsonBytes.BOTH)

@@ -158,7 +158,7 @@ def reference() -> str:
 def _rows(section: Section) -> Iterator[str]:
     for group in section.groups:
         for name, info, kind in property_fields(group):
-            yield _row(section.under + name, kind, _default(info), info.description or "")
+            yield _row(section.under + name, kind, shown_default(info), info.description or "")
 
 
 def _row(name: str, kind: Kind, default: str, meaning: str) -> str:
@@ -169,7 +169,8 @@ def _family_row(beginning: str, meaning: str) -> str:
     return f"| `{beginning}*` | string | | | {meaning} | {Effect.WITHOUT_EFFECT.value} |"
 
 
-def _default(info: FieldInfo) -> str:
+def shown_default(info: FieldInfo) -> str:
+    """As a cell of a table has it."""
     if info.is_required():
         return "–"
     if info.default is None:

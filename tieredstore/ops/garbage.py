@@ -87,7 +87,7 @@ def find_garbage(
             yield Garbage.of_objects(objects, forgotten)
     for write in store.abandoned_writes(scope.listing_prefix(prefix)):
         place = _place(prefix, write)
-        if place is not None and scope.holds(place):
+        if place is not None and scope.holds(place.segment_id, place.start_offset):
             yield Garbage.of_write(write, place)
 
 

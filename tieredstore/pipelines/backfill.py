@@ -10,6 +10,7 @@ from tieredstore.errors import ConfigError, DataLoss
 from tieredstore.pipelines.driver import Driver, Written
 from tieredstore.pipelines.entries import Entry, WrittenWindow
 from tieredstore.pipelines.framing import NEEDS_SPARK
+from tieredstore.pipelines.iceberg import table_of
 from tieredstore.pipelines.replacing import Replacement
 from tieredstore.pipelines.setup import naming_of, recipe_of
 from tieredstore.pipelines.window_writing import Window, write_window, written_at_once
@@ -39,7 +40,7 @@ class Backfill:
             raise ConfigError(NEEDS_SPARK)
         self._pipeline, self._store, self._source = pipeline, store, source
         self._replaces, self._threads = replaces, threads
-        self.driver = Driver(store, own, naming_of(pipeline), dict(pipeline.tables))
+        self.driver = Driver(store, own, naming_of(pipeline), dict(pipeline.tables), table_of(pipeline))
         self._recipe = recipe_of(pipeline)
 
     def run(self, selected: Selected) -> Iterator[Entry]:

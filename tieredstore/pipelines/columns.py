@@ -13,8 +13,7 @@ import pyarrow.compute as pc
 
 from tieredstore.errors import ConfigError, SchemaNotFound, quoted
 from tieredstore.pipelines.schemas import Schemas
-from tieredstore.pipelines.sizes import running_sizes
-from tieredstore.pipelines.writers import DECODED, ENVELOPE, FileWriter, Format, GroupedFile
+from tieredstore.pipelines.writers import DECODED, ENVELOPE, KAFKA, FileWriter, Format, GroupedFile
 from tieredstore.values.avro import Avro, AvroSchema, SchemaLookup, arrow_type_of, is_framed, parsed_schema, schema_id
 from tieredstore.values.avro_union import CannotUnite, united
 from tieredstore.values.base import ValueType
@@ -26,7 +25,6 @@ _arrow: Final[Any] = pa
 _compute: Final[Any] = pc
 _ipc: Final[Any] = pa.ipc
 
-KAFKA: Final = "kafka"
 REST: Final = "_rest"
 
 _BESIDE: Final = ("offset", "partition", "timestamp", "key", "headers")
@@ -145,7 +143,7 @@ class ColumnsFile(FileWriter):
         batch = _arrow.RecordBatch.from_arrays(arrays, schema=self._schema)
         try:
             if isinstance(self._inner, GroupedFile):
-                self._inner.append(batch, running_sizes(untyped))
+                self._inner.append(batch, rows)
             else:
                 self._inner.write(batch)
         except NotImplementedError as error:
@@ -298,6 +296,11 @@ class Columns(Format):
     def ending(self) -> str:
         """That of the files themselves."""
         return self.inner.ending
+
+    @property
+    def writes_forward(self) -> bool:
+        """As those of the files themselves."""
+        return self.inner.writes_forward
 
     def for_window(self, topic: str) -> Columns:
         """With the topic's schema."""

@@ -6,18 +6,24 @@ import json
 import logging
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
+from itertools import islice
 from typing import Any, Final
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import CommitLogCorrupt, Fenced, ObjectNotFound, PreconditionFailed, StoreError
 from tieredstore.pipelines.entries import Entry, EntryKind, WrittenWindow, loaded_object
+from tieredstore.pipelines.naming import own_folder
+from tieredstore.process.parallel import READERS, in_parallel
+from tieredstore.process.thread_pool import ThreadPool
 
 _logger: Final = logging.getLogger(__name__)
 
 SNAPSHOT_EVERY: Final = 1000
 _MOST_BYTES: Final = 256 << 20
-_SNAPSHOT_FORMAT: Final = 3
+_FEW: Final = 8
+"""Entries that are read one by one before threads are begun for the others."""
+_SNAPSHOT_FORMAT: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +35,15 @@ class Progress:
     max_timestamp: int
     files: int
     records: int
+    recent_bytes: int = 0
+    recent_offsets: int = 0
+    """What the latest windows read, and over how many offsets: each counts half as much as the one behind it."""
+
+    def recent_with(self, window: WrittenWindow) -> tuple[int, int]:
+        """These two with one more window."""
+        if window.read_bytes < 0 or window.stop == window.start:
+            return self.recent_bytes, self.recent_offsets
+        return self.recent_bytes // 2 + window.read_bytes, self.recent_offsets // 2 + window.stop - window.start
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +165,14 @@ class LogState:
                 f"entry {self.number} of the commit log goes on with {window.topic}-{window.partition} at offset "
                 f"{window.start}, and the entries before it end at {before.next_offset}"
             )
+        before = before or Progress(window.topic_id, window.start, -1, 0, 0)
         self.positions[window.where] = Progress(
             window.topic_id,
             window.stop,
-            max(before.max_timestamp if before else -1, window.max_timestamp),
-            (before.files if before else 0) + len(window.data_files),
-            (before.records if before else 0) + window.records,
+            max(before.max_timestamp, window.max_timestamp),
+            before.files + len(window.data_files),
+            before.records + window.records,
+            *before.recent_with(window),
         )
         self._count_files(window)
 
@@ -178,10 +195,15 @@ class CommitLog:
 
     def __init__(self, store: ObjectStore, root: str, pipeline: str, generation: int) -> None:
         self.store = store
-        self.folder = f"{root}_tieredstore/{pipeline}/{generation}/"
+        self._of = root, pipeline
+        self.folder = own_folder(root, pipeline, generation)
         self.writer = uuid.uuid4().hex
         """Who writes: new in each process that opens the log."""
         self.state = LogState()
+
+    def of_generation(self, generation: int) -> CommitLog:
+        """The log of another generation of the same pipeline, not yet read."""
+        return CommitLog(self.store, *self._of, generation)
 
     @property
     def staging_prefix(self) -> str:
@@ -192,8 +214,8 @@ class CommitLog:
         """All that is committed by now: the latest snapshot, and the entries behind it."""
         if self.state.number < 0:
             self.state = self._snapshot()
-        for info in self.store.list(f"{self.folder}commits/", self._key(self.state.number)):
-            self.state.apply(self.entry(_number_of(info.key)))
+        for entry in self.entries(self.state.number + 1):
+            self.state.apply(entry)
         return self.state
 
     def entry(self, number: int) -> Entry:
@@ -208,9 +230,14 @@ class CommitLog:
         return entry
 
     def entries(self, first: int = 0) -> Iterator[Entry]:
-        """From ``first`` on, in their order."""
-        for info in self.store.list(f"{self.folder}commits/", self._key(first - 1) if first else None):
-            yield self.entry(_number_of(info.key))
+        """From ``first`` on, in their order. Many are asked for at once: a log that is long is a request for each."""
+        listed = self.store.list(f"{self.folder}commits/", self._key(first - 1) if first else None)
+        numbers = (_number_of(info.key) for info in listed)
+        some = list(islice(numbers, _FEW))
+        yield from map(self.entry, some)
+        if len(some) == _FEW:
+            with ThreadPool(READERS, "tieredstore-entries") as pool:
+                yield from in_parallel(pool, self.entry, numbers, at_once=2 * READERS)
 
     def append(
         self,
@@ -270,10 +297,7 @@ class CommitLog:
 
     def _write_snapshot(self) -> None:
         state = self.state
-        rows = [
-            [*where, one.topic_id, one.next_offset, one.max_timestamp, one.files, one.records]
-            for where, one in sorted(state.positions.items())
-        ]
+        rows = [[*where, *astuple(one)] for where, one in sorted(state.positions.items())]
         content: dict[str, object] = {"format": _SNAPSHOT_FORMAT, "number": state.number, "written": state.written}
         content |= {"published": state.is_published, "positions": rows}
         content |= {"closed": state.closed, "other": state.other, "finalized": sorted(state.finalized)}
@@ -300,7 +324,7 @@ class CommitLog:
             return LogState()
         try:
             rows: list[Any] = content["positions"]
-            positions = {(str(row[0]), int(row[1])): Progress(str(row[2]), *map(int, row[3:7])) for row in rows}
+            positions = {(str(row[0]), int(row[1])): Progress(str(row[2]), *map(int, row[3:9])) for row in rows}
             published = content.get("published") is True
             ends = str(content.get("closed", "")), int(content.get("other", -1))
             held: list[Any] = content["directories"]

@@ -6,7 +6,7 @@ import hashlib
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, BinaryIO, ClassVar, Final
+from typing import Any, BinaryIO, ClassVar, Final, cast
 
 import pyarrow as pa
 
@@ -76,6 +76,11 @@ class Orc(Format):
         """Whatever it is compressed by: that is said inside."""
         return ".orc"
 
+    @property
+    def writes_forward(self) -> bool:
+        """They do."""
+        return True
+
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
         """What is handed over at once ends at the same records, however these come."""
         return _OrcFile(file, ENVELOPE, _ORC_CODECS[self.codec])
@@ -92,7 +97,8 @@ class _OrcFile(GroupedFile):
         self._writer = orc.ORCWriter(file, compression=codec)
 
     def put(self, table: pa.Table) -> None:
-        self._writer.write(table)
+        # It cuts rows by its own count, which begins anew with each piece.
+        self._writer.write(cast("Any", table).combine_chunks())
 
     def end(self) -> None:
         self._writer.close()
@@ -109,6 +115,11 @@ class AvroContainer(Format):
     def ending(self) -> str:
         """Whatever it is compressed by: that is said inside."""
         return ".avro"
+
+    @property
+    def writes_forward(self) -> bool:
+        """They do."""
+        return True
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
         """Its blocks end by bytes, however records come."""

@@ -29,7 +29,7 @@ _GAUGES: Final = {
     "up": "1 while the query runs.",
     "waiting_seconds": "For how long a store or a broker is away by now; 0: it is not.",
     "lag_offsets": "Offsets that are not written, over all partitions.",
-    "lag_seconds": "How old the latest written record is of the partition furthest behind; 0: all is written.",
+    "lag_seconds": "For how long this process knows the first unwritten record that waits longest; 0: all is written.",
     "last_commit_timestamp_seconds": "When the last batch was published; 0: none since the start.",
 }
 _LABELS: Final = ("pipeline", "generation")

@@ -37,7 +37,7 @@ class TimeDirectories:
     def of_minute(self, minute: int) -> str:
         """The path of the minute since the epoch."""
         moment = (_EPOCH + timedelta(minutes=minute)).astimezone(ZoneInfo(self.zone))
-        return "/".join(prefix + escaped(moment.strftime(how)) for prefix, how in self._parts())
+        return "/".join(escaped(moment.strftime(how), prefix) for prefix, how in self._parts())
 
     def _parts(self) -> list[tuple[str, str]]:
         depth = 3 if self.minutes else 2 if self.hours else 1
@@ -96,19 +96,24 @@ def minute_of(timestamp_ms: int) -> int | None:
     return timestamp_ms // MINUTE_MS if 0 < timestamp_ms < LAST_MS else None
 
 
-def escaped(part: str) -> str:
-    """A text as one part of a path, by Hive's rules: what a path or a partition means otherwise is ``%XX``.
+def escaped(part: str, prefix: str = "") -> str:
+    """``prefix``, and a text as one part of a path, by Hive's rules: what a path or a partition means otherwise is
+    ``%XX``.
 
-    So no message chooses a separator, nor ``.`` and ``..``. ValueError for an empty text, and for one that is too long.
+    So no message chooses a separator, nor ``.`` and ``..``, nor a name that begins with ``.`` or ``_``: Hadoop's
+    readers, Spark and Hive too, pass over what lies below that. ValueError for an empty text, and for one that is too
+    long.
     """
     if not part:
         raise ValueError("it is empty")
     if part.strip(".") == "":
-        return part.replace(".", "%2E")
+        return prefix + part.replace(".", "%2E")
     whole = _ESCAPED.sub(_hexadecimal, part)
     if len(whole.encode("utf-8", "replace")) > _LONGEST:
         raise ValueError(f"it has more than {_LONGEST} bytes as a part of a path")
-    return whole
+    if not prefix and whole[0] in "._":
+        whole = f"%{ord(whole[0]):02X}{whole[1:]}"
+    return prefix + whole
 
 
 def _hexadecimal(match: re.Match[str]) -> str:

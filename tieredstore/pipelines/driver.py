@@ -20,6 +20,7 @@ from tieredstore.pipelines.window_writing import Window, discard_files
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
     from tieredstore.model import TopicPartition
+    from tieredstore.pipelines.iceberg import IcebergTable
     from tieredstore.pipelines.settings import PipelineSettings
 
 _logger: Final = logging.getLogger(__name__)
@@ -45,16 +46,24 @@ class Driver:
     """
 
     def __init__(
-        self, store: ObjectStore, own: PipelineSettings, naming: Naming, tables: Mapping[str, str] | None = None
+        self,
+        store: ObjectStore,
+        own: PipelineSettings,
+        naming: Naming,
+        tables: Mapping[str, str] | None = None,
+        table: IcebergTable | None = None,
     ) -> None:
+        """``tables`` are Hive's, by topic; ``table`` is the one that has all that is published."""
         self.store, self._own, self.naming = store, own, naming
         self.log = CommitLog(store, naming.root, own.name, own.generation)
         self.fingerprint = fingerprint_of(own)
+        self._rewrite: Rewrite = _nothing_known
         self.rewrite_aside: RewriteAside | None = None
         """To complete what was redriven; without it that is refused."""
         self.on_published: Callable[[Mapping[TopicPartition, Progress]], None] | None = None
         """Is told how far each partition is, once all of that is published."""
         self.finalizer = Finalizer(store, self.log, own, naming, tables or {})
+        self.table = table
         self.counts = Counts()
         self.is_complete = False
         """Whether all that is committed is published: after a failure ``resume`` sees to that."""
@@ -65,12 +74,24 @@ class Driver:
         ConfigError for a generation that is another pipeline's, has ended, or has files and no log.
         """
         state = self.log.read()
+        self._rewrite = rewrite
         refuse_closed(state, self._own.generation)
         self.naming.claim(self.store)
         if state.number < 0:
-            self.naming.refuse_strangers(self.store, list(topics))
+            self.refuse_strangers(topics)
+        if self.table is not None:
+            # Each try of one that waits for the catalog would be an entry.
+            self.table.check()
         self._append_begin()
-        self._finish_last(rewrite)
+        self._finish_last()
+
+    def refuse_strangers(self, topics: Sequence[str]) -> None:
+        """ConfigError if there are files of the generation and no log; Fenced if another driver has begun meanwhile."""
+        try:
+            self.naming.refuse_strangers(self.store, topics)
+        except ConfigError:
+            self.log.check_alone()
+            raise
 
     def _append_begin(self) -> None:
         """One that ends at this moment may say so meanwhile: that is no reason not to begin behind it."""
@@ -83,13 +104,13 @@ class Driver:
                 return
         self.log.append("begin", self.fingerprint)
 
-    def resume(self, rewrite: Rewrite) -> None:
+    def resume(self) -> None:
         """Go on after an operation that failed, or whose answer was lost: publish what was committed all the same.
 
         Fenced if another driver has taken over meanwhile.
         """
         self.log.catch_up()
-        self._finish_last(rewrite)
+        self._finish_last()
 
     def mark_published(self) -> None:
         """Write down that all that is committed was published: it is not published again, whatever becomes of it.
@@ -98,7 +119,8 @@ class Driver:
         another one needs no such mark.
         """
         state = self.log.state
-        if self.is_complete and state.written >= 0 and not state.is_published:
+        # It would end a backfill too, and of one that is not done only the same command knows what is left.
+        if self.is_complete and state.written >= 0 and not state.is_published and state.is_backfilled:
             self.log.append("published", self.fingerprint)
 
     def commit(self, written: Sequence[Written]) -> Entry:
@@ -159,9 +181,7 @@ class Driver:
             self._complete(self.log.append("finalize", self.fingerprint, directories=paths))
 
     def _complete(self, entry: Entry) -> None:
-        self._publish(entry.files)
-        self.finalizer.write(entry)
-        self.store.delete(entry.removed)
+        self._finish(entry)
         self._is_published()
         self.counts.published(entry, time.time())
 
@@ -180,11 +200,6 @@ class Driver:
                 "allow more"
             )
 
-    def _publish(self, files: Sequence[OutputFile]) -> None:
-        self.log.check_alone()
-        for file in files:
-            self._publish_one(file)
-
     def _publish_one(self, file: OutputFile) -> None:
         try:
             self.store.publish(file.prepared)
@@ -194,20 +209,21 @@ class Driver:
                 "move it away, and start again"
             ) from error
 
-    def _finish_last(self, rewrite: Rewrite) -> None:
+    def _finish_last(self) -> None:
         state = self.log.state
         if state.written >= 0 and not state.is_published:
-            entry = self.log.entry(state.written)
-            self._finish(entry, _rewriting(entry, rewrite, self.rewrite_aside))
+            self._finish(self.log.entry(state.written))
         self._is_published()
 
     def _is_published(self) -> None:
+        if self.table is not None:
+            self.table.enter(self.log)
         self.is_complete = True
         if self.on_published is not None:
             self.on_published(self.log.state.positions)
 
-    def _finish(self, entry: Entry, rewrite: Rewrite) -> None:
-        """Publish what a driver before this one committed; write anew what the store has dropped since."""
+    def _finish(self, entry: Entry) -> None:
+        """Publish what this driver committed, or one before it; write anew what the store has dropped since."""
         missing: list[OutputFile] = []
         self.log.check_alone()
         for file in entry.files:
@@ -216,17 +232,20 @@ class Driver:
             except PreparedGone:
                 missing.append(file)
         if missing:
+            # Of who slept meanwhile it may be another one that has discarded it.
+            self.log.check_alone()
             _logger.warning("%d committed files were dropped by the store before they were published", len(missing))
-            entry = self._write_again(entry, {file.key for file in missing}, rewrite)
+            entry = self._write_again(entry, {file.key for file in missing})
         self.finalizer.write(entry)
         self.store.delete(entry.removed)
 
-    def _write_again(self, entry: Entry, missing: set[str], rewrite: Rewrite) -> Entry:
+    def _write_again(self, entry: Entry, missing: set[str]) -> Entry:
         if entry.fingerprint != self.fingerprint:
             raise ConfigError(
                 f"{min(missing)} is committed under other settings of parser and files than these, and the store "
                 "has dropped it before it was published: start once more with the settings that wrote it"
             )
+        rewrite = _rewriting(entry, self._rewrite, self.rewrite_aside)
         windows: list[WrittenWindow] = []
         renewed: list[OutputFile] = []
         for window in entry.windows:
@@ -249,8 +268,14 @@ class Driver:
         again_entry = self.log.append(
             "rewrite", self.fingerprint, windows, removed=entry.removed, directories=entry.directories
         )
-        self._publish(renewed)
+        self.log.check_alone()
+        for file in renewed:
+            self._publish_one(file)
         return again_entry
+
+
+def _nothing_known(window: Window) -> Written:
+    raise AssertionError(f"nobody has begun, and {window} is to be written again")
 
 
 def refuse_closed(state: LogState, generation: int) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.committed import Committed
 from tieredstore.pipelines.family import Family, with_those_above
+from tieredstore.pipelines.iceberg import table_of
 from tieredstore.pipelines.inspection import commit_log_of, listed_files
 from tieredstore.pipelines.setup import fingerprint_of
 from tieredstore.pipelines.successes import SUCCESS, Statement, read_success, say_success, take_back_success
@@ -43,11 +44,16 @@ def drop_generation(pipeline: Pipeline, store: ObjectStore, *, apply: bool) -> I
             f"generation {pipeline.own.generation} of {pipeline.own.name} has no commit log: there is nothing to drop"
         )
     if apply:
+        table = table_of(pipeline)
+        if table is not None and state.closed != "drop":
+            table.refuse_rewritten(log)
         if state.closed != "drop":
             log.append("drop", fingerprint_of(pipeline.own))
         # What is committed and not published must not appear any more.
         if state.written >= 0:
             discard_files(store, log.entry(state.written).files)
+        if table is not None:
+            table.take_out(log)
     # Nobody is to read a directory as complete while its files go.
     yield from _drop_successes(pipeline, store, log, apply=apply)
     files = _files(pipeline, store, log)
@@ -79,9 +85,9 @@ def _drop_successes(pipeline: Pipeline, store: ObjectStore, log: CommitLog, *, a
         files, records = held[path]
         stays = files > 0 and not is_own(ours)
         if apply and stays:
-            say_success(store, path, {**ours, "files": files, "records": records}, is_ours)
+            say_success(store, path, {**ours, "files": files, "records": records}, is_ours, log.check_alone)
         elif apply:
-            take_back_success(store, path, is_ours)
+            take_back_success(store, path, is_ours, log.check_alone)
         if not stays and len(success.statements) == 1:
             yield Dropped(f"{path}/{SUCCESS}", success.size)
 
@@ -92,6 +98,6 @@ def _files(pipeline: Pipeline, store: ObjectStore, log: CommitLog) -> list[Dropp
     for entry in log.entries():
         committed.take(entry)
         own.update(file.key for file in entry.files)
-    listed = listed_files(pipeline, store, committed.topics)
+    listed = listed_files(pipeline, store, committed)
     staged = {info.key: info.size for info in store.list(log.staging_prefix)}
     return [Dropped(key, size) for key, size in sorted((listed | staged).items()) if key in own or key in staged]

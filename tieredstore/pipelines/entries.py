@@ -60,6 +60,8 @@ class WrittenWindow:
     filtered: int
     quarantined: int
     files: tuple[OutputFile, ...]
+    read_bytes: int = -1
+    """Of the keys and values that were read; -1 where that is not known."""
 
     @property
     def where(self) -> tuple[str, int]:
@@ -137,7 +139,8 @@ class Entry:
 def _window(value: object, key: str) -> WrittenWindow:
     content = _object(value, key)
     files = tuple(_file(one, key) for one in _list(content.pop("files", None), key))
-    window = _built(WrittenWindow, {**content, "files": files}, key)
+    # Entries of earlier versions do not tell how much was read.
+    window = _built(WrittenWindow, {"read_bytes": -1, **content, "files": files}, key)
     if not 0 <= window.start <= window.stop <= MAX_INT64:
         raise CommitLogCorrupt(f"{key} has a window from {window.start} to {window.stop}")
     return window

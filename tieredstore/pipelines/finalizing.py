@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
+from tieredstore.errors import Fenced
 from tieredstore.pipelines.commit_log import CommitLog, Progress
 from tieredstore.pipelines.family import Family, with_those_above
 from tieredstore.pipelines.setup import parser_of
@@ -129,14 +131,37 @@ class Finalizer:
         withheld, held = self.family.withheld, self.family.held(entry.directories)
         for path in entry.directories:
             if path not in withheld and held[path][0]:
-                self._log.check_alone()
-                say_success(self._store, path, self._said(*held[path], entry.number), self.is_ours)
+                said = self._said(*held[path], entry.number)
+                say_success(self._store, path, said, self.is_ours, self._log.check_alone)
         if entry.kind == "finalize":
             self._write_statements(entry)
         if self.family.refresh():
             # Who has files replaced says so first, then takes these away: one of the two sees the other.
             for path in set(entry.directories) & self.family.withheld:
-                take_back_success(self._store, path, self.is_ours)
+                self.take_back(path)
+
+    def take_back(self, path: str) -> None:
+        """Take ``_SUCCESS`` away from a directory. Fenced if another driver works by now.
+
+        No store deletes on condition: what this process has deleted, since it slept in that very request while another
+        one said the directory complete anew, is said again.
+        """
+        take_back_success(self._store, path, self.is_ours, self._log.check_alone)
+        try:
+            self._log.check_alone()
+        except Fenced:
+            self._say_again(path)
+            raise
+
+    def _say_again(self, path: str) -> None:
+        # By a log of its own, so that this driver's goes on to be fenced.
+        log = CommitLog(self._store, self._naming.root, self._own.name, self._own.generation)
+        number = log.read().number
+        family = Family(self._store, log, self._naming.root, self._own.name)
+        files, records = family.held([path])[path]
+        if path in family.finalized and path not in family.withheld and files:
+            is_ours = partial(family.has_said, self._own.generation)
+            say_success(self._store, path, self._said(files, records, number), is_ours)
 
     def _said(self, files: int, records: int, number: int) -> Statement:
         return {
@@ -158,10 +183,18 @@ class Finalizer:
 
     def _period(self, topic: str, path: str) -> tuple[str, int] | None:
         if path not in self._periods:
-            above = f"{self._naming.root}{topic}/"
-            period = self._parser.period(path.removeprefix(above))
-            self._periods[path] = None if period is None else (above + period[0], period[1])
+            self._periods[path] = self._period_of(topic, path)
         return self._periods[path]
+
+    def _period_of(self, topic: str, path: str) -> tuple[str, int] | None:
+        directory = self._naming.places.directory(topic, path)
+        period = None if directory is None else self._parser.period(directory)
+        if directory is None or period is None:
+            return None
+        if period[0] == directory:
+            return path, period[1]
+        # Of hashed ones no directory has all that is of that time.
+        return None if self._naming.places.hashed else (path.removesuffix(directory) + period[0], period[1])
 
     def _statement(self, path: str, topic: str) -> str | None:
         database, _, table = self.tables.get(topic, self._own.hive_prefix).rpartition(".")
@@ -169,7 +202,7 @@ class Finalizer:
             if not self._own.hive_prefix:
                 return None
             table += topic
-        statement = add_partition(database, table, path.removeprefix(f"{self._naming.root}{topic}/"))
+        statement = add_partition(database, table, self._naming.places.directory(topic, path) or "")
         if statement is None:
             _logger.warning("%s is not made known to Hive: parts of it are not as name=value", path)
         return statement

@@ -10,8 +10,8 @@ from typing import Any, BinaryIO, ClassVar, Final, cast
 import pyarrow as pa
 
 from tieredstore.errors import ConfigError, InvalidValue
-from tieredstore.pipelines.columns import KAFKA, KAFKA_FIELD, ColumnsFile
-from tieredstore.pipelines.writers import ENVELOPE, FileWriter, Format
+from tieredstore.pipelines.columns import KAFKA_FIELD, ColumnsFile
+from tieredstore.pipelines.writers import ENVELOPE, KAFKA, FileWriter, Format
 
 # What its type stubs say is partial.
 _arrow: Final[Any] = pa
@@ -76,6 +76,11 @@ class FrameColumns(Format):
     def ending(self) -> str:
         """That of the files themselves."""
         return self.inner.ending
+
+    @property
+    def writes_forward(self) -> bool:
+        """As those of the files themselves."""
+        return self.inner.writes_forward
 
     def decoded(self, records: pa.RecordBatch) -> tuple[Any, dict[int, str]]:
         """The columns, as one of structs."""

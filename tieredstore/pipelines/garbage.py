@@ -12,6 +12,7 @@ from tieredstore.backends.base import DRAFT_PREFIX
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.commit_log import CommitLog
 from tieredstore.pipelines.entries import loaded_object
+from tieredstore.pipelines.naming import OWN_FOLDER
 from tieredstore.pipelines.setup import naming_of
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def collect_garbage(pipeline: Pipeline, store: ObjectStore, *, min_age_ms: int, 
     if now_ms is None:
         raise ConfigError(f"{store.identity} does not tell its time, so nobody knows how old anything in it is")
     naming = naming_of(pipeline)
-    waiting = _waiting(store, naming.root)
+    waiting = set[str]().union(*(_waiting(store, root) for root in naming.places.roots))
     log = CommitLog(store, naming.root, naming.pipeline, naming.generation)
     for info in store.list(log.staging_prefix):
         outcome = _outcome(info.modified_ms, now_ms - min_age_ms, is_waiting=info.key in waiting)
@@ -62,9 +63,11 @@ def collect_garbage(pipeline: Pipeline, store: ObjectStore, *, min_age_ms: int, 
             store.delete([info.key])
         yield GarbageStep(info.key, info.size, outcome)
     own = re.compile(rf"\.?{naming.generation}_\d+_\d{{20}}(\..*)?")
-    for write in store.abandoned_writes(naming.root):
+    for write in (write for prefix in naming.places.prefixes for write in store.abandoned_writes(prefix)):
         name = write.key.rpartition("/")[2]
-        if not (write.key.startswith(naming.folder) or name.startswith(DRAFT_PREFIX) or own.fullmatch(name)):
+        is_below = write.key.startswith(naming.root) or naming.places.inner(write.key) is not None
+        is_of_data = is_below and (name.startswith(DRAFT_PREFIX) or own.fullmatch(name))
+        if not (write.key.startswith(naming.folder) or is_of_data):
             continue
         outcome = _outcome(write.started_ms, now_ms - min_age_ms, is_waiting=bool({write.key, name} & waiting))
         if outcome is GarbageOutcome.DELETED:
@@ -89,12 +92,12 @@ def _discarded(store: ObjectStore, write: AbandonedWrite, *, apply: bool) -> Gar
 def _waiting(store: ObjectStore, root: str) -> set[str]:
     """Keys, staged keys and names of hidden files that the last entry of any generation of the root has."""
     waiting: set[str] = set()
-    for info in store.list(f"{root}_tieredstore/generations/"):
-        owner = str(loaded_object(store.get(info.key), info.key).get("pipeline"))
+    for info in store.list(f"{root}{OWN_FOLDER}/generations/"):
+        owner = loaded_object(store.get(info.key), info.key)
         number = info.key.rpartition("/")[2].removesuffix(".json")
         if not number.isdigit():
             continue
-        log = CommitLog(store, root, owner, int(number))
+        log = CommitLog(store, str(owner.get("root", root)), str(owner.get("pipeline")), int(number))
         state = log.read()
         if state.written >= 0 and not state.is_published and state.closed != "drop":
             files = log.entry(state.written).files

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tieredstore.errors import ConfigError
+from tieredstore.errors import ConfigError, Fenced
 from tieredstore.pipelines.driver import Driver, Rewrite, RewriteAside, refuse_closed
 from tieredstore.pipelines.entries import WrittenWindow
 from tieredstore.pipelines.naming import Naming
@@ -39,7 +39,7 @@ def take_over(
             )
         return
     driver.naming.claim(store)
-    driver.naming.refuse_strangers(store, topics)
+    driver.refuse_strangers(topics)
     positions = _sealed(own, driver, store, generation, topics, rewrite).positions
     windows = [
         WrittenWindow(topic, one.topic_id, partition, one.next_offset, one.next_offset, 0, 0, 0, ())
@@ -62,14 +62,24 @@ def _sealed(
         own.model_copy(update={"generation": generation}),
         replace(driver.naming, generation=generation),
         driver.finalizer.tables,
+        driver.table,
     )
     state = before.log.read()
     if state.number < 0:
         raise ConfigError(f"generation {generation} of {own.name} has no commit log: there is nothing to take over")
-    if state.closed == "seal" and state.other == own.generation:
+    if _is_sealed_for(state, own):
         return state
     refuse_closed(state, generation)
     window_again, before.rewrite_aside = rewrite(before.naming)
-    before.begin(topics, window_again)
-    before.log.append("seal", before.fingerprint, other=own.generation)
+    try:
+        before.begin(topics, window_again)
+        before.log.append("seal", before.fingerprint, other=own.generation)
+    except (ConfigError, Fenced):
+        # Another process that does the same may have been faster: the log of the new generation fences one of the two.
+        if not _is_sealed_for(before.log.read(), own):
+            raise
     return before.log.state
+
+
+def _is_sealed_for(state: LogState, own: PipelineSettings) -> bool:
+    return state.closed == "seal" and state.other == own.generation

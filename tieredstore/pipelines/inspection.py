@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,9 +13,12 @@ from tieredstore.errors import ObjectNotFound
 from tieredstore.pipelines.commit_log import CommitLog
 from tieredstore.pipelines.committed import Committed, CommittedFile
 from tieredstore.pipelines.family import Family, with_those_above
-from tieredstore.pipelines.setup import naming_of
+from tieredstore.pipelines.named_output import named_faults, named_topics
+from tieredstore.pipelines.setup import naming_of, places_of
 from tieredstore.pipelines.starting import Starts, chosen
 from tieredstore.pipelines.successes import SUCCESS, read_success
+from tieredstore.process.parallel import READERS, in_parallel
+from tieredstore.process.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.entries import OutputFile
     from tieredstore.pipelines.settings import Pipeline
 
-_PIECE: Final = 8 << 20
+_PIECE: Final = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +46,19 @@ class PartitionStatus:
         """Offsets that are not written."""
         return None if self.end_offset is None else max(0, self.end_offset - self.next_offset)
 
+    def lag_s(self, now_ms: int) -> float | None:
+        """How old the latest written record is where some are not written, in seconds; None where none is."""
+        if not self.lag:
+            return None if self.lag is None else 0.0
+        return None if self.max_timestamp < 0 else max(0, now_ms - self.max_timestamp) / 1000
+
 
 @dataclass(frozen=True, slots=True)
 class OutputProblem:
-    """What is wrong with an output. ``kind``: ``missing``, ``size``, ``content``, ``stranger`` or ``offsets``."""
+    """What is wrong with an output. ``kind``: ``missing``, ``size``, ``content``, ``stranger`` or ``offsets``.
+
+    Beside the log that it was made of: ``lost``, ``twice``, ``invented`` or ``changed`` of a partition, or ``unread``.
+    """
 
     kind: str
     subject: str
@@ -58,8 +71,14 @@ def commit_log_of(pipeline: Pipeline, store: ObjectStore) -> CommitLog:
 
 
 def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnapshot) -> list[PartitionStatus]:
-    """Of each partition that is there or was written, in their order; of the others where they will begin."""
-    positions = commit_log_of(pipeline, store).read().positions
+    """Of each partition that is there or was written, in their order; of the others where they will begin.
+
+    ConfigError for a generation that another pipeline writes.
+    """
+    state = commit_log_of(pipeline, store).read()
+    if state.number < 0:
+        naming_of(pipeline).is_claimed(store)
+    positions = state.positions
     new = [log for where, log in snapshot.logs.items() if where not in positions]
     begins = Starts(pipeline).of(new, is_new=False) if new and chosen(pipeline.own) else {}
     statuses: list[PartitionStatus] = []
@@ -85,25 +104,46 @@ def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnap
 
 
 def verify_output(pipeline: Pipeline, store: ObjectStore, *, contents: bool = True) -> Iterator[OutputProblem]:
-    """All that is wrong with the files of a generation; with ``contents`` each of them is read.
+    """All that is wrong with the files of a generation; with ``contents`` each of them is read, without a log anyway.
 
     Entries that contradict each other are CommitLogCorrupt, as for a driver that starts.
     """
     log = commit_log_of(pipeline, store)
+    if log.read().number < 0:
+        yield from _faults_without_log(pipeline, store)
+        return
     committed = Committed.of(log)
     successes: set[str] = set()
-    listed = listed_files(pipeline, store, committed.topics, successes)
+    listed = listed_files(pipeline, store, committed, successes)
     for key in sorted(listed.keys() - committed.files.keys() - committed.going):
         yield OutputProblem("stranger", key, "is of this generation by its name, and no entry of the commit log has it")
-    for key, one in sorted(committed.files.items()):
-        yield from _offset_problems(one)
+
+    def problems(item: tuple[str, CommittedFile]) -> list[OutputProblem]:
+        key, one = item
         if key not in listed:
-            yield OutputProblem("missing", key, "is committed, and is not there")
+            problem: OutputProblem | None = OutputProblem("missing", key, "is committed, and is not there")
         elif listed[key] != one.file.size:
-            yield OutputProblem("size", key, f"has {listed[key]} bytes, and {one.file.size} are committed")
-        elif contents and (said := _content_problem(store, one.file)) is not None:
-            yield said
+            problem = OutputProblem("size", key, f"has {listed[key]} bytes, and {one.file.size} are committed")
+        else:
+            problem = _content_problem(store, one.file) if contents else None
+        return [*_offset_problems(one), *([] if problem is None else [problem])]
+
+    with ThreadPool(READERS, "tieredstore-verify") as pool:
+        files = sorted(committed.files.items())
+        checked = in_parallel(pool, problems, files, at_once=2 * READERS) if contents else map(problems, files)
+        yield from itertools.chain.from_iterable(checked)
     yield from _success_problems(pipeline, store, log, successes)
+
+
+def _faults_without_log(pipeline: Pipeline, store: ObjectStore) -> Iterator[OutputProblem]:
+    """Secor's files have none; ours do, and then an object says whose the generation is."""
+    naming, topics = naming_of(pipeline), named_topics(pipeline, store)
+    if not naming.is_claimed(store):
+        for kind, key, words in named_faults(pipeline, store, topics):
+            yield OutputProblem(kind, key, words)
+    elif topics:
+        words = "is there, and so are files; but the commit log is not"
+        yield OutputProblem("missing", naming.claim_keys[0], words)
 
 
 def _success_problems(
@@ -155,22 +195,29 @@ def _offset_problems(one: CommittedFile) -> Iterator[OutputProblem]:
 
 
 def listed_files(
-    pipeline: Pipeline, store: ObjectStore, topics: set[str], successes: set[str] | None = None
+    pipeline: Pipeline, store: ObjectStore, committed: Committed, successes: set[str] | None = None
 ) -> dict[str, int]:
     """Sizes of all files of the generation, those of bad messages too, by plain listings.
 
     ``successes`` gets the directories that have a ``_SUCCESS``.
     """
+    places = places_of(pipeline)
+    # Under other settings some of them were perhaps written elsewhere.
+    others = {
+        key.rpartition("/")[0]
+        for key, one in committed.files.items()
+        if one.file.kind == "data" and places.directory(one.window.topic, key.rpartition("/")[0]) is None
+    }
     naming = naming_of(pipeline)
     name = re.compile(rf"\.?{naming.generation}_\d+_\d{{20}}(\..*)?")
     sizes: dict[str, int] = {}
-    for prefix in [*(f"{naming.root}{topic}/" for topic in sorted(topics)), f"{naming.folder}quarantine/"]:
-        for info in store.list(prefix):
-            path, _, last = info.key.rpartition("/")
-            if name.fullmatch(last):
-                sizes[info.key] = info.size
-            elif last == SUCCESS and successes is not None:
-                successes.add(path)
+    rest = (store.list(prefix) for prefix in [*(f"{path}/" for path in sorted(others)), f"{naming.folder}quarantine/"])
+    for info in itertools.chain(places.listed(store, committed.topics), *rest):
+        path, _, last = info.key.rpartition("/")
+        if name.fullmatch(last):
+            sizes[info.key] = info.size
+        elif last == SUCCESS and successes is not None:
+            successes.add(path)
     return sizes
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import re
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -16,6 +15,7 @@ from tieredstore.errors import ConfigError, ObjectNotFound, ResourceNotFound
 from tieredstore.pipelines.backfill_sources import Place, RecordSource, Selected, gone
 from tieredstore.pipelines.committed import Committed
 from tieredstore.pipelines.inspection import commit_log_of
+from tieredstore.pipelines.named_output import uploads_of
 from tieredstore.pipelines.parts import COLUMNS
 from tieredstore.pipelines.printing import printed
 from tieredstore.pipelines.window_writing import Window
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.settings import Pipeline
 
 _arrow: Final[Any] = pa
-_NAME: Final = re.compile(r"(\d{1,9})_(\d{1,10})_(\d{20})(\..+)?")
 _BATCH_WINDOWS: Final = 64
 _UNKNOWN: Final = -1
 
@@ -170,20 +169,11 @@ class KeptFiles(RecordSource):
         return pieces
 
     def _named(self, topic: str) -> dict[int, list[_Piece]]:
-        """By the names of Secor's files: all files of an upload have its first offset."""
-        root = self._pipeline.output.key_prefix
-        uploads: dict[tuple[int, int], list[tuple[str, int]]] = {}
-        for info in self._store.list(f"{root}{topic}/"):
-            match = _NAME.fullmatch(info.key.rpartition("/")[2])
-            if match is not None and int(match[1]) == self._pipeline.own.generation:
-                uploads.setdefault((int(match[2]), int(match[3])), []).append((info.key, info.size))
+        """By the names of Secor's files."""
         pieces: dict[int, list[_Piece]] = {}
-        ordered = sorted(uploads.items())
-        for at, ((number, start), files) in enumerate(ordered):
-            keys, size = tuple(key for key, _ in files), sum(size for _, size in files)
-            following = ordered[at + 1][0] if at + 1 < len(ordered) else (-1, -1)
-            stop = following[1] if following[0] == number else self._end(keys)
-            pieces.setdefault(number, []).append(_Piece(start, stop, keys, size))
+        for one in uploads_of(self._pipeline, self._store, [topic]):
+            stop = self._end(one.keys) if one.stop is None else one.stop
+            pieces.setdefault(one.partition, []).append(_Piece(one.start, stop, one.keys, one.size))
         return pieces
 
     def _end(self, keys: Sequence[str]) -> int:

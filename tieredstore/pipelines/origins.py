@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING, Final
 from tieredstore.errors import ObjectNotFound
 from tieredstore.pipelines.committed import Committed
 from tieredstore.pipelines.inspection import commit_log_of
+from tieredstore.pipelines.naming import OWN_FOLDER
+from tieredstore.pipelines.setup import places_of
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
     from tieredstore.partitions.log_snapshot import LogSnapshot
+    from tieredstore.pipelines.places import Places
     from tieredstore.pipelines.settings import Pipeline
 
 _NAME: Final = re.compile(r"\.?(\d{1,9})_(\d{1,10})_(\d{20})(\..*)?")
@@ -81,7 +84,7 @@ def origins_of(
             span = one.file.first_offset, one.file.last_offset
             yield _with_copies(Origin(key, topic, partition, *span, committed=True), snapshot, backups)
         else:
-            yield _with_copies(_by_names(store, pipeline.output.key_prefix, key), snapshot, backups)
+            yield _with_copies(_by_names(store, places_of(pipeline), key), snapshot, backups)
 
 
 def _with_copies(origin: Origin, snapshot: LogSnapshot | None, backups: Sequence[Backup]) -> Origin:
@@ -96,12 +99,13 @@ def _with_copies(origin: Origin, snapshot: LogSnapshot | None, backups: Sequence
     return Origin(origin.key, *where, origin.first, origin.last, origin.committed, tuple(held), tuple(segments))
 
 
-def place_of(root: str, key: str) -> tuple[str, int]:
+def place_of(places: Places, key: str) -> tuple[str, int]:
     """The topic and the partition that a file's key tells; ObjectNotFound for a key that is none of an output's."""
     match = _NAME.fullmatch(key.rpartition("/")[2])
-    inner = key.removeprefix(root)
+    is_own = key.startswith(f"{places.root}{OWN_FOLDER}/")
+    inner = key.removeprefix(places.root) if is_own else places.inner(key) or ""
     topic = inner.rpartition("/quarantine/")[2].partition("/")[0]
-    if match is None or not topic or not key.startswith(root) or "/" not in inner:
+    if match is None or not topic or "/" not in inner:
         raise ObjectNotFound(
             f"{key} has not the name of an output's file, as Secor's have: "
             "<root><topic>/<partitions>/<generation>_<partition>_<offset>"
@@ -109,14 +113,14 @@ def place_of(root: str, key: str) -> tuple[str, int]:
     return topic, int(match[2])
 
 
-def _by_names(store: ObjectStore, root: str, key: str) -> Origin:
+def _by_names(store: ObjectStore, places: Places, key: str) -> Origin:
     """Secor names all files of an upload by the first offset of it: the next upload's name ends this one."""
     match = _NAME.fullmatch(key.rpartition("/")[2])
-    topic, partition = place_of(root, key)
+    topic, partition = place_of(places, key)
     generation, first = (match[1], int(match[3])) if match else ("", 0)
     is_there = False
     following: list[int] = []
-    for info in store.list(f"{root}{topic}/"):
+    for info in places.listed(store, [topic]):
         is_there = is_there or info.key == key
         other = _NAME.fullmatch(info.key.rpartition("/")[2])
         if other is not None and (other[1], int(other[2])) == (generation, partition) and int(other[3]) > first:

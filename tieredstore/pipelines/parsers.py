@@ -92,7 +92,7 @@ class MessageParser(Parser):
         columns = [untyped.column(name).to_pylist() for name in ("key", "value", "timestamp", "offset")]
         for row in zip(*columns, strict=True):
             try:
-                directory = "/".join(prefix + escaped(text) for prefix, text in self.parts(*row))
+                directory = "/".join(escaped(text, prefix) for prefix, text in self.parts(*row))
             except BadMessage as bad:
                 filed.put_aside(str(bad))
             except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -206,9 +206,7 @@ class FieldParser(Parser):
         for value in _values(records):
             try:
                 payload = _some(value)
-                filed.add(
-                    f"{self.prefix}{self._name(payload)}/{self.directories.of_minute(_minute(self.time_of(payload)))}"
-                )
+                filed.add(f"{self._name(payload)}/{self.directories.of_minute(_minute(self.time_of(payload)))}")
             except BadMessage as bad:
                 filed.put_aside(str(bad))
         return filed
@@ -227,7 +225,7 @@ class FieldParser(Parser):
         if not isinstance(content, str | int) or isinstance(content, bool):
             raise BadMessage(f"its field {self.field.name} is neither a text nor a whole number")
         try:
-            return escaped(str(content))
+            return escaped(str(content), self.prefix)
         except ValueError as error:
             raise BadMessage(f"its field {self.field.name} cannot be a directory: {error}") from None
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from tieredstore.errors import DataLoss
@@ -14,7 +12,7 @@ from tieredstore.partitions.snapshots import LogSnapshots
 from tieredstore.partitions.split_plan import SplitLimits, plan_windows
 from tieredstore.partitions.unreadable import check_readable
 from tieredstore.pipelines.commit_log import Progress
-from tieredstore.pipelines.selection import query_of
+from tieredstore.pipelines.selection import PAST_A_LOSS, query_of
 from tieredstore.pipelines.starting import Starts, chosen, mark
 from tieredstore.pipelines.window_writing import Window
 from tieredstore.pipelines.windows import Policy, Waiting, due_windows
@@ -50,10 +48,7 @@ class Planner:
         self.starting = "chosen" if chosen(own) else "earliest"
         """Where partitions begin of which nothing is committed."""
         self._starts, self._clock, self._wall_clock = Starts(pipeline), clock, wall_clock
-        self._skipped = re.compile(own.topic_blacklist) if own.topic_blacklist else None
-        self._policy = Policy(
-            own.max_file_bytes, own.max_file_records, own.max_file_age_s, own.minute_mark, own.minute_mark_filter
-        )
+        self._policy = policy_of(own)
         self._waiting = Waiting()
         self._logs = LogSnapshots(lambda: source, self.query, fresh_s=look_s(own), clock=clock)
 
@@ -63,11 +58,15 @@ class Planner:
 
     def snapshot(self) -> LogSnapshot:
         """The logs that the pipeline reads, as of now or a moment ago."""
-        snapshot = self._logs.current()
-        if self._skipped is None:
-            return snapshot
-        logs = {where: log for where, log in snapshot.logs.items() if not self._skipped.fullmatch(where[0])}
-        return replace(snapshot, logs=logs)
+        return self._logs.current()
+
+    def snapshot_reaching(self, ends: Mapping[TopicPartition, int]) -> LogSnapshot:
+        """The same, but not as of before what is written up to these offsets: another process may have seen more."""
+        snapshot = self.snapshot()
+        if any(where in snapshot.logs and snapshot.logs[where].end < end for where, end in ends.items()):
+            self._logs.last = None
+            snapshot = self.snapshot()
+        return snapshot
 
     def due(
         self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress], *, is_last: bool
@@ -107,13 +106,28 @@ class Planner:
         return [mark(log, begins[log.where]) for log in new if log.where in begins]
 
 
+def policy_of(own: PipelineSettings) -> Policy:
+    """When windows of these settings end.
+
+    Where files end by Secor's limits, a window is so large and so old that its files can reach either, and the minute
+    mark is passed over, as Secor does; its age still counts, since no file waits for ever.
+    """
+    window_bytes, age_s, marked = own.max_file_bytes, float(own.max_file_age_s), own.minute_mark_filter
+    if own.is_deterministic:
+        window_bytes, marked = max(window_bytes, own.max_payload_bytes), ""
+        age_s = max(age_s, own.max_range_ms / 1000)
+    return Policy(window_bytes, own.max_file_records, age_s, own.minute_mark, marked)
+
+
 def log_of(snapshot: LogSnapshot, window: Window) -> PartitionLog:
-    """The log that has a window; DataLoss if none has it any more."""
+    """The log that has a window; DataLoss, which names the offsets, if none has it or its beginning any more."""
     log = snapshot.logs.get((window.topic, window.partition))
-    if log is None or str(log.topic_id) != window.topic_id or window.start < log.earliest:
+    is_there = log is not None and str(log.topic_id) == window.topic_id
+    if log is None or not is_there or window.start < log.earliest:
+        stop = min(window.stop, log.earliest) if log is not None and is_there else window.stop
         raise DataLoss(
-            f"offsets {window.start} to {window.stop - 1} of {window.topic}-{window.partition} are in neither "
-            "bucket nor broker any more"
+            f"offsets {window.start} to {stop - 1} of {window.topic}-{window.partition} are in neither "
+            f"bucket nor broker any more; {PAST_A_LOSS} to go on"
         )
     return log
 

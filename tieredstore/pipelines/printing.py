@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from tieredstore.errors import ObjectNotFound
+from tieredstore.pipelines.downloads import downloaded
 from tieredstore.pipelines.reading import read_output
-from tieredstore.pipelines.redrive import downloaded
 from tieredstore.pipelines.setup import naming_of
 
 if TYPE_CHECKING:

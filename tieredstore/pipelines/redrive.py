@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-import tempfile
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -14,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tieredstore.errors import CorruptData
+from tieredstore.pipelines.downloads import downloaded
 from tieredstore.pipelines.driver import Written
 from tieredstore.pipelines.entries import OutputFile
 from tieredstore.pipelines.window_writing import Recipe, Window, write_window
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 _arrow: Final[Any] = pa
 _parquet: Final[Any] = pq
 
-_PIECE: Final = 8 << 20
 _AGAIN: Final = re.compile(r"\.r(\d{1,9})\.parquet")
 _NEEDED: Final = ("key", "value", "headers", "offset", "timestamp", "timestampType")
 
@@ -58,21 +55,6 @@ def redriven(store: ObjectStore, recipe: Recipe, window: Window, key: str) -> Wr
     naming = replace(recipe.naming, redriven=1 + (int(match[1]) if match else 0))
     with downloaded(store, key) as file:
         return write_window(window, _records(file, key), replace(recipe, naming=naming), store)
-
-
-@contextmanager
-def downloaded(store: ObjectStore, key: str, sha256: str | None = None) -> Generator[BinaryIO]:
-    """A whole object as a file that can be read anywhere; CorruptData if its bytes are not those of ``sha256``."""
-    size, digest = store.head(key).size, hashlib.sha256()
-    with tempfile.TemporaryFile() as file:
-        for start in range(0, size, _PIECE):
-            piece = store.get(key, start, min(start + _PIECE, size))
-            digest.update(piece)
-            file.write(piece)
-        if sha256 is not None and digest.hexdigest() != sha256:
-            raise CorruptData(f"{key} has other bytes than those that are committed: restore it")
-        file.seek(0)
-        yield file
 
 
 def _records(file: BinaryIO, key: str) -> Iterator[pa.RecordBatch]:

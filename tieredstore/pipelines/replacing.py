@@ -13,7 +13,6 @@ from tieredstore.pipelines.driver import Driver, Written
 from tieredstore.pipelines.entries import Entry, WrittenWindow
 from tieredstore.pipelines.family import with_those_above
 from tieredstore.pipelines.setup import naming_of
-from tieredstore.pipelines.successes import take_back_success
 from tieredstore.pipelines.window_writing import Window
 
 if TYPE_CHECKING:
@@ -46,7 +45,7 @@ class Replacement:
         self._generation, self._number = generation, pipeline.own.generation
         naming = replace(naming_of(pipeline), generation=generation)
         own = pipeline.own.model_copy(update={"generation": generation})
-        self._old = Driver(store, own, naming, dict(pipeline.tables))
+        self._old = Driver(store, own, naming, dict(pipeline.tables), new.table)
         self._check_there(self._old.log.read())
 
     def _check_there(self, state: LogState) -> None:
@@ -103,6 +102,9 @@ class Replacement:
             if self._announced() >= self._wanted(backfill):
                 # It is over, but for what the new generation says of it.
                 return
+            if self._new.table is not None:
+                going = [file.key for window in self._going(backfill) for file in window.data_files]
+                self._new.table.refuse_rewritten(log, going)
             self._take_over()
             paths = {file.key.rpartition("/")[0] for window in self._going(backfill) for file in window.data_files}
             above = sorted({above for path in paths for above in with_those_above(path)})
@@ -110,7 +112,7 @@ class Replacement:
         family = self._old.finalizer.family
         family.refresh()
         for path in sorted(log.state.withheld & family.finalized):
-            take_back_success(self._store, path, self._old.finalizer.is_ours)
+            self._old.finalizer.take_back(path)
 
     def finish(self, backfill: Entry) -> list[str]:
         """Once all is published that comes in their place; the directories that are complete again."""
@@ -122,6 +124,8 @@ class Replacement:
                 piece = going[start : start + _ENTRY_WINDOWS]
                 removed = [file.key for window in piece for file in window.files]
                 log.append("replaced", self._old.fingerprint, piece, removed=removed, other=self._number)
+            if self._new.table is not None:
+                self._new.table.replace(log, self._new.log)
             self._store.delete([key for entry in self._since_announced() for key in entry.removed])
             log.append("replaced", self._old.fingerprint, other=self._number, directories=sorted(log.state.withheld))
         *_, last = self._since_announced()

@@ -8,13 +8,15 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
-from tieredstore.errors import ConfigError
+from tieredstore.errors import ConfigError, ObjectNotFound
+from tieredstore.pipelines.committed import Committed
 from tieredstore.pipelines.driver import Driver, Rewrite, RewriteAside, Written, refuse_closed
 from tieredstore.pipelines.entries import Entry
 from tieredstore.pipelines.finalizing import Finished, watermarks
 from tieredstore.pipelines.framing import NEEDS_SPARK
 from tieredstore.pipelines.generations import take_over
 from tieredstore.pipelines.group_progress import GroupProgress
+from tieredstore.pipelines.iceberg import table_of
 from tieredstore.pipelines.log_reading import LogReading
 from tieredstore.pipelines.parts import Parts
 from tieredstore.pipelines.planner import Planner, log_of
@@ -55,9 +57,9 @@ class Runner:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._parts, self._threads, self._wall_clock = parts, threads, wall_clock
-        self.driver = Driver(parts.store, pipeline.own, naming_of(pipeline), dict(pipeline.tables))
+        self.driver = Driver(parts.store, pipeline.own, naming_of(pipeline), dict(pipeline.tables), table_of(pipeline))
         self._recipe = recipe_of(pipeline)
-        self._planner = Planner(pipeline, parts.source, clock=clock)
+        self._planner = Planner(pipeline, parts.source, clock=clock, wall_clock=wall_clock)
         self._clock, self._waiting = clock, Waiting()
         self._reading = LogReading(parts.source, self._planner.query)
         self._own, self._has_begun, self._take_over = pipeline.own, False, take_over
@@ -148,6 +150,10 @@ class Runner:
         self.refuse_backfill()
         return self._step(self.begin(), is_last=False)
 
+    def look(self) -> LogSnapshot:
+        """What there is, as of now or a moment ago; nothing is written."""
+        return self._planner.snapshot()
+
     def begin(self) -> LogSnapshot:
         """Take over, unless that is done; what there is."""
         if self._take_over is not None:
@@ -156,28 +162,41 @@ class Runner:
         if not self._has_begun:
             topics = sorted({topic for topic, _ in snapshot.logs})
             if self._take_over is not None:
-                before = partial(self._rewriters, snapshot)
-                take_over(self._own, self.driver, self._parts.store, self._take_over, topics, before)
-            self.driver.begin(topics, partial(self._write, snapshot))
+                take_over(self._own, self.driver, self._parts.store, self._take_over, topics, self._rewriters)
+            self.driver.begin(topics, self._write_again)
             self._has_begun = True
+            positions = self.driver.log.state.positions
+            snapshot = self._planner.snapshot_reaching({where: one.next_offset for where, one in positions.items()})
         return snapshot
 
     def redrive(self) -> Iterator[Entry]:
         """Parse the bad messages once more that were put aside; each file of which any is good now has an entry."""
         self._refuse_frame()
         self.begin()
+        committed = Committed.of(self.driver.log).files.keys()
         for aside in asides(self.driver.log):
-            written, _ = redriven(self._parts.store, self._recipe, aside.window, aside.file.key)
+            try:
+                written, _ = redriven(self._parts.store, self._recipe, aside.window, aside.file.key)
+            except ObjectNotFound:
+                # Of who slept meanwhile it may be another one that has filed these.
+                self.driver.log.check_alone()
+                raise
+            if not committed.isdisjoint(file.key for file in written.files):
+                discard_files(self._parts.store, written.files)
+                raise ConfigError(
+                    f"{aside.file.key} was put aside under name.offset=window, and what is good in it has the name of "
+                    "another file otherwise: redrive it with that"
+                )
             if written.records or written.filtered:
                 yield self.driver.redrive(written, aside.file.key)
             else:
                 discard_files(self._parts.store, written.files)
         self.driver.mark_published()
 
-    def _rewriters(self, snapshot: LogSnapshot, naming: Naming) -> tuple[Rewrite, RewriteAside]:
+    def _rewriters(self, naming: Naming) -> tuple[Rewrite, RewriteAside]:
         """How windows are written again under the names of another generation."""
         recipe = replace(self._recipe, naming=naming)
-        return partial(self._write, snapshot, recipe=recipe), partial(redriven, self._parts.store, recipe)
+        return partial(self._write_again, recipe=recipe), partial(redriven, self._parts.store, recipe)
 
     def resume(self) -> None:
         """Go on after a failure: find out what of one's own was committed, and publish it.
@@ -185,7 +204,7 @@ class Runner:
         Where the failure was before anything was begun, that is left to ``begin``.
         """
         if self._has_begun:
-            self.driver.resume(lambda window: self._write(self._planner.snapshot(), window))
+            self.driver.resume()
 
     def _step(self, snapshot: LogSnapshot, *, is_last: bool) -> Entry | None:
         windows = self._planner.due(snapshot, self.driver.log.state.positions, is_last=is_last)
@@ -196,6 +215,10 @@ class Runner:
         return self.driver.commit(
             written_at_once(windows, partial(self._write, snapshot), self._parts.store, self._threads)
         )
+
+    def _write_again(self, window: Window, recipe: Recipe | None = None) -> Written:
+        snapshot = self._planner.snapshot_reaching({(window.topic, window.partition): window.stop})
+        return self._write(snapshot, window, recipe)
 
     def _write(self, snapshot: LogSnapshot, window: Window, recipe: Recipe | None = None) -> Written:
         if self._own.frame:

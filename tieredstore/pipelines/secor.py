@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Final
 
@@ -70,20 +69,28 @@ REFUSED: Final[Mapping[str, str]] = {
     "message.timestamp.required": "a message without a usable time is a bad message",
     "secor.file.age.youngest": "a file's age is that of the first unwritten record: leave it out",
     "secor.gs.": "give output.storage.gcs.*",
-    "secor.s3.alter.path.date": "the alternative path is not built",
-    "secor.s3.alternative.path": "the alternative path is not built",
     "secor.s3.bucket": "give output.storage.s3.bucket.name",
     "secor.s3.path": "give output.key.prefix, ended by a slash",
-    "secor.s3.prefix.md5hash": "the MD5 prefix is not built",
     "secor.azure.": "give output.storage.azure.*",
 }
 """As above; the way out."""
+
+OURS: Final = frozenset(
+    {
+        "pipeline.name", "pipeline.finalize", "startingOffsets", "commit.to.group", "name.offset", "columns", "frame",
+        "max.file.records", "outage.seconds", "thrift.idl", "protobuf.descriptor.set",
+        "table", "table.iceberg.name", "table.iceberg.catalog",
+    }
+)  # fmt: skip
+"""Settings that Secor has not; it has all others."""
+
+HONOURED_BEGINNINGS: Final = ("hive.table.name.TOPIC", "schema.registry.*", "kafka.new.consumer.*")
+"""Those whose ends others choose, beside schemas of topics."""
 
 HARMLESS: Final[Mapping[str, frozenset[str]]] = {
     "aws.client.pathstyleaccess": frozenset({"false"}),
     "kafka.seed.broker.port": frozenset({"9092"}),
     "message.timestamp.required": frozenset({"true"}),
-    "secor.s3.prefix.md5hash": frozenset({"false"}),
 }
 """Texts of what is refused that ask for nothing: they stand in Secor's own files."""
 
@@ -94,6 +101,7 @@ PARSER_CLASSES: Final = {
     f"{_PARSERS}JsonMessageParser": "json",
     f"{_PARSERS}Iso8601MessageParser": "iso8601",
     f"{_PARSERS}DateMessageParser": "date",
+    f"{_PARSERS}PatternDateMessageParser": "date",
     f"{_PARSERS}RegexMessageParser": "regex",
     f"{_PARSERS}MessagePackParser": "messagepack",
     f"{_PARSERS}SplitByFieldMessageParser": "split-by-field",
@@ -147,17 +155,3 @@ def entry_of(name: str, table: Mapping[str, str]) -> str | None:
     if name in table:
         return table[name]
     return next((words for start, words in table.items() if start.endswith(".") and name.startswith(start)), None)
-
-
-def table() -> str:
-    """The tables of ``docs/pipelines.md``."""
-    lines = ["| property of Secor's | here |", "|---|---|"]
-    for name, words in sorted(WITHOUT_EFFECT.items()):
-        lines.append(f"| `{name}{'*' if name.endswith('.') else ''}` | without effect{f': {words}' if words else ''} |")
-    for name, words in sorted(REFUSED.items()):
-        lines.append(f"| `{name}{'*' if name.endswith('.') else ''}` | refused: {words} |")
-    return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    sys.stdout.write(table() + "\n")

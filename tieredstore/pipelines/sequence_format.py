@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.messagepack import packed, packed_bytes, unpacked
+from tieredstore.pipelines.parquet_format import Sidecar
 from tieredstore.pipelines.sequencefile import (
     BYTES,
     LONG,
@@ -18,7 +19,7 @@ from tieredstore.pipelines.sequencefile import (
     bytes_writable,
     of_bytes_writable,
 )
-from tieredstore.pipelines.writers import FileWriter, Format, Sidecar
+from tieredstore.pipelines.writers import FileWriter, Format
 
 _LONG: Final = struct.Struct(">q")
 _OFFSET: Final = 1
@@ -43,6 +44,11 @@ class SequenceFile(Format):
     def ending(self) -> str:
         """Whatever it is compressed by: that is said inside."""
         return ".seq"
+
+    @property
+    def writes_forward(self) -> bool:
+        """They do."""
+        return True
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:
         """Records into one, the rest into the other."""

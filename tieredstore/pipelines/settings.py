@@ -21,8 +21,15 @@ from tieredstore.errors import ConfigError
 from tieredstore.pipelines import secor
 from tieredstore.pipelines.directories import java_format
 from tieredstore.pipelines.filing_settings import named_text
-from tieredstore.pipelines.group_settings import GroupSettings
+from tieredstore.pipelines.policy_settings import PolicySettings, regex
 from tieredstore.pipelines.schemas import AVRO, DDL, OF_TOPICS, PROTOBUF, REGISTRY, Schemas, read_schemas
+from tieredstore.pipelines.table_settings import (
+    CATALOG,
+    HIVE_TABLE,
+    catalog_properties,
+    hive_tables,
+    refused_of_table,
+)
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -39,27 +46,12 @@ CODECS_OF: Final[Mapping[str, tuple[str, ...]]] = {
 """What each format can be compressed by."""
 _OUTPUT: Final = "output."
 _KAFKA: Final = "kafka."
-_TABLE: Final = "hive.table.name."
 _SOURCE: Final = ("storage.", "key.prefix", "chunk.size", "encryption.", "fetch.", "compression.", "rsm.config.")
 _CHUNK_SIZE: Final = {"chunk.size": "4194304"}
 
 
 def _name(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", text):
-        raise ValueError
-    return text
-
-
-def _regex(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error:
-        raise ValueError from None
-    return text
-
-
-def _table_prefix(text: str) -> str:
-    if not re.fullmatch(r"(\w+\.)?\w*", text, re.ASCII):
         raise ValueError
     return text
 
@@ -76,7 +68,7 @@ def _extension(text: str) -> str:
     return text
 
 
-class PipelineSettings(GroupSettings):
+class PipelineSettings(PolicySettings):
     """What a group reads, how it files it, and when a file ends."""
 
     name: Annotated[str, string("letters, digits, ., _ and -", _name)] = Field(
@@ -87,13 +79,13 @@ class PipelineSettings(GroupSettings):
         alias="secor.generation",
         description="Stands in the names of files; generations run side by side, each with its log.",
     )
-    topic_filter: Annotated[str, string("a regular expression", _regex)] = Field(
+    topic_filter: Annotated[str, string("a regular expression", regex)] = Field(
         default=".*", alias="secor.kafka.topic_filter", description="The topics that are read: the whole name matches."
     )
     topic_list: Annotated[str, string("names parted by commas")] = Field(
         default="", alias="kafka.new.consumer.topic.list", description="The topics that are read, by name."
     )
-    topic_blacklist: Annotated[str, string("a regular expression", _regex)] = Field(
+    topic_blacklist: Annotated[str, string("a regular expression", regex)] = Field(
         default="", alias="secor.kafka.topic_blacklist", description="Topics that are not read all the same."
     )
     starting: Annotated[str, choice("earliest", "latest")] = Field(
@@ -131,34 +123,6 @@ class PipelineSettings(GroupSettings):
     delimiter: Annotated[str, string("a text; \\n stands for a new line")] = Field(
         default="\\n", alias="secor.file.writer.Delimiter", description="What ends a value in a file of text."
     )
-    max_file_bytes: Annotated[int, long(1)] = Field(
-        default=200000000,
-        alias="secor.max.file.size.bytes",
-        description="A window is so many bytes of the log, and a file ends at the record that reaches it.",
-    )
-    max_file_age_s: Annotated[int, long(0)] = Field(
-        default=3600,
-        alias="secor.max.file.age.seconds",
-        description="Records are written at the latest so long after the first unwritten one was seen.",
-    )
-    max_file_records: Annotated[int, long(0)] = Field(
-        default=0, alias="max.file.records", description="A file ends at this many records; 0: at none."
-    )
-    minute_mark: Annotated[int, integer(0, 59)] = Field(
-        default=0,
-        alias="secor.upload.minute_mark",
-        description="The minute of each hour at which records are written that were seen before it.",
-    )
-    minute_mark_filter: Annotated[str, string("a regular expression", _regex)] = Field(
-        default="",
-        alias="secor.kafka.upload_at_minute_mark.topic_filter",
-        description="Topics of which that is done; unset, of none.",
-    )
-    upload_on_shutdown: Annotated[bool, BOOLEAN] = Field(
-        default=False,
-        alias="secor.upload.on.shutdown",
-        description="Whether a service that is stopped first writes all that there is.",
-    )
     outage_s: Annotated[int, long(0)] = Field(
         default=3600,
         alias="outage.seconds",
@@ -179,11 +143,6 @@ class PipelineSettings(GroupSettings):
         alias="partitioner.finalizer.delay.seconds",
         description="So long after a directory's time, by the times of records, it is finalized.",
     )
-    hive_prefix: Annotated[str, string("letters, digits and _, behind a database and a dot", _table_prefix)] = Field(
-        default="",
-        alias="hive.table.prefix",
-        description="Begins the names of Hive's tables of topics that no `hive.table.name.TOPIC` names one for.",
-    )
     transformer: Annotated[
         str,
         string("module:Class, module:function or Secor's own", named_text(secor.TRANSFORMERS, ("",), own=True)),
@@ -197,26 +156,6 @@ class PipelineSettings(GroupSettings):
         alias="frame",
         description="A function that makes of the records as a DataFrame another one, on Spark alone.",
     )
-    is_deterministic: Annotated[bool, BOOLEAN] = Field(
-        default=False,
-        alias="secor.upload.deterministic",
-        description="Whether files end by payload and times, the next two, and not by `secor.max.file.size.bytes`.",
-    )
-    max_payload_bytes: Annotated[int, long(0)] = Field(
-        default=0,
-        alias="secor.max.input.payload.size.bytes",
-        description="If so, a file ends at the record with which keys and values reach so many bytes; 0: at none.",
-    )
-    max_range_ms: Annotated[int, long(0)] = Field(
-        default=0,
-        alias="secor.max.file.timestamp.range.millis",
-        description="If so, a file ends at the record with which its times reach over so much; 0: at none.",
-    )
-    max_open_files: Annotated[int, long(-1)] = Field(
-        default=-1,
-        alias="secor.max.file.count",
-        description="So many files of a window are under way at most; the stalest is ended. -1: any number.",
-    )
     local_path: Annotated[str, string("a folder")] = Field(
         default="", alias="secor.local.path", description="Where files are written before they are uploaded."
     )
@@ -229,13 +168,6 @@ class PipelineSettings(GroupSettings):
             raise broken_rule("message.split.field.name", f"is missing; the parser {self.parser} needs it")
         if self.columns != "none" and self.format in {"text", "sequencefile", "messagepack-sequencefile"}:
             raise broken_rule("columns", f"are none of {self.format}: give parquet, orc, avro or json")
-        if self.is_deterministic and not (self.max_payload_bytes or self.max_range_ms):
-            raise broken_rule(
-                "secor.upload.deterministic",
-                "needs secor.max.input.payload.size.bytes or secor.max.file.timestamp.range.millis",
-            )
-        if self.is_deterministic and self.upload_on_shutdown:
-            raise broken_rule("secor.upload.deterministic", "excludes secor.upload.on.shutdown")
         able = CODECS_OF.get(self.format)
         if able is not None and self.codec not in able:
             raise broken_rule(
@@ -257,6 +189,12 @@ class PipelineSettings(GroupSettings):
         return self
 
     @model_validator(mode="after")
+    def _has_whole_days(self) -> PipelineSettings:
+        if self.finalize and self.hashed and self.parser == "daily-offset":
+            raise broken_rule("pipeline.finalize", "excludes secor.s3.prefix.md5hash where daily-offset parts the days")
+        return self
+
+    @model_validator(mode="after")
     def _has_one_way_to_columns(self) -> PipelineSettings:
         if self.frame and (self.columns != "none" or self.transformer):
             raise broken_rule("frame", "excludes columns and secor.message.transformer.class: let it do their work")
@@ -274,6 +212,8 @@ class Pipeline:
     tables: tuple[tuple[str, str], ...] = ()
     """Hive's tables, by topic."""
     schemas: Schemas = field(default_factory=Schemas)
+    catalog: tuple[tuple[str, str], ...] = ()
+    """What pyiceberg is told of the table's catalog, secrets too."""
 
     def __repr__(self) -> str:
         return f"Pipeline({self.own.name!r}, generation={self.own.generation})"
@@ -299,10 +239,10 @@ def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None
     rest = {name: text for name, text in given.items() if name not in stored and not name.startswith(_OUTPUT)}
     own = secor.implied(rest) | {name: text for name, text in rest.items() if name in own_names}
     reader = SettingsReader(OwnProperties(source, "", own), base_dir or Path())
-    tables = _tables(rest, reader)
-    of_topics = (_TABLE, *OF_TOPICS, REGISTRY)
+    tables = hive_tables(rest, reader)
+    prefixes = (HIVE_TABLE, CATALOG, *OF_TOPICS, REGISTRY)
     client = _sorted_out(
-        {name: text for name, text in rest.items() if not name.startswith(of_topics)}, own_names, reader
+        {name: text for name, text in rest.items() if not name.startswith(prefixes)}, own_names, reader
     )
     settings = reader.result(reader.read(PipelineSettings))
     _check_groups(settings, client, source)
@@ -314,13 +254,17 @@ def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None
         raise ConfigError(
             f"{source}: no source is named: give the bucket's storage.backend.class, kafka.bootstrap.servers, or both"
         )
+    written = settings_from({**_CHUNK_SIZE, **output}, base_dir=base_dir, source=f"{source}, output.*")
+    if refusal := refused_of_table(settings, settings.format, written, tables):
+        raise ConfigError(f"{source}: {refusal}")
     return Pipeline(
         settings,
-        settings_from({**_CHUNK_SIZE, **output}, base_dir=base_dir, source=f"{source}, output.*"),
+        written,
         settings_from({**_CHUNK_SIZE, **stored}, base_dir=base_dir, source=source) if stored else None,
         tuple(sorted(client.items())) if "bootstrap.servers" in client else (),
         tables,
         schemas,
+        catalog_properties(rest),
     )
 
 
@@ -356,18 +300,6 @@ def _schemas(rest: Mapping[str, str], own: PipelineSettings, base_dir: Path, sou
 def field_path(name: str, own: PipelineSettings) -> tuple[str, ...]:
     """The names that lead to a field of a schema."""
     return tuple(name.split(own.timestamp_separator or "."))
-
-
-def _tables(rest: Mapping[str, str], reader: SettingsReader) -> tuple[tuple[str, str], ...]:
-    """Hive's tables by topic; notes what is no table's name."""
-    tables = {name.removeprefix(_TABLE): text.strip() for name, text in rest.items() if name.startswith(_TABLE)}
-    for topic, table in tables.items():
-        if not topic or not re.fullmatch(r"(\w+\.)?\w+", table, re.ASCII):
-            name = f"{_TABLE}{topic}"
-            reader.problems.append(
-                SettingProblem(name, f"{shown_name(name)} is no table's name: give [database.]table")
-            )
-    return tuple(sorted(tables.items()))
 
 
 def _sorted_out(rest: Mapping[str, str], own_names: set[str], reader: SettingsReader) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from datetime import date
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from tieredstore.config.named_class import named_class
@@ -11,16 +12,20 @@ from tieredstore.limits import MAX_INT64
 from tieredstore.pipelines.columns import Columns, Decoder, OfOneSchema, OfRegistry
 from tieredstore.pipelines.container_formats import AvroContainer, Orc
 from tieredstore.pipelines.directories import TimeDirectories, java_format
+from tieredstore.pipelines.input_limits import InputLimits
 from tieredstore.pipelines.naming import Naming
+from tieredstore.pipelines.parquet_format import Parquet
 from tieredstore.pipelines.parsers import FieldParser, OffsetParser, Parser, TimeParser
+from tieredstore.pipelines.places import ByDate, Places
 from tieredstore.pipelines.record_fields import AvroField, ProtobufField, ThriftField
 from tieredstore.pipelines.schemas import Schemas
 from tieredstore.pipelines.sequence_format import SequenceFile
 from tieredstore.pipelines.settings import Pipeline, PipelineSettings, field_path
+from tieredstore.pipelines.text_format import Text
 from tieredstore.pipelines.times import DateTime, EpochTime, Iso8601Time, JsonField, MessagePackTime, RegexTime, Time
 from tieredstore.pipelines.transforming import Transforming
 from tieredstore.pipelines.window_writing import Recipe
-from tieredstore.pipelines.writers import Format, JsonLines, Parquet, Text
+from tieredstore.pipelines.writers import Format, JsonLines
 
 if TYPE_CHECKING:
     from tieredstore.values.thrift import Protocol
@@ -35,6 +40,7 @@ _NOT_OF_FILES: Final = frozenset(
         "finalize", "finalizer_delay_s", "hive_prefix",
         "descriptor_set", "thrift_idl",
         "starting_group", "group_storage", "zookeeper", "zookeeper_path", "commit_group",
+        "table", "table_name", "table_catalog",
     }
 )  # fmt: skip
 """What changes neither names nor bytes of the files of a window; of files of schemas it is their content that does."""
@@ -148,20 +154,30 @@ def _format_of(own: PipelineSettings) -> Format:
 def naming_of(pipeline: Pipeline) -> Naming:
     """The names of its files."""
     own = pipeline.own
-    return Naming(pipeline.output.key_prefix, own.name, own.generation, own.extension or format_of(own).ending)
+    ending = own.extension or format_of(own).ending
+    return Naming(places_of(pipeline), own.name, own.generation, ending, by_window=own.name_offset == "window")
+
+
+def places_of(pipeline: Pipeline) -> Places:
+    """Where the directories of its topics lie."""
+    own, by_date = pipeline.own, None
+    if own.alternative_since:
+        since, how = date.fromisoformat(own.alternative_since), java_format(own.date_format, "date.format")
+        by_date = ByDate(own.alternative_root, since, own.date_prefix, how)
+    return Places(pipeline.output.key_prefix, own.hashed, by_date)
 
 
 def recipe_of(pipeline: Pipeline) -> Recipe:
     """All that decides what its windows become."""
     own, naming = pipeline.own, naming_of(pipeline)
     # Secor passes over the size then, and over these two otherwise.
-    file_bytes = (own.max_payload_bytes or MAX_INT64) if own.is_deterministic else own.max_file_bytes
-    range_ms = own.max_range_ms if own.is_deterministic else 0
+    limits = InputLimits(own.max_payload_bytes, own.max_range_ms) if own.is_deterministic else None
+    file_bytes = MAX_INT64 if own.is_deterministic else own.max_file_bytes
     return Recipe(
         parser_of(own, pipeline.schemas), format_of(own, pipeline.schemas), naming,
         file_bytes, own.max_file_records,
         f"{naming.folder}staging/", own.local_path or None,
-        Transforming(own.transformer) if own.transformer else None, range_ms, max(0, own.max_open_files),
+        Transforming(own.transformer) if own.transformer else None, limits, max(0, own.max_open_files),
     )  # fmt: skip
 
 

@@ -13,6 +13,22 @@ from tieredstore.records.numbers import int64_values
 _arrow: Final[Any] = pa
 _compute: Final[Any] = pc
 
+_BINARY: Final = _arrow.binary()
+
+
+def total_size(records: Any) -> int:
+    """How many bytes of keys and values there are; without a look at each record, as batches nearly always come."""
+    return sum(_bytes_of(records.column(name)) for name in ("key", "value"))
+
+
+def _bytes_of(column: Any) -> int:
+    if column.type != _BINARY or column.null_count or not len(column):
+        # What lies below a null is anybody's guess.
+        return _compute.sum(_compute.binary_length(column)).as_py() or 0
+    first: int = column.offset
+    ends = memoryview(column.buffers()[1]).cast("B").cast("i")
+    return ends[first + len(column)] - ends[first]
+
 
 def running_sizes(records: Any) -> Sequence[int]:
     """Of each record how many bytes of key and value there are up to it, with its own."""

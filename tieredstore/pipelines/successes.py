@@ -44,23 +44,40 @@ def read_success(store: ObjectStore, path: str) -> Success | None:
     return Success(info.etag, info.size, _statements(data or b""))
 
 
-def say_success(store: ObjectStore, path: str, statement: Statement, is_ours: IsOurs) -> None:
-    """Write a statement, in place of those that are ``is_ours``; those of other generations stay beside it."""
-    _change(store, path, lambda before: [statement, *(one for one in before if not is_ours(one))])
+def say_success(
+    store: ObjectStore, path: str, statement: Statement, is_ours: IsOurs, check: Callable[[], None] | None = None
+) -> None:
+    """Write a statement, in place of those that are ``is_ours``; those of other generations stay beside it.
+
+    ``check`` is called between the look at what stands there and the write on condition of that: if it finds nobody who
+    could know better, nothing newer is written over, however long this process sleeps in between.
+    """
+    _change(store, path, lambda before: [statement, *(one for one in before if not is_ours(one))], check)
 
 
-def take_back_success(store: ObjectStore, path: str, is_ours: IsOurs) -> bool:
-    """Take away what is ``is_ours``, and the object with the last of it; whether there was anything."""
-    return _change(store, path, lambda before: [one for one in before if not is_ours(one)])
+def take_back_success(store: ObjectStore, path: str, is_ours: IsOurs, check: Callable[[], None] | None = None) -> bool:
+    """Take away what is ``is_ours``, and the object with the last of it; whether there was anything.
+
+    ``check`` as of :func:`say_success`: who is not alone any more takes nothing away. No store deletes on condition, so
+    that a process which sleeps in the very request of a delete is not held up by it.
+    """
+    return _change(store, path, lambda before: [one for one in before if not is_ours(one)], check)
 
 
-def _change(store: ObjectStore, path: str, change: Callable[[tuple[Statement, ...]], list[Statement]]) -> bool:
+def _change(
+    store: ObjectStore,
+    path: str,
+    change: Callable[[tuple[Statement, ...]], list[Statement]],
+    check: Callable[[], None] | None = None,
+) -> bool:
     key = f"{path}/{SUCCESS}"
     for attempt in range(_ATTEMPTS):
         before = read_success(store, path)
         after = change(before.statements if before else ())
         if before is not None and list(before.statements) == after:
             return False
+        if check is not None:
+            check()
         try:
             if after:
                 _put(store, key, json.dumps(_content(after)).encode(), before)

@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import tempfile
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tieredstore.errors import TieredStoreError
 from tieredstore.pipelines.entries import OutputFile, WrittenWindow
+from tieredstore.pipelines.file_bodies import Bodies, FileBody
+from tieredstore.pipelines.input_limits import InputLimits, Reached
 from tieredstore.pipelines.naming import Naming
+from tieredstore.pipelines.parquet_format import ParquetFile
 from tieredstore.pipelines.parsers import Parser
-from tieredstore.pipelines.sizes import running_sizes
+from tieredstore.pipelines.sizes import running_sizes, total_size
 from tieredstore.pipelines.transforming import Transforming
-from tieredstore.pipelines.writers import (
-    DECODED,
-    ENVELOPE,
-    FileWriter,
-    Format,
-    ParquetFile,
-    envelope,
-)
+from tieredstore.pipelines.writers import DECODED, ENVELOPE, FileWriter, Format, envelope
 from tieredstore.process.parallel import in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 
@@ -37,7 +32,6 @@ if TYPE_CHECKING:
 _arrow: Final[Any] = pa
 _compute: Final[Any] = pc
 
-_PIECE: Final = 4 << 20
 _QUARANTINE_SCHEMA: Final = _arrow.schema([*ENVELOPE, _arrow.field("reason", _arrow.string())])
 
 
@@ -70,8 +64,8 @@ class Recipe:
     staging_prefix: str
     local_path: str | None = None
     transforming: Transforming | None = None
-    file_range_ms: int = 0
-    """A file ends at the record with which its times reach over so much; 0 for no such end."""
+    limits: InputLimits | None = None
+    """With these all files end together, as often as they are reached."""
     open_files: int = 0
     """So many are under way at most, the stalest of which is ended; 0 for any number."""
 
@@ -84,15 +78,11 @@ def write_window(
     The same records become the same files, in whatever batches they come. What was prepared before an error is
     discarded again, as far as the store lets.
     """
-    writing = _WindowWriting(window, recipe, store)
-    try:
-        with writing:
-            for batch in records:
-                writing.take(batch)
-            return writing.written(), writing.reasons
-    except BaseException:
-        discard_files(store, writing.files)
-        raise
+    bodies = Bodies(store, recipe.staging_prefix, recipe.local_path)
+    with bodies, _WindowWriting(window, recipe, bodies) as writing:
+        for batch in records:
+            writing.take(batch)
+        return writing.written(), writing.reasons
 
 
 def marked(windows: Sequence[Window]) -> list[tuple[WrittenWindow, dict[int, str]]]:
@@ -130,29 +120,46 @@ def discard_files(store: ObjectStore, files: Sequence[OutputFile]) -> None:
 
 
 class _WindowWriting:
-    """A window under way; a context manager, which closes its temporary files."""
+    """A window under way; a context manager, which after an error lets the writers of its files go."""
 
-    def __init__(self, window: Window, recipe: Recipe, store: ObjectStore) -> None:
-        self._window, self._recipe, self._store = window, recipe, store
+    def __init__(self, window: Window, recipe: Recipe, bodies: Bodies) -> None:
+        self._window, self._recipe, self._bodies = window, recipe, bodies
         self._parser = recipe.parser.for_topic(window.topic)
         self._format = recipe.format.for_window(window.topic)
         self._open: dict[str, _OpenFile] = {}
+        self._reached_input = Reached(recipe.limits) if recipe.limits else None
+        self._start, self._begun = window.start, set[str]()
         self._aside: _OpenFile | None = None
-        self._stack = ExitStack()
-        self.files: list[OutputFile] = []
+        self._ended: list[_Ended] = []
         self.reasons: dict[int, str] = {}
-        self.records = self.filtered = 0
+        self.records = self.filtered = self._read_bytes = 0
 
-    def __enter__(self) -> None:
-        """Nothing is open yet."""
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, *_: object) -> None:
-        # After an error: nobody will read these files, but their writers hold memory and would complain.
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            return
+        self._bodies.abandon()
         for file in [*self._open.values(), *([self._aside] if self._aside else [])]:
-            file.writer.abandon()
-        self._stack.close()
+            # Nobody will read these files, but their writers hold memory and would complain. One that has failed may
+            # do so again, and says no more by that.
+            with suppress(Exception):
+                file.writer.abandon()
 
     def take(self, batch: Any) -> None:
+        self._read_bytes += total_size(batch)
+        if self._reached_input is None:
+            self._take(batch)
+            return
+        for piece, is_full in self._reached_input.pieces(batch):
+            self._take(piece)
+            if is_full:
+                self._end_all()
+                self._begun.clear()
+                self._start = piece.column("offset")[-1].as_py() + 1
+
+    def _take(self, batch: Any) -> None:
         if self._recipe.transforming is None:
             faults = self._write_good(batch)
         else:
@@ -190,47 +197,60 @@ class _WindowWriting:
         return faults
 
     def written(self) -> WrittenWindow:
-        for directory in sorted(self._open):
-            self._end(self._open.pop(directory))
+        self._end_all()
         if self._aside is not None:
             aside, self._aside = self._aside, None
             self._end(aside)
         window = self._window
         return WrittenWindow(
             window.topic, window.topic_id, window.partition, window.start, window.stop,
-            self.records, self.filtered, len(self.reasons), tuple(self.files),
+            self.records, self.filtered, len(self.reasons), tuple(one.file() for one in self._ended), self._read_bytes,
         )  # fmt: skip
 
     def _write(self, directory: str, rows: Any) -> None:
         """A file ends at the record that reaches one of the limits."""
+        self.records += rows.num_rows
+        file, size = self._file_for(directory, rows), total_size(rows)
+        if self._has_room(file, rows.num_rows, size):
+            file.write(rows, size)
+            return
         running, start, before = running_sizes(rows), 0, 0
-        times = rows.column("timestamp").cast(_arrow.int64()).to_pylist() if self._recipe.file_range_ms else ()
         while start < rows.num_rows:
-            file = self._open.get(directory)
-            if file is None:
-                self._make_room()
-                first = rows.column("offset")[start].as_py()
-                key = self._recipe.naming.data_key(self._window.topic, directory, self._window.partition, first)
-                file = self._open[directory] = self._begin("data", key)
-            full = self._reached(file, running, before, times, start)
+            file = self._file_for(directory, rows.slice(start))
+            full = self._reached(file, running, before, start)
             stop = min(full, rows.num_rows)
-            file.records += stop - start
-            file.bytes += running[stop - 1] - before
-            file.write(rows.slice(start, stop - start))
+            file.write(rows.slice(start, stop - start), running[stop - 1] - before)
             if stop == full:
                 self._end(self._open.pop(directory))
             start, before = stop, running[stop - 1]
-        self.records += rows.num_rows
 
-    def _reached(self, file: _OpenFile, running: Sequence[int], before: int, times: Sequence[int], start: int) -> int:
+    def _file_for(self, directory: str, rows: Any) -> _OpenFile:
+        """The file that the first of these rows belongs to."""
+        file = self._open.get(directory)
+        if file is None:
+            self._make_room()
+            file = self._open[directory] = self._begin("data", self._key(directory, rows.column("offset")[0]))
+        return file
+
+    def _has_room(self, file: _OpenFile, records: int, size: int) -> bool:
+        """Whether so much more reaches none of the limits: as it nearly always is."""
+        recipe = self._recipe
+        is_short = not recipe.file_records or file.records + records < recipe.file_records
+        return is_short and file.bytes + size < recipe.file_bytes
+
+    def _key(self, directory: str, first: Any) -> str:
+        """Of the next file in a directory, by the offset of its first record."""
+        naming, window = self._recipe.naming, self._window
+        offset = naming.named_offset(first.as_py(), self._start, is_first=directory not in self._begun)
+        self._begun.add(directory)
+        return naming.data_key(window.topic, directory, window.partition, offset)
+
+    def _reached(self, file: _OpenFile, running: Sequence[int], before: int, start: int) -> int:
         """Behind the row with which the file reaches one of the limits; beyond the last one if none does."""
         recipe = self._recipe
         stop = bisect_left(running, before + recipe.file_bytes - file.bytes, start) + 1
         if recipe.file_records:
             stop = min(stop, start + recipe.file_records - file.records)
-        for row in range(start, min(stop, len(times))):
-            if file.reach_ms(times[row]) >= recipe.file_range_ms:
-                return row + 1
         return stop
 
     def _make_room(self) -> None:
@@ -246,41 +266,53 @@ class _WindowWriting:
         if self._aside is None:
             key = self._recipe.naming.quarantine_key(self._window.topic, self._window.partition, offsets[0])
             self._aside = self._begin("quarantine", key)
-        self._aside.records += len(offsets)
         arrays = [*bad.columns[: len(ENVELOPE)], _arrow.array(list(faults.values()), _arrow.string())]
-        self._aside.write(_arrow.RecordBatch.from_arrays(arrays, schema=_QUARANTINE_SCHEMA))
+        self._aside.write(_arrow.RecordBatch.from_arrays(arrays, schema=_QUARANTINE_SCHEMA), 0)
 
     def _begin(self, kind: str, key: str) -> _OpenFile:
-        file = self._temporary()
         if kind == "quarantine":
-            return _OpenFile(kind, key, file, None, ParquetFile(file, _QUARANTINE_SCHEMA))
-        sidecar = self._temporary() if self._format.has_sidecar else None
-        return _OpenFile(kind, key, file, sidecar, self._format.open(file, sidecar))
+            body = self._bodies.begin(key, writes_forward=True)
+            return _OpenFile(kind, body, None, ParquetFile(body.file, _QUARANTINE_SCHEMA))
+        how = self._format
+        body, beside = self._bodies.begin(key, writes_forward=how.writes_forward), None
+        if how.has_sidecar:
+            beside = self._bodies.begin(self._recipe.naming.sidecar_key(key), writes_forward=how.writes_forward)
+        return _OpenFile(kind, body, beside, how.open(body.file, None if beside is None else beside.file))
 
-    def _temporary(self) -> BinaryIO:
-        return self._stack.enter_context(tempfile.TemporaryFile(dir=self._recipe.local_path))
+    def _end_all(self) -> None:
+        for directory in sorted(self._open):
+            self._end(self._open.pop(directory))
 
     def _end(self, file: _OpenFile) -> None:
         file.writer.close()
-        self._prepare(file.kind, file.key, file.file, file)
-        if file.sidecar is not None:
-            self._prepare("sidecar", self._recipe.naming.sidecar_key(file.key), file.sidecar, file)
-
-    def _prepare(self, kind: str, key: str, body: BinaryIO, file: _OpenFile) -> None:
-        prepared = self._store.prepare(key, _pieces(body), staging_prefix=self._recipe.staging_prefix)
-        body.close()
         span = file.first, file.last, file.records, file.earliest, file.latest
-        self.files.append(OutputFile(kind, key, prepared.size, prepared.sha256, *span, prepared))
+        for kind, body in ((file.kind, file.body), ("sidecar", file.sidecar)):
+            if body is not None:
+                body.end()
+                self._ended.append(_Ended(kind, body, span))
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A file that is whole, and that the store has soon; ``span`` says which records are in it."""
+
+    kind: str
+    body: FileBody
+    span: tuple[int, int, int, int, int]
+
+    def file(self) -> OutputFile:
+        """What is committed of it, once the store has it."""
+        prepared = self.body.prepared()
+        return OutputFile(self.kind, prepared.key, prepared.size, prepared.sha256, *self.span, prepared)
 
 
 @dataclass(slots=True)
 class _OpenFile:
-    """A file under way: where it will be, and what is in it."""
+    """A file under way, and what is in it."""
 
     kind: str
-    key: str
-    file: BinaryIO
-    sidecar: BinaryIO | None
+    body: FileBody
+    sidecar: FileBody | None
     writer: FileWriter
     records: int = 0
     bytes: int = 0
@@ -288,24 +320,23 @@ class _OpenFile:
     last: int = -1
     earliest: int = -1
     latest: int = -1
-    lowest: int = -1
-    highest: int = -1
 
-    def reach_ms(self, time: int) -> int:
-        """Over how much the times of its records reach, with one of this time; of none, by those before."""
-        if time >= 0:
-            self.lowest = time if self.lowest < 0 else min(self.lowest, time)
-            self.highest = max(self.highest, time)
-        return self.highest - self.lowest
-
-    def write(self, rows: Any) -> None:
+    def write(self, rows: Any, size: int) -> None:
+        """Append rows with so many bytes of keys and values."""
+        self.records += rows.num_rows
+        self.bytes += size
         self.writer.write(rows)
+        for body in filter(None, (self.body, self.sidecar)):
+            body.check()
         offsets = rows.column("offset")
         if self.first < 0:
             self.first = offsets[0].as_py()
         self.last = offsets[-1].as_py()
         times = rows.column("timestamp").cast(_arrow.int64())
-        extent = _compute.min_max(times.filter(_compute.greater_equal(times, 0)))
+        extent = _compute.min_max(times)
+        if (lowest := extent["min"].as_py()) is not None and lowest < 0:
+            # Kafka's -1, where a record has no time.
+            extent = _compute.min_max(times.filter(_compute.greater_equal(times, 0)))
         earliest, latest = extent["min"].as_py(), extent["max"].as_py()
         if latest is not None:
             self.earliest = earliest if self.earliest < 0 else min(self.earliest, earliest)
@@ -319,9 +350,3 @@ def _of_originals(batch: Any, changed: Any, faults: dict[int, str]) -> dict[int,
     places = {offset: row for row, offset in enumerate(batch.column("offset").to_pylist())}
     offsets = changed.column("offset").to_pylist()
     return {places[offsets[row]]: reason for row, reason in faults.items()}
-
-
-def _pieces(file: BinaryIO) -> Generator[bytes]:
-    file.seek(0)
-    while piece := file.read(_PIECE):
-        yield piece

@@ -70,7 +70,8 @@ def position_of(log: PartitionLog, progress: Progress | None, starting: str) -> 
     if progress.next_offset > log.end:
         raise DataLoss(
             f"{log.topic}-{log.partition} is written up to offset {progress.next_offset - 1}, and its log ends before "
-            f"offset {log.end}: records that are written were lost in Kafka"
+            f"offset {log.end}: records that are written were lost in Kafka; leave the topic out by "
+            "secor.kafka.topic_blacklist, or begin another secor.generation, to go on"
         )
     return progress.next_offset
 
@@ -102,7 +103,7 @@ def due_windows(
             continue
         age_s = waiting.age_s(where, start, now_s)
         is_old = is_last or age_s >= policy.age_of(log.topic, wall_s)
-        waits.append((age_s, where, _cut(log, start, end, policy, with_rest=is_old)))
+        waits.append((age_s, where, _cut(_Sized(log, positions.get(where)), start, end, policy, with_rest=is_old)))
     # Whose records wait for longest comes first: a backlog that fills each batch must not hold up all others for ever.
     waits.sort(key=lambda one: (-one[0], one[1]))
     batch = islice(_in_turns([windows for _, _, windows in waits]), _BATCH_WINDOWS)
@@ -171,18 +172,33 @@ def _other_life(topic: str) -> ConfigError:
     )
 
 
-def _cut(log: PartitionLog, start: int, end: int, policy: Policy, *, with_rest: bool) -> Iterator[Window]:
+class _Sized:
+    """A log, and how many bytes its offsets take, about."""
+
+    def __init__(self, log: PartitionLog, progress: Progress | None) -> None:
+        self.log, self._progress = log, progress
+
+    def bytes_between(self, start: int, stop: int) -> int:
+        """By its segments; where the bucket has none of it, as the latest windows were."""
+        progress = self._progress
+        if self.log.lineage is None and progress is not None and progress.recent_offsets:
+            return (stop - start) * progress.recent_bytes // progress.recent_offsets
+        return self.log.bytes_between(start, stop)
+
+
+def _cut(sized: _Sized, start: int, end: int, policy: Policy, *, with_rest: bool) -> Iterator[Window]:
+    log = sized.log
     while start < end:
         stop = min(end, start + policy.records) if policy.records else end
-        if log.bytes_between(start, stop) > policy.window_bytes:
-            stop = _stop_by_bytes(log, start, stop, policy.window_bytes)
+        if sized.bytes_between(start, stop) > policy.window_bytes:
+            stop = _stop_by_bytes(sized, start, stop, policy.window_bytes)
         elif stop == end and not with_rest and not (policy.records and stop - start >= policy.records):
             return
         yield Window(log.topic, str(log.topic_id), log.partition, start, stop)
         start = stop
 
 
-def _stop_by_bytes(log: PartitionLog, start: int, stop: int, most: int) -> int:
+def _stop_by_bytes(log: _Sized, start: int, stop: int, most: int) -> int:
     """The first offset at which the window has its bytes, about."""
     low, high = start + 1, stop
     while low < high:

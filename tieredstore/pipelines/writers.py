@@ -1,33 +1,25 @@
-"""Writers: records into files of Parquet, JSON lines or text; the same records always into the same bytes."""
+"""Writers: records into files, JSON lines among them; the same records always into the same bytes."""
 
 from __future__ import annotations
 
 import base64
 import gzip
-import importlib
 import json
 import math
 from abc import ABC, abstractmethod
-from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any, BinaryIO, ClassVar, Final, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import zstandard
 
 from tieredstore.errors import ConfigError
-from tieredstore.pipelines.sizes import running_sizes
+from tieredstore.pipelines.row_groups import RowGroups
 
 _arrow: Final[Any] = pa
-_compute: Final[Any] = pc
-
-GROUP_ROWS: Final = 65_536
-GROUP_BYTES: Final = 64 << 20
-"""A row group ends at the record that reaches one of these: so it does not matter how records came in batches."""
 
 _HEADER: Final = _arrow.struct([_arrow.field("key", _arrow.string()), _arrow.field("value", _arrow.binary())])
 ENVELOPE: Final[Any] = _arrow.schema(
@@ -47,7 +39,8 @@ ENVELOPE: Final[Any] = _arrow.schema(
 DECODED: Final = "decoded"
 """The column of rows under way that has the values, where they are decoded; none of a file."""
 
-_BESIDE_TEXT: Final = ("offset", "timestamp", "key", "headers", "is_null")
+KAFKA: Final = "kafka"
+"""The column of files of decoded values that is a struct of what Kafka tells of each."""
 
 
 def envelope(records: Any, topic: str, partition: int) -> pa.RecordBatch:
@@ -89,7 +82,7 @@ class FileWriter(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End the file, which stays open for reading."""
+        """End the file, which stays open."""
 
     def abandon(self) -> None:
         """Let go of what is held, of a file that nobody will read."""
@@ -106,6 +99,14 @@ class Format(ABC):
     @abstractmethod
     def ending(self) -> str:
         """What the names of its files end with."""
+
+    @property
+    def writes_forward(self) -> bool:
+        """Whether its writers only append to their files, and neither seek in them nor read them.
+
+        What they write may then be on its way to the store already. Other formats get temporary files.
+        """
+        return False
 
     @abstractmethod
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:
@@ -128,35 +129,11 @@ class Format(ABC):
         raise ConfigError(f"files of {self.name} do not hold columns: give parquet, orc, avro or json")
 
 
-@dataclass(frozen=True, slots=True)
-class Parquet(Format):
-    """Apache Parquet."""
-
-    codec: str = "zstd"
-    name: ClassVar[str] = "parquet"
-
-    @property
-    def ending(self) -> str:
-        """Whatever it is compressed by: that is said inside."""
-        return ".parquet"
-
-    def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
-        """Its row groups end at the same records, however these come."""
-        return ParquetFile(file, ENVELOPE, self.codec)
-
-    def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:
-        """As of the envelope."""
-        return ParquetFile(file, schema, self.codec)
-
-
 class GroupedFile(FileWriter):
     """A file whose groups of rows end at the same records, in whatever batches these come."""
 
     def __init__(self, schema: Any) -> None:
-        self._schema = schema
-        self._pending: list[Any] = []
-        self._rows: int = 0
-        self._bytes: int = 0
+        self._groups = RowGroups(schema)
 
     @abstractmethod
     def put(self, table: pa.Table) -> None:
@@ -169,50 +146,22 @@ class GroupedFile(FileWriter):
     def write(self, rows: pa.RecordBatch) -> None:
         """Append, group by group."""
         untyped: Any = rows
-        nothing: Sequence[int] = [0] * int(untyped.num_rows)
-        self.append(untyped, running_sizes(untyped) if "value" in untyped.schema.names else nothing)
+        self.append(rows, rows if "value" in untyped.schema.names else None)
 
-    def append(self, rows: pa.RecordBatch, running: Sequence[int]) -> None:
-        """The same of rows whose running sizes are told."""
-        untyped: Any = rows
-        start, before, count = 0, 0, int(untyped.num_rows)
-        while start < count:
-            full = bisect_left(running, before + GROUP_BYTES - self._bytes, start) + 1
-            stop = min(count, start + GROUP_ROWS - self._rows, full)
-            self._pending.append(untyped.slice(start, stop - start))
-            self._rows += stop - start
-            self._bytes += running[stop - 1] - before
-            if self._rows >= GROUP_ROWS or self._bytes >= GROUP_BYTES:
-                self._flush()
-            start, before = stop, running[stop - 1]
+    def append(self, rows: pa.RecordBatch, records: pa.RecordBatch | None) -> None:
+        """The same of rows that are made of these records, by whose bytes a group ends too."""
+        for group in self._groups.add(rows, records):
+            self.put(group)
 
     def close(self) -> None:
         """The last group, and the file's end."""
-        self._flush()
+        if (rest := self._groups.rest()) is not None:
+            self.put(rest)
         self.end()
 
-    def _flush(self) -> None:
-        if self._pending:
-            self.put(_arrow.Table.from_batches(self._pending, self._schema).combine_chunks())
-        self._pending = []
-        self._rows = self._bytes = 0
-
-
-class ParquetFile(GroupedFile):
-    """A file of Parquet under way."""
-
-    def __init__(self, file: BinaryIO, schema: Any, codec: str = "zstd") -> None:
-        super().__init__(schema)
-        parquet: Any = importlib.import_module("pyarrow.parquet")
-        self._writer = parquet.ParquetWriter(file, schema, compression=codec)
-
-    def put(self, table: pa.Table) -> None:
-        """A row group."""
-        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
-
-    def end(self) -> None:
-        """The footer."""
-        self._writer.close()
+    def abandon(self) -> None:
+        """The file's end; nobody misses the last group."""
+        self.end()
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +175,11 @@ class JsonLines(Format):
     def ending(self) -> str:
         """With the codec's."""
         return f".json{CODECS[self.codec].ending}"
+
+    @property
+    def writes_forward(self) -> bool:
+        """They do."""
+        return True
 
     def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
         """Lines into a compressed stream."""
@@ -288,72 +242,6 @@ def _plain_columns(content: Any) -> Any:
             return str(content)
         case _:
             return content
-
-
-@dataclass(frozen=True, slots=True)
-class Text(Format):
-    """The values alone, each ended by the delimiter; beside it a file of Parquet for all else."""
-
-    codec: str = "none"
-    delimiter: bytes = b"\n"
-    name: ClassVar[str] = "text"
-    has_sidecar: ClassVar[bool] = True
-
-    @property
-    def ending(self) -> str:
-        """With the codec's."""
-        return f".txt{CODECS[self.codec].ending}"
-
-    def faults(self, records: pa.RecordBatch) -> dict[int, str]:
-        """A value with the delimiter inside would be two."""
-        if not self.delimiter:
-            return {}
-        values = cast("Any", records).column("value")
-        inside = _compute.fill_null(_compute.match_substring(values, self.delimiter), False)
-        rows = cast("Sequence[int]", _compute.indices_nonzero(inside).to_pylist())
-        return dict.fromkeys(rows, "its value has the delimiter of text inside")
-
-    def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:
-        """Values into one, the rest into the other."""
-        if sidecar is None:
-            raise ConfigError("text needs a file beside it for offsets, keys and headers")
-        return _TextFile(compressed(file, self.codec), self.delimiter, sidecar)
-
-
-class _TextFile(FileWriter):
-    def __init__(self, stream: BinaryIO, delimiter: bytes, sidecar: BinaryIO) -> None:
-        self._stream, self._delimiter = stream, delimiter
-        self._beside = Sidecar(sidecar)
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        for value in cast("Any", rows).column("value").to_pylist():
-            self._stream.write((value or b"") + self._delimiter)
-        self._beside.write(rows)
-
-    def close(self) -> None:
-        self._stream.close()
-        self._beside.close()
-
-
-class Sidecar:
-    """The file beside one that has values alone: a row for each, with all else that Kafka tells."""
-
-    _SCHEMA: Final = _arrow.schema(
-        [*(ENVELOPE.field(name) for name in _BESIDE_TEXT[:-1]), _arrow.field("is_null", _arrow.bool_())]
-    )
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = ParquetFile(file, self._SCHEMA)
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        """Of rows of the envelope."""
-        untyped: Any = rows
-        arrays = [*(untyped.column(name) for name in _BESIDE_TEXT[:-1]), untyped.column("value").is_null()]
-        self._file.write(_arrow.RecordBatch.from_arrays(arrays, schema=self._SCHEMA))
-
-    def close(self) -> None:
-        """End it; it stays open for reading."""
-        self._file.close()
 
 
 class _Kept:

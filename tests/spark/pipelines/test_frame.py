@@ -30,8 +30,7 @@ from tieredstore.pipelines.window_writing import Window, marked
 from tieredstore.spark import start_pipelines
 from tieredstore.spark.pipelines.frame_tasks import of_all
 from tieredstore.spark.pipelines.window_sink import WindowSink
-from tieredstore.spark.pipelines.window_source import WindowReader
-from tieredstore.spark.pipelines.window_tasks import TASK
+from tieredstore.spark.pipelines.window_source import TASK, WindowReader
 from tieredstore.testing.faults import FaultyStore
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]

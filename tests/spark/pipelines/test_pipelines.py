@@ -80,9 +80,13 @@ def test_a_backlog_is_written_by_many_tasks_into_the_files_of_a_run_without_spar
 def test_a_service_writes_by_age_finds_what_is_new_and_writes_the_rest_when_it_stops(
     spark: SparkSession, kept: Kept
 ) -> None:
-    kept.write(20)
-    file = kept.file(secor__max__file__age__seconds="2", secor__upload__on__shutdown="true")
-    service = pipeline_service(spark, [file], drain_s=ENDED_S)
+    kept.write(10)
+    run_without_spark(kept.file())
+    kept.write(10)
+    # It goes on behind the generation that the run before has written.
+    changes = {"secor__max__file__age__seconds": "2", "secor__upload__on__shutdown": "true", "secor__generation": "2"}
+    file = kept.file("next.properties", **changes)
+    service = pipeline_service(spark, [file], drain_s=ENDED_S, take_over=1)
 
     def has_written(count: int) -> bool:
         assert service.failure is None
@@ -99,6 +103,7 @@ def test_a_service_writes_by_age_finds_what_is_new_and_writes_the_rest_when_it_s
     entries = list(commit_log_of(load_pipeline(file), kept.store).entries())
     # An age, and not each look, decides; the end is noted.
     assert [entry.kind for entry in entries].count("batch") <= 5
+    assert entries[0].kind == "take-over"
     assert entries[-1].kind == "published"
 
 

@@ -5,109 +5,111 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
+import socket
 from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.support.spark_pipelines import Kept
-from tests.support.spark_session import CONF, JVM, environment
-from tieredstore.pipelines import load_pipeline
-from tieredstore.pipelines.inspection import commit_log_of
+from tests.support.connections import processes_of
+from tests.support.pipeline_runs import listed
+from tests.support.pipeline_service import PipelineService, pipeline_service
+from tests.support.spark_pipelines import ROOT, TOPIC, Kept
+from tieredstore.pipelines import Runner, load_pipeline
+from tieredstore.pipelines.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.opened import open_parts
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
-WITHIN_S = 300.0
-
-
-class Running:
-    """A service over a bucket in a folder."""
-
-    def __init__(self, kept: Kept, process: subprocess.Popen[bytes], log: Path) -> None:
-        self.kept, self.process, self._log = kept, process, log
-
-    def asked(self, page: str) -> str | None:
-        """What it answers, once it listens; None as long as it says no."""
-        listens = re.search(r"(http://127\.0\.0\.1:\d+)/readyz", self.said())
-        if listens is None:
-            return None
-        try:
-            with urllib.request.urlopen(f"{listens[1]}/{page}", timeout=30) as answer:
-                text: str = answer.read().decode()
-                return text
-        except (urllib.error.URLError, OSError):
-            return None
-
-    def said(self) -> str:
-        return self._log.read_text(errors="replace")
-
-    def wait_until_ready(self) -> None:
-        by = time.monotonic() + WITHIN_S
-        while self.asked("readyz") is None:
-            assert self.process.poll() is None, self.said()[-3000:]
-            assert time.monotonic() < by, self.said()[-3000:]
-            time.sleep(0.3)
+PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
 
 
 @contextmanager
-def running(folder: Path, **changes: str) -> Generator[Running]:
-    kept = Kept(folder)
-    kept.write(50)
-    file = kept.file(**changes)
-    lines = "".join(f"{name} {value}\n" for name, value in {**CONF, **JVM, "spark.master": "local[1]"}.items())
-    (folder / "spark-defaults.conf").write_text(lines)
-    env = {**os.environ, **environment(folder), "SPARK_CONF_DIR": str(folder)}
-    command = [sys.executable, "-m", "tieredstore.cli", "pipeline", "run", str(file)]
-    with (
-        (folder / "log").open("ab") as log,
-        subprocess.Popen(
-            [*command, "--listen", "127.0.0.1:0", "--drain", "120"], stdout=log, stderr=log, env=env,
-            start_new_session=True,
-        ) as process,
-    ):  # fmt: skip
-        try:
-            yield Running(kept, process, folder / "log")
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            kept.close()
+def running(folder: Path, **changes: str) -> Generator[tuple[PipelineService, Kept]]:
+    """A service over a bucket in a folder, with records to write; a setting of no text is left out."""
+    with closing(Kept(folder)) as kept:
+        kept.write(50)
+        file = kept.file(**changes)
+        file.write_text("".join(line for line in file.read_text().splitlines(True) if not line.endswith("=\n")))
+        with pipeline_service(folder, file, drain_s=3600) as service:
+            yield service, kept
 
 
 def test_it_answers_and_a_signal_lets_its_batch_end(tmp_path: Path) -> None:
-    with running(tmp_path) as service:
+    with running(tmp_path) as (service, kept):
         service.wait_until_ready()
-        by = time.monotonic() + WITHIN_S
-        while 'tieredstore_pipeline_records_total{generation="1",pipeline="kept"} 100.0' not in (
-            service.asked("metrics") or ""
-        ):
-            assert time.monotonic() < by, service.asked("metrics")
-            time.sleep(0.3)
+        written = 'tieredstore_pipeline_records_total{generation="1",pipeline="kept"} 100.0'
+        service.wait_until(lambda: written in (service.asked("metrics") or ""))
         metrics = service.asked("metrics") or ""
         assert 'tieredstore_pipeline_up{generation="1",pipeline="kept"} 1.0' in metrics
         assert service.asked("healthz") is not None
-        service.process.send_signal(signal.SIGTERM)
-        assert service.process.wait(WITHIN_S) == 0, service.said()[-3000:]
-        assert sum(map(len, service.kept.offsets().values())) == 100
+        service.stop()
+        assert sum(map(len, kept.offsets().values())) == 100
 
 
 def test_a_broker_that_stays_away_ends_it_with_75(tmp_path: Path) -> None:
     client = {"kafka__bootstrap__servers": "127.0.0.1:9", "kafka__socket__connection__setup__timeout__ms": "2000"}
-    with running(tmp_path, outage__seconds="1", **client) as service:
-        assert service.process.wait(WITHIN_S) == 75, service.said()[-3000:]
+    with running(tmp_path, outage__seconds="1", **client) as (service, _):
+        assert service.ended() == 75, service.said()[-3000:]
         assert service.asked("readyz") is None
 
 
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_while_it_waits_for_its_broker_at_the_start_has_nothing_to_wait_for(
+    tmp_path: Path, signum: signal.Signals
+) -> None:
+    client = {"kafka__bootstrap__servers": "127.0.0.1:9", "kafka__socket__connection__setup__timeout__ms": "2000"}
+    with running(tmp_path, **client) as (service, _):
+        service.wait_until(lambda: "waiting, for 3600 s at most" in service.said())
+        service.stop(signum)
+
+
+def test_a_stop_while_its_store_does_not_answer_at_the_start_has_nothing_to_wait_for(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        store = {
+            "output__storage__root": "", "output__storage__backend__class": "s3",
+            "output__storage__s3__bucket__name": "kept",
+            "output__storage__s3__region": "nowhere", "output__storage__s3__path__style__access__enabled": "true",
+            "output__storage__s3__endpoint__url": f"http://127.0.0.1:{silent.getsockname()[1]}",
+            "output__storage__aws__access__key__id": "id", "output__storage__aws__secret__access__key": "secret",
+        }  # fmt: skip
+        with running(tmp_path, **store) as (service, _):
+            silent.settimeout(300)
+            connection, _ = silent.accept()
+            with connection:
+                service.stop()
+
+
 def test_another_driver_ends_it_with_5(tmp_path: Path) -> None:
-    with running(tmp_path) as service:
+    with running(tmp_path) as (service, kept):
         service.wait_until_ready()
-        log = commit_log_of(load_pipeline(tmp_path / "kept.properties"), service.kept.store)
+        log = commit_log_of(load_pipeline(tmp_path / "kept.properties"), kept.store)
         log.read()
         log.append("begin", "another")
-        service.kept.write(50)
-        assert service.process.wait(WITHIN_S) == 5, service.said()[-3000:]
+        kept.write(50)
+        assert service.ended() == 5, service.said()[-3000:]
+
+
+def test_too_many_bad_messages_end_it_with_4_and_nothing_of_them_appears(tmp_path: Path) -> None:
+    bad = {"secor__message__parser__class": "json", "message__timestamp__name": "nowhere"}
+    with running(tmp_path, **bad, secor__consumer__max_bad_messages="7") as (service, kept):
+        assert service.ended() == 4, service.said()[-3000:]
+        assert re.search(r"100 messages of a batch are bad.*max_bad_messages is 7.*orders-0 at 0", service.said())
+        assert listed(kept.store, ROOT) == []
+
+
+def test_a_planner_that_is_killed_ends_it_and_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
+    file = tmp_path / "kept.properties"
+    with running(tmp_path) as (service, kept):
+        service.wait_until_ready()
+        service.wait_until(lambda: sum(kept.committed(file).values()) >= 100)
+        os.kill(processes_of(service.process.pid, named=PLANNER)[-1], signal.SIGKILL)
+        kept.write(50)
+        # Who watches over it starts it again.
+        assert service.ended() == 1, service.said()[-3000:]
+        pipeline = load_pipeline(file)
+        with open_parts(pipeline) as parts, Runner(pipeline, parts) as runner:
+            list(runner.run_once())
+        assert kept.offsets() == {(TOPIC, 0): list(range(100)), (TOPIC, 1): list(range(100))}
+        assert list(verify_output(pipeline, kept.store)) == []

@@ -2,92 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+import threading
+from contextlib import closing
 from typing import Any
 
-import pyarrow as pa
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from tests.support.pipeline_runs import listed
 from tests.support.spark_pipelines import ROOT, TOPIC, Kept
-from tieredstore.backends.base import ObjectStore
+from tests.support.window_sinks import Driven, HereSession
 from tieredstore.errors import AlreadyClosed, ConfigError, DataLoss, Fenced, InvalidValue, StoreUnavailable
-from tieredstore.pipelines import Parts, Runner, load_pipeline
+from tieredstore.partitions.log_snapshot import LogSnapshot
+from tieredstore.pipelines import Runner, load_pipeline
 from tieredstore.pipelines.finalizing import Finished
 from tieredstore.pipelines.inspection import commit_log_of
-from tieredstore.pipelines.opened import open_parts
-from tieredstore.pipelines.outage import Outage
+from tieredstore.pipelines.planner import Planner
 from tieredstore.process.deadline import Deadline
+from tieredstore.process.stopping import is_without_work
 from tieredstore.spark import start_pipelines
 from tieredstore.spark.pipelines import window_sink
-from tieredstore.spark.pipelines.window_sink import WindowSink
-from tieredstore.spark.pipelines.window_source import WindowReader
-from tieredstore.spark.pipelines.window_tasks import TASK
 from tieredstore.testing.delegating import Operation
 from tieredstore.testing.faults import FaultyStore
-
-
-class HereSession:
-    """As much of a session as the sink asks for: jobs run here and now, one number a batch."""
-
-    def __init__(self) -> None:
-        self.jobs = 0
-
-    def range(self, start: int, stop: int, step: int, parts: int) -> HereSession:
-        assert (start, step, parts) == (0, 1, stop)
-        self.jobs += 1
-        self._numbers = range(stop)
-        return self
-
-    def mapInArrow(self, function: Callable[[Any], Iterator[Any]], schema: str) -> HereSession:  # noqa: N802  Spark's name
-        assert schema == "report binary"
-        untyped: Any = pa
-        batches = [untyped.RecordBatch.from_pydict({"id": [number]}) for number in self._numbers]
-        self._rows = [row for batch in function(iter(batches)) for row in batch.to_pylist()]
-        return self
-
-    def collect(self) -> list[dict[str, Any]]:
-        return self._rows
-
-
-class Frame:
-    """A batch of the source."""
-
-    def __init__(self, packed: Sequence[bytes]) -> None:
-        self._packed = packed
-
-    def collect(self) -> list[dict[str, Any]]:
-        return [{TASK: packed} for packed in self._packed]
-
-
-class Driven:
-    """A sink, and the batches that its source plans."""
-
-    def __init__(self, kept: Kept, store: ObjectStore | None = None, **changes: str) -> None:
-        self._open = ExitStack()
-        self._file = str(kept.file(**changes))
-        pipeline = load_pipeline(self._file)
-        source = self._open.enter_context(open_parts(pipeline)).source
-        runner = self._open.enter_context(Runner(pipeline, Parts(store or kept.store, source)))
-        self.session = HereSession()
-        session: Any = self.session
-        self.sink = WindowSink(session, runner, self._file, Outage(60))
-        self.sink.begin()
-
-    def batch(self) -> Any:
-        """All that is not written by now."""
-        reader = WindowReader(self._file)
-        reader.prepareForTriggerAvailableNow()
-        start = reader.initialOffset()
-        end = reader.latestOffset(start, ReadAllAvailable())
-        partitions: list[Any] = list(reader.partitions(start, end))
-        reader.stop()
-        return Frame([packed for partition in partitions for packed in partition.tasks])
-
-    def close(self) -> None:
-        self._open.close()
 
 
 @pytest.fixture
@@ -152,6 +87,21 @@ def test_a_driver_that_is_there_by_now_ends_it(kept: Kept) -> None:
     assert not list(kept.store.abandoned_writes(ROOT))
 
 
+def test_a_driver_that_comes_later_ends_one_that_has_nothing_to_write(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Driven(kept)) as first:
+        first.sink(first.batch(), 0)
+        first.sink.mark_published(idle_s=0)
+        with closing(Driven(kept)):
+            # Not each time: an idle pipeline costs a request a minute.
+            first.sink.mark_published(idle_s=0)
+            monkeypatch.setattr(first.sink, "_alone_at", 0.0)
+            with pytest.raises(Fenced):
+                first.sink.mark_published(idle_s=0)
+        assert isinstance(first.sink.failure, Fenced)
+
+
 def test_a_store_that_is_away_is_waited_for(kept: Kept) -> None:
     once = OnceEach(("list", "/commits/"), ("put", f"{1:020}.json"), ("publish", TOPIC))
     with closing(Driven(kept, store := FaultyStore(kept.store, once, moment="after"))) as driven:
@@ -174,6 +124,79 @@ def test_a_stop_is_not_held_up_by_an_outage(kept: Kept) -> None:
         has_begun.append(True)
         with pytest.raises(StoreUnavailable):
             driven.sink(batch, 0)
+
+
+def test_a_stop_has_nothing_to_wait_for_until_output_and_source_have_answered_and_in_an_outage(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idle: list[tuple[str, bool]] = []
+
+    def note(name: str) -> None:
+        idle.append((name, is_without_work(threading.current_thread())))
+
+    def failing(operation: Operation) -> bool:
+        note(operation.name)
+        return [name for name, _ in idle].count("publish") == 1 and operation.name == "publish"
+
+    class Pause(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            note("pause")
+            return super().wait(timeout)
+
+    snapshot = Planner.snapshot
+
+    def planned(planner: Planner) -> LogSnapshot:
+        note("source")
+        return snapshot(planner)
+
+    monkeypatch.setattr(Planner, "snapshot", planned)
+    with closing(Driven(kept, FaultyStore(kept.store, failing))) as driven:
+        monkeypatch.setattr(driven.sink, "_stopping", Pause())
+        begun = len(idle)
+        assert [idle[0], idle[1]] == [("list", True), ("list", True)]
+        assert [is_idle for name, is_idle in idle if name == "source"] == [True, False, False]
+        assert {is_idle for name, is_idle in idle if name == "put"} == {False}
+        driven.sink(driven.batch(), 0)
+    assert {is_idle for name, is_idle in idle[begun:] if name == "pause"} == {True}
+    assert {is_idle for name, is_idle in idle[begun:] if name in {"put", "publish"}} == {False}
+
+
+def test_what_is_away_while_nothing_is_written_is_told_until_it_is_back(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever plans waits in a process of its own: the driver looks for itself."""
+    broken: list[str] = []
+    store = FaultyStore(kept.store, lambda operation: "output" in broken and operation.name == "head")
+    snapshot = Planner.snapshot
+
+    def looked(planner: Planner) -> LogSnapshot:
+        if "source" in broken:
+            raise StoreUnavailable("the source is away")
+        return snapshot(planner)
+
+    with closing(Driven(kept, store)) as driven:
+
+        def look() -> str | None:
+            for clock in ("_alone_at", "_measure_at"):
+                monkeypatch.setattr(driven.sink, clock, 0.0)
+            driven.sink.mark_published(idle_s=0)
+            driven.sink.measure()
+            return driven.sink.waits_for
+
+        driven.sink(driven.batch(), 0)
+        monkeypatch.setattr(Planner, "snapshot", looked)
+        assert look() is None
+        assert driven.sink.counts.waiting_seconds == 0
+        broken.append("source")
+        assert look() == "the source is away"
+        assert driven.sink.counts.waiting_seconds > 0
+        broken.append("output")
+        assert look() == "the source is away"
+        broken.remove("source")
+        assert look() not in {None, "the source is away"}
+        broken.clear()
+        assert look() is None
+        assert driven.sink.counts.waiting_seconds == 0
 
 
 @pytest.mark.parametrize(("asked", "calls"), [("true", 1), ("false", 0)])

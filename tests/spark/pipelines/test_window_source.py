@@ -8,6 +8,7 @@ import pickle
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -18,11 +19,15 @@ from tests.support.spark_pipelines import TOPIC, Kept
 from tests.support.spark_stream_topics import SECOND_ID, Clock
 from tieredstore.errors import ConfigError, DataLoss, StoreUnavailable, TieredStoreError
 from tieredstore.pipelines import Runner, load_pipeline
+from tieredstore.pipelines.commit_log import Progress
 from tieredstore.pipelines.opened import open_parts
+from tieredstore.pipelines.outage import Outage
 from tieredstore.pipelines.planner import Planner
 from tieredstore.pipelines.setup import fingerprint_of
-from tieredstore.spark.pipelines.window_source import WindowReader
-from tieredstore.spark.pipelines.window_tasks import REPORT, TASK, Job, WindowTask, error_named, unpacked
+from tieredstore.pipelines.window_writing import Window
+from tieredstore.spark.pipelines.window_planning import Planning
+from tieredstore.spark.pipelines.window_source import TASK, WindowReader
+from tieredstore.spark.pipelines.window_tasks import REPORT, Job, WindowTask, error_named, unpacked
 
 Offset = dict[str, Any]
 LIMIT = ReadAllAvailable()
@@ -96,6 +101,41 @@ def test_a_batch_that_is_repeated_is_planned_anew_without_what_is_written(kept: 
         # It goes on behind the log, wherever Spark believes to be.
         kept.write(10)
         assert [window[3:] for window in forced(other, start)["windows"]] == [[20, 30], [20, 30]]
+
+
+def test_how_much_windows_read_is_learnt_where_a_backlog_is_cut_by_it() -> None:
+    clock, seen, reads = Clock(), list[Progress](), list[int]()
+    where = "orders", 0
+
+    class Cutting:
+        """Has two windows at each look."""
+
+        def snapshot(self) -> None:
+            """Nothing is looked at."""
+
+        def due(self, _: object, positions: dict[tuple[str, int], Progress], *, is_last: bool) -> list[Window]:
+            assert not is_last
+            progress = positions.get(where, Progress("id", 0, -1, 0, 0))
+            seen.append(progress)
+            start = progress.next_offset
+            return [Window(*where[:1], "id", 0, start, start + 5), Window(*where[:1], "id", 0, start + 5, start + 9)]
+
+        def splits(self, *_: object) -> tuple[()]:
+            return ()
+
+    def read_log() -> dict[tuple[str, int], Progress]:
+        reads.append(len(seen))
+        return {} if not seen else {where: Progress("id", 9, -1, 1, 9, 900 * len(reads), 9)}
+
+    parts: Any = SimpleNamespace(source=None)
+    planner: Any = Cutting()
+    planning = Planning(planner, parts, Outage(10, clock=clock), read_log, lambda: 5.0)
+    at: Offset = {"version": 1, "windows": []}
+    for _ in range(4):
+        at = planning.next(at)
+    assert [one.next_offset for one in seen] == [0, 9, 18, 27]
+    assert [one.recent_bytes for one in seen] == [0, 1800, 1800, 1800]
+    assert reads == [0, 1]
 
 
 def closing_reader(kept: Kept) -> Any:

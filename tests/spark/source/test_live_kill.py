@@ -42,7 +42,7 @@ def topic(kafka: KafkaServer, tmp_path: Path) -> Iterator[TieredTopic]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_a_stream_whose_worker_and_driver_are_killed_reads_each_record_once(
     spark: SparkSession, topic: TieredTopic, tmp_path: Path
 ) -> None:

@@ -24,7 +24,7 @@ from tests.support.kafka_topics import (
 )
 from tests.support.live_topics import TieredTopic
 from tests.support.servers.kafka import PASSWORD, USER, KafkaServer
-from tests.support.servers.process import free_port
+from tests.support.servers.process import unanswered_port
 from tests.support.spark_session import read
 from tests.support.spark_stream_topics import Bucket, Query
 from tests.support.spark_tasks import as_texts, error_of, reader_of, rows_in, rows_of_task, tasks_of
@@ -244,8 +244,9 @@ def test_a_topic_that_neither_has(tiered: TieredTopic) -> None:
 
 
 def test_a_broker_that_is_not_there(tiered: TieredTopic) -> None:
-    nobody = {"kafka.bootstrap.servers": f"127.0.0.1:{free_port()}", "kafka.default.api.timeout.ms": "2000"}
-    error = error_of(options_of(tiered) | nobody)
+    with unanswered_port() as port:
+        nobody = {"kafka.bootstrap.servers": f"127.0.0.1:{port}", "kafka.default.api.timeout.ms": "2000"}
+        error = error_of(options_of(tiered) | nobody)
     assert isinstance(error, BrokerUnavailable)
     assert nobody["kafka.bootstrap.servers"] in str(error)
     assert "\n" not in str(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from tests.support.spark_stream_topics import Bucket
-from tieredstore.errors import CorruptData
+from tieredstore.errors import ConfigError, CorruptData
 from tieredstore.records.splits import RecordSplit
 from tieredstore.spark.source import map_records
 from tieredstore.spark.source.map_records import MappedReader
@@ -21,8 +22,24 @@ from tieredstore.spark.source.mapped_rows import MappedRows, rows_given, schema_
 from tieredstore.spark.source.options import SourceOptions, parse_options
 from tieredstore.spark.source.tasks import RemoteTask
 
+arrow: Any = pa
 SCHEMA = StructType([StructField("n", LongType())])
 ROWS = pa.RecordBatch.from_pydict({"n": [1, 2]})
+
+
+def identity(batches: Any) -> Any:
+    return batches
+
+
+def first_batch(batches: Any) -> Any:
+    return iter([next(batches)])
+
+
+def giving(result: Any) -> Any:
+    def function(_: Any) -> Any:
+        return result
+
+    return function
 
 
 def given(function: Any, schema: StructType = SCHEMA) -> list[pa.RecordBatch]:
@@ -36,9 +53,9 @@ def test_a_schema_of_spark_or_arrow(schema: Any) -> None:
 
 def test_rows_pass_as_they_are_or_in_the_types_of_the_schema() -> None:
     assert list(rows_given(iter([ROWS]), None)) == [ROWS]
-    assert given(lambda batches: batches) == [ROWS]
-    narrow = pa.RecordBatch.from_arrays([pa.array([1, 2], pa.int32())], names=["n"])
-    assert given(lambda _: iter([narrow])) == [ROWS]
+    assert given(identity) == [ROWS]
+    narrow = arrow.RecordBatch.from_arrays([pa.array([1, 2], pa.int32())], names=["n"])
+    assert given(giving(iter([narrow]))) == [ROWS]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +68,36 @@ def test_rows_pass_as_they_are_or_in_the_types_of_the_schema() -> None:
 )
 def test_what_is_not_of_the_schema_is_one_sentence(batch: Any, sentence: str) -> None:
     with pytest.raises(Exception, match=sentence):
-        given(lambda _: iter([batch]))
+        given(giving(iter([batch])))
+
+
+@pytest.mark.parametrize(
+    ("result", "sentence"),
+    [(None, "gives NoneType, and has to give an iterator"), (ROWS, "gives RecordBatch"), (5, "gives int")],
+)
+def test_what_has_no_rows_is_one_sentence(result: Any, sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        given(giving(result))
+
+
+def test_no_frame_of_ours_is_in_the_traceback_of_a_function() -> None:
+    def at_once(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        raise ValueError("of mine")
+
+    def later(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        raise ValueError("of mine")
+
+    for function in (at_once, later):
+        rows = rows_given(iter([ROWS]), MappedRows(function, SCHEMA))
+        with pytest.raises(ValueError, match="of mine") as caught:
+            list(rows)
+        assert [entry.frame.code.path for entry in caught.traceback] == [Path(__file__)] * 2
+
+
+def test_a_next_of_no_batch_is_no_end_of_the_rows() -> None:
+    with pytest.raises(ConfigError, match="StopIteration"):
+        list(rows_given(iter(()), MappedRows(first_batch, SCHEMA)))
 
 
 def test_an_error_of_the_records_passes_through_the_function() -> None:
@@ -59,10 +105,15 @@ def test_an_error_of_the_records_passes_through_the_function() -> None:
         yield ROWS
         raise CorruptData("a chunk is damaged")
 
-    rows = rows_given(damaged(), MappedRows(lambda batches: batches, SCHEMA))
-    assert next(rows) == ROWS
-    with pytest.raises(Exception, match="a chunk is damaged"):
-        next(rows)
+    def swallowing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with suppress(Exception):
+            yield from batches
+
+    for function in (identity, swallowing):
+        rows = rows_given(damaged(), MappedRows(function, SCHEMA))
+        assert next(rows) == ROWS
+        with pytest.raises(CorruptData, match="a chunk is damaged"):
+            next(rows)
 
 
 def test_tasks_are_large_where_that_leaves_two_for_each_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +123,7 @@ def test_tasks_are_large_where_that_leaves_two_for_each_core(tmp_path: Path, mon
         bucket.write(300)
     bucket.close()
     options = parse_options({**bucket.options, "subscribe": "orders"}, streaming=False)
-    mapped = MappedRows(lambda batches: batches, SCHEMA)
+    mapped = MappedRows(identity, SCHEMA)
     sizes = [segment.size_in_bytes for segment in planned(options, mapped, None)]
     total = sum(sizes)
     assert len(sizes) == 1
@@ -96,7 +147,7 @@ def test_two_attempts_of_a_task_side_by_side_give_the_same_rows(tmp_path: Path) 
     source = parse_options(options, streaming=False)
     arrow: Any = pa
     schema: Any = arrow.schema([("value", pa.binary()), ("offset", pa.int64())])
-    mapped = MappedRows(lambda batches: batches, schema_of(schema))
+    mapped = MappedRows(identity, schema_of(schema))
     reader = MappedReader(source, mapped)
     tasks = pickle.loads(pickle.dumps(reader.partitions()))
     assert len(tasks) > 3

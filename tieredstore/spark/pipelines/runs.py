@@ -25,8 +25,9 @@ from tieredstore.pipelines.settings import load_pipeline
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.health import Health
 from tieredstore.process.service import Service
+from tieredstore.spark.pipelines.window_planning import given, whole_plan
 from tieredstore.spark.pipelines.window_sink import WindowSink
-from tieredstore.spark.pipelines.window_source import FILE, FORMAT, WindowSource
+from tieredstore.spark.pipelines.window_source import FILE, FORMAT, PLAN, WindowSource
 from tieredstore.spark.pipelines.window_tasks import error_within
 from tieredstore.spark.source.worker_python import check_worker_python
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from tieredstore.process.stopping import Stop
+    from tieredstore.spark.pipelines.window_tasks import WindowTask
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -53,12 +55,19 @@ class PipelineRun:
     """One pipeline at work as a streaming query of a session; to be closed once that has ended.
 
     ``checkpoint`` is a folder for Spark's notes, one of this machine's own by default: they may be lost, or old.
-    ``once`` ends the query when all that there is now is written. An error of the settings is raised here; a store or
-    broker that is away is waited for.
+    ``once`` ends the query when all that there is now is written. ``take_over`` is a generation that it seals and goes
+    on behind, unless that is done. An error of the settings is raised here; a store or broker that is away is waited
+    for.
     """
 
     def __init__(
-        self, spark: SparkSession, file: Path | str, *, checkpoint: str | None = None, once: bool = False
+        self,
+        spark: SparkSession,
+        file: Path | str,
+        *,
+        checkpoint: str | None = None,
+        once: bool = False,
+        take_over: int | None = None,
     ) -> None:
         self._spark = spark
         self._file = str(Path(file).absolute())
@@ -69,11 +78,15 @@ class PipelineRun:
         _check_session(spark)
         with ExitStack() as opened:
             parts = opened.enter_context(open_parts(pipeline))
-            runner = opened.enter_context(Runner(pipeline, parts))
+            runner = opened.enter_context(Runner(pipeline, parts, take_over=take_over))
             self._sink = WindowSink(spark, runner, self._file, Outage(self.own.outage_s))
+            opened.callback(self._sink.close)
             self._sink.begin()
+            plan = whole_plan(pipeline, parts, self._sink.driver.log.state.positions) if once else None
             self._opened = opened
-            self.query = self._start(once=once, checkpoint=checkpoint and f"{checkpoint.rstrip('/')}/{self.name}")
+            self.query = self._start(
+                once=once, checkpoint=checkpoint and f"{checkpoint.rstrip('/')}/{self.name}", plan=plan
+            )
             self._opened = opened.pop_all()
 
     def counts(self) -> tuple[str, int, Counts]:
@@ -105,6 +118,8 @@ class PipelineRun:
         except TieredStoreError as error:
             _logger.error("%s: %s", self.name, error)  # noqa: TRY400  an error of ours is a sentence
             self.query.stop()
+        else:
+            self._sink.measure()
         self._sink.counts.up = int(self.query.isActive)
 
     def drain(self, deadline: Deadline) -> None:
@@ -134,12 +149,19 @@ class PipelineRun:
         self.query.stop()
         self._opened.close()
 
-    def _start(self, *, once: bool, checkpoint: str | None = None) -> StreamingQuery:
+    def _start(
+        self, *, once: bool, checkpoint: str | None = None, plan: tuple[WindowTask, ...] | None = None
+    ) -> StreamingQuery:
         self._spark.dataSource.register(WindowSource)
-        windows = self._spark.readStream.format(FORMAT).option(FILE, self._file).load()
+        source = self._spark.readStream.format(FORMAT).option(FILE, self._file)
+        option = None if plan is None else given(plan).as_option()
+        windows = (source if option is None else source.option(PLAN, option)).load()
         writer = windows.writeStream.foreachBatch(self._sink).queryName(self.name)
         writer = writer.option("checkpointLocation", checkpoint or self._own_folder())
-        return (writer.trigger(availableNow=True) if once else writer.trigger(processingTime=_TRIGGER)).start()
+        query = (writer.trigger(availableNow=True) if once else writer.trigger(processingTime=_TRIGGER)).start()
+        if plan is not None and option is not None:
+            self._sink.write_ahead(plan, str(query.runId))
+        return query
 
     def _own_folder(self) -> str:
         folder = tempfile.mkdtemp(prefix="tieredstore-pipeline-")
@@ -257,21 +279,29 @@ def pipeline_service(
     checkpoint: str | None = None,
     drain_s: float = 30.0,
     listen: tuple[str, int] | None = None,
+    take_over: int | None = None,
 ) -> Service:
     """A service that runs pipelines until it is stopped, or one of them ends with an error.
 
-    ``listen`` is where it answers ``/metrics``, ``/healthz`` and ``/readyz``: ready while none of them waits.
+    ``take_over`` is the generation of each that it goes on behind. ``listen`` is where it answers ``/metrics``,
+    ``/healthz`` and ``/readyz``: ready while none of them waits.
     """
     health = Health({_STARTED: "not all of the pipelines are started yet"})
-    running = _Running(spark, files, checkpoint, health)
+    running = _Running(spark, files, checkpoint, health, take_over)
     return Service("pipeline", {_QUERIES: running.work}, drain_s=drain_s, health=health, listen=listen)
 
 
 class _Running:
     def __init__(
-        self, spark: SparkSession, files: Sequence[Path | str], checkpoint: str | None, health: Health
+        self,
+        spark: SparkSession,
+        files: Sequence[Path | str],
+        checkpoint: str | None,
+        health: Health,
+        take_over: int | None,
     ) -> None:
         self._spark, self._files, self._checkpoint, self._health = spark, files, checkpoint, health
+        self._take_over = take_over
 
     def work(self, stop: Stop) -> None:
         with ExitStack() as open_runs:
@@ -279,7 +309,7 @@ class _Running:
             for file in self._files:
                 if stop.is_asked:
                     return
-                run = PipelineRun(self._spark, file, checkpoint=self._checkpoint)
+                run = PipelineRun(self._spark, file, checkpoint=self._checkpoint, take_over=self._take_over)
                 open_runs.callback(run.close)
                 _counted.add(run)
                 open_runs.callback(_counted.remove, run)

@@ -16,11 +16,13 @@ from tieredstore.pipelines.outage import Outage
 from tieredstore.pipelines.window_writing import discard_files, marked
 from tieredstore.pipelines.windows import unwritten
 from tieredstore.process.deadline import Deadline
+from tieredstore.process.stopping import nothing_under_way
+from tieredstore.spark.pipelines.ahead import AheadBatch
 from tieredstore.spark.pipelines.frame_tasks import FrameJob
+from tieredstore.spark.pipelines.window_source import TASK
 from tieredstore.spark.pipelines.window_tasks import (
     REPORT,
     SCHEMA,
-    TASK,
     Job,
     Report,
     WindowTask,
@@ -42,6 +44,39 @@ _logger: Final = logging.getLogger(__name__)
 
 _FINALIZE_S: Final = 60.0
 _MEASURE_S: Final = 60.0
+_MEASURE_AGAIN_S: Final = 5.0
+"""Where nothing could be seen: what is back is told of soon."""
+
+_ALONE_S: Final = 60.0
+
+
+_SOURCE: Final = "source"
+_OUTPUT: Final = "output"
+
+
+class _Away:
+    """Which sides gave no answer when they were last looked at, while nothing was to be written."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[str, str] = {}
+        self._since_s = 0.0
+
+    @property
+    def reason(self) -> str | None:
+        """What is said of one of them; None if all answer. From any thread, as ``waiting_s``."""
+        return next(iter(list(self._reasons.values())), None)
+
+    @property
+    def waiting_s(self) -> float:
+        return time.monotonic() - self._since_s if self._reasons else 0.0
+
+    def failed(self, side: str, error: TieredStoreError) -> None:
+        if not self._reasons:
+            self._since_s = time.monotonic()
+        self._reasons[side] = str(error)
+
+    def answered(self, side: str) -> None:
+        self._reasons.pop(side, None)
 
 
 class WindowSink:
@@ -56,10 +91,12 @@ class WindowSink:
         self._lock = threading.Lock()
         """Held while a batch is written: the driver is for one thread."""
         self._stopping = threading.Event()
-        self._wrote_at = self._finalize_at = self._measure_at = time.monotonic()
+        self._wrote_at = self._finalize_at = self._measure_at = self._alone_at = time.monotonic()
+        self._away = _Away()
         self._finalizes = runner.finalizes
         self._frame = frame_function(runner.frame) if runner.frame else None
         runner.write_by_frame = self._write_framed
+        self._ahead: AheadBatch | None = None
         self.failure: BaseException | None = None
         """What ended the query, if it happened here."""
 
@@ -72,18 +109,23 @@ class WindowSink:
     def counts(self) -> Counts:
         """What was done, and how it is at this moment."""
         counts = self.driver.counts
-        counts.waiting_seconds = self._outage.waiting_s
+        counts.waiting_seconds = max(self._outage.waiting_s, self._away.waiting_s)
         return counts
 
     @property
     def waits_for(self) -> str | None:
         """What is away, as the last failure says; None if nothing is."""
-        return self._outage.reason if self._outage.is_on else None
+        return self._outage.reason if self._outage.is_on else self._away.reason
 
     def begin(self) -> None:
-        """Take over from any driver before this one, and finish what that one had committed."""
+        """Take over from any driver before this one, and finish what that one had committed.
+
+        Until output and source have answered, a stop has nothing to wait for.
+        """
         with self._lock:
-            self._patiently(self._runner.refuse_backfill)
+            with nothing_under_way():
+                self._patiently(self._runner.refuse_backfill)
+                self._patiently(self._runner.look)
             self._patiently(self._runner.begin)
 
     def __call__(self, frame: DataFrame, number: int) -> None:  # noqa: ARG002  Spark's signature
@@ -102,6 +144,17 @@ class WindowSink:
                     self.failure = self.failure or error
                 raise
 
+    def write_ahead(self, tasks: Sequence[WindowTask], group: str) -> None:
+        """Begin with the windows of the batch that Spark will ask for first, as jobs of its query's group."""
+        if tasks and not tasks[0].window.is_mark and self._frame is None:
+            self._ahead = AheadBatch(self._spark, group, tasks, self._written, self.driver.store)
+
+    def close(self) -> None:
+        """Discard what was written ahead, and nobody asked for."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            ahead.close()
+
     def stop(self, deadline: Deadline) -> bool:
         """Take no more batches, and wait for the one that is under way; whether it has ended by then."""
         self._stopping.set()
@@ -115,25 +168,47 @@ class WindowSink:
         self._stopping.clear()
 
     def mark_published(self, *, idle_s: float) -> None:
-        """Write down that all is published, once nothing was written for so long; Fenced if another driver is there."""
+        """Write down that all is published, once nothing was written for so long; Fenced if another driver is there.
+
+        That is looked for now and then, also where there is nothing to write down.
+        """
         if time.monotonic() - self._wrote_at < idle_s or not self._lock.acquire(blocking=False):
             return
         try:
             self._finalize()
             self.driver.mark_published()
-            self._measure()
+            self._check_alone()
         except TieredStoreError as error:
             if not error.retryable:
                 self.failure = self.failure or error
                 raise
+            self._away.failed(_OUTPUT, error)
             _logger.info("not marked as published: %s", error)
+        else:
+            self._away.answered(_OUTPUT)
         finally:
             self._lock.release()
+
+    def measure(self) -> None:
+        """Count now and then what is not written, unless a batch is under way.
+
+        What the planner waits for, in its own process, is noticed by that.
+        """
+        if self._lock.acquire(blocking=False):
+            try:
+                self._measure()
+            finally:
+                self._lock.release()
 
     def _finalize(self) -> None:
         if self._finalizes and time.monotonic() >= self._finalize_at:
             self._runner.finalize()
             self._finalize_at = time.monotonic() + _FINALIZE_S
+
+    def _check_alone(self) -> None:
+        if time.monotonic() >= self._alone_at:
+            self.driver.log.check_alone()
+            self._alone_at = time.monotonic() + _ALONE_S
 
     def _measure(self) -> None:
         if time.monotonic() < self._measure_at:
@@ -142,8 +217,13 @@ class WindowSink:
         try:
             self._runner.measure()
         except TieredStoreError as error:
-            # Whoever plans says so, and judges it.
+            # Whoever plans judges it.
             _logger.info("how much is not written is not known: %s", error)
+            if error.retryable:
+                self._away.failed(_SOURCE, error)
+                self._measure_at = time.monotonic() + _MEASURE_AGAIN_S
+        else:
+            self._away.answered(_SOURCE)
 
     def _check_open(self) -> None:
         if self._stopping.is_set():
@@ -160,7 +240,9 @@ class WindowSink:
             except TieredStoreError as error:
                 self.driver.counts.outages += not self._outage.is_on
                 pause_s = self._outage.failed(error)
-                if self._stopping.wait(pause_s):
+                with nothing_under_way():
+                    is_stopping = self._stopping.wait(pause_s)
+                if is_stopping:
                     raise
             else:
                 self._outage.over()
@@ -176,7 +258,9 @@ class WindowSink:
         if rest and rest[0].window.is_mark:
             self.driver.commit(marked([task.window for task in rest]))
         elif rest:
-            self.driver.commit(self._written(rest))
+            ahead, self._ahead = self._ahead, None
+            written = None if ahead is None else ahead.take(rest)
+            self.driver.commit(self._written(rest) if written is None else written)
         return bool(rest)
 
     def _write_framed(self, window: Window, splits: tuple[WindowSplit, ...]) -> Written:

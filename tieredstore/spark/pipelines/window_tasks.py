@@ -41,9 +41,6 @@ if TYPE_CHECKING:
 _arrow: Final[Any] = pa
 _pickle: Final[Any] = CPickleSerializer()
 
-TASK: Final = "task"
-"""The column of the source with a packed :class:`WindowTask`."""
-
 REPORT: Final = "report"
 SCHEMA: Final = f"{REPORT} binary"
 SHOWN_REASONS: Final = 10

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from tieredstore.errors import ConfigError, excerpt
+from tieredstore.errors import ConfigError, TieredStoreError, excerpt
 from tieredstore.spark.source.sentences import each_in_one_sentence, one_sentence
 
 # What its type stubs say of batches is partial.
@@ -46,9 +47,56 @@ def rows_given(rows: Iterator[pa.RecordBatch], mapped: MappedRows | None) -> Ite
 
     An error of ours in ``rows`` is one sentence; one of the function's own has no frame of ours in its traceback.
     """
-    sentences = each_in_one_sentence(rows)
-    # map() is not Python's: it leaves no frame.
-    return sentences if mapped is None else map(_Shape(mapped.schema).of, mapped.function(sentences))
+    if mapped is None:
+        return each_in_one_sentence(rows)
+    result = _Result(rows)
+    # map() and chain() are not Python's: they leave no frame, neither of the call nor of what it gives.
+    results = chain(map(mapped.function, (each_in_one_sentence(result.records()),)), (_ENDED,))
+    return map(_Shape(mapped.schema).of, chain.from_iterable(map(result.rows, results)))
+
+
+_ENDED: Final = object()
+
+
+class _Result:
+    """What the function gave, checked to be rows of all records.
+
+    One that ended by StopIteration gave nothing, as if it was done. One may catch an error of the records, too.
+    """
+
+    def __init__(self, records: Iterator[pa.RecordBatch]) -> None:
+        self._records = records
+        self._error: TieredStoreError | None = None
+        self._is_given = False
+
+    def records(self) -> Iterator[pa.RecordBatch]:
+        """What the function gets."""
+        try:
+            yield from self._records
+        except TieredStoreError as error:
+            self._error = error
+            raise
+
+    def rows(self, result: Any) -> Iterator[Any]:
+        """The rows; ConfigError for what has none."""
+        with one_sentence():
+            if result is not _ENDED:
+                self._is_given = True
+                rows: Any = result
+                if isinstance(result, pa.RecordBatch | pa.Table) or not isinstance(result, Iterable):
+                    raise ConfigError(
+                        f"the function gives {type(result).__name__}, and has to give an iterator of "
+                        "pyarrow.RecordBatch: have it yield them"
+                    )
+                return iter(rows)
+            if self._error is not None:
+                raise self._error
+            if not self._is_given:
+                raise ConfigError(
+                    "the function raised StopIteration, as next() does where there is no batch: give next() a "
+                    "default, or have the function yield"
+                )
+            return iter(())
 
 
 class _Shape:

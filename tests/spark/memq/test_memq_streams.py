@@ -1,0 +1,118 @@
+"""Topics of batches as streams, without a JVM: limits of a trigger, what comes, new partitions, checkpoints."""
+
+# pyright: reportPrivateUsage=false
+from __future__ import annotations
+
+import pickle
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxFiles, ReadMaxRows
+
+from tests.support.memq_topic import BATCHES, MESSAGES, RECORDS, Topic, rows_of, values, written_topic
+from tieredstore.errors import ConfigError
+from tieredstore.process.deadline import Deadline
+from tieredstore.pubsub.writer import BatchWriter
+from tieredstore.spark.memq import stream
+from tieredstore.spark.memq.options import parse_options
+from tieredstore.spark.memq.stream import MemqStreamReader
+
+
+@pytest.fixture(scope="module")
+def topic(tmp_path_factory: pytest.TempPathFactory) -> Topic:
+    return written_topic(tmp_path_factory.mktemp("memq"))
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def stream_of(topic: Topic, clock: Any = None, **options: str) -> MemqStreamReader:
+    given = {**topic.options, "startingOffsets": "earliest", **options}
+    return MemqStreamReader(parse_options(given, streaming=True), clock=clock or Clock())
+
+
+def stream_values(reader: MemqStreamReader, start: Any, end: Any) -> list[bytes]:
+    return sorted(row["value"] for row in rows_of(reader, list(reader.partitions(start, end))))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "counts"),
+    [({}, [6]), ({"maxBatchesPerTrigger": "4"}, [4, 2]), ({"maxBytesPerTrigger": "1"}, [1] * 6)],
+)
+def test_a_stream_takes_what_came_within_its_limits(topic: Topic, options: dict[str, str], counts: list[int]) -> None:
+    reader = stream_of(topic, **options)
+    limit = reader.getDefaultReadLimit()
+    at = reader.initialOffset()
+    seen: list[bytes] = []
+    for count in counts:
+        end = reader.latestOffset(at, limit)
+        given = stream_values(reader, at, end)
+        # Read again after a restart, which asks again where the first batch began.
+        again = pickle.loads(pickle.dumps(reader))
+        assert stream_values(again, again.initialOffset() if not seen else at, end) == given
+        assert len(given) == count * MESSAGES * RECORDS
+        seen += given
+        at = end
+    assert sorted(seen) == values(range(BATCHES))
+    assert reader.latestOffset(at, limit) == at
+    reader.stop()
+
+
+def test_a_stream_looks_once_a_second_and_sees_what_comes_and_new_partitions(tmp_path: Path) -> None:
+    topic, clock = Topic(tmp_path), Clock()
+    reader = stream_of(topic, clock, startingOffsets="latest")
+    at = reader.initialOffset()
+    assert reader.latestOffset(at, reader.getDefaultReadLimit()) == at
+    topic.write(range(2))
+    assert reader.latestOffset(at, reader.getDefaultReadLimit()) == at
+    clock.now = 1.5
+    end = reader.latestOffset(at, reader.getDefaultReadLimit())
+    assert stream_values(reader, at, end) == values(range(2))
+    grown = topic.topics.grow("orders", 3)
+    with closing(BatchWriter(topic.topics, grown, topic.topics.queue(grown))) as writer:
+        writer.write([topic.message(9, 0)], Deadline.after(60), 2)
+    last = reader.latestOffset(end, reader.getDefaultReadLimit())
+    assert last["offsets"]["2"] == 1
+    assert stream_values(pickle.loads(pickle.dumps(reader)), end, last) == values(range(9, 10), 1)
+
+
+def test_a_run_up_to_now_and_the_engines_own_limits(topic: Topic) -> None:
+    reader = stream_of(topic, maxBatchesPerTrigger="2")
+    at = reader.initialOffset()
+    counts: list[int] = []
+    for limit in (ReadMaxRows(3), ReadMaxBytes(1), ReadAllAvailable()):
+        end = reader.latestOffset(at, limit)
+        counts.append(len(stream_values(reader, at, end)) // (MESSAGES * RECORDS))
+        at = end
+    assert counts == [3, 1, 2]
+    with pytest.raises(ConfigError, match="cannot be read by ReadMaxFiles"):
+        reader.latestOffset(reader.initialOffset(), ReadMaxFiles(1))
+    reader = stream_of(topic)
+    reader.prepareForTriggerAvailableNow()
+    at = reader.initialOffset()
+    end = reader.latestOffset(at, reader.getDefaultReadLimit())
+    assert stream_values(reader, at, end) == values(range(BATCHES))
+    assert reader.latestOffset(end, reader.getDefaultReadLimit()) == end
+
+
+def test_a_checkpoint_of_something_else_is_refused(topic: Topic) -> None:
+    reader = stream_of(topic)
+    whole = reader.initialOffset()
+    for foreign in ({}, whole | {"topic": "sales"}, whole | {"version": 2}, whole | {"offsets": {"x": 1}},
+                    whole | {"offsets": {"0": -1}}, whole | {"offsets": None}):  # fmt: skip
+        with pytest.raises(ConfigError, match="the checkpoint's offsets are not"):
+            reader.partitions(foreign, whole)
+    for options, sentence in (
+        ({"endingOffsets": "latest"}, "is for batches"),
+        ({"discover": "listing"}, "for batches"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            stream_of(topic, **options)
+    assert stream._VERSION == 1

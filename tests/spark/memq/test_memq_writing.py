@@ -1,0 +1,121 @@
+"""Rows into topics of batches, without a JVM: notified once all is stored, epochs once, what cannot be written."""
+
+# pyright: reportPrivateUsage=false
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
+
+from tests.support.memq_topic import Rows, Topic, written_topic
+from tests.support.pubsub_topics import values_of
+from tieredstore.errors import ConfigError, InvalidRecord
+from tieredstore.pubsub.consumer import Consumer
+from tieredstore.spark.memq import sink
+from tieredstore.spark.memq.data_source import MemqDataSource
+from tieredstore.spark.memq.rows import TYPES
+from tieredstore.spark.memq.sink import MemqStreamWriter, MemqWriter
+
+SCHEMA = StructType([StructField("value", StringType())])
+
+
+@pytest.fixture(scope="module")
+def topic(tmp_path_factory: pytest.TempPathFactory) -> Topic:
+    return written_topic(tmp_path_factory.mktemp("memq"))
+
+
+def arrow_rows(*texts: str) -> Iterator[Any]:
+    yield pa.RecordBatch.from_pydict({"value": list(texts)})
+
+
+def test_a_batch_is_notified_when_all_of_it_is_stored_and_aborts_delete(tmp_path: Path) -> None:
+    topic = Topic(tmp_path)
+    writer: Any = MemqDataSource(topic.options).writer(SCHEMA, False)
+    assert isinstance(writer, MemqWriter)
+    tried, won = writer.write(arrow_rows("a", "b")), writer.write(arrow_rows("a", "b"))
+    assert all(f"spark-{won.query}-0-0" in batch.key for batch in won.batches)
+    pickle.loads(pickle.dumps(writer)).commit([won, None])
+    writer.abort([won])  # as Spark does when it does not hear of the commit
+    with Consumer(topic.topics, "orders") as consumer:
+        assert sorted(values_of(consumer, 0.05, patience=2)) == [b"a", b"b"]
+    other: Any = MemqDataSource(topic.options).writer(SCHEMA, False)
+    other.abort([tried, None])
+    other.commit([])
+    assert set(topic.keys()) == {batch.key for batch in won.batches}
+
+
+def test_columns_that_a_row_may_have(tmp_path: Path) -> None:
+    topic = Topic(tmp_path)
+    full = rows_schema()
+    writer: Any = MemqDataSource(topic.options).writer(full, False)
+    fields: Any = [
+        ("key", pa.binary()), ("value", pa.binary()), ("messageId", pa.binary()),
+        ("timestamp", pa.timestamp("us", tz="UTC")),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]  # fmt: skip
+    kinds = pa.schema(fields)
+    rows: Rows = [
+        {"key": b"k", "value": b"v", "messageId": b"id", "timestamp": 1_700_000_000_123_456,
+         "headers": [{"key": "h", "value": b"1"}]},
+        {"key": None, "value": b"", "messageId": None, "timestamp": -1, "headers": None},
+        {"key": None, "value": b"now", "messageId": None, "timestamp": None, "headers": []},
+    ]  # fmt: skip
+    writer.commit([writer.write(iter([pa.RecordBatch.from_pylist(rows, schema=kinds)]))])
+    with Consumer(topic.topics, "orders") as consumer:
+        records = sorted(consumer.records(0.05), key=lambda record: record.record)
+    assert [(each.key, each.value, each.headers, each.message_id) for each in records] == [
+        (b"k", b"v", (("h", b"1"),), b"id"), (None, b"", (), None), (None, b"now", (), None),
+    ]  # fmt: skip
+    assert records[0].timestamp == 1_700_000_000_123
+    assert records[1].timestamp == -1
+    assert (records[2].timestamp or 0) > 1_700_000_000_123
+    with pytest.raises(InvalidRecord, match="a row has no value"):
+        writer.write(arrow_rows("a", None))  # type: ignore[arg-type]
+    assert len(topic.keys()) == 1
+
+
+def rows_schema() -> StructType:
+    names = ("key", "value", "messageId", "timestamp", "headers")
+    return StructType([StructField(name, TYPES[name]) for name in names])
+
+
+def test_a_stream_writes_each_epoch_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = Topic(tmp_path)
+    given = {sink._QUERY_ID: "a-query", sink._BATCH_ID: "7"}
+    writer: Any = MemqDataSource(topic.options | {"checkpointLocation": "c"}).streamWriter(SCHEMA, False)
+    assert isinstance(writer, MemqStreamWriter)
+    with pytest.raises(ConfigError, match="Spark does not tell its tasks"):
+        writer.write(arrow_rows("a"))
+    monkeypatch.setattr(sink, "_property", given.__getitem__)
+    for _ in range(2):  # the second time as after a driver that was killed
+        writer.commit([writer.write(arrow_rows("a"))], 7)
+    given[sink._BATCH_ID] = "8"
+    lost = writer.write(arrow_rows("b"))
+    writer.abort([lost, None], 8)
+    writer.commit([writer.write(arrow_rows("b"))], 8)
+    with Consumer(topic.topics, "orders") as consumer:
+        assert sorted(values_of(consumer, 0.05, patience=2)) == [b"a", b"b"]
+    assert len(topic.keys()) == 2
+
+
+def test_what_cannot_be_written(topic: Topic) -> None:
+    def writer_of(schema: StructType, **options: str) -> object:
+        return MemqDataSource(topic.options | options).writer(schema, False)
+
+    with pytest.raises(ConfigError, match="appended to, and not overwritten: write with mode append"):
+        MemqDataSource(topic.options).writer(SCHEMA, True)
+    with pytest.raises(ConfigError, match="appended to, and not overwritten: use the output mode"):
+        MemqDataSource(topic.options).streamWriter(SCHEMA, True)
+    with pytest.raises(ConfigError, match="the option startingOffsets is for reading"):
+        writer_of(SCHEMA, startingOffsets="earliest")
+    with pytest.raises(ConfigError, match="cannot write the column partition: a row may have key, value"):
+        writer_of(StructType([*SCHEMA.fields, StructField("partition", LongType())]))
+    with pytest.raises(ConfigError, match="the column value is bigint, and must be binary"):
+        writer_of(StructType([StructField("value", LongType())]))
+    with pytest.raises(ConfigError, match="there is no column value"):
+        writer_of(StructType([StructField("key", BinaryType())]))

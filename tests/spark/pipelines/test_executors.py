@@ -1,0 +1,114 @@
+"""Executors that come while a backlog is written, and one that is lost in the midst of an upload."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support.broker_processes import store_properties
+from tests.support.clouds import make_s3
+from tests.support.connections import is_connected, parent_of, processes_of
+from tests.support.fault_proxy import CutRequest, FaultProxy
+from tests.support.marked_messages import FOLDER, marks_of, slowly
+from tests.support.pipeline_runs import listed_offsets, texts
+from tests.support.pipeline_service import EXECUTORS, pipeline_service
+from tests.support.servers.s3_server import S3Server
+from tests.support.spark_cluster import spark_cluster
+from tests.support.spark_pipelines import TOPIC, Kept
+from tests.support.spark_session import environment
+from tests.support.spark_stream_topics import FIRST_ID
+from tieredstore.backends.s3.options import MIN_PART_SIZE
+from tieredstore.model import TopicIdPartition
+from tieredstore.pipelines import load_pipeline
+from tieredstore.pipelines.inspection import verify_output
+from tieredstore.testing.batches import Record, build_batch
+
+pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(1200)]
+
+EXECUTOR = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
+DAEMON = "pyspark.daemon"
+RECORDS = 1500
+
+
+def test_executors_that_are_added_take_windows_and_none_is_taken_twice(tmp_path: Path) -> None:
+    """One of them is too slow for what is there; another one comes in the midst of it."""
+    (marks := tmp_path / "marks").mkdir()
+    with closing(Kept(tmp_path)) as kept, spark_cluster(tmp_path, environment(tmp_path)) as cluster:
+        kept.write(RECORDS)
+        file = kept.file(
+            secor__max__file__size__bytes="2000",
+            secor__message__transformer__class=f"{slowly.__module__}:{slowly.__name__}",
+        )
+        conf = {
+            "spark.master": cluster.url, "spark.executor.memory": "512m", "spark.executor.cores": "1",
+            f"spark.executorEnv.{FOLDER}": str(marks),
+        }  # fmt: skip
+        cluster.add_worker("127.0.0.1")
+        with pipeline_service(tmp_path, file, conf=conf) as service:
+            service.wait_until(lambda: bool(marks_of(marks)))
+            cluster.add_worker("127.0.0.2")
+            service.wait_until(lambda: sum(kept.committed(file).values()) == 2 * RECORDS)
+            service.stop()
+        assert len(marks_of(marks)) == 2
+        worked_on = Counter(mark for own in marks_of(marks).values() for mark in own)
+        assert set(worked_on.values()) == {1}
+        assert len(worked_on) == 2 * RECORDS
+        assert kept.offsets() == {(TOPIC, partition): list(range(RECORDS)) for partition in (0, 1)}
+        assert list(verify_output(load_pipeline(file), kept.store)) == []
+
+
+def test_an_executor_that_is_lost_in_mid_upload_leaves_nothing_and_its_window_is_written(
+    minio: S3Server, tmp_path: Path
+) -> None:
+    """Killed while the second part of its file is on its way; its worker may go on, and nobody asks for its work."""
+    killed: list[int] = []
+    place, dice = minio.make_bucket(), random.Random(18)
+    with (
+        FaultProxy(minio.endpoint_url) as proxy,
+        closing(make_s3(minio.endpoint_url, place)) as store,
+        closing(Kept(tmp_path)) as kept,
+    ):
+        offsets = range(3 * MIN_PART_SIZE // 1_000_000)
+        batches = [build_batch([Record(dice.randbytes(1_000_000))], offset) for offset in offsets]
+        kept.bucket.copy(TopicIdPartition(FIRST_ID, TOPIC, 0), batches, offsets)
+        stored = store_properties(minio, place, proxy.url)
+        output = {f"output.{name}": text for name, text in stored.items() if name.startswith("storage.")}
+        file = kept.file(
+            **texts(output), **texts({"output.storage.s3.multipart.upload.part.size": str(MIN_PART_SIZE)}),
+            secor__compression__codec="none",
+        )  # fmt: skip
+        with pipeline_service(tmp_path, file, conf=EXECUTORS) as service:
+
+            def kill_executor(method: str, path: str) -> bool:
+                """At the first request that is chosen, which goes no further; all others wait meanwhile."""
+                if killed or method != "PUT" or "partNumber=2" not in path:
+                    return False
+                killed.append(executor_at(service.process.pid, urlsplit(proxy.url).port or 0))
+                os.kill(killed[0], signal.SIGKILL)
+                return True
+
+            proxy.plan(CutRequest(), where=kill_executor)
+            service.wait_until(lambda: bool(listed_offsets(store)))
+            service.stop()
+        assert len(killed) == 1
+        begun = [seen for seen in proxy.seen if seen.method == "POST" and seen.path.endswith("uploads")]
+        assert len(begun) >= 2
+        assert listed_offsets(store) == list(offsets)
+        assert list(verify_output(load_pipeline(file), store)) == []
+
+
+def executor_at(session: int, port: int) -> int:
+    """The executor one of whose workers is connected to a port."""
+    executors = processes_of(session, named=EXECUTOR)
+    parents = [
+        parent_of(parent_of(worker)) for worker in processes_of(session, named=DAEMON) if is_connected(worker, port)
+    ]
+    (executor,) = {parent for parent in parents if parent in executors}
+    return executor

@@ -1,0 +1,142 @@
+"""Stores and brokers that are away while a pipeline of a real Spark runs: it waits, and goes on by itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.spark.pipelines.test_pipelines import wait_for
+from tests.support.broker_processes import store_properties
+from tests.support.clouds import make_s3
+from tests.support.fed_pipelines import Fed, Feeding
+from tests.support.pipeline_runs import listed_offsets, texts
+from tests.support.pipeline_service import pipeline_service
+from tests.support.servers.kafka import start_kafka
+from tests.support.servers.minio import start_minio
+from tests.support.servers.process import ServerProcess
+from tests.support.spark_pipelines import Kept
+from tieredstore.process.deadline import Deadline
+from tieredstore.spark.pipelines.runs import PipelineRun
+
+pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(1800)]
+
+ENDED_S = 300
+AWAY_S = {"store": 60, "broker": 75}
+"""A broker's clients wait for a minute themselves: by more than that the pipeline does too."""
+
+BROKER = {"broker.session.timeout.ms": "20000", "initial.broker.registration.timeout.ms": "85000"}
+"""One that comes back while it is still taken for alive waits for its own end, and not for longer than this."""
+
+
+@dataclass(frozen=True)
+class Servers:
+    """Of one test; by name as the test names them."""
+
+    fed: Fed
+    processes: dict[str, ServerProcess | None]
+
+    def of(self, name: str) -> ServerProcess:
+        process = self.processes[name]
+        assert process is not None
+        return process
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Servers]:
+    with servers_of(tmp_path) as servers:
+        yield servers
+
+
+@contextmanager
+def servers_of(folder: Path, **changes: str) -> Generator[Servers]:
+    with start_minio() as minio, start_kafka(**BROKER) as kafka, closing(Fed(kafka, minio, folder, **changes)) as fed:
+        yield Servers(fed, {"store": minio.process, "broker": kafka.process})
+
+
+def leave(process: ServerProcess, way: str) -> None:
+    """Dead, or with open connections."""
+    if way == "killed":
+        process.kill()
+    else:
+        process.stand_still()
+
+
+def come_back(process: ServerProcess, way: str) -> None:
+    if way == "killed":
+        process.start()
+    else:
+        process.go_on()
+
+
+@pytest.mark.soak
+@pytest.mark.broker
+@pytest.mark.parametrize("way", ["killed", "stopped"])
+@pytest.mark.parametrize("server", ["store", "broker"])
+def test_a_server_that_is_away_for_a_minute_is_waited_for(servers: Servers, server: str, way: str) -> None:
+    fed, process = servers.fed, servers.of(server)
+    with pipeline_service(fed.folder, fed.file) as service:
+        with Feeding(fed):
+            service.wait_until(lambda: fed.committed() > 100)
+            fed.topic.tier()
+            leave(process, way)
+            by = time.monotonic() + AWAY_S[server]
+            while time.monotonic() < by:
+                assert service.process.poll() is None, service.said()[-3000:]
+                time.sleep(0.5)
+            come_back(process, way)
+            before = fed.committed()
+            service.wait_until(lambda: fed.committed() > before + 100)
+            fed.topic.tier()
+        end = fed.end()
+        service.wait_until(lambda: fed.committed() == end)
+        service.stop()
+    fed.check_end()
+
+
+@pytest.mark.soak
+@pytest.mark.broker
+@pytest.mark.parametrize("server", ["store", "broker"])
+def test_a_server_that_stays_away_for_longer_than_allowed_ends_it_with_75(tmp_path: Path, server: str) -> None:
+    with servers_of(tmp_path, outage__seconds="10") as servers:
+        fed = servers.fed
+        with Feeding(fed), pipeline_service(tmp_path, fed.file) as service:
+            service.wait_until(lambda: fed.committed() > 100)
+            servers.of(server).kill()
+            assert service.ended() == 75, service.said()[-3000:]
+            servers.of(server).start()
+        with pipeline_service(tmp_path, fed.file) as service:
+            end = fed.end()
+            service.wait_until(lambda: fed.committed() == end)
+            service.stop()
+        fed.check_end()
+
+
+def test_a_store_that_is_started_again_is_gone_on_with(spark: SparkSession, kept: Kept) -> None:
+    """The output's; the source is in a folder."""
+    with start_minio() as minio:
+        place = minio.make_bucket()
+        process = minio.process
+        assert process is not None
+        output = {
+            f"output.{name}": text
+            for name, text in store_properties(minio, place).items()
+            if name.startswith("storage.")
+        }
+        kept.write(20)
+        file = kept.file(**texts(output), secor__max__file__age__seconds="0")
+        with closing(make_s3(minio.endpoint_url, place)) as store, closing(PipelineRun(spark, file)) as run:
+            wait_for(lambda: len(listed_offsets(store)) == 40, run.query)
+            process.kill()
+            kept.write(10)
+            wait_for(lambda: run.counts()[2].waiting_seconds > 0, run.query)
+            assert run.counts()[2].outages == 1
+            process.start()
+            wait_for(lambda: len(listed_offsets(store)) >= 60, run.query)
+            run.drain(Deadline.after(ENDED_S))
+            assert listed_offsets(store) == sorted(2 * list(range(30)))

@@ -1,0 +1,101 @@
+"""A parser that has filed messages wrongly for a while: all of them are filed once more, while others come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.support.kafka_topics import delete_records
+from tests.support.mended_parser import Mended
+from tests.support.servers.kafka import KafkaServer
+from tieredstore.errors import DataLoss
+from tieredstore.pipelines.backfill_sources import Selected
+from tieredstore.spark import start_pipelines
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+CAUGHT_UP_S = 300
+
+
+@pytest.fixture
+def mended(kafka: KafkaServer, tmp_path: Path) -> Iterator[Mended]:
+    with closing(Mended(kafka, tmp_path)) as mended:
+        yield mended
+
+
+class Live:
+    """Pipelines that go on: as queries of a session, or without one by a run whenever there is something to write."""
+
+    def __init__(self, mended: Mended, spark: SparkSession | None, *files: Path) -> None:
+        self._mended, self._files = mended, files
+        self._queries: list[StreamingQuery] = [] if spark is None else start_pipelines(spark, *files)
+
+    def catch_up(self) -> None:
+        """Until all that there is is written."""
+        if not self._queries:
+            for file in self._files:
+                self._mended.run(file)
+        deadline = time.monotonic() + CAUGHT_UP_S
+        while any(self._mended.committed(file) < self._mended.written for file in self._files):
+            assert all(query.isActive for query in self._queries), [query.exception() for query in self._queries]
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+    def close(self) -> None:
+        for query in self._queries:
+            query.stop()
+
+
+def test_all_that_a_faulty_parser_filed_is_filed_once_more(mended: Mended) -> None:
+    check_story(mended, None)
+
+
+@pytest.mark.soak
+def test_all_that_a_faulty_parser_filed_is_filed_once_more_beside_queries(mended: Mended, spark: SparkSession) -> None:
+    check_story(mended, spark)
+
+
+def check_story(mended: Mended, spark: SparkSession | None) -> None:
+    topic = mended.topic.topic
+    mended.write(200)
+    with closing(Live(mended, spark, mended.backup, mended.wrong)) as live:
+        live.catch_up()
+        mended.write(50)
+        live.catch_up()
+    # Found by a file: which offsets it has, and who else has them.
+    first = mended.origin(mended.keys(1)[0])
+    assert first.committed
+    assert first.backups
+    assert first.segments
+    mended.run(mended.right, take_over=1)
+    with closing(Live(mended, spark, mended.backup, mended.right)) as live:
+        mended.write(50)
+        live.catch_up()
+        mended.check(250, 300, 2)
+        # Out of bucket and broker, while others come; the old files give way.
+        mended.write(20)
+        mended.backfill(3, Selected(topic, 0, 250), replaces=1)
+        live.catch_up()
+        assert mended.keys(1) == []
+        mended.check(0, 320, 2, 3)
+        # The broker has but the last ones any more: the bucket has the others.
+        for partition, end in mended.stored().items():
+            assert end > 200
+            delete_records(mended.topic.server, topic, end, partition=partition)
+        mended.backfill(4, Selected(topic, 10, 320))
+        mended.check(10, 320, 4)
+        # Nor has the bucket: the backup has.
+        mended.delete_copied(200)
+        with pytest.raises(DataLoss, match=rf"offsets 10 to \d+ of {topic}-0"):
+            mended.backfill(5, Selected(topic, 10, 320))
+        mended.backfill(5, Selected(topic, 10, 320), kept=True)
+        mended.check(10, 320, 5)
+        mended.write(30)
+        live.catch_up()
+    mended.check(0, 350, 2, 3)

@@ -1,0 +1,123 @@
+"""Apache Parquet: files of the envelope, of columns, and beside files that have values alone."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import io
+from dataclasses import dataclass
+from typing import Any, BinaryIO, ClassVar, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tieredstore.pipelines.writers import ENVELOPE, KAFKA, FileWriter, Format, GroupedFile
+
+# What their type stubs say is partial.
+_arrow: Final[Any] = pa
+_compute: Final[Any] = pc
+
+_BESIDE_TEXT: Final = ("offset", "timestamp", "key", "headers", "is_null")
+_COLUMNS_KEPT: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Parquet(Format):
+    """Apache Parquet."""
+
+    codec: str = "zstd"
+    name: ClassVar[str] = "parquet"
+
+    @property
+    def ending(self) -> str:
+        """Whatever it is compressed by: that is said inside."""
+        return ".parquet"
+
+    @property
+    def writes_forward(self) -> bool:
+        """They do."""
+        return True
+
+    def open(self, file: BinaryIO, sidecar: BinaryIO | None) -> FileWriter:  # noqa: ARG002  it needs none
+        """Its row groups end at the same records, however these come."""
+        return ParquetFile(file, ENVELOPE, self.codec)
+
+    def open_columns(self, file: BinaryIO, schema: pa.Schema) -> FileWriter:
+        """As of the envelope."""
+        return ParquetFile(file, schema, self.codec, beside=KAFKA)
+
+
+class ParquetFile(GroupedFile):
+    """A file of Parquet under way; ``beside`` is the struct that has what Kafka tells, where it is in one.
+
+    Columns have dictionaries, as Parquet writers give them, but for offsets, which never repeat, and for times where
+    they hardly do: a dictionary of these takes time and makes the file larger.
+    """
+
+    def __init__(self, file: BinaryIO, schema: Any, codec: str = "zstd", *, beside: str = "") -> None:
+        super().__init__(schema)
+        self._file, self._schema, self._codec, self._beside = file, schema, codec, beside
+        self._writer: Any = None
+
+    def put(self, table: pa.Table) -> None:
+        """A row group. The first one tells what the times are like."""
+        if self._writer is None:
+            self._writer = self._open(repeats=_repeats(self._column(table, "timestamp")))
+        self._writer.write_table(table, row_group_size=max(1, table.num_rows))
+
+    def end(self) -> None:
+        """The footer."""
+        if self._writer is None:
+            self._writer = self._open(repeats=True)
+        self._writer.close()
+
+    def _open(self, *, repeats: bool) -> Any:
+        parquet: Any = importlib.import_module("pyarrow.parquet")
+        plain = {self._path("offset")} if repeats else {self._path("offset"), self._path("timestamp")}
+        encoded = [name for name in _columns_of(self._schema) if name not in plain]
+        return parquet.ParquetWriter(self._file, self._schema, compression=self._codec, use_dictionary=encoded)
+
+    def _column(self, table: Any, name: str) -> Any:
+        if not self._beside:
+            return table.column(name)
+        return _compute.struct_field(table.column(self._beside), name)
+
+    def _path(self, name: str) -> str:
+        return f"{self._beside}.{name}" if self._beside else name
+
+
+def _repeats(times: Any) -> bool:
+    """Whether a dictionary of two-byte indices saves more than it takes, of values of eight bytes."""
+    count: int = _compute.count_distinct(times).as_py()
+    return 4 * count < 3 * len(times)
+
+
+@functools.lru_cache(maxsize=_COLUMNS_KEPT)
+def _columns_of(schema: Any) -> tuple[str, ...]:
+    """The paths of the columns that Parquet has for a schema, as a file without rows tells them."""
+    parquet: Any = importlib.import_module("pyarrow.parquet")
+    file = io.BytesIO()
+    parquet.write_metadata(schema, file)
+    columns = parquet.ParquetFile(file).schema
+    return tuple(columns.column(number).path for number in range(len(columns)))
+
+
+class Sidecar:
+    """The file beside one that has values alone: a row for each, with all else that Kafka tells."""
+
+    _SCHEMA: Final = _arrow.schema(
+        [*(ENVELOPE.field(name) for name in _BESIDE_TEXT[:-1]), _arrow.field("is_null", _arrow.bool_())]
+    )
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = ParquetFile(file, self._SCHEMA)
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Of rows of the envelope."""
+        untyped: Any = rows
+        arrays = [*(untyped.column(name) for name in _BESIDE_TEXT[:-1]), untyped.column("value").is_null()]
+        self._file.write(_arrow.RecordBatch.from_arrays(arrays, schema=self._SCHEMA))
+
+    def close(self) -> None:
+        """End it; it stays open for reading."""
+        self._file.close()

@@ -1,0 +1,164 @@
+"""What windows of a pipeline are due, and what they are read from: as the stream of windows asks for it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import astuple, replace
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.errors import TieredStoreError
+from tieredstore.pipelines.commit_log import CommitLog, Progress
+from tieredstore.pipelines.opened import open_parts
+from tieredstore.pipelines.outage import Outage
+from tieredstore.pipelines.parts import Parts
+from tieredstore.pipelines.planner import Planner
+from tieredstore.pipelines.settings import load_pipeline
+from tieredstore.pipelines.setup import naming_of
+from tieredstore.pipelines.window_writing import Window
+from tieredstore.pipelines.windows import unwritten
+from tieredstore.spark.pipelines.given_plan import GivenPlan, Json
+from tieredstore.spark.pipelines.window_tasks import WindowTask, located, packed
+
+if TYPE_CHECKING:
+    from tieredstore.model import TopicPartition
+    from tieredstore.partitions.log_snapshot import LogSnapshot
+    from tieredstore.pipelines.settings import Pipeline
+
+_logger: Final = logging.getLogger(__name__)
+
+_SIZES_HOLD_S: Final = 60.0
+"""For so long what windows read before is not looked up again."""
+
+
+class Planning:
+    """How far the pipeline is, and the windows that come next."""
+
+    def __init__(
+        self,
+        planner: Planner,
+        parts: Parts,
+        outage: Outage,
+        read_log: Callable[[], Mapping[TopicPartition, Progress]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._planner, self._parts, self._outage, self._read_log, self._clock = planner, parts, outage, read_log, clock
+        self._read_s = -_SIZES_HOLD_S
+        self._positions: dict[TopicPartition, Progress] | None = None
+        self._fixed: LogSnapshot | None = None
+        self._last: tuple[Json, list[WindowTask]] | None = None
+        """Where the last planned batch ends, and its windows."""
+
+    def fix(self) -> None:
+        """Plan all that there is now, and nothing else; what is written first, of which another process may do more."""
+        if self._positions is None:
+            self._positions = dict(self._read_log())
+        self._fixed = self._planner.snapshot()
+
+    def next(self, start: Json) -> Json:
+        """The offset behind the windows that are due; ``start`` if there are none, or if nothing can be looked up."""
+        try:
+            windows = self._due(start)
+        except TieredStoreError as error:
+            if self._fixed is not None:
+                raise
+            self._outage.failed(error)
+            return start
+        self._outage.over()
+        return _offset(windows) if windows else start
+
+    def tasks(self, end: Json) -> list[WindowTask]:
+        """What the windows of a batch are read from."""
+        if self._last is not None and self._last[0] == end:
+            return self._last[1]
+        # A batch that is repeated after a start: what of it is committed is perhaps not even there any more.
+        windows = unwritten([Window(*one) for one in end["windows"]], self._read_log())
+        return self._tasks_of(self._planner.snapshot(), windows)
+
+    def packed_tasks(self, end: Json) -> list[bytes]:
+        """Those as they go to the processes that run them."""
+        return [packed(task) for task in self.tasks(end)]
+
+    def _due(self, start: Json) -> list[Window]:
+        positions = self._positions_at(start)
+        snapshot = self._fixed or self._planner.snapshot()
+        windows = self._planner.due(snapshot, positions, is_last=self._fixed is not None)
+        self._last = _offset(windows), self._tasks_of(snapshot, windows)
+        return windows
+
+    def _positions_at(self, start: Json) -> dict[TopicPartition, Progress]:
+        """Spark asks for what comes next once a batch is done, so that its windows are written."""
+        if self._positions is None:
+            self._positions = dict(self._read_log())
+        elif self._last is not None and self._last[0] == start:
+            for task in self._last[1]:
+                window = task.window
+                before = self._positions.get((window.topic, window.partition), Progress(window.topic_id, 0, -1, 0, 0))
+                self._positions[window.topic, window.partition] = replace(before, next_offset=window.stop)
+            self._learn_sizes(self._positions, self._last[1])
+            self._last = None
+        return self._positions
+
+    def _learn_sizes(self, positions: dict[TopicPartition, Progress], tasks: Sequence[WindowTask]) -> None:
+        """How much windows read is in the commit log, and matters where a backlog is cut by it."""
+        counts = Counter((task.window.topic, task.window.partition) for task in tasks)
+        behind = [where for where, count in counts.items() if count > 1]
+        is_old = self._clock() - self._read_s >= _SIZES_HOLD_S
+        if not behind or not (is_old or any(not positions[where].recent_offsets for where in behind)):
+            return
+        self._read_s = self._clock()
+        for where, one in self._read_log().items():
+            if where in positions:
+                known = positions[where]
+                positions[where] = replace(known, recent_bytes=one.recent_bytes, recent_offsets=one.recent_offsets)
+
+    def _tasks_of(self, snapshot: LogSnapshot, windows: Sequence[Window]) -> list[WindowTask]:
+        source = self._parts.source
+        return [WindowTask(window, self._planner.splits(source, snapshot, window)) for window in windows]
+
+
+def planning_of(file: str, opened: ExitStack, clock: Callable[[], float]) -> Planning:
+    """The planning of a file's pipeline, with all that it needs opened on ``opened``."""
+    pipeline = load_pipeline(located(file))
+    parts = opened.enter_context(open_parts(pipeline))
+    planner = Planner(pipeline, parts.source, clock=clock)
+    opened.callback(planner.close)
+    naming = naming_of(pipeline)
+    log = CommitLog(parts.store, naming.root, naming.pipeline, naming.generation)
+
+    def read_log() -> Mapping[TopicPartition, Progress]:
+        return log.read().positions
+
+    return Planning(planner, parts, Outage(pipeline.own.outage_s, clock=clock), read_log, clock)
+
+
+def whole_plan(
+    pipeline: Pipeline, parts: Parts, positions: Mapping[TopicPartition, Progress]
+) -> tuple[WindowTask, ...] | None:
+    """All that there is now, beyond what is written up to ``positions``; None where that is more than one batch.
+
+    Also None where it cannot be planned: whoever plans for Spark has the same error, and says so.
+    """
+    try:
+        with closing(Planner(pipeline, parts.source)) as planner:
+            planning = Planning(planner, parts, Outage(0), lambda: positions)
+            planning.fix()
+            first = planning.next({})
+            tasks = planning.tasks(first) if first else []
+            is_all = not first or planning.next(first) == first
+    except TieredStoreError as error:
+        _logger.info("not planned ahead: %s", error)
+        return None
+    return tuple(tasks) if is_all else None
+
+
+def given(tasks: Sequence[WindowTask]) -> GivenPlan:
+    """A whole plan as the source of windows is given it."""
+    return GivenPlan(_offset([task.window for task in tasks]), tuple(packed(task) for task in tasks))
+
+
+def _offset(windows: Sequence[Window]) -> Json:
+    return {"version": 1, "windows": [list(astuple(window)) for window in windows]}
