@@ -7,9 +7,10 @@ Rates are of processor time; ratios are the median of the rounds', those with a 
 First uncompressed batches of 16 KiB with values of 100, 500 and 5,000 bytes and keys of 12, all columns, in a piece of
 4 MiB that is decoded again and again, as it comes warm from decryption: million records a second. Then JSON records in
 each codec, the same size stored: MB of decompressed records a second, beside the codec's library alone over the same
-bodies. What counts are the ratios of one run, not the figures of one machine: to copying the same bytes; to a plain
-loop in C that parses each record and copies it once, unchecked, into memory that is there already (left out where there
-is no compiler); and to the steps that have to be taken one after the other, each alone.
+bodies, and four decoders at once, each on a thread of its own, beside one. What counts are the ratios of one run, not
+the figures of one machine: to copying the same bytes; to a plain loop in C that parses each record and copies it once,
+unchecked, into memory that is there already (left out where there is no compiler); and to the steps that have to be
+taken one after the other, each alone.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ import json
 import random
 import statistics
 import struct
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import cramjam
@@ -50,7 +53,9 @@ MEMCPY_TARGETS = {100: {"decode / memcpy": 0.35}, 500: {"with CRC / memcpy": 0.6
 CRC_TARGET = 0.8
 COMPOSED_TARGET = 0.75
 REPEATS = 10
+SIDE_BY_SIDE = 4
 PLAIN = "plain C loop"
+AT_ONCE = f"{SIDE_BY_SIDE} at once"
 ARROW: Any = RecordDecoder().schema
 
 
@@ -220,6 +225,15 @@ def zstd_of_java(body: bytes) -> bytes:
     return stream.compress(body) + stream.flush()
 
 
+def at_once(jobs: Sequence[Job]) -> None:
+    """All jobs, each on a thread of its own."""
+    threads = [threading.Thread(target=job) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 COMPRESS: dict[CompressionType, Callable[[bytes], bytes]] = {
     CompressionType.GZIP: gzip.compress,
     CompressionType.SNAPPY: snappy_of_java,
@@ -254,13 +268,16 @@ def measure_codec(codec: CompressionType, runs: int) -> dict[str, object]:
         for header in read_batch_headers(piece)
     ]
     decompress, decoder, unchecked = library_alone(codec, memory), RecordDecoder(), RecordDecoder(check_crc=False)
+    several = [RecordDecoder() for _ in range(SIDE_BY_SIDE)]
     plain_piece = build_piece(json_records(random.Random(1)), bytes, CompressionType.NONE)
     jobs: dict[str, Job] = {
         "decode with CRC": lambda: decode(decoder, piece),
         "decompress alone": lambda: [decompress(body) for body in stored],
         "decode plain bytes": lambda: decode(unchecked, plain_piece),
+        AT_ONCE: lambda: at_once([partial(decode, decoder, piece) for decoder in several]),
     }
     sizes = dict.fromkeys(jobs, sum(decompress(body) for body in stored))
+    sizes[AT_ONCE] *= SIDE_BY_SIDE
     plain_headers = list(read_batch_headers(plain_piece))
     body_size = sum(header.size_in_bytes - HEADER_SIZE for header in plain_headers)
     sizes["decode plain bytes"] = body_size
@@ -270,6 +287,7 @@ def measure_codec(codec: CompressionType, runs: int) -> dict[str, object]:
     result: dict[str, object] = {f"{name} MB/s": round(figures.rate(name)) for name in jobs}
     result["of decompress alone"] = figures.share("decode with CRC", "decompress alone")
     result |= figures.shares("of decompress, then decode", "decode with CRC", "decompress alone", "decode plain bytes")
+    result |= figures.shares(f"{AT_ONCE} / one", AT_ONCE, "decode with CRC")
     if PLAIN in jobs:
         result["of decompress, then plain C loop"] = figures.share("decode with CRC", "decompress alone", PLAIN)
     return result | {"target of decompress, then decode": COMPOSED_TARGET}

@@ -8,6 +8,10 @@ folder: milliseconds of a read at the median and at the 95th percentile, on the 
 checkout has a disk cache of its own, which its first round fills; a read out of it is one of all the segment.
 ``--beside`` is another checkout of this project with its kernels built: its code makes the same reads in a process of
 its own, and the two take turns, so that a machine that drifts drifts for both. ``ratios`` are ours to its.
+
+``limits`` are the same places of the same rounds without a reader: open, ``pread``, AES-GCM over whole chunks, zstd to
+the end of the read or of all of each chunk, one copy; and 16 MiB out of plain files of 4 MiB with their CRC-32C, by one
+thread and by two. No reader that authenticates chunks and checks what a disk gives can be faster.
 """
 
 from __future__ import annotations
@@ -21,9 +25,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from crc32c import crc32c
 
 from benchmarks.bench_transform import CHUNK, key_settings
 from benchmarks.measuring import machine
@@ -34,52 +41,131 @@ from tieredstore.model import Uuid
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import build_segment
 
+if TYPE_CHECKING:
+    from tieredstore.remote.chunk_loads import OpenSegment
+
 READ: Final = 1 << 20
 WARM_READ: Final = 16 << 20
 WARM_READS: Final = 5
+KINDS: Final = ("wall", "CPU")
 DISK_CACHE: Final = {"fetch.chunk.cache.class": "disk", "fetch.chunk.cache.size": "-1"}
 TARGETS: Final = {"p50": "<= 0.7 of the commit before", "warm p50 wall": "<= 0.67 of the commit before"}
 
 
-def answer_rounds(texts: dict[str, str], reads: int) -> None:
-    """In a process of its own: for each line of stdin, a seed, one round; its times on stdout, warm reads apart."""
+Times = list[tuple[float, float]]
+"""Of the wall and of the processor, in seconds."""
+
+
+def answer_rounds(texts: dict[str, str], reads: int, *, with_limits: bool) -> None:
+    """In a process of its own: for each line of stdin, a seed, one round; its times on stdout by what was read."""
     with (
         tempfile.TemporaryDirectory(dir=texts["storage.root"] + "/..") as cache,
         RemoteStorageManager(settings_from(texts)) as manager,
         RemoteStorageManager(settings_from(texts | DISK_CACHE | {"fetch.chunk.cache.path": cache})) as cached,
+        ThreadPoolExecutor(2) as pool,
     ):
         (objects,) = list_segments(manager.store)
         metadata = load_segment(manager.store, objects).metadata
         buffer = memoryview(bytearray(WARM_READ))
+
+        def read_at(place: int) -> None:
+            with manager.fetch_log_segment(metadata, place, place + READ - 1) as stream:
+                assert len(stream.read()) == READ
+
+        def read_all(_: int) -> None:
+            with cached.fetch_log_segment(metadata, 0) as stream:
+                while stream.readinto(buffer):
+                    pass
+
+        kinds: dict[str, tuple[Callable[[int], object], bool]] = {"": (read_at, False), "warm ": (read_all, True)}
+        if with_limits:
+            with manager.fetch_log_segment(metadata, 0) as stream:
+                composed = Composed(stream._segment, texts["storage.root"])  # pyright: ignore[reportPrivateUsage]
+            files = PlainFiles(Path(cache), metadata.segment_size_in_bytes // WARM_READ)
+            kinds |= {
+                "limit to the end ": (lambda place: composed.read(place, stops_early=True), False),
+                "limit whole ": (lambda place: composed.read(place, stops_early=False), False),
+                "limit warm, one thread ": (lambda _: files.read(buffer, map), True),
+                "limit warm, two threads ": (lambda _: files.read(buffer, pool.map), True),
+            }
         for line in sys.stdin:
-            source, times = random.Random(int(line)), list[tuple[float, float]]()
-            for _ in range(reads):
-                at = source.randrange(metadata.segment_size_in_bytes - READ)
-                start, processor = time.perf_counter(), time.process_time()
-                with manager.fetch_log_segment(metadata, at, at + READ - 1) as stream:
-                    assert len(stream.read()) == READ
-                times.append((time.perf_counter() - start, time.process_time() - processor))
-            warm = list[tuple[float, float]]()
-            for _ in range(WARM_READS):
-                start, processor = time.perf_counter(), time.process_time()
-                with cached.fetch_log_segment(metadata, 0) as stream:
-                    while stream.readinto(buffer):
-                        pass
-                warm.append((time.perf_counter() - start, time.process_time() - processor))
-            print(json.dumps([times, warm]), flush=True)
+            source = random.Random(int(line))
+            places = [source.randrange(metadata.segment_size_in_bytes - READ) for _ in range(reads)]
+            times = {
+                kind: timed(read, places[:WARM_READS] if is_warm else places) for kind, (read, is_warm) in kinds.items()
+            }
+            print(json.dumps(times), flush=True)
+
+
+def timed(read: Callable[[int], object], places: Sequence[int]) -> Times:
+    """What each of these reads took."""
+    times: Times = []
+    for place in places:
+        start, processor = time.perf_counter(), time.process_time()
+        read(place)
+        times.append((time.perf_counter() - start, time.process_time() - processor))
+    return times
+
+
+class Composed:
+    """What nobody gets around who reads an encrypted segment's range, with memory that is used again."""
+
+    def __init__(self, segment: OpenSegment, root: str) -> None:
+        self._segment = segment
+        self._path = Path(root, segment.log_key)
+        self._stored = memoryview(bytearray(2 * CHUNK))
+        self._original = memoryview(bytearray(CHUNK))
+
+    def read(self, place: int, *, stops_early: bool) -> bytes:
+        """The bytes; chunks are decompressed to the end of the read, or as a whole."""
+        index, positions, taken = self._segment.index, self._segment.positions, bytearray()
+        with self._path.open("rb", buffering=0) as file:
+            while len(taken) < READ:
+                at = place + len(taken)
+                chunk = index.chunk_at(at)
+                chunk_range = index.original_range(chunk)
+                stop = min(chunk_range.stop, place + READ)
+                stored = self._stored[: positions[chunk + 1] - positions[chunk]]
+                assert os.preadv(file.fileno(), [stored], positions[chunk]) == len(stored)
+                wanted = (stop if stops_early else chunk_range.stop) - chunk_range.start
+                self._segment.decoder.decode_into(stored, self._original[: len(chunk_range)], wanted)
+                taken += self._original[at - chunk_range.start : stop - chunk_range.start]
+        return bytes(taken)
+
+
+class PlainFiles:
+    """As many bytes as a warm read has, in files of a chunk each, read and held against a checksum."""
+
+    def __init__(self, folder: Path, rounds: int) -> None:
+        self._rounds = rounds
+        self._paths = [folder / f"plain-{number}" for number in range(rounds * WARM_READ // CHUNK)]
+        for path in self._paths:
+            path.write_bytes(random.Random(0).randbytes(CHUNK))
+
+    def read(self, buffer: memoryview, over: Callable[..., object]) -> None:
+        """All of them, ``over`` calling for each of those that one read takes."""
+        pieces = [buffer[at : at + CHUNK] for at in range(0, WARM_READ, CHUNK)]
+        for turn in range(self._rounds):
+            paths = self._paths[turn * len(pieces) : (turn + 1) * len(pieces)]
+            list(over(self._read_one, paths, pieces))  # type: ignore[call-overload]
+
+    @staticmethod
+    def _read_one(path: Path, piece: memoryview) -> int:
+        with path.open("rb", buffering=0) as file:
+            assert file.readinto(piece) == len(piece)
+        return crc32c(piece)
 
 
 class Reader:
     """The code of one checkout, which reads when it is told to."""
 
-    def __init__(self, checkout: Path, texts: dict[str, str], reads: int) -> None:
-        self.times: list[tuple[float, float]] = []
-        self.warm: list[tuple[float, float]] = []
+    def __init__(self, checkout: Path, texts: dict[str, str], reads: int, *, with_limits: bool) -> None:
+        self.times: dict[str, Times] = {}
         # This file's own function, whatever the other checkout has here, over the other's package.
         code = (
             "import json, runpy, sys; "
             f"module = runpy.run_path({str(Path(__file__).resolve())!r}); "
-            f"module['answer_rounds'](json.loads(sys.argv[1]), {reads})"
+            f"module['answer_rounds'](json.loads(sys.argv[1]), {reads}, with_limits={with_limits})"
         )
         self._process = subprocess.Popen(
             [sys.executable, "-c", code, json.dumps(texts)],
@@ -97,10 +183,10 @@ class Reader:
         assert process.stdout is not None
         process.stdin.write(f"{seed}\n")
         process.stdin.flush()
-        times, warm = json.loads(process.stdout.readline())
+        taken = json.loads(process.stdout.readline())
         if seed:
-            self.times += times
-            self.warm += warm
+            for kind, times in taken.items():
+                self.times.setdefault(kind, []).extend(times)
 
     def close(self) -> None:
         """End its process."""
@@ -113,8 +199,8 @@ class Reader:
         """Milliseconds of a read."""
         return {
             f"{kind}{name} {of}": round(percentile([times[at] for times in taken], share) * 1e3, 2)
-            for kind, taken in (("", self.times), ("warm ", self.warm))
-            for at, of in enumerate(("wall", "CPU"))
+            for kind, taken in self.times.items()
+            for at, of in enumerate(KINDS)
             for name, share in (("p50", 0.5), ("p95", 0.95))
         }
 
@@ -139,7 +225,9 @@ def measured(folder: Path, options: argparse.Namespace) -> dict[str, object]:
     """All figures."""
     texts = stored_segment(folder, options.mib)
     checkouts = {"this": Path(__file__).resolve().parents[1]} | ({"beside": options.beside} if options.beside else {})
-    readers = {name: Reader(checkout, texts, options.reads) for name, checkout in checkouts.items()}
+    readers = {
+        name: Reader(checkout, texts, options.reads, with_limits=name == "this") for name, checkout in checkouts.items()
+    }
     for seed in range(options.rounds + 1):
         for reader in readers.values() if seed % 2 else reversed(readers.values()):
             reader.read(seed)
@@ -149,7 +237,23 @@ def measured(folder: Path, options: argparse.Namespace) -> dict[str, object]:
     report: dict[str, object] = {"machine": machine(), "targets": TARGETS, "milliseconds": figures}
     if options.beside:
         beside = figures["beside"]
-        report["ratios"] = {name: round(value / beside[name], 2) for name, value in figures["this"].items()}
+        report["ratios"] = {
+            name: round(value / beside[name], 2) for name, value in figures["this"].items() if name in beside
+        }
+    ours = figures["this"]
+    report["limits"] = {
+        "reads to their limit": {of: round(ours[f"p50 {of}"] / ours[f"limit to the end p50 {of}"], 2) for of in KINDS},
+        "to the end / whole": {
+            of: round(ours[f"limit to the end p50 {of}"] / ours[f"limit whole p50 {of}"], 2) for of in KINDS
+        },
+        "warm reads to their limit": {
+            of: round(ours[f"warm p50 {of}"] / ours[f"limit warm, one thread p50 {of}"], 2) for of in KINDS
+        },
+        "two threads / one": {
+            of: round(ours[f"limit warm, two threads p50 {of}"] / ours[f"limit warm, one thread p50 {of}"], 2)
+            for of in KINDS
+        },
+    }
     return report
 
 

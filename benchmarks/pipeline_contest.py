@@ -26,8 +26,9 @@ from tieredstore.pipelines import load_pipeline
 from tieredstore.pipelines.log_reading import LogReading
 from tieredstore.pipelines.opened import open_parts
 from tieredstore.pipelines.planner import Planner, log_of
+from tieredstore.pipelines.row_groups import GROUP_ROWS
 from tieredstore.pipelines.window_writing import Window
-from tieredstore.pipelines.writers import GROUP_ROWS, envelope
+from tieredstore.pipelines.writers import envelope
 from tieredstore.spark import start_pipelines
 
 PROCESSES: Final = 2

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ProcessTree:
-    """The process ``root`` with its descendants. Those that have ended count where their parent waited for them."""
+    """The process ``root`` with its descendants.
+
+    Those that have ended count where somebody waited for them, and else with what they had taken when they were last
+    looked at: the sums never fall.
+    """
 
     root: int
+    _seen: dict[tuple[int, int], _Process] = field(default_factory=dict["tuple[int, int]", "_Process"])
+    _lost: float = 0.0
 
     def cpu_seconds(self) -> tuple[float, float]:
         """Of the root itself, and of all others."""
@@ -23,9 +29,16 @@ class ProcessTree:
         tree = {self.root}
         while more := {pid for pid, process in processes.items() if process.parent in tree} - tree:
             tree |= more
-        total = sum(processes[pid].own + processes[pid].waited_for for pid in tree if pid in processes)
+        now = {(pid, process.started): process for pid in tree if (process := processes.get(pid)) is not None}
+        gone = [process for key, process in self._seen.items() if key not in now]
+        if gone:
+            # What the others waited for since then is theirs, as far as it goes.
+            before = sum(process.waited_for for key, process in self._seen.items() if key in now)
+            waited_for = sum(process.waited_for for process in now.values()) - before
+            self._lost += max(0.0, sum(process.total for process in gone) - waited_for)
+        self._seen = now
         own = processes[self.root].own
-        return own, total - own
+        return own, sum(process.total for process in now.values()) + self._lost - own
 
     def cpu_seconds_of(self, job: Callable[[], object]) -> tuple[float, float]:
         """What a job takes of both."""
@@ -38,8 +51,13 @@ class ProcessTree:
 @dataclass(frozen=True, slots=True)
 class _Process:
     parent: int
+    started: int
     own: float
     waited_for: float
+
+    @property
+    def total(self) -> float:
+        return self.own + self.waited_for
 
 
 def _processes() -> dict[int, _Process]:
@@ -57,4 +75,4 @@ def _process(folder: Path) -> _Process | None:
         return None  # it has just ended
     fields = text.rpartition(")")[2].split()  # its name may have spaces and parentheses
     user, system, waited_user, waited_system = (int(field) / _TICKS for field in fields[11:15])
-    return _Process(int(fields[1]), user + system, waited_user + waited_system)
+    return _Process(int(fields[1]), int(fields[19]), user + system, waited_user + waited_system)

@@ -16,14 +16,16 @@ from multiprocessing.connection import Connection
 from typing import Any, Final
 
 from benchmarks.measuring import Taken, to_the_limit
-from tests.support.pubsub_brokers import free_port, listening_anywhere, message_of, write_of
+from tests.support.pubsub_brokers import listening_anywhere, message_of, write_of
 from tests.support.pubsub_topics import topics_on
+from tests.support.servers.process import free_port
 from tieredstore.backends.base import Body
 from tieredstore.backends.contract.bodies import byte_view
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.pubsub.broker.broker import Broker
 from tieredstore.pubsub.format.messages import BARE_HEADER_SIZE, checksum
-from tieredstore.pubsub.format.packets import Request, parse_request, request_bytes
+from tieredstore.pubsub.format.packet_writing import request_bytes
+from tieredstore.pubsub.format.packets import Request, parse_request
 from tieredstore.testing.delegating import DelegatingObjectStore
 
 TARGET: Final = 0.7

@@ -11,9 +11,9 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +28,7 @@ from tieredstore.backends.base import Body, ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.backends.s3.options import AccessKeys, Compatibility, S3Options
 from tieredstore.backends.s3.store import S3ObjectStore
+from tieredstore.errors import ObjectNotFound
 from tieredstore.ops.prices import read_prices
 from tieredstore.pubsub.consumer import Consumer
 from tieredstore.pubsub.cost import topic_cost, topic_facts
@@ -39,6 +40,8 @@ MIB: Final = 1 << 20
 GIB: Final = 1 << 30
 BATCH: Final = 16 * MIB
 RECORD: Final = 10_000
+ENTRY: Final = 700
+LAG: Final = 1500  # records of 100,000 bytes
 PUBLISH_TARGET = BACKFILL_TARGET = 0.85
 PUTS_A_GIB = GETS_A_GIB = 72
 SAVED_TARGET = 0.8
@@ -82,11 +85,13 @@ def read_all(topics: Topics, topic: str, count: int) -> None:
 
 
 def measure_throughput(mib: int, runs: int) -> dict[str, object]:
-    """Publishing beside plain PUTs, and reading beside plain GETs, of bodies of the same sizes in a local MinIO.
+    """Publishing beside plain PUTs, and reading beside plain GETs, of the very objects that are read, in a local MinIO.
 
-    The limits contain what the store's client does for a body (its CRC-32C, on the way up) and the server's work, and
-    nothing of ours: no conditions, no queue, no records. Both sides keep as many requests under way. Processor time is
-    that of this process and of the server, which share the machine.
+    The limits contain what the store's client does for a body (its CRC-32C and its SHA-256, on the way up) and the
+    server's work, and nothing of ours: no conditions, no queue, no records. Both sides keep as many requests under way.
+    Processor time is that of this process and of the server, which share the machine. ``bare requests`` are those that
+    the promises cost beside the plain one, with nothing else: the PUT is conditional and marked, an entry follows it,
+    and the queue's start is asked for; before a GET an entry is read.
     """
     tree = ProcessTree(os.getpid())
 
@@ -94,37 +99,55 @@ def measure_throughput(mib: int, runs: int) -> dict[str, object]:
         return sum(tree.cpu_seconds())
 
     count = mib * MIB // RECORD
-    value, body = os.urandom(RECORD), os.urandom(BATCH)
-    bodies = mib * MIB // BATCH
+    value = os.urandom(RECORD)
     with start_minio() as server, bucket(server) as store, ThreadPoolExecutor(8) as pool:
         topics = topics_on(store, compression="none", batch_ms="60000")
-
         topics.create("written")
+        topics.create("read")
+        publish(topics, "read", value, count)
+        keys = [info.key for info in store.list() if "/topics/read/" in info.key and "!tieredstore" not in info.key]
+        bodies = [store.get(key) for key in keys]
+        entry = os.urandom(ENTRY)
+        store.put("plain/entry", entry)
 
         def published() -> None:
             publish(topics, "written", value, count)
 
-        def put(number: int) -> None:
-            store.put(f"plain/{uuid.uuid4().hex}/{number}", body)
+        def put(body: bytes) -> None:
+            store.put(f"plain/{uuid.uuid4().hex}", body)
 
-        def get(number: int) -> int:
-            return len(store.get(f"whole/{number}"))
+        def get(key: str) -> int:
+            return len(store.get(key))
 
-        def plain_puts() -> None:
+        def get_as_told(key: str) -> int:
+            store.get_small("plain/entry", ENTRY)
+            return get(key)
+
+        def put_as_promised(body: bytes) -> None:
+            mark = uuid.uuid4().hex
+            store.put_once(f"plain/{mark}", body, mark)
+            store.put(f"plain/{mark}/entry", entry, if_absent=True)
+            with suppress(ObjectNotFound):
+                store.get_small("plain/start", ENTRY)
+
+        def all_put(by: Callable[[bytes], None]) -> None:
             with ThreadPoolExecutor(topics.settings.pubsub.uploads) as uploads:
-                list(uploads.map(put, range(bodies)))
+                list(uploads.map(by, bodies))
 
         writing = interleaved(
-            {"publish": published, "plain PUTs": plain_puts}, runs, processor_seconds=processor_seconds
+            {
+                "publish": published,
+                "plain PUTs": lambda: all_put(put),
+                "bare requests": lambda: all_put(put_as_promised),
+            },
+            runs,
+            processor_seconds=processor_seconds,
         )
-        topics.create("read")
-        publish(topics, "read", value, count)
-        for number in range(bodies):
-            store.put(f"whole/{number}", body)
         reading = interleaved(
             {
                 "backfill": lambda: read_all(topics, "read", count),
-                "plain GETs": lambda: list(pool.map(get, range(bodies))),
+                "plain GETs": lambda: list(pool.map(get, keys)),
+                "bare requests": lambda: list(pool.map(get_as_told, keys)),
             },
             runs,
             processor_seconds=processor_seconds,
@@ -134,10 +157,19 @@ def measure_throughput(mib: int, runs: int) -> dict[str, object]:
         "record_bytes": RECORD,
         "MB_s": {
             name: round(mib * 1.048576 / statistics.median(run.seconds for run in seen))
-            for name, seen in (writing | reading).items()
+            for name, seen in (reading | writing).items()
+            if name != "bare requests"
         },
-        "publish": {**to_the_limit(writing, "publish", ("plain PUTs",)), "target": PUBLISH_TARGET},
-        "backfill": {**to_the_limit(reading, "backfill", ("plain GETs",)), "target": BACKFILL_TARGET},
+        "publish": {
+            **to_the_limit(writing, "publish", ("plain PUTs",)),
+            "target": PUBLISH_TARGET,
+            "bare requests alone": to_the_limit(writing, "bare requests", ("plain PUTs",)),
+        },
+        "backfill": {
+            **to_the_limit(reading, "backfill", ("plain GETs",)),
+            "target": BACKFILL_TARGET,
+            "bare requests alone": to_the_limit(reading, "bare requests", ("plain GETs",)),
+        },
     }
 
 
@@ -267,9 +299,16 @@ class Forgetful(DelegatingObjectStore):
 
     def get(self, key: str, start: int = 0, stop: int | None = None) -> bytes:
         data = super().get(key, start, stop)
+        self._forget(key)
+        return data
+
+    def get_into(self, key: str, start: int, buffer: bytearray | memoryview) -> None:
+        super().get_into(key, start, buffer)
+        self._forget(key)
+
+    def _forget(self, key: str) -> None:
         if "!tieredstore" not in key:
             self.delete([key])
-        return data
 
 
 def measure_memory(gib: float) -> dict[str, object]:
@@ -287,7 +326,8 @@ def _memory_of(gib: float) -> dict[str, object]:
     with Producer(topics, "orders") as producer, Consumer(topics, "orders") as consumer:
         rows = 0
         for number in _sent(producer, value, count):
-            while number % 20 == 0 and (batch := consumer.poll(0.0)) is not None:
+            # Not far behind: what was not read yet lies in the store, which is this process's memory too.
+            while number % 20 == 0 and (batch := consumer.poll(60.0 if number - rows > LAG else 0.0)) is not None:
                 rows += batch.num_rows
             if number % (count // 8) == count // 8 - 1:
                 levels.append(_held_mib())
