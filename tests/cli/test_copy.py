@@ -250,7 +250,7 @@ def test_a_terminal_sees_a_bar_and_stdout_does_not(
         )
     os.close(stderr)
     shown = read_terminal(terminal)
-    assert running.wait(30) == 0
+    assert running.wait(120) == 0
     assert str(arguments[0]).encode() in shown
     written = (tmp_path / "stdout").read_bytes()
     if arguments[0] == "fetch":

@@ -7,7 +7,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -57,7 +57,7 @@ PRINTING = {
     "doctor": ["doctor"],
     "pipeline run": ["pipeline run kept.properties --once"],
     "pipeline status": ["pipeline status kept.properties"],
-    "pipeline verify": ["pipeline verify kept.properties"],
+    "pipeline verify": ["pipeline verify kept.properties --against bucket"],
     "pubsub audit": ["pubsub audit holes --store ./batches --settle 0s"],
     "pipeline print": [f"pipeline print kept.properties {KEPT} -n 3"],
     "pipeline sources": [f"pipeline sources kept.properties {KEPT} --backup kept.properties"],
@@ -183,12 +183,12 @@ def _documents(done: Result) -> list[Any]:
 
 def _names(document: Any) -> Iterator[str]:
     if isinstance(document, dict):
-        for name, value in document.items():
+        for name, value in cast("dict[str, Any]", document).items():
             yield name
             if name != "figures":  # each check has names of its own
                 yield from _names(value)
     elif isinstance(document, list):
-        for value in document:
+        for value in cast("list[object]", document):
             yield from _names(value)
 
 

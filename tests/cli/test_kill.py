@@ -21,7 +21,7 @@ def test_after_kill_9_at_any_store_operation_a_second_run_leaves_each_segment_co
         capture_output=True,
         env=environment(),
         check=False,
-        timeout=200,
+        timeout=800,
     )
     assert (done.returncode, done.stderr) == (0, b"")
     runs = [json.loads(line) for line in done.stdout.splitlines()]

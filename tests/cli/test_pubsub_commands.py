@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli_process import Result, environment, measured_command, tieredstore, write_settings
-from tests.support.pubsub_brokers import free_port
+from tests.support.servers.process import free_port
 
 
 class Stdin:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
+import pyarrow.parquet
 import pytest
 
 from tests.support.cli_process import Result, tieredstore
@@ -24,6 +24,9 @@ from tieredstore.model import TopicIdPartition
 from tieredstore.testing.segments import Record, build_batch
 
 pytestmark = pytest.mark.slow
+
+# What its type stubs say of tables is partial.
+parquet: Any = pyarrow.parquet
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +91,7 @@ def test_rows_go_into_files_that_are_whole_or_not_there(bucket: Bucket, tmp_path
     done = query(bucket, sql, "-o", tmp_path / "o.parquet")
     assert (done.code, done.stdout) == (0, b"")
     assert "150 rows" in done.stderr
-    table: Any = pq.read_table(tmp_path / "o.parquet")
+    table: Any = parquet.read_table(tmp_path / "o.parquet")
     assert table.to_pylist()[100] == {"partition": 1, "offset": 0, "value": "v0"}
     assert query(bucket, sql, "-o", tmp_path / "o.csv").code == 0
     assert (tmp_path / "o.csv").read_text().startswith("partition,offset,value\n0,0,v0\n")
@@ -97,6 +100,16 @@ def test_rows_go_into_files_that_are_whole_or_not_there(bucket: Bucket, tmp_path
     failing(query(bucket, sql, "-o", tmp_path / "o.txt"), 2, ".parquet, .arrow, .csv or .jsonl")
     failing(query(bucket, "SELECT value FROM messages", "-o", tmp_path / "bad.csv"), 4, "offset 2 of messages-0")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["o.csv", "o.jsonl", "o.parquet"]
+
+
+def test_a_file_is_of_the_format_that_it_is_named_for(bucket: Bucket, tmp_path: Path) -> None:
+    failing(query(bucket, "SELECT 1", "-o", tmp_path / "o.parquet", "--json"), 2, "o.parquet", "jsonl is asked for")
+    failing(query(bucket, "SELECT 1", "-o", tmp_path / "o.csv", "--json"), 2, "a name for csv")
+    span = "SELECT 1 AS one, max(timestamp) - min(timestamp) AS span FROM orders"
+    failing(query(bucket, span, "-o", tmp_path / "o.parquet"), 2, "no type for the column span")
+    assert list(tmp_path.iterdir()) == []
+    assert query(bucket, "SELECT 1 AS n", "-o", tmp_path / "o", "--json").code == 0
+    assert (tmp_path / "o").read_text() == '{"n": 1}\n'
 
 
 def test_values_are_text_bytes_or_json_of_a_schema(bucket: Bucket, tmp_path: Path) -> None:
@@ -142,7 +155,7 @@ def test_values_are_avro_of_a_file_or_of_a_registry(bucket: Bucket, tmp_path: Pa
             "export", "--store", bucket.root.as_uri(), "framed", "-o", out, "--value-type", "avro", *registry,
             "--invalid-as-null",
         )  # fmt: skip
-        table: Any = pq.read_table(out)
+        table: Any = parquet.read_table(out)
         assert (done.code, table.column("value").to_pylist()[1]) == (0, {"n": 2, "note": "x"})
     assert lines(query(bucket, "SELECT value.n AS n FROM bare", "--schema-avro", schema, "--json")) == [{"n": 7}]
     failing(query(bucket, sql, "--value-type", "avro"), 2, "--schema-registry URL")
@@ -190,6 +203,17 @@ def test_no_value_is_lost_on_its_way_into_text(bucket: Bucket) -> None:
         "nan": "NaN", "inf": {"a": ["-Infinity"]}, "us": "2020-01-01T00:00:00.123456", "far": day, "d": "1.5",
     }  # fmt: skip
     assert query(bucket, sql, "--csv").text.splitlines()[1].endswith(f"2020-01-01T00:00:00.123456,{day},1.5")
+    nested = (
+        "SELECT map{'x': 1} AS named, map{1: [INTERVAL 1 DAY]} AS numbered, map{DATE '2020-01-01': 1} AS dated, "
+        "map{}::MAP(VARCHAR, INT) AS none, INTERVAL '-14 months 3 days -1.5 seconds' AS span, INTERVAL 0 DAY AS no_span"
+    )
+    assert lines(query(bucket, nested, "--json")) == [
+        {
+            "named": {"x": 1}, "numbered": {"1": ["P1D"]}, "dated": [["2020-01-01", 1]], "none": {},
+            "span": "P-14M3DT-1.5S", "no_span": "PT0S",
+        }
+    ]  # fmt: skip
+    assert query(bucket, "SELECT INTERVAL 999 SECOND AS x", "--csv").text == "x\nPT16M39S\n"
     twice = "SELECT partition, partition FROM orders LIMIT 1"
     failing(query(bucket, twice, "--json"), 2, "two columns partition", "AS")
     assert query(bucket, twice, "--csv").text == "partition,partition\n0,0\n"
@@ -217,14 +241,16 @@ def test_what_is_not_there_or_wrong_is_one_sentence(bucket: Bucket) -> None:
 
 
 def test_topics_of_names_that_sql_has_for_itself(bucket: Bucket) -> None:
-    for name in ("sqlite_master", "pg_class", "a.b", "a-b"):
+    for name in ("sqlite_master", "pg_class", "a.b", "a-b", "select", "binary"):
         batch = build_batch([Record(b"1"), Record(b"2")], 0)
         bucket.copy(TopicIdPartition(FIRST_ID, name, 0), [batch], range(2))
         assert lines(query(bucket, f'SELECT count(*) AS n FROM "{name}" WHERE value IS NOT NULL', "--json")) == [
             {"n": 2}
         ]
-    failing(query(bucket, "SELECT * FROM a.b"), 3, "no topic b", 'write "a.b", in double quotes')
+    failing(query(bucket, "SELECT * FROM a.b"), 3, 'write "a.b", in double quotes')
     failing(query(bucket, "SELECT * FROM a-b"), 2, "syntax error", 'write "a-b", in double quotes')
+    failing(query(bucket, "SELECT * FROM select"), 2, "syntax error", 'write "select", in double quotes')
+    failing(query(bucket, "SELECT * FROM binary LIMIT 1"), 2, "syntax error", 'write "binary", in double quotes')
     shown = {row["name"] for row in lines(query(bucket, "show tables;", "--json"))}
     assert {"orders", "a.b", "messages"} <= shown
 

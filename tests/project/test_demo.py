@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -34,6 +35,7 @@ def test_the_demo_brings_every_segment_back_identical_and_queries_them(store: st
     assert (done.returncode, done.stderr) == (0, "")
     stored, queried = done.stdout.split("\nall 11 segments identical\n")
     check_queries(queried)
+    check_filed(stored)
     assert "$ tieredstore" not in queried
     assert stored.count("$ tieredstore copy") == 2
     assert all(re.search(rf"page-{page} +{count}", stored) for page, count in ((0, 334), (1, 333), (2, 333)))
@@ -43,6 +45,16 @@ def test_the_demo_brings_every_segment_back_identical_and_queries_them(store: st
     assert done.stdout.count("$ tieredstore fetch") == 11
     assert ("SeaweedFS" in done.stdout) == (store == "s3")
     assert "secret" not in done.stdout
+
+
+def check_filed(shown: str) -> None:
+    """By month: all records of both partitions, which verify has read."""
+    months = re.findall(r"^filed/none/month=(2026-\d\d)  2 files, ", shown, re.MULTILINE)
+    assert months == sorted(set(months))
+    values = [json.loads(row["value"]) for partition in (0, 1) for row in expected_rows("01-none", partition)]
+    assert months == sorted({value["ts"][:7] for value in values})
+    assert f"{len(values):,} records" in shown
+    assert "all is as it was committed" in shown
 
 
 def check_queries(shown: str) -> None:

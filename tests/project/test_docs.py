@@ -257,7 +257,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Path:
         text=True,
         env=installed(),
         check=False,
-        timeout=120,
+        timeout=600,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert (folder / "orders-0.log").read_bytes() == segment.files.log_segment.read_bytes()
@@ -285,7 +285,7 @@ def test_python_examples_run(path: Path, code: str, session: Path) -> None:
         text=True,
         env=installed(),
         check=False,
-        timeout=60,
+        timeout=300,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout
@@ -303,7 +303,7 @@ def test_the_readmes_query_runs_in_any_folder_by_a_python_that_is_not_on_the_pat
         text=True,
         env=installed(SPARK_LOCAL_IP="127.0.0.1", **jvm_of_seconds(tmp_path)),
         check=False,
-        timeout=280,
+        timeout=800,
     )
     assert done.returncode == 0, done.stderr
     assert "only showing top 20 rows" in done.stdout

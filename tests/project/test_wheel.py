@@ -25,16 +25,23 @@ setuptools: Any = importlib.import_module("setuptools")
 PACKAGES = ("pyspark_memq", "pyspark_tieredstore", "tieredstore")
 COMPILED = {
     "tieredstore/backends/filesystem/_files",
+    "tieredstore/catalog/_grouping",
     "tieredstore/consumer/_message",
     "tieredstore/format/_written",
     "tieredstore/kafka/_header_walk",
     "tieredstore/kafka/_runs",
+    "tieredstore/kafka/records/_buffers",
+    "tieredstore/kafka/records/_checks",
     "tieredstore/kafka/records/_columns",
     "tieredstore/kafka/records/_kernel",
     "tieredstore/kafka/records/_slabs",
     "tieredstore/pipelines/_json_scan",
+    "tieredstore/pubsub/format/_checksums",
+    "tieredstore/pubsub/format/_packets",
     "tieredstore/pubsub/format/_reading",
     "tieredstore/pubsub/format/_writing",
+    "tieredstore/remote/_value_files",
+    "tieredstore/transform/_blocks",
 }
 IMPORTS = """
 import importlib, json, sys

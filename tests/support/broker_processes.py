@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 
 from tests.support.cut_proxy import CutProxy
 from tests.support.forked_commands import ForkedCommands, Running
-from tests.support.pubsub_brokers import LONG_S, PacketClient, free_port
+from tests.support.pubsub_brokers import LONG_S, PacketClient
+from tests.support.servers.process import free_port
 from tests.support.servers.s3_server import REGION, S3Server
 from tieredstore.pubsub.format.packets import MetadataAnswer, MetadataRequest
 
@@ -41,7 +42,7 @@ class BrokerProcess:
         self, commands: ForkedCommands, folder: Path, number: int, properties: Mapping[str, str], links: list[CutProxy]
     ) -> None:
         self.host = f"127.0.0.{number + 1}"
-        self.place = f"{self.host}:{free_port() + number}"
+        self.place = f"{self.host}:{free_port()}"
         self.is_well = False
         self._commands = commands
         self._links = links

@@ -8,11 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from tieredstore.backends.filesystem._files import look_at_files, read_files
+from tieredstore.backends.filesystem._files import look_at_files, names_of_files, read_files
+from tieredstore.backends.values import ObjectInfo
 
 _SIZES = (0, 1, 3, 4_095, 4_096, 65_535, 65_536, 65_537)
-_NAMES = (b"0", b"1", b"2", b"3", b"caf\xe9 \n", b"x" * 255)
-_TOO_LONG = b"y" * 256
+_ODD = "caf\u00e9 \n"
+"""A name that is not in plain letters: such a file is looked at, and read by others."""
+
+_NAMES = ("0", "1", "2", "3", _ODD, "x" * 255)
+_TOO_LONG = "y" * 256
 _READ = 65_536
 """No file that is longer is read in a visit."""
 
@@ -24,7 +28,7 @@ class ChangingFiles:
 
     def __init__(self, folder: Path, seed: int) -> None:
         self._folder, self._chance = folder, random.Random(seed)
-        self._paths = [folder / os.fsdecode(name) for name in _NAMES]
+        self._paths = [folder / name for name in _NAMES]
 
     def change(self) -> None:
         """One name is something else now, or nothing."""
@@ -49,28 +53,32 @@ class ChangingFiles:
 
     def visit(self) -> int:
         """How many files were read, each of them whole."""
-        contents = self._of_folder(lambda folder: read_files(folder, [*_NAMES, _TOO_LONG], 1 << 20))
-        looked = self._of_folder(lambda folder: look_at_files(folder, list(_NAMES)))
+        contents = self._of_folder(lambda folder: read_files(folder, 0, [*_NAMES, _TOO_LONG], 1 << 20))
+        looked = self._of_folder(lambda folder: look_at_files(folder, "at/", list(_NAMES)))
         assert looked is not None
-        assert all(seen is None or seen[0] in _SIZES for seen in looked)
+        assert all(seen is None or seen.size in _SIZES for seen in looked)
         # A name that the system refuses is not that of a file that is gone.
-        assert self._of_folder(lambda folder: look_at_files(folder, [*_NAMES, _TOO_LONG])) is None
+        assert self._of_folder(lambda folder: look_at_files(folder, "at/", [*_NAMES, _TOO_LONG])) is None
+        names = self._of_folder(names_of_files)
+        assert names is None or _ODD not in names
         whole = [content for content in contents if content is not None]
         assert all(content == content[:1] * _SIZES[content[0]] for content in whole if content)
         return len(whole)
 
     def check_settled(self) -> None:
         """A visit says what is there, now that nothing changes it."""
-        looked = self._of_folder(lambda folder: look_at_files(folder, list(_NAMES)))
-        contents = self._of_folder(lambda folder: read_files(folder, list(_NAMES), 1 << 20))
+        looked = self._of_folder(lambda folder: look_at_files(folder, "at/", list(_NAMES)))
+        contents = self._of_folder(lambda folder: read_files(folder, 0, list(_NAMES), 1 << 20))
         assert looked is not None
         for path, seen, content in zip(self._paths, looked, contents, strict=True):
             if path.is_symlink() or not path.is_file():
                 assert (seen, content) == (None, None)
             else:
                 status = path.stat()
-                assert seen == (status.st_size, status.st_mtime_ns // 1_000_000)
-                assert content == (path.read_bytes() if status.st_size <= _READ else None)
+                modified_ms = status.st_mtime_ns // 1_000_000
+                assert seen == ObjectInfo(f"at/{path.name}", status.st_size, None, modified_ms)
+                is_read = status.st_size <= _READ and path.name != _ODD
+                assert content == (path.read_bytes() if is_read else None)
 
     def _of_folder(self, ask: Callable[[int], _Answer]) -> _Answer:
         descriptor = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)

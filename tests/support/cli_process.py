@@ -72,7 +72,7 @@ def environment(**more: str) -> dict[str, str]:
 def spawn(*arguments: object, **more: str) -> Result:
     """Run a command in a process of its own; ``more`` are environment variables."""
     done: subprocess.CompletedProcess[bytes] = subprocess.run(
-        command(*arguments), capture_output=True, env=environment(**more), check=False, timeout=240
+        command(*arguments), capture_output=True, env=environment(**more), check=False, timeout=600
     )
     return Result(done.returncode, done.stdout, done.stderr.decode())
 

@@ -31,6 +31,14 @@ def processes_of(session: int, *, named: str) -> list[int]:
     return processes
 
 
+def parent_of(process: int) -> int:
+    """The process that has started one, or who has taken it over since; -1 if it has ended."""
+    try:
+        return int((_PROC / str(process) / "stat").read_text().rpartition(")")[2].split()[1])
+    except (FileNotFoundError, ProcessLookupError):
+        return -1
+
+
 def _sockets_to(port: int) -> set[str]:
     connections = [line.split() for line in (_PROC / "net/tcp").read_text().splitlines()[1:]]
     return {

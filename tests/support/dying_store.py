@@ -72,3 +72,17 @@ class DyingStore(DelegatingObjectStore):
 
     def replace(self, key: str, body: Buffer, etag: str) -> str:
         return self._do(lambda: self.inner.replace(key, body, etag))
+
+
+class PausedStore(DyingStore):
+    """A process that stands still before operation number ``at``, while ``meanwhile`` happens, and goes on then."""
+
+    def __init__(self, inner: ObjectStore, at: int, meanwhile: Callable[[], None]) -> None:
+        super().__init__(inner)
+        self._at, self._meanwhile = at, meanwhile
+
+    def _do(self, operation: Callable[[], Result]) -> Result:
+        number, self.count = self.count, self.count + 1
+        if number == self._at:
+            self._meanwhile()
+        return operation()

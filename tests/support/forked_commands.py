@@ -83,7 +83,7 @@ class ForkedCommands:
         with self._parent as parent:
             if parent.stdin is not None:
                 parent.stdin.close()
-            parent.wait(30)
+            parent.wait(120)
 
     def start(
         self,
@@ -160,7 +160,7 @@ def _wait(process: int, timeout_s: float) -> int | None:
 def become(request: Mapping[str, Any]) -> None:
     """In a child: run the command as the console script would, but that a busy machine does not cut its end short."""
     untyped: Any = interruption
-    untyped.TAKING_BACK_S, untyped._LAST_ACT_S = request["taking_back_s"], 30.0
+    untyped.TAKING_BACK_S, untyped._LAST_ACT_S = request["taking_back_s"], 60.0
     # The parent may run in the background of a shell, which has interrupts ignored, or under nohup.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler if request["interruptible"] else signal.SIG_IGN)

@@ -73,6 +73,12 @@ def delete_topic(server: KafkaServer, topic: str) -> None:
     admin.delete_topics([topic])[topic].result(TIMEOUT_S)
 
 
+def add_partitions(server: KafkaServer, topic: str, partitions: int) -> None:
+    """So many there are afterwards."""
+    admin = admin_of(server)
+    admin.create_partitions([_admin.NewPartitions(topic, partitions)])[topic].result(TIMEOUT_S)
+
+
 def delete_records(server: KafkaServer, topic: str, before: int, *, partition: int = 0) -> None:
     """What retention does: the log begins at ``before`` afterwards."""
     admin, place = admin_of(server), TopicPartition(topic, partition, before)

@@ -21,7 +21,7 @@ SMALL_SEGMENTS = {"internal.segment.bytes": "20000"}
 
 
 class TieredTopic:
-    """A topic, with small segments unless ``config`` says otherwise, and a bucket in a folder."""
+    """A topic, with small segments unless ``config`` says otherwise, and a bucket: in the folder, or ``store``'s."""
 
     def __init__(
         self,
@@ -31,11 +31,14 @@ class TieredTopic:
         partitions: int = 1,
         name: str | None = None,
         config: Mapping[str, str] = SMALL_SEGMENTS,
+        store: Mapping[str, str] | None = None,
     ) -> None:
-        (folder / "bucket").mkdir(exist_ok=True)
         self.server = server
         self.topic = make_topic(server, config, partitions=partitions, name=name)
-        self.store = {"storage.backend.class": "filesystem", "storage.root": str(folder / "bucket")}
+        if store is None:
+            (folder / "bucket").mkdir(exist_ok=True)
+            store = {"storage.backend.class": "filesystem", "storage.root": str(folder / "bucket")}
+        self.store = dict(store)
         self.manager = RemoteStorageManager(settings_from(self.store | {"chunk.size": "8192"}))
         self.copied: dict[tuple[int, int], RemoteLogSegmentMetadata] = {}
 

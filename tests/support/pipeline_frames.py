@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
 from pyspark.sql import DataFrame, functions
 
+from tests.support.connections import parent_of
 from tieredstore.pipelines.writers import ENVELOPE
+
+DEED: Final = "TIEREDSTORE_TEST_DEED"
+"""In the environment of the driver: a file that is not there yet, whose name says who is killed."""
 
 
 def evens(records: DataFrame) -> DataFrame:
@@ -42,3 +54,26 @@ def moved(records: DataFrame) -> DataFrame:
 def counted(records: DataFrame) -> int:
     """No DataFrame."""
     return len(records.columns)
+
+
+def troubled(records: DataFrame) -> DataFrame:
+    """Every second record; in the midst of one window a process is killed, the first time."""
+    deed = Path(os.environ[DEED])
+
+    def passed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield batch
+            _do(deed)
+
+    return records.mapInArrow(passed, records.schema).filter("offset % 2 = 0")
+
+
+def _do(deed: Path) -> None:
+    try:
+        deed.touch(exist_ok=False)
+    except FileExistsError:
+        return
+    # The parent of this worker is PySpark's daemon, and that one's is the executor.
+    process = os.getpid() if deed.name == "worker" else parent_of(os.getppid())
+    os.kill(process, signal.SIGKILL)
+    time.sleep(60)  # it ends with the executor

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
 import subprocess
-import sys
-import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pyarrow.parquet as pq
 
+from tests.support.block_thread import BlockThread
 from tests.support.kafka_topics import Produced, producer_of, send
 from tests.support.live_topics import TieredTopic
 from tests.support.pipeline_runs import listed
+from tests.support.pipeline_service import EXECUTORS, pipeline_service
 from tests.support.servers.kafka import KafkaServer
-from tests.support.spark_session import CONF, JVM, environment
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.pipelines import Runner, load_pipeline
 from tieredstore.pipelines.inspection import commit_log_of, verify_output
@@ -71,25 +66,9 @@ class Killed:
     @contextmanager
     def service(self) -> Generator[subprocess.Popen[bytes]]:
         """``tieredstore pipeline run`` on two executors, all of its processes in a group that is gone afterwards."""
-        conf = {
-            **CONF, **JVM, "spark.master": "local-cluster[2,1,512]", "spark.executor.memory": "512m",
-            "spark.executor.extraJavaOptions": JVM["spark.driver.extraJavaOptions"],
-            "spark.speculation": "true",
-        }  # fmt: skip
-        lines = "".join(f"{name} {value}\n" for name, value in conf.items())
-        (self._folder / "spark-defaults.conf").write_text(lines)
-        env = {**os.environ, **environment(self._folder), "SPARK_CONF_DIR": str(self._folder)}
-        files = [str(path) for path in self._files.values()]
-        command = [sys.executable, "-m", "tieredstore.cli", "pipeline", "run", *files, "--drain", "200"]
-        with (
-            self._log.open("ab") as log,
-            subprocess.Popen(command, stdout=log, stderr=log, env=env, start_new_session=True) as process,
-        ):
-            try:
-                yield process
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
+        conf = {**EXECUTORS, "spark.speculation": "true"}
+        with pipeline_service(self._folder, *self._files.values(), conf=conf, drain_s=200) as service:
+            yield service.process
 
     @property
     def _log(self) -> Path:
@@ -126,6 +105,10 @@ class Killed:
                 assert len(offsets) == len(set(offsets))
                 assert max(offsets) < positions[self.topic.topic, partition].next_offset
 
+    def listed(self) -> list[str]:
+        """The files that are seen."""
+        return [key for root in self._files for key in listed(self._store, root)]
+
     def finish(self) -> None:
         """Write the rest in this process, without Spark."""
         for file in self._files.values():
@@ -160,46 +143,26 @@ class Killed:
         self.topic.close()
 
 
-class Writer:
+class Writer(BlockThread):
     """Writes one transaction after the other into each of the partitions, every fourth one in vain."""
 
     def __init__(self, topic: TieredTopic) -> None:
+        super().__init__()
         self._topic = topic
         self.committed: dict[int, list[int]] = {partition: [] for partition in range(PARTITIONS)}
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._write)
-        self._failure: BaseException | None = None
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join(COMMITTED_S)
-        if self._failure is not None and error is None:
-            raise self._failure
 
     def tier(self) -> None:
         """Have what is closed copied into the bucket."""
         self._topic.tier()
 
-    def _write(self) -> None:
-        try:
-            self._write_until_stopped()
-        except BaseException as error:
-            self._failure = error
-            raise
-
-    def _write_until_stopped(self) -> None:
+    def work(self) -> None:
+        """Some three transactions a second."""
         producer: Any = producer_of(
             self._topic.server, **{"transactional.id": f"kills-{id(self)}", "transaction.timeout.ms": "600000"}
         )
         producer.init_transactions(COMMITTED_S)
         number = 0
-        while not self._stop.wait(0.3):
+        while not self.stopped.wait(0.3):
             producer.begin_transaction()
             numbers = range(number, number + 40)
             records = [

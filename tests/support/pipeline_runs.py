@@ -51,6 +51,13 @@ def offsets_of(store: ObjectStore, key: str) -> list[int]:
     return offsets
 
 
+def rows_of(store: ObjectStore, key: str) -> list[dict[str, Any]]:
+    """The rows in a file of Parquet."""
+    read: Any = pq
+    rows: list[dict[str, Any]] = read.read_table(io.BytesIO(store.get(key))).to_pylist()
+    return rows
+
+
 def listed_offsets(store: ObjectStore) -> list[int]:
     """The offsets of all files that are seen, as often as they are there."""
     keys = [key for key in listed(store) if not key.rpartition("/")[2].startswith(".")]

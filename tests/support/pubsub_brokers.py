@@ -9,10 +9,11 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, Self
 
-from tieredstore.errors import TieredStoreError
+from tests.support.servers.process import free_port
 from tieredstore.process.futures import outcome
 from tieredstore.pubsub.broker.broker import Broker
 from tieredstore.pubsub.format.messages import Compression, ProducerRequest, checksum, seal_message
+from tieredstore.pubsub.format.packet_writing import request_bytes
 from tieredstore.pubsub.format.packets import (
     MAX_PACKET_BYTES,
     Request,
@@ -20,7 +21,6 @@ from tieredstore.pubsub.format.packets import (
     Response,
     WriteRequest,
     parse_response,
-    request_bytes,
 )
 from tieredstore.pubsub.topics import Topics
 
@@ -104,18 +104,6 @@ def listening_anywhere(topics: Topics, host: str = "127.0.0.1", **given: Any) ->
     """The same topics for a broker on the loopback interface, with whatever other settings of a broker."""
     own = topics.settings.broker.model_copy(update={"listen": (host, free_port()), **given})
     return Topics(topics.store, topics.settings.model_copy(update={"broker": own}))
-
-
-def free_port() -> int:
-    """One that a packet can tell: of those below 32,768 nobody listens on it now."""
-    for port in range(20_000 + (threading.get_native_id() * 37) % 10_000, 32_000):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise TieredStoreError("no port is free")
 
 
 class PacketClient:

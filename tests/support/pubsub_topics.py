@@ -8,7 +8,9 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
-from tieredstore.pubsub.consumer import Consumer
+from tieredstore.pubsub.consumer import ConsumedRecord, Consumer
+from tieredstore.pubsub.producer import Producer
+from tieredstore.pubsub.record_futures import RecordPlace
 from tieredstore.pubsub.topics import Topics
 
 
@@ -24,12 +26,39 @@ def topics_in(folder: Path, **properties: str) -> Topics:
     return topics_on(FilesystemObjectStore(folder), **properties)
 
 
-def values_of(consumer: Consumer, timeout_s: float = 0.0, at_least: int = 0, patience: int = 600) -> list[bytes]:
-    """The values that a consumer gives until nothing comes; with ``at_least``, until there are so many."""
-    values: list[bytes] = []
+def records_of(
+    consumer: Consumer, timeout_s: float = 0.0, at_least: int = 0, patience: int = 600
+) -> list[ConsumedRecord]:
+    """What a consumer gives until nothing comes; with ``at_least``, until there are so many."""
+    records: list[ConsumedRecord] = []
     for _ in range(patience):
-        got = [record.value for record in consumer.records(timeout_s or 0.3)]
-        values += got
-        if len(values) >= at_least and not got:
+        got = list(consumer.records(timeout_s or 0.3))
+        records += got
+        if len(records) >= at_least and not got:
             break
-    return values
+    return records
+
+
+def values_of(consumer: Consumer, timeout_s: float = 0.0, at_least: int = 0, patience: int = 600) -> list[bytes]:
+    """The values of :func:`records_of`."""
+    return [record.value for record in records_of(consumer, timeout_s, at_least, patience)]
+
+
+def publish(topics: Topics, values: list[bytes], topic: str = "orders") -> list[RecordPlace]:
+    """Send all and wait; where they stand."""
+    with Producer(topics, topic) as producer:
+        futures = [producer.send(value) for value in values]
+        producer.flush()
+        return [future.result(0) for future in futures]
+
+
+def fresh_topics(partitions: int = 1, **properties: str) -> Topics:
+    """A store in memory with the topic ``orders``."""
+    topics = topics_on(None, **properties)
+    topics.create("orders", partitions)
+    return topics
+
+
+def batch_keys(topics: Topics) -> list[str]:
+    """The objects of all topics."""
+    return [info.key for info in topics.store.list() if "!tieredstore" not in info.key]

@@ -7,22 +7,18 @@ and the file for what is told of the rows.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import subprocess
 import sys
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-import pyspark
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-from tests.support.servers.process import free_port
+from tests.support.spark_cluster import spark_cluster
 from tieredstore.spark import map_records
 
 SLOW: Final = 3
@@ -57,41 +53,14 @@ def slow(marks: Path) -> Any:
     return function
 
 
-@contextlib.contextmanager
-def cluster(folder: Path) -> Generator[str]:
-    """A master and a worker on each of the hosts; ended with all that they started."""
-    spark_class = Path(pyspark.__file__).parent / "bin" / "spark-class"
-    url = f"spark://127.0.0.1:{(port := free_port())}"
-    deploy, memory = "org.apache.spark.deploy", {"SPARK_DAEMON_MEMORY": "256m"}
-    commands = [[f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]]
-    commands += [
-        [f"{deploy}.worker.Worker", "--host", host, "--cores", "1", "--memory", "600m", "--webui-port", "0",
-         "--work-dir", str(folder / host), url]
-        for host in HOSTS
-    ]  # fmt: skip
-    processes: list[subprocess.Popen[bytes]] = []
-    try:
-        with (folder / "cluster.log").open("wb") as log:
-            for command in commands:
-                environment = {**os.environ, **memory}
-                environment.pop("SPARK_LOCAL_IP", None)
-                processes.append(
-                    subprocess.Popen([str(spark_class), *command], env=environment, stdout=log, stderr=log)
-                )
-        yield url
-    finally:
-        for process in reversed(processes):
-            process.terminate()
-        for process in processes:
-            process.wait(60)
-
-
 def main() -> None:
     job = json.loads(Path(sys.argv[1]).read_text())
     marks = Path(job["marks"])
-    with cluster(marks.parent) as url:
+    with spark_cluster(marks.parent) as cluster:
+        for host in HOSTS:
+            cluster.add_worker(host)
         builder: Any = SparkSession.builder
-        for name, value in {**job["conf"], **_SPECULATION, "spark.master": url}.items():
+        for name, value in {**job["conf"], **_SPECULATION, "spark.master": cluster.url}.items():
             builder = builder.config(name, value)
         spark: SparkSession = builder.getOrCreate()
         options = job["options"]

@@ -13,7 +13,14 @@ from pathlib import Path
 
 from scripts.toolchain import JAVA, located, missing
 from tests.support.servers.kafka_certificates import Identity, issue, make_authority
-from tests.support.servers.process import Launch, ServerFailedError, free_port, installed_server, running
+from tests.support.servers.process import (
+    Launch,
+    ServerFailedError,
+    ServerProcess,
+    free_port,
+    installed_server,
+    running,
+)
 
 USER = "alice"
 PASSWORD = "a secret; of = tests"
@@ -33,7 +40,10 @@ _ENVIRONMENT = {"CLUSTER_ID": CLUSTER_ID, "SCRAM": f"SCRAM-SHA-256=[name={USER},
 
 @dataclass(frozen=True)
 class KafkaServer:
-    """A running broker; ``kill`` is kill -9. ``log_dir`` holds the folders of the partitions."""
+    """A running broker; ``kill`` is kill -9. ``log_dir`` holds the folders of the partitions.
+
+    ``process`` is that of one which is the test's own.
+    """
 
     bootstrap_servers: str
     sasl_servers: str
@@ -42,6 +52,7 @@ class KafkaServer:
     log_dir: Path
     authority: Identity = field(repr=False)
     kill: Callable[[], None] = field(repr=False)
+    process: ServerProcess | None = field(default=None, repr=False)
 
     def folder(self, topic: str, partition: int = 0) -> Path:
         """Where the segments of a partition lie."""
@@ -72,8 +83,9 @@ def start_kafka(jvm: Sequence[str] = _JVM, **overrides: str) -> Generator[KafkaS
         ports, log_dir = chosen[-1]
         at = {name: f"127.0.0.1:{port}" for name, port in ports.items()}
         yield KafkaServer(
-            at["PLAINTEXT"], at["SASL"], at["TLS"], at["SASLTLS"], log_dir, authority=authority, kill=process.kill
-        )
+            at["PLAINTEXT"], at["SASL"], at["TLS"], at["SASLTLS"], log_dir, authority=authority, kill=process.kill,
+            process=process,
+        )  # fmt: skip
 
 
 def java_command(folder: Path, script: str, jvm: Sequence[str] = _JVM, *, libs: str = "kafka/libs") -> list[str | Path]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+
+from botocore.exceptions import BotoCoreError, ClientError
 
 from tests.support.servers.probe import answers
 from tests.support.servers.process import Launch, free_port, installed_server, running
@@ -39,7 +42,18 @@ def start_minio() -> Generator[S3Server, None, None]:
             "MINIO_CI_CD": "1",
             "HOME": str(folder.parent),
         }
-        return Launch(command, lambda: answers(port, "/minio/health/live"), environment)
+        return Launch(command, lambda: _is_ready(port), environment)
 
     with running("minio", prepare) as process:
-        yield S3Server("minio", f"http://127.0.0.1:{chosen[-1]}", ACCESS_KEY, SECRET_KEY, process.kill)
+        yield S3Server("minio", f"http://127.0.0.1:{chosen[-1]}", ACCESS_KEY, SECRET_KEY, process.kill, process)
+
+
+def _is_ready(port: int) -> bool:
+    """Whether it takes what clients ask: it listens, and says that it lives, before it has read what lies there."""
+    if not answers(port, "/minio/health/cluster"):
+        return False
+    server = S3Server("minio", f"http://127.0.0.1:{port}", ACCESS_KEY, SECRET_KEY, lambda: None)
+    with contextlib.suppress(BotoCoreError, ClientError), contextlib.closing(server.plain) as client:
+        client.list_buckets()
+        return True
+    return False

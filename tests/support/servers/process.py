@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
+from typing import Final
 
 from tests.support.paths import REPOSITORY
 
@@ -29,12 +31,28 @@ class ServerFailedError(Exception):
     """A server that the tests need did not start."""
 
 
+_PORTS: Final = 2000
+_WORKER: Final = os.environ.get("PYTEST_XDIST_WORKER", "gw9").removeprefix("gw")  # who starts the run: 9
+_FIRST_PORT: Final = 12_000 + int(_WORKER) % 10 * _PORTS
+_port_numbers: Final = count(os.getpid() * 37)  # another run on the machine begins elsewhere
+
+
 def free_port() -> int:
-    """A port of the loopback interface that nobody listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port that nobody listens on now.
+
+    A server may begin to listen long after its port was chosen, and is started again on it. So each worker goes round
+    in a range of its own, below 32,768: there no client's end of a connection takes it meanwhile, and one that connects
+    to a server that is away does not meet itself. (A packet of MemQ's can tell no higher port either.)
+    """
+    for _ in range(_PORTS):
+        port = _FIRST_PORT + next(_port_numbers) % _PORTS
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+            return port
+    raise ServerFailedError("no port is free")
 
 
 @contextmanager
@@ -76,17 +94,33 @@ class ServerProcess:
 
     def __init__(self, name: str, launch: Launch, log: Path) -> None:
         self.name = name
-        self._log = log
-        with log.open("wb") as output:
-            self._process = subprocess.Popen(
-                ["/bin/sh", "-c", _LAUNCHER, name, *launch.command],
+        self._launch, self._log = launch, log
+        self._process = self._begin()
+
+    def _begin(self) -> subprocess.Popen[bytes]:
+        with self._log.open("ab") as output:
+            return subprocess.Popen(
+                ["/bin/sh", "-c", _LAUNCHER, self.name, *self._launch.command],
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **launch.environment},
-                cwd=log.parent,
+                env={**os.environ, **self._launch.environment},
+                cwd=self._log.parent,
                 start_new_session=True,
             )
+
+    def start(self) -> None:
+        """Once more after ``kill``, at the same address and with what it had written; back when it is ready."""
+        self._process = self._begin()
+        self.wait_until_ready(self._launch.is_ready)
+
+    def stand_still(self) -> None:
+        """Answer nobody; connections stay, and are taken."""
+        os.killpg(self._process.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Answer again."""
+        os.killpg(self._process.pid, signal.SIGCONT)
 
     def wait_until_ready(self, is_ready: Callable[[], bool]) -> None:
         """ServerFailedError, with the end of the server's log, if it ends or is not ready in time."""

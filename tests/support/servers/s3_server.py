@@ -6,10 +6,12 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import boto3
 from botocore.config import Config
+
+from tests.support.servers.process import ServerProcess
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client
@@ -19,18 +21,20 @@ REGION = "us-east-1"
 
 @dataclass(frozen=True)
 class S3Server:
-    """A running S3 server; ``kill`` is kill -9."""
+    """A running S3 server; ``kill`` is kill -9. ``process`` is that of one which is the test's own."""
 
     name: str
     endpoint_url: str
     access_key: str
     secret_key: str = field(repr=False)
     kill: Callable[[], None] = field(repr=False)
+    process: ServerProcess | None = field(default=None, repr=False)
 
     @cached_property
     def plain(self) -> S3Client:
         """A plain boto3 client, beside the code under test."""
-        return boto3.Session().client(
+        session: Any = boto3.Session()  # of its many services the types know one
+        client: S3Client = session.client(
             "s3",
             endpoint_url=self.endpoint_url,
             region_name=REGION,
@@ -38,6 +42,7 @@ class S3Server:
             aws_secret_access_key=self.secret_key,
             config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 3, "mode": "standard"}),
         )
+        return client
 
     def make_bucket(self) -> str:
         """A new bucket's name."""

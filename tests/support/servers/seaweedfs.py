@@ -66,4 +66,4 @@ def start_seaweedfs() -> Generator[S3Server, None, None]:
         return Launch(command, lambda: answers(s3_port, "/status"), {})
 
     with running("seaweedfs", prepare) as process:
-        yield S3Server("seaweedfs", f"http://127.0.0.1:{chosen[-1]}", ACCESS_KEY, SECRET_KEY, process.kill)
+        yield S3Server("seaweedfs", f"http://127.0.0.1:{chosen[-1]}", ACCESS_KEY, SECRET_KEY, process.kill, process)

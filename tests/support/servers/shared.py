@@ -113,7 +113,8 @@ def ask(address: str, name: str) -> Texts:
 
 def texts_of(server: Server) -> Texts:
     """All that is to be known of a server but how to kill it."""
-    values = {part.name: getattr(server, part.name) for part in fields(server) if part.name != "kill"}
+    own = {"kill", "process"}
+    values = {part.name: getattr(server, part.name) for part in fields(server) if part.name not in own}
     return {name: value.pem if isinstance(value, Identity) else str(value) for name, value in values.items()}
 
 
@@ -121,8 +122,8 @@ def server_of(name: str, texts: Texts) -> Server:
     """The server of these texts. It belongs to the whole run, so a test cannot kill it."""
     values: dict[str, Any] = {**texts, "kill": _refuse}
     if name == "kafka":
-        identity = Identity.of_pem(texts["authority"])
-        return KafkaServer(**values | {"log_dir": Path(texts["log_dir"]), "authority": identity})
+        values |= {"log_dir": Path(texts["log_dir"]), "authority": Identity.of_pem(texts["authority"])}
+        return KafkaServer(**values)
     kinds: dict[str, Callable[..., Server]] = {
         "fake_gcs": GcsServer,
         "azurite": AzureServer,

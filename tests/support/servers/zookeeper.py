@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import socket
+import time
 import uuid
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -52,10 +54,22 @@ def zookeeper_client(hosts: str) -> Generator[Any, None, None]:
 
 def end_session(hosts: str, client: Any) -> None:
     """End the session of a connected client, which does not know of it: as if nobody had heard of it for long."""
-    other = importlib.import_module("kazoo.client").KazooClient(hosts, client_id=client.client_id, timeout=30)
-    other.start(60)
-    other.stop()
-    other.close()
+    kazoo_client = importlib.import_module("kazoo.client").KazooClient
+    session = (client._session_id, client._session_passwd)
+    end_s = time.monotonic() + 120.0
+    # Thrown out by the other, the client takes its session back, perhaps before that was ended.
+    while session[0] is not None and client._session_id == session[0]:
+        assert time.monotonic() < end_s, "the session does not end"
+        other = kazoo_client(hosts, client_id=session, timeout=30)
+        with contextlib.suppress(Exception):
+            other.start(10)
+        with contextlib.suppress(Exception):
+            other.stop()
+            other.close()
+        for _ in range(50):
+            if client._session_id != session[0]:
+                break
+            time.sleep(0.02)
 
 
 @contextmanager

@@ -1,0 +1,33 @@
+"""Counts what the checksums of batches are made of: how often each byte is read."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tieredstore.pubsub import writer
+from tieredstore.pubsub.format import messages
+
+
+@contextmanager
+def counted_checksums(*, copies: bool = True) -> Generator[list[int]]:
+    """The sizes of what is read for checksums, for the block; without ``copies`` no batch may be copied together."""
+    read: list[int] = []
+    untyped: Any = messages
+    crc32 = untyped.crc32
+
+    def counting(data: Any, *before: int) -> int:
+        read.append(len(data))
+        return int(crc32(data, *before))
+
+    def copying(*_: object) -> None:
+        raise AssertionError("a batch was copied together")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(messages, "crc32", counting)
+        if not copies:
+            patch.setattr(writer, "fill_batch", copying)
+        yield read
