@@ -15,7 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## say what can be made
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | sort
 
-$(VENV)/installed: requirements.lock pyproject.toml setup.py $(wildcard $(foreach room,format backends/filesystem kafka kafka/records pipelines pubsub/format consumer,tieredstore/$(room)/*.p*x* tieredstore/$(room)/*.h))
+$(VENV)/installed: requirements.lock pyproject.toml setup.py $(wildcard $(foreach depth,* */*,tieredstore/$(depth)/*.p*x* tieredstore/$(depth)/*.h))
 	@scripts/check-prerequisites $(PYTHON)
 	@$(PYTHON) -m scripts.environment
 	@touch $@
@@ -76,8 +76,9 @@ wheel: $(VENV)/installed ## a wheel for this Python and machine in dist/, which 
 	$(BIN)/python -m pip --disable-pip-version-check wheel --no-deps --no-build-isolation --wheel-dir $(DIST) build/sdist/*.tar.gz
 	mv build/sdist/*.tar.gz $(DIST)
 
-docs: $(VENV)/installed ## regenerate docs/settings.md
+docs: $(VENV)/installed ## regenerate docs/settings.md and the tables of docs/pipelines.md
 	$(BIN)/python -m tieredstore.config.reference > docs/settings.md
+	$(BIN)/python -m tieredstore.pipelines.reference docs/pipelines.md
 
 pictures: $(VENV)/installed ## make docs/pictures again, out of real commands
 	$(BIN)/python -m scripts.pictures

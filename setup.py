@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
+from typing import Any
 
-from Cython.Build import cythonize
 from setuptools import Extension, setup
 
+# Its types are partial.
+cythonize: Any = importlib.import_module("Cython.Build").cythonize
+
 KERNELS = {
-    "tieredstore/format": (("_written",), ()),
-    "tieredstore/backends/filesystem": (("_files",), ()),
+    "tieredstore/format": (
+        ("_written",),
+        ("_base64.h", "_base64.pxd", "_text.pxd", "../backends/_frozen.h", "../backends/_frozen.pxd"),
+    ),
+    "tieredstore/backends/filesystem": (("_files",), ("../_frozen.h", "../_frozen.pxd")),
+    "tieredstore/transform": (("_blocks",), ("_blocks.h",)),
+    "tieredstore/remote": (("_value_files",), ("../kafka/records/_bytes.h", "../kafka/records/_fold.h")),
+    "tieredstore/catalog": (
+        ("_grouping",),
+        ("../format/_base64.h", "../format/_base64.pxd", "../backends/_frozen.h", "../backends/_frozen.pxd"),
+    ),
     "tieredstore/kafka/records": (
-        ("_slabs", "_columns", "_kernel"),
-        ("_bytes.h", "_fold.h", "_pages.h", "_parse.pxd", "_batch.pxd", "_slabs.pxd", "_columns.pxd"),
+        ("_slabs", "_buffers", "_columns", "_checks", "_kernel"),
+        (
+            *("_bytes.h", "_fold.h", "_pages.h", "_parse.pxd", "_batch.pxd", "_slabs.pxd"),
+            *("_buffers.pxd", "_appending.pxd", "_columns.pxd"),
+            *("_expand.h", "_expand.pxd", "_lz4.h", "_matches.h", "_snappy.h", "_zstd.h"),
+        ),
     ),
     "tieredstore/kafka": (
         ("_header_walk", "_runs"),
@@ -20,7 +37,7 @@ KERNELS = {
     ),
     "tieredstore/consumer": (("_message",), ()),
     "tieredstore/pipelines": (("_json_scan",), ("_json_scan.h",)),
-    "tieredstore/pubsub/format": (("_reading", "_writing"), ("_parse.h",)),
+    "tieredstore/pubsub/format": (("_checksums", "_packets", "_reading", "_writing"), ("_parse.h",)),
 }
 
 setup(

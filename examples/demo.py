@@ -1,7 +1,7 @@
 """Segments that a real Kafka broker wrote go into a store, compressed and encrypted, and come back byte for byte.
 
-Records are published into the same store, in batches, and asked for in SQL. At the end Spark queries the topics
-straight from the store (examples/spark_demo.py).
+Records are published into the same store, in batches, and asked for in SQL. A pipeline files the messages of a topic
+by month. At the end Spark queries the topics straight from the store (examples/spark_demo.py).
 
 python examples/demo.py [--store filesystem|s3] [FOLDER]
 
@@ -12,6 +12,7 @@ a local S3 server, which is started for them.
 from __future__ import annotations
 
 import argparse
+import itertools
 import shlex
 import shutil
 import subprocess
@@ -23,7 +24,9 @@ from pathlib import Path
 from tieredstore.catalog import StoredSegment, list_segments, load_segment
 from tieredstore.config import load_settings
 from tieredstore.kafka.logdir import LogSegment, describe, discover
-from tieredstore.model import IndexType, LogSegmentData
+from tieredstore.model import IndexType, LogSegmentData, human_bytes
+from tieredstore.pipelines import load_pipeline
+from tieredstore.pipelines.opened import open_parts
 from tieredstore.remote import RemoteStorageManager
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -32,6 +35,15 @@ from scripts import toolchain
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDEN = ROOT / "tests" / "golden"
+PIPELINE = """\
+pipeline.name=by-month
+kafka.new.consumer.topic.list=none
+secor.message.parser.class=iso8601
+message.timestamp.name=ts
+partitioner.granularity.date.format=yyyy-MM
+partitioner.granularity.date.prefix=month=
+output.key.prefix=filed/
+"""
 CASES = ("01-none", "07-txn", "12-smallbatch")
 SETTINGS = """\
 chunk.size=1048576
@@ -68,6 +80,7 @@ def show(folder: Path, store_settings: str) -> None:
     print(f"copy:  {copied.splitlines()[-1]}")
     print(f"fetch: logs and all indexes by the library, {rate:.0f} MB/s")
     publish_and_query(settings)
+    file_by_month(store_settings, settings)
     print(f"\nall {len(originals)} segments identical\n")
     query_with_spark(settings, folder / "spark.log")
 
@@ -130,6 +143,21 @@ def publish_and_query(settings: Path) -> None:
     lines = "".join(f"page-{number % 3}\n" for number in range(1000))
     tieredstore("pubsub", "produce", "clicks", "-c", shown(settings), given=lines)
     tieredstore("query", "-c", shown(settings), "SELECT value, count(*) FROM clicks GROUP BY value ORDER BY value")
+
+
+def file_by_month(store_settings: str, settings: Path) -> None:
+    """The messages of a topic as files of Parquet, by the month that a field tells; then these are checked."""
+    pipeline = settings.with_name("by-month.properties")
+    pipeline.touch(mode=0o600)  # as the store's
+    output = "".join(f"output.{line}\n" for line in store_settings.splitlines() if line.startswith("storage."))
+    pipeline.write_text(settings.read_text() + output + PIPELINE)
+    tieredstore("pipeline", "run", shown(pipeline), "--once")
+    with open_parts(load_pipeline(pipeline)) as parts:
+        files = [info for info in parts.store.list("filed/") if "/_tieredstore/" not in info.key]
+    for directory, within in itertools.groupby(files, key=lambda info: info.key.rpartition("/")[0]):
+        sizes = [info.size for info in within]
+        print(f"{directory}  {len(sizes)} files, {human_bytes(sum(sizes))}")
+    tieredstore("pipeline", "verify", shown(pipeline))
 
 
 def query_with_spark(settings: Path, log: Path) -> None:
