@@ -27,7 +27,8 @@ demo: $(VENV)/installed ## real Kafka segments into a store (STORE=filesystem or
 # Coverage of product code by branch; it must not fall under the floor in pyproject.toml. Many tests wait, for a server or
 # for Spark: on two cores two more workers compute meanwhile.
 test: static $(VENV)/servers/installed ## everything CI runs
-	$(BIN)/python -m pytest --numprocesses 4 -p tests.support.coverage --durations=40 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest --numprocesses 4 -p tests.support.coverage -p tests.support.second_tries \
+		--hypothesis-seed 0 --durations=40 $(PYTEST_ARGS)
 
 # The type checkers take a core each.
 static: toolchain

@@ -192,7 +192,8 @@ def test_what_is_no_longer_there_is_fetched(tmp_path: Path, missing: slice, is_d
         lost = value_files(tmp_path)[missing]
         for path in lost:
             if is_damaged:
-                path.write_bytes(path.read_bytes()[:-1] + b"?")
+                stored = path.read_bytes()
+                path.write_bytes(stored[:-1] + bytes([stored[-1] ^ 1]))
             else:
                 path.unlink()
         before = segment.manager.fetch_stats.chunk_hits
