@@ -1,13 +1,13 @@
 """The same sum over a topic by everything that computes here, beside what it stands on; JSON on stdout.
 
     python -m benchmarks.bench_compute [--records 5000000] [--runs 3] [--folder DIR] [--without-broker]
-        [--kafka-source JARS]
+        [--kafka-source JARS] [--stored {zstd+encrypted,plain}]
 
-JSON records of about 490 bytes in one partition, stored zstd and encrypted, chunks of 4 MiB, in a folder. Counted are
-the records and the bytes of their values; every job runs once in each round, and a figure is million records a second
-at the median of the counted rounds, from the call to the sum. A ratio is the median of the rounds' ratios, since within
-a round the machine is as busy for all; one that ends in ``_by_cpu`` is of the processor time of all processes, the
-broker's and Spark's too.
+JSON records of about 490 bytes in one partition, stored zstd and encrypted or plain, chunks of 4 MiB, in a folder. The
+broker has the same log, which is plain. Counted are the records and the bytes of their values; every job runs once in
+each round, and a figure is million records a second at the median of the counted rounds, from the call to the sum. A
+ratio is the median of the rounds' ratios, since within a round the machine is as busy for all; one that ends in
+``_by_cpu`` is of the processor time of all processes, the broker's and Spark's too.
 
 read_topic: the columns partition and value, two splits at once, nothing computed.
 DuckDB: count(*), sum(octet_length(value)) GROUP BY partition, through ``tieredstore.duckdb.attach``.
@@ -48,7 +48,7 @@ from benchmarks.kafka_topic import KafkaTopic, topic_on_broker
 from benchmarks.measuring import Job, Taken, home_in, interleaved, machine
 from benchmarks.process_tree import ProcessTree
 from benchmarks.spark_tasks import PlannedTasks
-from benchmarks.spark_topic import SparkTopic, topic_arguments, topic_in
+from benchmarks.spark_topic import STORED, SparkTopic, topic_in, topic_parser
 from tieredstore.config import load_settings
 from tieredstore.duckdb import attach
 from tieredstore.polars import scan
@@ -197,7 +197,7 @@ def _median_ratio(others: Sequence[Taken], ours: Sequence[Taken], of: Callable[[
 
 def run(folder: Path, arguments: argparse.Namespace) -> dict[str, object]:
     """All figures."""
-    topic = topic_in(folder, arguments.records)
+    topic = topic_in(folder, arguments.records, arguments.stored)
     planned = PlannedTasks({**topic.options, "columns": "value"})
     jars = None if arguments.without_broker else source_jars((arguments.kafka_source or folder / "jars").absolute())
     with contextlib.ExitStack() as stack:
@@ -231,7 +231,12 @@ def run(folder: Path, arguments: argparse.Namespace) -> dict[str, object]:
     cpu = {name: statistics.median(run.cpu_seconds for run in rounds) for name, rounds in taken.items()}
     return {
         "machine": machine(),
-        "topic": {"records": topic.records, "log_bytes": topic.log_bytes, "stored_bytes": topic.stored_bytes},
+        "topic": {
+            "records": topic.records,
+            "stored": arguments.stored,
+            "log_bytes": topic.log_bytes,
+            "stored_bytes": topic.stored_bytes,
+        },
         "runs": arguments.runs,
         "left_out": [name for name in (CLIENT, KAFKA_SOURCE) if name not in taken],
         "million_records_per_second": {name: round(value, 3) for name, value in rate.items()},
@@ -241,7 +246,9 @@ def run(folder: Path, arguments: argparse.Namespace) -> dict[str, object]:
 
 
 def main() -> None:
-    arguments = topic_arguments(__doc__, records=5_000_000, runs=3)
+    parser = topic_parser(__doc__, records=5_000_000, runs=3)
+    parser.add_argument("--stored", choices=STORED, default=STORED[0], help="how the segments are stored")
+    arguments = parser.parse_args()
     with home_in(arguments.folder) as home:
         print(json.dumps(run(home, arguments), indent=2))
 

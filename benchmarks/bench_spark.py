@@ -41,7 +41,7 @@ from benchmarks.measuring import Job, home_in, interleaved_seconds, machine
 from benchmarks.process_tree import ProcessTree
 from benchmarks.spark_synthetic import read_synthetic, write_batch
 from benchmarks.spark_tasks import PlannedTasks, ReadingProcesses, stage_seconds
-from benchmarks.spark_topic import SparkTopic, topic_arguments, topic_in
+from benchmarks.spark_topic import SparkTopic, topic_parser, topic_in
 from tests.support.spark_session import CONF, environment
 
 CORES: Final = 2
@@ -189,7 +189,7 @@ def run(folder: Path, arguments: argparse.Namespace) -> dict[str, object]:
 
 
 def main() -> None:
-    arguments = topic_arguments(__doc__, records=10_000_000, runs=5)
+    arguments = topic_parser(__doc__, records=10_000_000, runs=5).parse_args()
     with home_in(arguments.folder) as home:
         print(json.dumps(run(home, arguments), indent=2))
 

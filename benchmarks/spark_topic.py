@@ -17,6 +17,9 @@ from tieredstore.model import Uuid
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION, build_segment
 
+STORED: Final = ("zstd+encrypted", "plain")
+"""How the tiered segments may be stored; plain is what the plugin does unless it is told otherwise."""
+
 SEGMENTS: Final = 8
 """At least."""
 
@@ -28,7 +31,7 @@ _FIRST_TIMESTAMP_MS: Final = 1_767_225_600_000
 _DONE: Final = "topic.json"
 
 
-def topic_arguments(description: str | None, *, records: int, runs: int) -> argparse.Namespace:
+def topic_parser(description: str | None, *, records: int, runs: int) -> argparse.ArgumentParser:
     """The command line of a benchmark over such a topic, with its usual number of records and of counted rounds."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=records, help="how many records the topic has, about")
@@ -36,12 +39,12 @@ def topic_arguments(description: str | None, *, records: int, runs: int) -> argp
     parser.add_argument("--folder", type=Path, help="where the topic is made and kept (default: a temporary folder)")
     parser.add_argument("--without-broker", action="store_true", help="leave out what reads from Kafka")
     parser.add_argument("--kafka-source", type=Path, help="the folder with the jars of Spark's own Kafka source")
-    return parser.parse_args()
+    return parser
 
 
 @dataclass(frozen=True, slots=True)
 class SparkTopic:
-    """One partition in ``folder``: plain in ``logs``, tiered in ``store``, zstd and encrypted."""
+    """One partition in ``folder``: plain in ``logs``, tiered in ``store`` in one of the ways of :data:`STORED`."""
 
     folder: Path
     records: int
@@ -74,22 +77,23 @@ class SparkTopic:
         return self.options | {"startingTimestamp": str(start), "endingTimestamp": str(stop)}
 
 
-def topic_in(folder: Path, records: int) -> SparkTopic:
+def topic_in(folder: Path, records: int, stored: str = STORED[0]) -> SparkTopic:
     """A topic of ``records`` records or a few more; taken as it is if it was made there before."""
-    home = folder / f"topic-of-{records}"
+    home = folder / f"topic-of-{records}-{stored}"
     done = home / _DONE
     if not done.exists():
         shutil.rmtree(home, ignore_errors=True)
-        topic = _build(home, records)
+        topic = _build(home, records, stored)
         done.write_text(json.dumps({name: value for name, value in asdict(topic).items() if name != "folder"}))
     fields: dict[str, Any] = json.loads(done.read_text())
     return SparkTopic(home, **fields)
 
 
-def _build(home: Path, records: int) -> SparkTopic:
+def _build(home: Path, records: int, stored: str) -> SparkTopic:
     (home / "store").mkdir(parents=True)
     texts = {"storage.backend.class": "filesystem", "storage.root": str(home / "store"), "chunk.size": str(CHUNK)}
-    texts |= {"compression.enabled": "true", **key_settings(home)}
+    if stored != "plain":
+        texts |= {"compression.enabled": "true", **key_settings(home)}
     properties = home / "store.properties"
     properties.write_text("".join(f"{name}={text}\n" for name, text in texts.items()))
     segments = _copied(home, properties, records)
