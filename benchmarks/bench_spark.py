@@ -41,7 +41,7 @@ from benchmarks.measuring import Job, home_in, interleaved_seconds, machine
 from benchmarks.process_tree import ProcessTree
 from benchmarks.spark_synthetic import read_synthetic, write_batch
 from benchmarks.spark_tasks import PlannedTasks, ReadingProcesses, stage_seconds
-from benchmarks.spark_topic import SparkTopic, topic_parser, topic_in
+from benchmarks.spark_topic import SparkTopic, topic_in, topic_parser
 from tests.support.spark_session import CONF, environment
 
 CORES: Final = 2

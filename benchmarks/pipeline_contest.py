@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import io
 import multiprocessing
 import shutil
 from collections.abc import Iterator, Mapping
@@ -36,6 +37,7 @@ WINDOWS: Final = 24
 """Of the whole topic, about: as many for both cores, and fewer than a batch may have."""
 CODEC: Final = "zstd"
 PER_DIRECTORY: Final = 10_000_000
+_NEVER_REPEATED: Final = ("offset", "timestamp")
 
 # What their type stubs say is partial.
 _arrow: Final[Any] = pa
@@ -201,10 +203,21 @@ def _write(folder: Path, window: Window) -> None:
     with (
         _arrow.memory_map(_kept(folder, window)) as kept,
         _arrow.ipc.open_file(kept) as reader,
-        _parquet.ParquetWriter(target, reader.schema, compression=CODEC) as writer,
+        _parquet.ParquetWriter(
+            target, reader.schema, compression=CODEC, use_dictionary=_encoded(reader.schema)
+        ) as writer,
     ):
         for number in range(reader.num_record_batches):
             writer.write_batch(reader.get_batch(number), row_group_size=GROUP_ROWS)
+
+
+def _encoded(schema: Any) -> list[str]:
+    """The columns that have dictionaries, as in a pipeline's files: the limit is to be of no more work than theirs."""
+    file = io.BytesIO()
+    _parquet.write_table(schema.empty_table(), file)
+    columns = _parquet.read_metadata(file).schema
+    paths = [columns.column(number).path for number in range(len(columns))]
+    return [path for path in paths if path not in _NEVER_REPEATED]
 
 
 def _kept(folder: Path, window: Window) -> str:
