@@ -100,7 +100,7 @@ def test_records_of_all_sizes_come_back_from_batches_within_their_limits(
         futures = [producer.send(value) for value in values]
     read: dict[RecordPlace, bytes] = {}
     with Consumer(topics, "orders") as consumer:
-        for record in consumer.records(5.0):
+        for record in consumer.records(60.0):
             read[RecordPlace(*record[:4])] = record.value
             if len(read) == len(values):
                 break

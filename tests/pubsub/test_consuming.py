@@ -47,7 +47,7 @@ def test_positions_to_the_record() -> None:
     topics = fresh_topics(message_bytes="1024", compression="none")
     publish(topics, [b"%04d" % number + bytes(300) for number in range(10)])
     consumer = Consumer(topics, "orders", group="g")
-    for number, record in enumerate(consumer.records(1.0)):
+    for number, record in enumerate(consumer.records(LONG_S)):
         assert record.value[:4] == b"%04d" % number
         if number == 5:
             break
@@ -56,10 +56,10 @@ def test_positions_to_the_record() -> None:
         consumer.commit({0: Position(0, 3, 2)})
     consumer.close()
     with Consumer(topics, "orders", group="g") as later:
-        assert [record.value[:4] for record in later.records(1.0)] == [b"0006", b"0007", b"0008", b"0009"]
+        assert [value[:4] for value in values_of(later)] == [b"0006", b"0007", b"0008", b"0009"]
         assert later.position() == {0: Position(1)} or later.position()[0].offset == 0
         later.seek(0, Position(0, 1, 1))
-        assert next(later.records(1.0)).value[:4] == b"0004"
+        assert next(later.records(LONG_S)).value[:4] == b"0004"
     alone = Consumer(topics, "orders")
     one: Any = alone.read_at(0, 0, 1, 1)
     assert one.column("value")[0].as_py()[:4] == b"0004"
@@ -115,11 +115,11 @@ def test_damage_stays_where_it_is_or_is_left_out() -> None:
     queue.append(0, [plain.to_json()], Deadline.after(LONG_S))
     failing = Consumer(topics, "orders")
     failing.seek(0, 256)
-    records = failing.records(1.0)
+    records = failing.records(LONG_S)
     assert next(records).value[:1] == b"0"
     for _ in range(2):
         with pytest.raises(MessageCorrupt, match="Message 1"):
-            list(failing.records(1.0))
+            list(failing.records(LONG_S))
     skipping = Consumer(topics, "orders", on_corrupt="skip")
     skipping.seek(0, 256)
     assert [value[:1] for value in values_of(skipping, at_least=2)] == [b"0", b"2"]

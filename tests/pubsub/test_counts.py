@@ -26,7 +26,7 @@ def exported(kind: str) -> dict[str, float]:
 
 def test_what_clients_count_is_exported_and_stays_when_they_are_closed() -> None:
     before = exported("producer"), exported("consumer")
-    topics = topics_on(message_bytes="1024")
+    topics = topics_on(message_bytes="1024", batch_ms="60000")
     topics.create("orders", 2)
     with Producer(topics, "orders") as producer:
         for _ in range(3):
@@ -80,5 +80,5 @@ def test_failures_and_losses() -> None:
         producer.send(b"v")
     inner.delete([info.key for info in inner.list("") if "/topics/orders/" in info.key and "!" not in info.key])
     with Consumer(whole, "orders") as consumer, pytest.raises(DataLoss):
-        list(consumer.records(5.0))
+        list(consumer.records(60.0))
     assert consumer.counts.losses == 1

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 import pytest
 
 from tests.support.dying_store import DyingStore
-from tests.support.pubsub_topics import batch_keys, fresh_topics, publish, topics_on, values_of
+from tests.support.pubsub_topics import batch_keys, fresh_topics, publish, records_of, topics_on, values_of
 from tieredstore.backends.base import Body
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import (
@@ -41,7 +41,7 @@ def test_what_is_sent_is_read_in_its_order_with_all_that_it_has() -> None:
     with Producer(topics, "orders") as producer:
         future = producer.send(b"v", b"k", [("h", b"1")], 1_700_000_000_000, b"\0\0\0\0\0\0\0\7")
         producer.send(b"")
-    (first, second) = Consumer(topics, "orders").records(1.0)
+    (first, second) = records_of(Consumer(topics, "orders"))
     assert future.result(0) == RecordPlace(*first[:4])
     assert first[4:] == (b"k", b"v", (("h", b"1"),), b"\0\0\0\0\0\0\0\7", 1_700_000_000_000)
     assert (second.key, second.value, second.headers, second.message_id) == (None, b"", (), None)
@@ -164,7 +164,7 @@ def test_whatever_fails_once_each_record_is_there_once_and_no_orphan(moment: str
         topics_on(inner).create("orders")
         topics = topics_on(FaultyStore(inner, fail_at=at, moment=moment))  # type: ignore[arg-type]
         (place,) = publish(topics, [b"v"])
-        (record,) = Consumer(topics_on(inner), "orders").records(0.5)
+        (record,) = records_of(Consumer(topics_on(inner), "orders"))
         assert (RecordPlace(*record[:4]), len(batch_keys(topics_on(inner)))) == (place, 1)
 
 

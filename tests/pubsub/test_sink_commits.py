@@ -55,7 +55,7 @@ def run_epoch(topics: Topics, epoch: int) -> None:
 
 def values_in(topics: Topics) -> list[bytes]:
     with Consumer(topics, "orders") as consumer:
-        return sorted(values_of(consumer, 0.05, patience=2))
+        return sorted(values_of(consumer, 0.05))
 
 
 def expected(epochs: Sequence[int]) -> list[bytes]:

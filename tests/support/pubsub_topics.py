@@ -8,6 +8,7 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
+from tieredstore.errors import DataLoss
 from tieredstore.pubsub.consumer import ConsumedRecord, Consumer
 from tieredstore.pubsub.producer import Producer
 from tieredstore.pubsub.record_futures import RecordPlace
@@ -29,14 +30,24 @@ def topics_in(folder: Path, **properties: str) -> Topics:
 def records_of(
     consumer: Consumer, timeout_s: float = 0.0, at_least: int = 0, patience: int = 600
 ) -> list[ConsumedRecord]:
-    """What a consumer gives until nothing comes; with ``at_least``, until there are so many."""
+    """What a consumer gives until nothing comes and its queue has nothing more; with ``at_least``, until there are so
+    many. Silence alone tells nothing: on a busy machine any thread may stand still for a while."""
     records: list[ConsumedRecord] = []
     for _ in range(patience):
         got = list(consumer.records(timeout_s or 0.3))
         records += got
-        if len(records) >= at_least and not got:
+        if len(records) >= at_least and not got and not _is_behind(consumer):
             break
     return records
+
+
+def _is_behind(consumer: Consumer) -> bool:
+    """Whether the queue has something for a consumer that it has not given."""
+    queue = consumer._queue  # pyright: ignore[reportPrivateUsage]
+    try:
+        return any(queue.read(partition, position.offset) for partition, position in consumer.position().items())
+    except DataLoss:  # of which the consumer tells, or which it passes over
+        return True
 
 
 def values_of(consumer: Consumer, timeout_s: float = 0.0, at_least: int = 0, patience: int = 600) -> list[bytes]:
@@ -53,8 +64,12 @@ def publish(topics: Topics, values: list[bytes], topic: str = "orders") -> list[
 
 
 def fresh_topics(partitions: int = 1, **properties: str) -> Topics:
-    """A store in memory with the topic ``orders``."""
-    topics = topics_on(None, **properties)
+    """A store in memory with the topic ``orders``.
+
+    A batch ends by its size or a flush unless ``batch_ms`` is given: on a busy machine any time may pass between two
+    records.
+    """
+    topics = topics_on(None, **{"batch_ms": "60000"} | properties)
     topics.create("orders", partitions)
     return topics
 

@@ -135,7 +135,7 @@ def several(topics: Topics, *racks: str) -> Generator[tuple[list[RunningBroker],
 def test_own_zone_comes_first_and_others_when_it_is_gone() -> None:
     topics = fresh()
     with several(topics, "a", "b", "a") as (brokers, _):
-        settings = client_of(topics, brokers[0].place, rack="b", request_timeout_ms=2000)
+        settings = client_of(topics, brokers[0].place, rack="b", request_timeout_ms=30_000)
         with BrokerProducer(settings, "orders") as producer:
             for number in range(3):
                 producer.send(b"%d" % number).result(LONG_S)

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession, functions
 
 from tests.project.test_docs import blocks
 from tests.support.paths import REPOSITORY
-from tests.support.pubsub_topics import topics_in
+from tests.support.pubsub_topics import topics_in, values_of
 from tieredstore.pubsub.consumer import Consumer
 from tieredstore.pubsub.producer import Producer
 from tieredstore.pubsub.topics import Topics
@@ -45,7 +45,7 @@ def copy_by_stream(spark: SparkSession, store: dict[str, str], checkpoint: Path)
 
 def values_in(topics: Topics, topic: str) -> list[bytes]:
     with Consumer(topics, topic) as consumer:
-        return sorted(record.value for record in consumer.records(1.0))
+        return sorted(values_of(consumer))
 
 
 def test_the_example_of_the_docs_and_a_stream(spark: SparkSession, tmp_path: Path) -> None:

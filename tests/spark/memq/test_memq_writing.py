@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from tests.support.memq_topic import Rows, Topic, written_topic
-from tests.support.pubsub_topics import values_of
+from tests.support.pubsub_topics import records_of, values_of
 from tieredstore.errors import ConfigError, InvalidRecord
 from tieredstore.pubsub.consumer import Consumer
 from tieredstore.spark.memq import sink
@@ -42,7 +42,7 @@ def test_a_batch_is_notified_when_all_of_it_is_stored_and_aborts_delete(tmp_path
     pickle.loads(pickle.dumps(writer)).commit([won, None])
     writer.abort([won])  # as Spark does when it does not hear of the commit
     with Consumer(topic.topics, "orders") as consumer:
-        assert sorted(values_of(consumer, 0.05, patience=2)) == [b"a", b"b"]
+        assert sorted(values_of(consumer, 0.05)) == [b"a", b"b"]
     other: Any = MemqDataSource(topic.options).writer(SCHEMA, False)
     other.abort([tried, None])
     other.commit([])
@@ -67,7 +67,7 @@ def test_columns_that_a_row_may_have(tmp_path: Path) -> None:
     ]  # fmt: skip
     writer.commit([writer.write(iter([pa.RecordBatch.from_pylist(rows, schema=kinds)]))])
     with Consumer(topic.topics, "orders") as consumer:
-        records = sorted(consumer.records(0.05), key=lambda record: record.record)
+        records = sorted(records_of(consumer, 0.05), key=lambda record: record.record)
     assert [(each.key, each.value, each.headers, each.message_id) for each in records] == [
         (b"k", b"v", (("h", b"1"),), b"id"), (None, b"", (), None), (None, b"now", (), None),
     ]  # fmt: skip
@@ -99,7 +99,7 @@ def test_a_stream_writes_each_epoch_once(tmp_path: Path, monkeypatch: pytest.Mon
     writer.abort([lost, None], 8)
     writer.commit([writer.write(arrow_rows("b"))], 8)
     with Consumer(topic.topics, "orders") as consumer:
-        assert sorted(values_of(consumer, 0.05, patience=2)) == [b"a", b"b"]
+        assert sorted(values_of(consumer, 0.05)) == [b"a", b"b"]
     assert len(topic.keys()) == 2
 
 
