@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.golden.segments import CASES, case_path
+from tests.support.open_files import open_below
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.filesystem import listing
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
@@ -211,13 +212,13 @@ def test_a_listing_opens_only_folders_that_can_match(
     assert scanned == [".", "a", "a/1"]
 
 
-def test_a_paused_listing_holds_no_descriptor(store: FilesystemObjectStore) -> None:
+def test_a_paused_listing_holds_no_descriptor(store: FilesystemObjectStore, root: Path) -> None:
     for number in range(5):
         store.put(f"a/{number}", b"")
-    before = os.listdir("/proc/self/fd")  # noqa: PTH208  a count is wanted, not paths
+    before = open_below(root)
     listing = store.list()
     assert [info.key for info in islice(listing, 2)] == ["a/0", "a/1"]
-    assert len(os.listdir("/proc/self/fd")) == len(before)  # noqa: PTH208
+    assert open_below(root) == before
     assert [info.key for info in listing] == ["a/2", "a/3", "a/4"]
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.open_files import open_below
 from tieredstore.errors import BatchCorrupt, InvalidSegment
 from tieredstore.kafka.checkpoints import LeaderEpochs, joined_epochs, parse_leader_epochs
 from tieredstore.kafka.held_segment import OpenSegment, SegmentIncomplete, describe_open, open_segment
@@ -43,10 +44,6 @@ def opened(folder: Path) -> Iterator[Opener]:
     yield open_at
     for segment in held:
         segment.close()
-
-
-def open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 def mark_deleted(folder: Path, base_offset: int, next_base_offset: int) -> None:
@@ -121,10 +118,10 @@ def test_what_was_cut_off_behind_or_compacted_is_no_segment(folder: Path) -> Non
 def test_what_is_not_there_yet_is_waited_for(folder: Path, missing: str) -> None:
     segment = discover_deleted(folder)[0]
     (folder / missing).unlink()
-    descriptors = open_descriptors()
+    before = open_below(folder)
     with pytest.raises(SegmentIncomplete, match=missing):
         open_segment(segment)
-    assert open_descriptors() == descriptors
+    assert open_below(folder) == before
 
 
 def test_an_index_that_is_not_trimmed_yet_is_waited_for(folder: Path) -> None:

@@ -35,11 +35,13 @@ def time_for_requests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def endpoint(health: Health) -> Iterator[Endpoint]:
+    # Those of earlier tests may end meanwhile, and of its own one that has done all may take a moment to.
+    before = set(threading.enumerate())
     served = Endpoint("127.0.0.1", 0, health)
     yield served
     served.close()
     served.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("tieredstore-endpoint")]
+    assert wait_until(lambda: not [one for one in set(threading.enumerate()) - before if "endpoint" in one.name])
 
 
 def answer(endpoint: Endpoint, request: bytes) -> bytes:

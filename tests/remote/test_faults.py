@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.fault_proxy import wait_until
 from tests.support.small_segments import MODES, memory_settings, new_metadata, write_segment
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import AccessDenied, StoreUnavailable, TieredStoreError
@@ -48,7 +49,8 @@ def _no_thread_is_left() -> Iterator[None]:
     # Those of earlier tests may end meanwhile.
     before = set(threading.enumerate())
     yield
-    assert set(threading.enumerate()) <= before
+    # And one that has done all may take a moment to end.
+    assert wait_until(lambda: set(threading.enumerate()) <= before)
 
 
 def manager_of(store: FaultyStore | CountingStore | MemoryObjectStore, mode: str) -> RemoteStorageManager:
