@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -139,6 +140,43 @@ def test_a_batch_that_nobody_asks_for_leaves_nothing(kept: Kept, driven: Driven)
     driven.sink.close()
     driven.sink.close()
     assert listed(kept.store, ROOT) == []
+    assert nothing_is_left(kept)
+
+
+def test_one_that_is_closed_before_its_job_begins_writes_nothing(
+    kept: Kept, driven: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, go_on = driven.session.sparkContext, threading.Event()
+    cancel, begin = context.cancelJobGroup, context.setJobGroup
+    monkeypatch.setattr(context, "cancelJobGroup", lambda group: (cancel(group), go_on.set()))
+    monkeypatch.setattr(context, "setJobGroup", lambda *given, **named: (go_on.wait(60), begin(*given, **named)))
+    driven.sink.write_ahead(plan_of(kept), GROUP)
+    driven.sink.close()
+    assert context.groups == [GROUP]
+    assert driven.session.jobs == 0
+    assert nothing_is_left(kept)
+
+
+def test_a_job_that_ends_after_it_was_given_up_leaves_nothing(
+    kept: Kept, driven: Driven, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ahead, "_CLOSING_S", 0.1)
+    sink: Any = driven.sink
+    write, given_up = sink._written, threading.Event()
+    writing = threading.Event()
+
+    def late(tasks: Sequence[WindowTask]) -> Any:
+        writing.set()
+        assert given_up.wait(60)
+        return write(tasks)
+
+    session: Any = driven.session
+    batch = AheadBatch(session, GROUP, plan_of(kept), late, kept.store)
+    assert writing.wait(60)
+    batch.close()
+    given_up.set()
+    batch._thread.join(60)
+    assert driven.session.jobs == 1
     assert nothing_is_left(kept)
 
 

@@ -6,6 +6,7 @@ What is written ahead is prepared, no more: it is committed when Spark asks for 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.driver import Written
 
 _CLOSING_S: Final = 10.0
+_CANCELLING_S: Final = 0.2
+"""Between two tries: Spark forgets a cancellation of a group that has no job yet."""
 
 
 class AheadBatch:
@@ -39,7 +42,8 @@ class AheadBatch:
         self._written: list[Written] | None = None
         self._error: BaseException | None = None
         self._ended = threading.Event()
-        self._is_taken = False
+        self._discarding = threading.Lock()
+        self._is_taken = self._is_unwanted = False
         self._thread = InheritableThread(target=self._run, name="tieredstore-ahead", daemon=True)
         self._thread.start()
 
@@ -58,23 +62,29 @@ class AheadBatch:
         return self._written
 
     def close(self) -> None:
-        """End the job, and discard what it prepared, unless it was taken."""
+        """End the job, and discard what it prepared, unless it was taken. One that ends later discards it itself."""
+        self._is_unwanted = True
+        give_up_at = time.monotonic() + _CLOSING_S
         with ExitStack() as stack:
             stack.callback(self._discard)
-            if not self._ended.is_set():
+            while not self._ended.is_set() and time.monotonic() < give_up_at:
                 self._spark.sparkContext.cancelJobGroup(self._group)
-                self._ended.wait(_CLOSING_S)
+                self._ended.wait(_CANCELLING_S)
 
     def _discard(self) -> None:
-        written, self._written = self._written, None
-        if written and not self._is_taken:
-            discard_files(self._store, [file for window, _ in written for file in window.files])
+        with self._discarding:
+            written, self._written = self._written, None
+            if written and not self._is_taken:
+                discard_files(self._store, [file for window, _ in written for file in window.files])
 
     def _run(self) -> None:
         try:
             self._spark.sparkContext.setJobGroup(self._group, "windows of a first batch", interruptOnCancel=True)
-            self._written = self._write(self._tasks)
+            if not self._is_unwanted:
+                self._written = self._write(self._tasks)
         except BaseException as error:  # noqa: BLE001  whoever takes it raises it
             self._error = error
         finally:
             self._ended.set()
+            if self._is_unwanted:
+                self._discard()
