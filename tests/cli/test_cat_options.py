@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from tests.support.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket
 from tieredstore.cli.left_out import LeftOut
 from tieredstore.cli.logs import LogRequest, opened_logs
 from tieredstore.model import TopicIdPartition
-from tieredstore.partitions import LogQuery, LogTail, Subscribe
+from tieredstore.partitions import LogQuery, LogTail, Subscribe, TailRecords
 from tieredstore.testing.segments import Record, build_batch
 
 pytestmark = pytest.mark.slow
@@ -323,15 +322,21 @@ def test_new_segments_are_followed(bucket: Bucket, monkeypatch: pytest.MonkeyPat
 
 
 def test_follow_ends_when_it_has_shown_enough(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tieredstore.partitions.LogTail", partial(LogTail, look_s=0.05))
+    later = [10]
+
+    class Followed(LogTail):
+        """More comes once something was given."""
+
+        def poll(self, timeout_s: float) -> TailRecords | None:
+            records = super().poll(timeout_s)
+            if records is not None and later:
+                bucket.write(later.pop())
+            return records
+
+    monkeypatch.setattr("tieredstore.partitions.LogTail", partial(Followed, look_s=0.05))
     bucket.write(10)
-    later = threading.Timer(0.5, bucket.write, [10])
-    later.start()
-    try:
-        # The last five, and of what comes as many as are left.
-        done = cat_bucket(bucket, "--from", "-5", "--follow", "-n", 8, *OFFSETS)
-    finally:
-        later.join()
+    # The last five, and of what comes as many as are left.
+    done = cat_bucket(bucket, "--from", "-5", "--follow", "-n", 8, *OFFSETS)
     assert shown(done) == [(0, offset) for offset in range(5, 13)]
 
 

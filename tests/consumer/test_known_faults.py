@@ -146,12 +146,14 @@ def test_a_client_that_gives_nothing_though_the_broker_has_more(
         parts_of(consumer).live.is_eager = member.is_eager = is_eager
         read(consumer, 40)
         for position in (20, 30):
+            before = caplog.text.count("it is assigned anew")  # also where the machine stood still for a while
             member.stuck.add(ORDERS)
             broker.logs[ORDERS].end = position + 10
             assert offsets_of(read(consumer, 10)) == list(range(position, position + 10))
-        assert caplog.text.count("it is assigned anew") == 2
+            assert caplog.text.count("it is assigned anew") > before
         # What is not given since it is no record is no standstill for ever.
+        before = caplog.text.count("it is assigned anew")
         broker.logs[ORDERS].hole, broker.logs[ORDERS].stays_in_hole = range(40, 50), True
         broker.logs[ORDERS].end = 50
         member.stuck.add(ORDERS)
-        until(consumer, lambda _: caplog.text.count("it is assigned anew") == 3)
+        until(consumer, lambda _: caplog.text.count("it is assigned anew") > before)

@@ -23,8 +23,9 @@ consumer = LiveConsumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "none",
 consumer.assign([TopicPartition("none", 0, 0)])
 ends = []
 for moment in range(1, 31):
-    threading.Timer(0.01 * moment, os.kill, (os.getpid(), signal.SIGINT)).start()
     try:
+        # In here: on a busy machine it may come at once.
+        threading.Timer(0.01 * moment, os.kill, (os.getpid(), signal.SIGINT)).start()
         while True:
             consumer.consume(1, 0.1)
     except BaseException as error:

@@ -221,7 +221,8 @@ def test_gc_spares_what_is_recorded_and_not_notified_and_forgets_batch_queries()
     topics = created(inner)
     stored = batches_of(topics, 0)
     dying = topics_on(FaultyStore(inner, fail_at=_puts_in_queues))
-    dying.settings.pubsub.__dict__["delivery_timeout_ms"] = 1
+    hurried = dying.settings.pubsub.model_copy(update={"delivery_timeout_ms": 1})
+    dying = Topics(dying.store, dying.settings.model_copy(update={"pubsub": hurried}))
     with pytest.raises(Exception, match="not appended"):
         commits_of(dying).commit(0, stored)
     assert orphans_of(topics) == set()

@@ -87,41 +87,41 @@ def test_nothing_is_kept_in_the_table_itself(tmp_path: Path) -> None:
 
 
 def test_retention_counts_from_the_last_use(tmp_path: Path) -> None:
-    with opened(tmp_path, retention_ms=10_000) as cache:
+    with opened(tmp_path, retention_ms=600_000) as cache:
         for key in CHUNKS[:2]:
             cache.put(key, b"chunk")
     for _ in range(3):
-        let_pass(tmp_path, 6)
-        with opened(tmp_path, retention_ms=10_000) as cache:
+        let_pass(tmp_path, 360)
+        with opened(tmp_path, retention_ms=600_000) as cache:
             assert got(cache, CHUNKS[0], 5) == b"chunk"
-    with opened(tmp_path, retention_ms=10_000) as cache:
+    with opened(tmp_path, retention_ms=600_000) as cache:
         assert CHUNKS[1] not in cache
         assert got(cache, CHUNKS[1], 5) is None
 
 
 def test_a_use_that_is_not_written_yet_puts_the_end_off(tmp_path: Path) -> None:
-    with opened(tmp_path, retention_ms=10_000) as cache:
+    with opened(tmp_path, retention_ms=600_000) as cache:
         cache.put(KEY, b"chunk")
         assert got(cache, KEY, 5)
-        let_pass(tmp_path, 11)
+        let_pass(tmp_path, 601)
         assert got(cache, KEY, 5) == b"chunk"
 
 
 def test_a_put_removes_what_expired(tmp_path: Path) -> None:
-    with opened(tmp_path, retention_ms=10_000) as cache:
+    with opened(tmp_path, retention_ms=600_000) as cache:
         for key in CHUNKS[:5]:
             cache.put(key, b"chunk")
-        let_pass(tmp_path, 11)
+        let_pass(tmp_path, 601)
         cache.put(CHUNKS[5], b"other")
         assert (cache.stats.entries, cache.stats.evictions, cache.stats.evicted_bytes) == (1, 5, 25)
     assert len(value_files(tmp_path)) == 1
 
 
 def test_one_put_does_not_remove_everything_that_expired(tmp_path: Path) -> None:
-    with opened(tmp_path, retention_ms=60_000) as cache:
+    with opened(tmp_path, retention_ms=600_000) as cache:
         for number in range(100):
             cache.blobs.put(str(number), b"x")
-        let_pass(tmp_path, 61)
+        let_pass(tmp_path, 601)
         cache.put(KEY, b"chunk")
         assert cache.stats.entries == 100 + 1 - 64
         cache.put(KEY, b"chunk")
