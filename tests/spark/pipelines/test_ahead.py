@@ -146,10 +146,19 @@ def test_a_batch_that_nobody_asks_for_leaves_nothing(kept: Kept, driven: Driven)
 def test_one_that_is_closed_before_its_job_begins_writes_nothing(
     kept: Kept, driven: Driven, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context, go_on = driven.session.sparkContext, threading.Event()
-    cancel, begin = context.cancelJobGroup, context.setJobGroup
-    monkeypatch.setattr(context, "cancelJobGroup", lambda group: (cancel(group), go_on.set()))
-    monkeypatch.setattr(context, "setJobGroup", lambda *given, **named: (go_on.wait(60), begin(*given, **named)))
+    context, closing = driven.session.sparkContext, threading.Event()
+    begin = context.setJobGroup
+
+    def begin_late(group: str, description: str, *, interruptOnCancel: bool) -> None:  # noqa: N803  Spark's name
+        assert closing.wait(60)
+        begin(group, description, interruptOnCancel=interruptOnCancel)
+
+    monkeypatch.setattr(context, "setJobGroup", begin_late)
+
+    def cancel(_: str) -> None:
+        closing.set()
+
+    monkeypatch.setattr(context, "cancelJobGroup", cancel)
     driven.sink.write_ahead(plan_of(kept), GROUP)
     driven.sink.close()
     assert context.groups == [GROUP]
@@ -175,7 +184,9 @@ def test_a_job_that_ends_after_it_was_given_up_leaves_nothing(
     assert writing.wait(60)
     batch.close()
     given_up.set()
-    batch._thread.join(60)
+    for thread in threading.enumerate():
+        if thread.name == "tieredstore-ahead":
+            thread.join(60)
     assert driven.session.jobs == 1
     assert nothing_is_left(kept)
 
