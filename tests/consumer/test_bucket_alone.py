@@ -74,7 +74,7 @@ def test_one_by_one_many_and_in_columns_together(bucket: Bucket) -> None:
                 columns: Any = batch.records
                 assert columns.schema.names == ["value", "offset"]
                 assert columns.num_rows <= 7
-                assert batch.start_offset == given[-1] + 1 if given else 0
+                assert batch.start_offset == (given[-1] + 1 if given else 0)
                 given += columns.to_pydict()["offset"]
                 assert batch.next_offset == given[-1] + 1 == consumer.position([ORDERS])[0].offset
     assert given == list(range(60))
@@ -159,11 +159,11 @@ def test_without_a_broker_there_is_no_group(bucket: Bucket) -> None:
 def test_watermarks_and_times_of_the_bucket(bucket: Bucket) -> None:
     bucket.write(20, skip=10)
     with reader_of(bucket, at(10)) as consumer:
-        assert consumer.get_watermark_offsets(ORDERS, 10) == (10, 30)
+        assert consumer.get_watermark_offsets(ORDERS, DEADLINE_S) == (10, 30)
         read(consumer, 20)
         assert consumer.get_watermark_offsets(ORDERS, cached=True) == (10, 30)
         bucket.write(5)
-        assert consumer.get_watermark_offsets(ORDERS, 10) == (10, 35)
+        assert consumer.get_watermark_offsets(ORDERS, DEADLINE_S) == (10, 35)
         first, none = (consumer.offsets_for_times([at(moment)], 10)[0].offset for moment in (0, 2**50))
         assert (first, none) == (10, -1)
 

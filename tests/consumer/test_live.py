@@ -120,7 +120,7 @@ def test_what_was_committed_is_where_the_next_one_goes_on(tiered: TieredTopic) -
         gathered([consumer], lambda given: len(given) >= 1)
         offsets = [TopicPartition(tiered.topic, 0, 57), TopicPartition(tiered.topic, 1, 599)]
         consumer.commit(offsets=offsets, asynchronous=False)
-        assert [place.offset for place in consumer.committed(offsets, 10)] == [57, 599]
+        assert [place.offset for place in consumer.committed(offsets, DEADLINE_S)] == [57, 599]
         for place in offsets:
             consumer.seek(place)  # so that closing commits the same
     with Consumer(properties(tiered)) as consumer:
@@ -136,7 +136,7 @@ def test_automatic_commits_have_nothing_that_no_call_has_given(tiered: TieredTop
         place = TopicPartition(tiered.topic, 0)
         consumer.assign([place])
         for expected in range(5):
-            messages = gathered([consumer], bool) if expected == 0 else consumer.consume(1, 10)
+            messages = gathered([consumer], bool) if expected == 0 else consumer.consume(1, DEADLINE_S)
             given = messages[-1].offset() + 1
             consumer.poll_arrow(0, max_rows=1)
             (known,) = _library.Consumer.committed(consumer, [place], timeout=DEADLINE_S)
@@ -374,7 +374,7 @@ def test_the_documents_example_runs(
 def test_ends_and_times_of_both(tiered: TieredTopic) -> None:
     place = TopicPartition(tiered.topic, 0)
     with Consumer(properties(tiered)) as consumer:
-        assert consumer.get_watermark_offsets(place, 10) == (0, 600)
+        assert consumer.get_watermark_offsets(place, DEADLINE_S) == (0, 600)
         early, late = (
             consumer.offsets_for_times([TopicPartition(tiered.topic, 0, moment)], 10)[0].offset
             for moment in (1_600_000_000_000, 1_900_000_000_000)

@@ -23,6 +23,7 @@ from tests.support.disk_cache_access import (
     value_files,
 )
 from tieredstore.errors import ConfigError
+from tieredstore.remote import disk_rows
 from tieredstore.remote.disk_cache import MAX_BLOB_SIZE, DiskChunkCache
 from tieredstore.remote.disk_seal import HEADER_SIZE
 
@@ -256,7 +257,9 @@ def open_databases(path: Path) -> int:
     return open_files.count(str(own_folder(path).resolve() / "cache.db"))
 
 
-def test_threads_share_a_cache_and_leave_no_connection_behind(tmp_path: Path) -> None:
+def test_threads_share_a_cache_and_leave_no_connection_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_rows, "_LOCK_TIMEOUT", 60.0)  # s: whoever has the lock may stand still for one
+
     def work(cache: DiskChunkCache, seed: int) -> None:
         for step in range(60):
             key = CHUNKS[(seed + step) % 16]

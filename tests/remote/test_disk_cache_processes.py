@@ -131,6 +131,9 @@ BUSY_FORKS = """
     import os, sys, threading, warnings
     from pathlib import Path
     from tests.support.disk_cache_access import CHUNKS, got, opened
+    from tieredstore.remote import disk_rows
+
+    disk_rows._LOCK_TIMEOUT = 60.0  # s: on a busy machine whoever has the lock may stand still for one
 
     def work():
         while not done.is_set():
