@@ -54,6 +54,16 @@ def answer(endpoint: Endpoint, request: bytes) -> bytes:
         return received
 
 
+def until_answered(endpoint: Endpoint) -> None:
+    """Where requests have a second, or connections are refused: on a busy machine, or in a crowd, not at once."""
+    until = time.monotonic() + 60
+    while True:
+        with contextlib.suppress(ConnectionError):
+            if answer(endpoint, b"GET /healthz HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.0 200"):
+                return
+        assert time.monotonic() < until
+
+
 def get(endpoint: Endpoint, path: str) -> tuple[int, bytes]:
     head, _, body = answer(endpoint, f"GET {path} HTTP/1.1\r\nHost: it\r\n\r\n".encode()).partition(b"\r\n\r\n")
     return int(head.split()[1]), body
@@ -90,14 +100,14 @@ def test_clients_that_say_nothing_or_too_much_are_dropped_and_others_answered(
     silent = [socket.create_connection((endpoint.host, endpoint.port), timeout=60) for _ in range(12)]
     try:
         # More slow clients than threads: each has its second, and then the next ones come.
-        assert get(endpoint, "/healthz")[0] == 200
+        until_answered(endpoint)
         assert [client.recv(1) for client in silent] == [b""] * 12
     finally:
         for client in silent:
             client.close()
     with contextlib.suppress(ConnectionError):
         assert answer(endpoint, b"GET /healthz HTTP/1.0\r\nA: " + bytes(1 << 20)) == b""
-    assert get(endpoint, "/healthz")[0] == 200
+    until_answered(endpoint)
 
 
 def test_a_client_that_trickles_has_no_more_time_than_others(
@@ -120,9 +130,7 @@ def test_more_connections_than_may_wait_are_closed_at_once_and_it_goes_on(endpoi
     assert wait_until(lambda: len(select.select(crowd, (), (), 1)[0]) >= 30 - 3 - 16)
     for client in crowd:
         client.close()
-    until = time.monotonic() + 60
-    while not answer(endpoint, b"GET /healthz HTTP/1.0\r\n\r\n"):
-        assert time.monotonic() < until
+    until_answered(endpoint)
 
 
 def test_the_end_cuts_off_who_is_being_answered(health: Health) -> None:

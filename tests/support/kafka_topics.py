@@ -69,8 +69,13 @@ def make_topic(
 
 
 def delete_topic(server: KafkaServer, topic: str) -> None:
+    """The broker does not tell of it any more afterwards, which is a moment after it has said that it is deleted."""
     admin = admin_of(server)
     admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+    give_up = time.monotonic() + TIMEOUT_S
+    while topic in admin.list_topics(timeout=TIMEOUT_S).topics:
+        assert time.monotonic() < give_up, "the topic does not go"
+        time.sleep(0.01)
 
 
 def add_partitions(server: KafkaServer, topic: str, partitions: int) -> None:
