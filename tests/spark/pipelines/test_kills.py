@@ -45,7 +45,9 @@ def test_both_groups_keep_each_record_once_whatever_is_killed(killed: Killed) ->
 @pytest.mark.soak
 @pytest.mark.timeout(6 * 3600)
 def test_both_groups_keep_each_record_once_after_many_kills(killed: Killed) -> None:
-    moments = random.Random()
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")  # shown when it fails
+    moments = random.Random(seed)
     kinds = ["executor", "executor", "worker", "driver"]
     check_kills(killed, [moments.choice(kinds) for _ in range(200)], moments=moments)
     with killed.service() as process:

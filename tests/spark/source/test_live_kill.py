@@ -70,6 +70,7 @@ def check_killed(
 ) -> None:
     """``records`` of each partition, of which the first tenth is in the bucket."""
     seed = random.randrange(10**6)
+    print(f"seed {seed}")  # shown when it fails
     moments = random.Random(seed)
     padding = moments.randbytes(bytes_each)
     fill(topic, range(records // 10), padding)
