@@ -288,4 +288,5 @@ def test_a_good_cache_says_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixt
         for key in CHUNKS:
             cache.put(key, b"12345")
             got(cache, key, 5)
-    assert caplog.records == []
+    # Not what threads of other tests may say meanwhile.
+    assert [one.message for one in caplog.records if one.name.startswith("tieredstore.remote.disk_")] == []
