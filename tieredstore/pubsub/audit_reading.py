@@ -11,7 +11,7 @@ from tieredstore.errors import ConfigError, CorruptData, DataLoss, TieredStoreEr
 from tieredstore.process.closing import Closing
 from tieredstore.process.health import Health
 from tieredstore.process.service import Service
-from tieredstore.process.stopping import Stop
+from tieredstore.process.stopping import Stop, nothing_under_way
 from tieredstore.pubsub.audit import AuditFault, AuditFinding
 from tieredstore.pubsub.audit_pairs import AuditPairs
 from tieredstore.pubsub.format.audit_records import parse_audit_record
@@ -111,7 +111,8 @@ def audit_service(
     def follow(stop: Stop) -> None:
         while True:
             try:
-                for finding in log.read(now_ms, wait=lambda: stop.is_asked):
+                findings = log.read(now_ms, wait=lambda: stop.is_asked)
+                while (finding := _next(findings)) is not None:
                     tell(finding)
             except TieredStoreError as error:
                 if not error.retryable:
@@ -125,6 +126,12 @@ def audit_service(
         health.rest("pairs")
 
     return Service("audit", {"pairs": follow}, health=health, listen=topics.settings.pubsub.audit_pages)
+
+
+def _next(findings: Iterator[AuditFinding]) -> AuditFinding | None:
+    """A stop does not wait for what is read: the next run reads it again."""
+    with nothing_under_way():
+        return next(findings, None)
 
 
 def now_ms() -> int:

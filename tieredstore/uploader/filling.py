@@ -13,6 +13,7 @@ from tieredstore.kafka.checkpoints import LeaderEpochs, segment_leader_epochs
 from tieredstore.kafka.held_segment import OpenSegment, describe_open, open_segment
 from tieredstore.kafka.logdir import FoundSegment, LogSegment, discover_deleted
 from tieredstore.model import TopicIdPartition
+from tieredstore.process.stopping import nothing_under_way
 from tieredstore.uploader.counts import Counts
 from tieredstore.uploader.losses import PASSING
 from tieredstore.uploader.page_cache import cache_as_it_was
@@ -44,7 +45,8 @@ class Filler:
 
         One listing where there are none. What fails is tried the next time; StoreError if the listing does.
         """
-        holey = set(target.watermarks.with_holes())
+        with nothing_under_way():
+            holey = set(target.watermarks.with_holes())
         left = set(holey)
         for partition in partitions:
             if partition.where in holey and not partition.is_moving:

@@ -11,6 +11,7 @@ from tieredstore.errors import StoreUnavailable, TieredStoreError
 from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.kafka.logdir import LogSegment
 from tieredstore.limits import MAX_INT64
+from tieredstore.process.stopping import nothing_under_way
 from tieredstore.uploader.clocks import Clocks
 from tieredstore.uploader.counts import Counts
 from tieredstore.uploader.elections import later_epoch_began
@@ -40,7 +41,8 @@ class Progress:
     def watermark(self, target: Target, partition: Partition) -> Watermark:
         """The partition's watermark, read from the store the first time."""
         if partition.watermark is None:
-            stored = self._loaded(target, partition)
+            with nothing_under_way():
+                stored = self._loaded(target, partition)
             loaded = stored.value
             if loaded is not None:
                 target.reach(loaded)

@@ -15,6 +15,7 @@ from tieredstore.format.keys import Suffix
 from tieredstore.model import TopicIdPartition, human_bytes
 from tieredstore.ops.deletion import delete_objects
 from tieredstore.ops.removal import Before, RemovalOutcome, RemovalStep, remove_segments
+from tieredstore.process.stopping import nothing_under_way
 from tieredstore.uploader.counts import Counts
 from tieredstore.uploader.target import Target
 
@@ -78,7 +79,8 @@ class RemoteRetention:
             yield Expired(where, len(gone), size, left)
 
     def _steps(self, target: Target, where: TopicIdPartition) -> Iterator[RemovalStep]:
-        listed = list(self._listed(target, where))
+        with nothing_under_way():
+            listed = list(self._listed(target, where))
         gone: set[SegmentObjects] = set()
         for before in self._bounds(listed):
             left = [objects for objects in listed if objects not in gone]

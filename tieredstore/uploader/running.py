@@ -13,7 +13,7 @@ from typing import Final
 
 from tieredstore.errors import StoreUnavailable, TieredStoreError
 from tieredstore.process.service import Service
-from tieredstore.process.stopping import Stop
+from tieredstore.process.stopping import Stop, nothing_under_way
 from tieredstore.uploader.counts import CountsCollector
 from tieredstore.uploader.crew import Crew
 from tieredstore.uploader.uploader import Uploader
@@ -72,10 +72,11 @@ class _Threads:
         self._crew = Crew(uploader.own.concurrent_uploads)
 
     def again(self, name: str, stop: Stop, work: Callable[[], None], pause_s: float) -> None:
-        """Do the same again and again."""
+        """Ask the same again and again; a stop does not wait for the answer."""
         health = self._uploader.health
         while True:
-            work()
+            with nothing_under_way():
+                work()
             health.beat(name, within_s=_BEAT_S)
             if stop.wait(pause_s):
                 health.rest(name)
@@ -128,7 +129,8 @@ class _Threads:
             rounds += 1
             if rounds % int(_ADVICE_S / _TOPICS_S) == 0:
                 self._uploader.topics.forget()
-            self._uploader.ask_topics()
+            with nothing_under_way():
+                self._uploader.ask_topics()
 
     def fill(self, stop: Stop) -> None:
         """Look for holes each minute or so: replicas that do so at different times do the work once."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -13,7 +14,7 @@ from tieredstore.errors import TieredStoreError
 from tieredstore.live.zookeeper_session import ZooKeeperSession
 from tieredstore.process.health import Health
 from tieredstore.process.service import Service
-from tieredstore.process.stopping import Stop
+from tieredstore.process.stopping import Stop, nothing_under_way
 from tieredstore.pubsub.broker.authorization import authorizer_of
 from tieredstore.pubsub.broker.broker import Broker
 from tieredstore.pubsub.broker.directory import Directory, KnownTopic, StoreTopics, refreshed
@@ -87,7 +88,9 @@ def broker_service(
 
     def read_topics(stop: Stop) -> None:
         while True:
-            if refreshed(broker.directory):
+            with nothing_under_way():
+                has_read = refreshed(broker.directory)
+            if has_read:
                 health.holds(_TOPICS)
             else:
                 health.fails(_TOPICS, "the store did not tell of the topics")
@@ -106,10 +109,14 @@ def broker_service(
 
 
 def _govern(governor: Governor, stop: Stop, health: Health) -> None:
+    has_part = False
     while True:
         begin_s = time.monotonic()
         try:
-            governor.tick()
+            # Before its first answer nothing was assigned here; a seat that was taken in vain shows by its silence.
+            with contextlib.nullcontext() if has_part else nothing_under_way():
+                governor.tick()
+            has_part = True
         except TieredStoreError as error:
             # What was assigned holds until something else is known.
             _logger.warning("governor: %s", error)
