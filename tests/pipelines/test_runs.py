@@ -23,6 +23,7 @@ from tieredstore.errors import (
 from tieredstore.partitions import LogSnapshot
 from tieredstore.pipelines import Parts, Runner
 from tieredstore.pipelines.inspection import commit_log_of, partition_statuses, verify_output
+from tieredstore.pipelines.naming import Naming
 from tieredstore.pipelines.selection import query_of
 from tieredstore.testing.faults import FaultyStore, Moment
 
@@ -248,3 +249,29 @@ def test_planted_faults_are_named_by_verify(topic: StoredTopic, store: ObjectSto
     store.put(stranger, b"x")
     problems = {problem.kind: problem.subject for problem in verify_output(SMALL, store)}
     assert problems == {"missing": missing, "size": short, "content": other, "stranger": stranger}
+
+
+def unchecked(naming: Naming, store: ObjectStore, *, is_new: bool) -> None:
+    """As it was before anybody looked."""
+
+
+def test_a_new_root_without_a_slash_is_refused_and_one_that_was_begun_so_goes_on(
+    topic: StoredTopic, store: ObjectStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = {"output__key__prefix": "kafka", "secor__max__file__size__bytes": "9000"}
+    with pytest.raises(ConfigError, match=r"'kafka', without a slash.* in kafkaTOPIC/: give kafka/$"):
+        run_once(topic, store, pipeline_of(**own))
+    assert list(store.list()) == []
+    with monkeypatch.context() as before:
+        before.setattr(Naming, "check_root", unchecked)
+        run_once(topic, store, pipeline_of(**own))
+    topic.copy_plain(300, 50, size=100)
+    run_once(topic, store, pipeline_of(**own))
+    run_once(topic, store, pipeline_of(**own, secor__generation="2"))
+    warnings = [record.getMessage() for record in caplog.records]
+    assert [text.endswith("without a slash behind it, so that a topic's files lie in kafkaTOPIC/, as those that are "
+            "there do") for text in warnings] == [True, True]  # fmt: skip
+    for generation in ("1", "2"):
+        assert list(verify_output(pipeline_of(**own, secor__generation=generation), store)) == []
+        keys = [info.key for info in store.list(f"kafka{TOPIC}/") if f"/{generation}_" in info.key]
+        assert sorted(at for key in keys for at in offsets_of(store, key)) == list(range(350))

@@ -71,11 +71,13 @@ class Driver:
     def begin(self, topics: Sequence[str], rewrite: Rewrite) -> None:
         """Take over: read the log, write an entry of one's own, and finish what is committed.
 
-        ConfigError for a generation that is another pipeline's, has ended, or has files and no log.
+        ConfigError for a generation that is another pipeline's, has ended, or has files and no log, and for a root that
+        would run together with the topics' names.
         """
         state = self.log.read()
         self._rewrite = rewrite
         refuse_closed(state, self._own.generation)
+        self.naming.check_root(self.store, is_new=state.number < 0)
         self.naming.claim(self.store)
         if state.number < 0:
             self.refuse_strangers(topics)

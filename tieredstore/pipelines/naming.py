@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import ConfigError, ObjectNotFound, PreconditionFailed
 from tieredstore.pipelines.entries import loaded_object
 from tieredstore.pipelines.places import Places
+
+_logger: Final = logging.getLogger(__name__)
 
 OWN_FOLDER: Final = "_tieredstore"
 """Below the root, beside the topics."""
@@ -114,6 +117,19 @@ class Naming:
                 f"generation {self.generation} of {store.identity}/{root} belongs to the pipeline "
                 f"{owner.get('pipeline')!r}: give this one another secor.generation, or check pipeline.name"
             ) from None
+
+    def check_root(self, store: ObjectStore, *, is_new: bool) -> None:
+        """ConfigError for a new output whose root would run together with the names of topics.
+
+        What was begun so goes on, with a warning, as do other generations of that root.
+        """
+        root = self.root
+        if not root or root.endswith("/"):
+            return
+        said = f"output.key.prefix is {root!r}, without a slash behind it, so that a topic's files lie in {root}TOPIC/"
+        if is_new and next(iter(store.list(f"{root}{OWN_FOLDER}/")), None) is None:
+            raise ConfigError(f"{said}: give {root}/")
+        _logger.warning("%s, as those that are there do", said)
 
     def refuse_strangers(self, store: ObjectStore, topics: Sequence[str]) -> None:
         """ConfigError if there are files of this generation though nobody has committed any."""
