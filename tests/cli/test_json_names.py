@@ -62,7 +62,7 @@ PRINTING = {
     "pipeline print": [f"pipeline print kept.properties {KEPT} -n 3"],
     "pipeline sources": [f"pipeline sources kept.properties {KEPT} --backup kept.properties"],
     "pipeline changes": ["pipeline changes kept.properties"],
-    "pipeline redrive": ["pipeline run strict.properties --once", "pipeline redrive mended.properties"],
+    "pipeline redrive": ["pipeline redrive strict.properties", "pipeline redrive mended.properties"],
     "pipeline backfill": ["pipeline backfill kept.properties --topic none --generation 9"],
     "pipeline finalize": ["pipeline finalize timed.properties"],
     "pipeline gc": ["pipeline gc kept.properties"],
@@ -116,6 +116,7 @@ def _kept_twice(folder: Path) -> None:
     (folder / "mended.properties").write_text(mended)
     bad = "secor.message.parser.class=json\nsecor.consumer.max_bad_messages=-1\n"
     (folder / "strict.properties").write_text(mended + bad)
+    assert tieredstore("pipeline", "run", "strict.properties", "--once").code == 0
     timed = "secor.generation=3\nsecor.message.parser.class=json\nmessage.timestamp.name=id\n"
     (folder / "timed.properties").write_text((folder / "kept.properties").read_text() + timed)
     assert tieredstore("pipeline", "run", "timed.properties", "--once").code == 0

@@ -148,7 +148,7 @@ def test_a_whole_run_says_what_was_left_out_and_redrives_by_another_transformer(
     assert [sum(numbers) for numbers in zip(*counts, strict=True)] == [149, 75, 76]
     with Runner(pipeline_of(**texts({NAMED: f"{HERE}:Even"})), Parts(store, topic.manager), threads=1) as runner:
         redriven = list(runner.redrive())
-    assert [(one.windows[0].records, one.windows[0].filtered) for one in redriven] == [(38, 38)]
+    assert [(one.window.records, one.window.filtered, one.key) for one in redriven] == [(38, 38, None)]
     expected = {at for at in range(300) if at % 4 and at % 8 not in (1, 2)} | {at for at in range(300) if at % 8 == 2}
     assert listed_offsets(store) == sorted(expected)
 

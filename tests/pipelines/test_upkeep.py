@@ -22,6 +22,7 @@ from tieredstore.pipelines.dropping import drop_generation
 from tieredstore.pipelines.entries import Entry as LogEntry
 from tieredstore.pipelines.garbage import GarbageOutcome, collect_garbage
 from tieredstore.pipelines.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.redrive import Redriven
 from tieredstore.testing.delegating import Operation
 from tieredstore.testing.faults import FaultyStore, Moment
 
@@ -34,6 +35,10 @@ DAY_MS = 86_400_000
 
 
 def redrive(topic: StoredTopic, store: ObjectStore, pipeline: Pipeline) -> list[Entry]:
+    return [one.entry for one in redriven(topic, store, pipeline) if one.entry is not None]
+
+
+def redriven(topic: StoredTopic, store: ObjectStore, pipeline: Pipeline) -> list[Redriven]:
     with Runner(pipeline, Parts(store, topic.manager), threads=1) as runner:
         return list(runner.redrive())
 
@@ -90,11 +95,18 @@ def test_bad_messages_are_filed_once_by_settings_that_know_them(topic: StoredTop
 
 def test_what_is_still_bad_stays_aside_with_its_reason(topic: StoredTopic, store: ObjectStore) -> None:
     run_once(topic, store, STRICT)
+    (before,) = aside(store)
+    (same,) = redriven(topic, store, STRICT)
+    assert (same.entry, same.key, same.window.records, same.window.quarantined) == (None, before, 0, 300)
+    assert sorted(same.reasons) == list(range(300))
     # The times of these records are 0 to 299 ms: the first has none that a day can have.
     partly = pipeline_of(secor__message__parser__class="kafka-timestamp")
-    (entry,) = redrive(topic, store, partly)
+    (one,) = redriven(topic, store, partly)
+    entry = one.entry
+    assert entry is not None
     assert [(window.records, window.quarantined) for window in entry.windows] == [(299, 1)]
     (rest,) = aside(store)
+    assert (one.key, list(one.reasons), one.window) == (rest, [0], entry.windows[0])
     assert rest.endswith(f"1_{NUMBER}_{0:020}.r1.parquet")
     assert offsets_of(store, rest) == [0]
     read: Any = pq

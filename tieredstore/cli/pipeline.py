@@ -13,26 +13,25 @@ from typing import Annotated, Any, Final
 import typer
 
 from tieredstore.cli.arguments import Json, Wide
-from tieredstore.cli.output import JsonValue, counted, iso_utc, print_json, print_json_line, print_lines, print_table
+from tieredstore.cli.output import (
+    JsonValue,
+    complain,
+    counted,
+    iso_utc,
+    print_json,
+    print_lines,
+    print_table,
+)
 from tieredstore.cli.pipeline_backfill import backfill
 from tieredstore.cli.pipeline_files import PipelineFile as _File
-from tieredstore.cli.pipeline_files import (
-    changes,
-    drop,
-    finalize,
-    gc,
-    print_,
-    redrive,
-    sources,
-    window_json,
-    window_line,
-)
+from tieredstore.cli.pipeline_files import changes, drop, finalize, gc, print_, sources
+from tieredstore.cli.pipeline_redrive import redrive
+from tieredstore.cli.pipeline_windows import Written
 from tieredstore.cli.query_output import extra_module
 from tieredstore.cli.service_logs import log_lines
 from tieredstore.cli.tables import moment, number, text
 from tieredstore.config.values import host_and_port
-from tieredstore.errors import ConfigError, CorruptData, excerpt
-from tieredstore.model import human_bytes
+from tieredstore.errors import ConfigError, CorruptData, ResourceNotFound, excerpt
 
 _STATUS: Final = (
     text("TOPIC"),
@@ -150,7 +149,7 @@ def _run_once(file: Path, threads: int | None, take_over: int | None, *, as_json
     opened: Any = extra_module("tieredstore.pipelines.opened", "arrow")
     parallelism: Any = extra_module("tieredstore.query.topic_log", "arrow")
     settings = room.load_pipeline(file)
-    files = records = size = 0
+    written = Written()
     with (
         opened.open_parts(settings) as parts,
         room.Runner(
@@ -158,16 +157,8 @@ def _run_once(file: Path, threads: int | None, take_over: int | None, *, as_json
         ) as runner,
     ):
         for entry in runner.run_once():
-            files += len(entry.files)
-            records += sum(window.records for window in entry.windows)
-            size += sum(one.size for one in entry.files)
-            if as_json:
-                for window in entry.windows:
-                    print_json_line(window_json(window))
-            else:
-                print_lines(map(window_line, entry.windows))
-    if not as_json:
-        print_lines([f"{counted(records, 'record')} in {counted(files, 'new file')} ({human_bytes(size)})"])
+            written.tell(entry, as_json=as_json)
+    written.sum_up(as_json=as_json)
 
 
 @app.command()

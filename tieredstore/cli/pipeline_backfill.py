@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tieredstore.cli.arguments import Json
-from tieredstore.cli.output import counted, print_json_line, print_lines
-from tieredstore.cli.pipeline_files import PipelineFile, room, window_json, window_line
+from tieredstore.cli.pipeline_files import PipelineFile, room
+from tieredstore.cli.pipeline_windows import Written
 from tieredstore.cli.query_output import extra_module
 from tieredstore.cli.record_places import check_window, parse_offset_or_time, parse_partitions
-from tieredstore.model import human_bytes
 
 if TYPE_CHECKING:
     from tieredstore.pipelines.backfill import Backfill
@@ -87,15 +86,7 @@ def _opened(
 
 
 def _tell(work: Backfill, selected: Any, *, as_json: bool) -> None:
-    files = records = size = 0
+    written = Written()
     for entry in work.run(selected):
-        files += len(entry.files)
-        records += sum(window.records for window in entry.windows)
-        size += sum(one.size for one in entry.files)
-        for window in entry.windows:
-            if as_json:
-                print_json_line(window_json(window))
-            else:
-                print_lines([window_line(window)])
-    if not as_json:
-        print_lines([f"{counted(records, 'record')} in {counted(files, 'new file')} ({human_bytes(size)})"])
+        written.tell(entry, as_json=as_json)
+    written.sum_up(as_json=as_json)

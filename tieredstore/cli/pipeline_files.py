@@ -1,4 +1,4 @@
-"""``tieredstore pipeline``, verbs about files that are written: print, sources, changes, redrive, finalize, gc, drop.
+"""``tieredstore pipeline``, verbs about files that are written: print, sources, changes, finalize, gc, drop.
 
 What the commands do lies in modules that are imported when one of them is asked for.
 """
@@ -22,7 +22,6 @@ from tieredstore.model import human_bytes
 
 if TYPE_CHECKING:
     from tieredstore.pipelines.changes import Change
-    from tieredstore.pipelines.entries import WrittenWindow
     from tieredstore.pipelines.finalizing import Finished
     from tieredstore.pipelines.origins import Origin
 
@@ -41,28 +40,6 @@ _WORDS: Final = {
     "committed": "committed, to be published by the next run",
     "left": "that only the store takes away, in its own time",
 }
-
-
-def window_json(window: WrittenWindow) -> JsonValue:
-    """A window of an entry, as all commands that write show it."""
-    return {
-        "topic": window.topic,
-        "partition": window.partition,
-        "first_offset": window.start,
-        "last_offset": window.stop - 1,
-        "records": window.records,
-        "quarantined": window.quarantined,
-        "output_keys": [one.key for one in window.files],
-    }
-
-
-def window_line(window: WrittenWindow) -> str:
-    """The same for people."""
-    if window.start == window.stop:
-        return f"{window.topic}-{window.partition} begins at offset {window.start}"
-    aside = f", {window.quarantined} put aside" if window.quarantined else ""
-    where = f"{window.topic}-{window.partition} {window.start} … {window.stop - 1}"
-    return f"{where}: {counted(window.records, 'record')} in {counted(len(window.files), 'file')}{aside}"
 
 
 def room(name: str = "") -> Any:
@@ -192,6 +169,7 @@ def _change_json(change: Change) -> JsonValue:
         "commit": change.number,
         "kind": change.kind,
         "output_keys": [one.key for one in change.added],
+        "sizes": [one.size for one in change.added],
         "removed_keys": [*change.removed],
         "directories": [*change.directories],
     }
@@ -206,28 +184,6 @@ def _change_lines(change: Change) -> list[str]:
         *(f"{change.number} {change.kind}: deleted {key}" for key in change.removed),
         *(f"{change.number} {change.kind}: {path} {said}" for path in change.directories),
     ]
-
-
-def redrive(file: PipelineFile, as_json: Json = False) -> None:
-    """Parse the bad messages once more that were put aside, by the settings of now, and file those that are good.
-
-    Records are filed below what is there, each once; what is still bad stays aside, with its reason. Whoever runs the
-    pipeline ends with exit code 5, and may be started again.
-
-    Example: tieredstore pipeline redrive events.properties
-    """
-    settings = room().load_pipeline(file)
-    records = bad = 0
-    with room(".opened").open_parts(settings) as parts, room().Runner(settings, parts) as runner:
-        for entry in runner.redrive():
-            for window in entry.windows:
-                records += window.records
-                bad += window.quarantined
-                if as_json:
-                    print_json_line(window_json(window))
-    if not as_json:
-        still = f"; {bad} of the same files are still bad" if bad else ""
-        print_lines([f"{counted(records, 'message')} filed{still}"])
 
 
 def finalize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 from tieredstore.errors import CorruptData
 from tieredstore.pipelines.downloads import downloaded
 from tieredstore.pipelines.driver import Written
-from tieredstore.pipelines.entries import OutputFile
 from tieredstore.pipelines.window_writing import Recipe, Window, write_window
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
     from tieredstore.pipelines.commit_log import CommitLog
+    from tieredstore.pipelines.entries import Entry, OutputFile, WrittenWindow
 
 _arrow: Final[Any] = pa
 _parquet: Final[Any] = pq
@@ -33,6 +33,27 @@ class Aside:
 
     file: OutputFile
     window: Window
+
+
+@dataclass(frozen=True, slots=True)
+class Redriven:
+    """What became of the messages in a file of bad ones: ``window`` has those that are good by now.
+
+    ``reasons`` tell of the others by their offsets; they lie in the file ``key``, None if none is left. Without an
+    ``entry`` none is good, and nothing was written.
+    """
+
+    window: WrittenWindow
+    reasons: Mapping[int, str]
+    key: str | None
+    entry: Entry | None
+
+
+def redriven_into(written: Written, aside: Aside, entry: Entry | None) -> Redriven:
+    """As the entry says, or as before."""
+    window, reasons = written
+    renewed = next((file.key for file in window.files if file.kind == "quarantine"), None)
+    return Redriven(window, reasons, aside.file.key if entry is None else renewed, entry)
 
 
 def asides(log: CommitLog) -> list[Aside]:

@@ -20,7 +20,7 @@ from tieredstore.pipelines.iceberg import table_of
 from tieredstore.pipelines.log_reading import LogReading
 from tieredstore.pipelines.parts import Parts
 from tieredstore.pipelines.planner import Planner, log_of
-from tieredstore.pipelines.redrive import asides, redriven
+from tieredstore.pipelines.redrive import Redriven, asides, redriven, redriven_into
 from tieredstore.pipelines.setup import naming_of, recipe_of
 from tieredstore.pipelines.window_writing import (
     Recipe,
@@ -169,28 +169,31 @@ class Runner:
             snapshot = self._planner.snapshot_reaching({where: one.next_offset for where, one in positions.items()})
         return snapshot
 
-    def redrive(self) -> Iterator[Entry]:
-        """Parse the bad messages once more that were put aside; each file of which any is good now has an entry."""
+    def redrive(self) -> Iterator[Redriven]:
+        """Parse the bad messages once more that were put aside, file by file; one of which any is good has an entry."""
         self._refuse_frame()
         self.begin()
         committed = Committed.of(self.driver.log).files.keys()
         for aside in asides(self.driver.log):
             try:
-                written, _ = redriven(self._parts.store, self._recipe, aside.window, aside.file.key)
+                written = redriven(self._parts.store, self._recipe, aside.window, aside.file.key)
             except ObjectNotFound:
                 # Of who slept meanwhile it may be another one that has filed these.
                 self.driver.log.check_alone()
                 raise
-            if not committed.isdisjoint(file.key for file in written.files):
-                discard_files(self._parts.store, written.files)
+            window = written[0]
+            if not committed.isdisjoint(file.key for file in window.files):
+                discard_files(self._parts.store, window.files)
                 raise ConfigError(
                     f"{aside.file.key} was put aside under name.offset=window, and what is good in it has the name of "
                     "another file otherwise: redrive it with that"
                 )
-            if written.records or written.filtered:
-                yield self.driver.redrive(written, aside.file.key)
+            entry: Entry | None = None
+            if window.records or window.filtered:
+                entry = self.driver.redrive(window, aside.file.key)
             else:
-                discard_files(self._parts.store, written.files)
+                discard_files(self._parts.store, window.files)
+            yield redriven_into(written, aside, entry)
         self.driver.mark_published()
 
     def _rewriters(self, naming: Naming) -> tuple[Rewrite, RewriteAside]:

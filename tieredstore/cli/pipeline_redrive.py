@@ -1,0 +1,88 @@
+"""``tieredstore pipeline redrive``: bad messages parsed once more, and what became of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
+
+from tieredstore.cli.arguments import Json
+from tieredstore.cli.output import JsonValue, counted, print_json_line, print_lines
+from tieredstore.cli.pipeline_files import PipelineFile, room
+from tieredstore.cli.pipeline_windows import extent
+
+if TYPE_CHECKING:
+    from tieredstore.pipelines.redrive import Redriven
+
+_REASONS: Final = 5
+"""How many of them a file's lines have."""
+
+
+def redrive(file: PipelineFile, as_json: Json = False) -> None:
+    """Parse the bad messages once more that were put aside, by the settings of now, and file those that are good.
+
+    Records are filed below what is there, each once; what is still bad stays aside, with its reason, which is told.
+    Whoever runs the pipeline ends with exit code 5, and may be started again.
+
+    Example: tieredstore pipeline redrive events.properties
+    """
+    settings = room().load_pipeline(file)
+    files = records = filtered = bad = 0
+    with room(".opened").open_parts(settings) as parts, room().Runner(settings, parts) as runner:
+        for one in runner.redrive():
+            files += 1
+            records += one.window.records
+            filtered += one.window.filtered
+            bad += one.window.quarantined
+            if as_json:
+                print_json_line(_redriven_json(one))
+            else:
+                print_lines(_redriven_lines(one))
+    if as_json:
+        print_json_line(
+            {"summary": {"records": records, "filtered": filtered, "quarantined": bad, "parsed_files": files}}
+        )
+    elif files:
+        out = f"; {filtered} left out" if filtered else ""
+        still = f"{bad} stay bad" if bad else "none stays bad"
+        print_lines([f"{counted(files, 'file')} parsed once more: {counted(records, 'message')} filed{out}; {still}"])
+    else:
+        print_lines(["no bad messages are put aside"])
+
+
+def _redriven_json(one: Redriven) -> JsonValue:
+    files = () if one.entry is None else one.window.files
+    return {
+        "topic": one.window.topic,
+        "partition": one.window.partition,
+        "first_offset": one.window.start,
+        "last_offset": one.window.stop - 1,
+        "records": one.window.records,
+        "filtered": one.window.filtered,
+        "quarantined": one.window.quarantined,
+        "output_keys": [file.key for file in files],
+        "quarantine_key": one.key,
+        "reasons": [
+            {"reason": reason, "quarantined": len(offsets), "first_offset": offsets[0]}
+            for reason, offsets in _by_reason(one)
+        ],
+    }
+
+
+def _redriven_lines(one: Redriven) -> list[str]:
+    out = f", {one.window.filtered} left out" if one.window.filtered else ""
+    bad = f", {one.window.quarantined} stay bad in {one.key}" if one.key is not None else ""
+    reasons = list(_by_reason(one))
+    more = len(reasons) - _REASONS
+    return [
+        f"{extent(one.window)}: {counted(one.window.records, 'message')} filed{out}{bad}",
+        *(f"  {len(offsets)} from offset {offsets[0]} on: {reason}" for reason, offsets in reasons[:_REASONS]),
+        *([f"  and for {counted(more, 'other reason')}"] if more > 0 else []),
+    ]
+
+
+def _by_reason(one: Redriven) -> list[tuple[str, list[int]]]:
+    """What most messages are bad for first."""
+    offsets: defaultdict[str, list[int]] = defaultdict(list)
+    for offset, reason in sorted(one.reasons.items()):
+        offsets[reason].append(offset)
+    return sorted(offsets.items(), key=lambda item: (-len(item[1]), item[1][0]))
