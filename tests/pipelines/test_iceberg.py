@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import closing
@@ -26,6 +27,8 @@ from tieredstore.pipelines import Parts, Pipeline, Runner
 from tieredstore.pipelines.backfill import Backfill
 from tieredstore.pipelines.backfill_sources import LogSource, Selected
 from tieredstore.pipelines.dropping import drop_generation
+from tieredstore.pipelines.iceberg import IcebergTable
+from tieredstore.process.stopping import is_without_work
 from tieredstore.testing.segments import Record, build_batch
 
 NAME = "logs.events"
@@ -369,3 +372,16 @@ def test_without_the_extra_the_sentence_names_it(
     monkeypatch.setitem(sys.modules, "pyiceberg.catalog", None)
     with pytest.raises(ConfigError, match=r"table=iceberg needs pyiceberg.*pip install .*\[iceberg\]"):
         run_once(topic, folder.store, pipeline)
+
+
+def test_a_stop_while_the_catalog_is_silent_at_the_start_has_nothing_to_wait_for(
+    folder: Folder, topic: StoredTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[bool] = []
+
+    def check(_: IcebergTable) -> None:
+        asked.append(is_without_work(threading.current_thread()))
+
+    monkeypatch.setattr(IcebergTable, "check", check)
+    run_once(topic, folder.store, folder.pipeline())
+    assert asked == [True]

@@ -44,7 +44,9 @@ def test_of_transactions_what_is_committed_is_written_once_however_the_log_grows
 
 
 @given(
-    logs=st.lists(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 40)), min_size=1, max_size=4), max_size=4),
+    logs=st.lists(
+        st.lists(st.tuples(st.integers(1, 4), st.integers(0, 40)), min_size=1, max_size=4), min_size=1, max_size=4
+    ),
     most=st.integers(1, 30),
 )
 def test_offsets_that_compaction_took_are_no_loss_and_windows_of_nothing_else_are_committed(

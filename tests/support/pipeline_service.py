@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
+from http import HTTPStatus
 from pathlib import Path
 
 from tests.support.spark_session import CONF, JVM, environment
@@ -33,16 +34,27 @@ class PipelineService:
 
     def asked(self, page: str) -> str | None:
         """What it answers, once it listens; None as long as it says no."""
+        status, text = self._answer(page)
+        return text if status == HTTPStatus.OK else None
+
+    def reasons(self) -> str:
+        """Why it is not ready; empty if it is, or does not listen yet."""
+        status, text = self._answer("readyz")
+        return text if status == HTTPStatus.SERVICE_UNAVAILABLE else ""
+
+    def _answer(self, page: str) -> tuple[int | None, str]:
         # Of several in one folder the last one's.
         listens = re.findall(r"(http://127\.0\.0\.1:\d+)/readyz", self.said())
         if not listens:
-            return None
+            return None, ""
         try:
             with urllib.request.urlopen(f"{listens[-1]}/{page}", timeout=30) as answer:
-                text: str = answer.read().decode()
-                return text
-        except (urllib.error.URLError, OSError):
-            return None
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+        except OSError:
+            return None, ""
 
     def said(self) -> str:
         """All that it has logged."""

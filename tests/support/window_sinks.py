@@ -75,7 +75,14 @@ class Frame:
 class Driven:
     """A sink, and the batches that its source plans."""
 
-    def __init__(self, kept: Kept, store: ObjectStore | None = None, **changes: str) -> None:
+    def __init__(
+        self,
+        kept: Kept,
+        store: ObjectStore | None = None,
+        *,
+        tell: Callable[[str], None] | None = None,
+        **changes: str,
+    ) -> None:
         self._open = ExitStack()
         self._file = str(kept.file(**changes))
         pipeline = load_pipeline(self._file)
@@ -83,7 +90,7 @@ class Driven:
         runner = self._open.enter_context(Runner(pipeline, Parts(store or kept.store, source)))
         self.session = HereSession()
         session: Any = self.session
-        self.sink = WindowSink(session, runner, self._file, Outage(60))
+        self.sink = WindowSink(session, runner, self._file, Outage(60), tell=tell)
         self.sink.begin()
 
     def batch(self, plan: tuple[WindowTask, ...] | None = None) -> Any:

@@ -45,6 +45,12 @@ _STATUS: Final = (
     moment("LATEST", rank=2),
 )
 
+_NUMBERS: Final = (
+    "partition", "next_offset", "end_offset", "lag", "lag_seconds", "records", "files", "max_timestamp_ms",
+    "max_timestamp",
+)  # fmt: skip
+"""What is null of a topic that is nowhere."""
+
 app: Final = typer.Typer(no_args_is_help=True, help="Topics kept as files, each record exactly once.")
 
 
@@ -165,7 +171,8 @@ def _run_once(file: Path, threads: int | None, take_over: int | None, *, as_json
 def status(file: _File, as_json: Json = False, wide: Wide = False) -> None:
     """Show how far each partition is written, and how much of its log is not: offsets, and since when.
 
-    SEC is how old the latest written record is, by its own time, where there are some that are not written.
+    SEC is how old the latest written record is, by its own time, where there are some that are not written. A topic
+    that is named and nowhere has a row without numbers; exit code 3 if there is nothing else.
 
     Example: tieredstore pipeline status backup.properties
     """
@@ -174,15 +181,26 @@ def status(file: _File, as_json: Json = False, wide: Wide = False) -> None:
     inspection: Any = extra_module("tieredstore.pipelines.inspection", "arrow")
     partitions: Any = extra_module("tieredstore.partitions", "arrow")
     selection: Any = extra_module("tieredstore.pipelines.selection", "arrow")
+    topics: Any = extra_module("tieredstore.pipelines.absent_topics", "arrow")
     settings = room.load_pipeline(file)
     with opened.open_parts(settings) as parts:
-        snapshot = partitions.LogSnapshot.take(parts.source, selection.query_of(settings))
+        query = selection.query_of(settings)
+        snapshot = partitions.LogSnapshot.take(parts.source, query)
         rows = inspection.partition_statuses(settings, parts.store, snapshot)
+        written = {row.topic for row in rows}
+        absent: list[str] = topics.absent_topics(query, snapshot, written)
+        try:
+            topics.check_topics(query, snapshot, parts.source, written)
+        except ResourceNotFound as error:
+            if not rows:
+                raise
+            complain(str(error))
     now_ms = time.time_ns() // 1_000_000
     if as_json:
-        print_json([_status_json(row, now_ms) for row in rows])
+        print_json([*(_status_json(row, now_ms) for row in rows), *map(_absent_json, absent)])
         return
-    print_table(_STATUS, [_status_cells(row, now_ms) for row in rows], wide=wide)
+    cells = [*(_status_cells(row, now_ms) for row in rows), *([topic, *["-"] * 8] for topic in absent)]
+    print_table(_STATUS, cells, wide=wide)
 
 
 @app.command()
@@ -252,6 +270,10 @@ def _status_json(row: Any, now_ms: int) -> JsonValue:
         "max_timestamp_ms": None if row.max_timestamp < 0 else row.max_timestamp,
         "max_timestamp": None if row.max_timestamp < 0 else iso_utc(row.max_timestamp),
     }
+
+
+def _absent_json(topic: str) -> JsonValue:
+    return {"topic": topic, **dict.fromkeys(_NUMBERS)}
 
 
 def _status_cells(row: Any, now_ms: int) -> list[str]:

@@ -93,8 +93,10 @@ class LogSnapshot:
 
 
 def _live_partitions(query: LogQuery, topics: Iterable[str]) -> dict[str, tuple[int, ...]] | None:
+    """The partitions of these topics, and, for what is like their names, all others without any."""
     cluster = query.open_cluster()
     if cluster is None:
         return None
     with cluster:
-        return {name: live.partitions for name, live in cluster.describe(topics).items()}
+        described = {name: live.partitions for name, live in cluster.describe(topics).items()}
+        return {**dict.fromkeys(cluster.topics(), ()), **described}

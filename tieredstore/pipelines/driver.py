@@ -16,6 +16,7 @@ from tieredstore.pipelines.finalizing import Finalizer, Finished
 from tieredstore.pipelines.naming import Naming
 from tieredstore.pipelines.setup import fingerprint_of
 from tieredstore.pipelines.window_writing import Window, discard_files
+from tieredstore.process.stopping import nothing_under_way
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
@@ -83,7 +84,8 @@ class Driver:
             self.refuse_strangers(topics)
         if self.table is not None:
             # Each try of one that waits for the catalog would be an entry.
-            self.table.check()
+            with nothing_under_way():
+                self.table.check()
         self._append_begin()
         self._finish_last()
 

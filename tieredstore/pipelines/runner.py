@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from tieredstore.errors import ConfigError, ObjectNotFound
+from tieredstore.pipelines.absent_topics import check_topics
 from tieredstore.pipelines.committed import Committed
 from tieredstore.pipelines.driver import Driver, Rewrite, RewriteAside, Written, refuse_closed
 from tieredstore.pipelines.entries import Entry
@@ -65,6 +66,7 @@ class Runner:
         self._own, self._has_begun, self._take_over = pipeline.own, False, take_over
         self.write_by_frame: WriteByFrame | None = None
         """Writes a window by way of Spark, where the settings have a frame."""
+        self.source_name = _source_name(pipeline, parts)
         self._group = GroupProgress.of(pipeline)
         self.driver.on_published = self._group.note if self._group else None
         self.driver.rewrite_aside = partial(redriven, parts.store, self._recipe)
@@ -88,10 +90,14 @@ class Runner:
         return self._own.frame
 
     def run_once(self) -> Iterator[Entry]:
-        """Write all that there is by now, batch by batch; each is told of when it is published."""
+        """Write all that there is by now, batch by batch; each is told of when it is published.
+
+        ResourceNotFound, before anything is written, for topics that are named and nowhere.
+        """
         self._refuse_frame()
         self.refuse_backfill()
         snapshot = self.begin()
+        self.check_topics(snapshot)
         while (entry := self._step(snapshot, is_last=True)) is not None:
             yield entry
         if self.finalizes:
@@ -149,6 +155,11 @@ class Runner:
         self._refuse_frame()
         self.refuse_backfill()
         return self._step(self.begin(), is_last=False)
+
+    def check_topics(self, snapshot: LogSnapshot) -> None:
+        """ResourceNotFound if the settings select what is neither there nor written, once this has begun."""
+        written = {topic for topic, _ in self.driver.log.state.positions}
+        check_topics(self._planner.query, snapshot, self._parts.source, written)
 
     def look(self) -> LogSnapshot:
         """What there is, as of now or a moment ago; nothing is written."""
@@ -233,3 +244,10 @@ class Runner:
             return write_window(window, records, recipe or self._recipe, self._parts.store)
         finally:
             records.close()
+
+
+def _source_name(pipeline: Pipeline, parts: Parts) -> str:
+    """Bucket, broker or both, as sentences name them."""
+    brokers = dict(pipeline.client).get("bootstrap.servers")
+    bucket = [f"the bucket {parts.source.store.identity}"] if pipeline.source is not None else []
+    return " or ".join([*([f"the broker {brokers}"] if brokers else []), *bucket])

@@ -78,7 +78,18 @@ def test_a_stop_while_its_store_does_not_answer_at_the_start_has_nothing_to_wait
             silent.settimeout(300)
             connection, _ = silent.accept()
             with connection:
+                service.wait_until(
+                    lambda: "it starts, and has no answer yet from the output http://127" in service.reasons()
+                )
                 service.stop()
+
+
+def test_a_topic_that_is_nowhere_is_told_of_and_the_others_are_written(tmp_path: Path) -> None:
+    with running(tmp_path, kafka__new__consumer__topic__list=f"{TOPIC},ordrs") as (service, kept):
+        service.wait_until(lambda: sum(kept.committed(tmp_path / "kept.properties").values()) == 100)
+        said = service.said()
+        assert said.count("there is no topic 'ordrs' in the bucket; did you mean 'orders'?; the pipeline goes on") == 1
+        service.stop()
 
 
 def test_another_driver_ends_it_with_5(tmp_path: Path) -> None:

@@ -7,11 +7,20 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.support.pipeline_runs import listed
 from tests.support.spark_pipelines import ROOT, TOPIC, Kept
 from tests.support.window_sinks import Driven, HereSession
-from tieredstore.errors import AlreadyClosed, ConfigError, DataLoss, Fenced, InvalidValue, StoreUnavailable
+from tieredstore.errors import (
+    AlreadyClosed,
+    ConfigError,
+    DataLoss,
+    Fenced,
+    InvalidValue,
+    ResourceNotFound,
+    StoreUnavailable,
+)
 from tieredstore.partitions.log_snapshot import LogSnapshot
 from tieredstore.pipelines import Runner, load_pipeline
 from tieredstore.pipelines.finalizing import Finished
@@ -243,7 +252,7 @@ class OnceEach:
 def test_where_partitions_begin_comes_first_and_costs_no_task(kept: Kept) -> None:
     rule = {"kafka__new__consumer__auto__offset__reset": "latest", "secor__max__file__age__seconds": "0"}
     file = kept.file(**rule)
-    with closing(Driven(kept, None, **rule)) as driven:
+    with closing(Driven(kept, None, tell=None, **rule)) as driven:
         driven.sink(driven.batch(), 0)
         assert driven.session.jobs == 0
         assert kept.committed(file) == {(TOPIC, 0): 20, (TOPIC, 1): 20}
@@ -253,3 +262,34 @@ def test_where_partitions_begin_comes_first_and_costs_no_task(kept: Kept) -> Non
             driven.sink(repeated, number)
         assert driven.session.jobs == 1
     assert kept.offsets() == {(TOPIC, 0): list(range(20, 25)), (TOPIC, 1): list(range(20, 25))}
+
+
+def test_at_its_start_it_tells_what_it_waits_for(kept: Kept) -> None:
+    said: list[str] = []
+    once = OnceEach(("list", "/commits/"))
+    with closing(Driven(kept, FaultyStore(kept.store, once, moment="after"), tell=said.append)):
+        output, failed, source, last = said
+    assert output == f"it starts, and has no answer yet from the output {kept.store.identity}"
+    assert failed.startswith("it waits: ")
+    assert source == f"it starts, and has no answer yet from the bucket {kept.bucket.root.as_uri()}"
+    assert last == "it starts, and finishes what was committed before it"
+
+
+def test_a_topic_that_is_nowhere_is_a_warning_of_one_that_goes_on(kept: Kept, caplog: pytest.LogCaptureFixture) -> None:
+    names = {"kafka__new__consumer__topic__list": f"{TOPIC},ordrs"}
+    with closing(Driven(kept, None, tell=None, **names)) as driven:
+        with pytest.raises(ResourceNotFound, match=f"there is no topic 'ordrs' in the bucket; did you mean '{TOPIC}'"):
+            driven.sink.check_topics(ends=True)
+        assert not caplog.records
+        driven.sink.check_topics(ends=False)
+        (record,) = caplog.records
+        assert record.getMessage().endswith("; the pipeline goes on with what there is, and waits for more")
+        driven.sink(driven.batch(), 0)
+    assert kept.offsets() == {(TOPIC, 0): list(range(20)), (TOPIC, 1): list(range(20))}
+
+
+def test_a_run_that_ends_is_not_started_for_a_topic_that_is_nowhere(kept: Kept, spark: SparkSession) -> None:
+    file = kept.file(kafka__new__consumer__topic__list=f"{TOPIC},ordrs")
+    with pytest.raises(ResourceNotFound, match="there is no topic 'ordrs'"):
+        start_pipelines(spark, file, once=True)
+    assert listed(kept.store, ROOT) == []

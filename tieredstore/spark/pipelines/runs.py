@@ -10,6 +10,7 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,8 +57,8 @@ class PipelineRun:
 
     ``checkpoint`` is a folder for Spark's notes, one of this machine's own by default: they may be lost, or old.
     ``once`` ends the query when all that there is now is written. ``take_over`` is a generation that it seals and goes
-    on behind, unless that is done. An error of the settings is raised here; a store or broker that is away is waited
-    for.
+    on behind, unless that is done. An error of the settings is raised here, of ``once`` also topics that are named and
+    nowhere; a store or broker that is away is waited for.
     """
 
     def __init__(
@@ -68,7 +69,9 @@ class PipelineRun:
         checkpoint: str | None = None,
         once: bool = False,
         take_over: int | None = None,
+        health: Health | None = None,
     ) -> None:
+        """``health`` is told what is waited for, from the start on."""
         self._spark = spark
         self._file = str(Path(file).absolute())
         pipeline = load_pipeline(self._file)
@@ -79,9 +82,11 @@ class PipelineRun:
         with ExitStack() as opened:
             parts = opened.enter_context(open_parts(pipeline))
             runner = opened.enter_context(Runner(pipeline, parts, take_over=take_over))
-            self._sink = WindowSink(spark, runner, self._file, Outage(self.own.outage_s))
+            tell = None if health is None else partial(health.fails, self.name)
+            self._sink = WindowSink(spark, runner, self._file, Outage(self.own.outage_s), tell=tell)
             opened.callback(self._sink.close)
             self._sink.begin()
+            self._sink.check_topics(ends=once)
             plan = whole_plan(pipeline, parts, self._sink.driver.log.state.positions) if once else None
             self._opened = opened
             self.query = self._start(
@@ -207,7 +212,8 @@ def start_pipelines(
     in the output once, whatever is killed and however often this is called: the commit log in the output says how far
     a pipeline is. ``checkpoint`` is a folder for Spark's own notes, which may be lost or old; without it they lie in a
     folder of the driver that goes with the query. ``awaitTermination`` raises what ends a query. What they do is among
-    the metrics of this process while they are under way.
+    the metrics of this process while they are under way. ResourceNotFound, with ``once``, for a topic that is named and
+    nowhere.
     """
     if not files:
         raise ConfigError("no pipeline is named: give start_pipelines their files of properties")
@@ -309,7 +315,9 @@ class _Running:
             for file in self._files:
                 if stop.is_asked:
                     return
-                run = PipelineRun(self._spark, file, checkpoint=self._checkpoint, take_over=self._take_over)
+                run = PipelineRun(
+                    self._spark, file, checkpoint=self._checkpoint, take_over=self._take_over, health=self._health
+                )
                 open_runs.callback(run.close)
                 _counted.add(run)
                 open_runs.callback(_counted.remove, run)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import PySparkException
 
-from tieredstore.errors import AlreadyClosed, TieredStoreError
+from tieredstore.errors import AlreadyClosed, ResourceNotFound, TieredStoreError
 from tieredstore.pipelines.framing import frame_function
 from tieredstore.pipelines.outage import Outage
 from tieredstore.pipelines.window_writing import discard_files, marked
@@ -86,8 +86,17 @@ class WindowSink:
     it is written. A store that is away is waited for.
     """
 
-    def __init__(self, spark: SparkSession, runner: Runner, file: str, outage: Outage) -> None:
-        self._spark, self._runner, self._file, self._outage = spark, runner, file, outage
+    def __init__(
+        self,
+        spark: SparkSession,
+        runner: Runner,
+        file: str,
+        outage: Outage,
+        *,
+        tell: Callable[[str], None] | None = None,
+    ) -> None:
+        """``tell`` is told what it waits for at its start, in sentences."""
+        self._spark, self._runner, self._file, self._outage, self._tell = spark, runner, file, outage, tell
         self._lock = threading.Lock()
         """Held while a batch is written: the driver is for one thread."""
         self._stopping = threading.Event()
@@ -124,9 +133,28 @@ class WindowSink:
         """
         with self._lock:
             with nothing_under_way():
+                self._say(f"it starts, and has no answer yet from the output {self.driver.store.identity}")
                 self._patiently(self._runner.refuse_backfill)
+                self._say(f"it starts, and has no answer yet from {self._runner.source_name}")
                 self._patiently(self._runner.look)
+            self._say("it starts, and finishes what was committed before it")
             self._patiently(self._runner.begin)
+
+    def check_topics(self, *, ends: bool) -> None:
+        """Judge topics that are named and nowhere, at the start: a run that ``ends`` would end well without them.
+
+        ResourceNotFound then; one that goes on has a warning: they may be made later.
+        """
+        try:
+            self._patiently(lambda: self._runner.check_topics(self._runner.look()))
+        except ResourceNotFound as error:
+            if ends:
+                raise
+            _logger.warning("%s; the pipeline goes on with what there is, and waits for more", error)
+
+    def _say(self, sentence: str) -> None:
+        if self._tell is not None:
+            self._tell(sentence)
 
     def __call__(self, frame: DataFrame, number: int) -> None:  # noqa: ARG002  Spark's signature
         """Write the windows of a batch, unless they are written."""
@@ -240,6 +268,7 @@ class WindowSink:
             except TieredStoreError as error:
                 self.driver.counts.outages += not self._outage.is_on
                 pause_s = self._outage.failed(error)
+                self._say(f"it waits: {error}")
                 with nothing_under_way():
                     is_stopping = self._stopping.wait(pause_s)
                 if is_stopping:
