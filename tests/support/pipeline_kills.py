@@ -10,25 +10,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from tests.support.block_thread import BlockThread
 from tests.support.kafka_topics import Produced, producer_of, send
 from tests.support.live_topics import TieredTopic
 from tests.support.pipeline_runs import listed
 from tests.support.pipeline_service import EXECUTORS, pipeline_service
+from tests.support.seen_output import SeenOutput
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.pipelines import Runner, load_pipeline
-from tieredstore.pipelines.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.inspection import verify_output
 from tieredstore.pipelines.opened import open_parts
 
 PARTITIONS = 2
 COMMITTED_S = 300.0
 FIRST_MS = 1_700_000_000_000
-
-_Read = dict[int, list[tuple[int, int]]]
-"""Offset and number of each record, by partition."""
 
 
 class Killed:
@@ -43,8 +39,7 @@ class Killed:
             "backup/": self._file("backup"),
             "by-day/": self._file("by-day", {"secor.message.parser.class": "json"}),
         }
-        self._seen: dict[str, list[tuple[int, int]]] = {}
-        self._commits = 0
+        self._seen = {root: SeenOutput(load_pipeline(file), self._store, root) for root, file in self._files.items()}
 
     def _file(self, name: str, more: dict[str, str] | None = None) -> Path:
         properties = {
@@ -79,12 +74,13 @@ class Killed:
         return self._log.read_text(errors="replace")[-4000:]
 
     def wait_for_commits(self, process: subprocess.Popen[bytes]) -> None:
-        """Until each of the pipelines has committed more since the last wait."""
+        """Until each of the pipelines has committed more since the last wait; what is seen is checked all the while."""
         before = {root: self._commits_of(root) for root in self._files}
         deadline = time.monotonic() + COMMITTED_S
         while any(self._commits_of(root) <= count for root, count in before.items()):
             assert process.poll() is None, self.said()
             assert time.monotonic() < deadline, self.said()
+            self.check()
             time.sleep(0.05)
 
     def _commits_of(self, root: str) -> int:
@@ -92,18 +88,8 @@ class Killed:
 
     def check(self) -> None:
         """What is seen now, whatever is under way."""
-        for root, file in self._files.items():
-            log = commit_log_of(load_pipeline(file), self._store)
-            batches = [entry for entry in log.entries() if entry.kind == "batch"]
-            # Before a batch is committed all of those before it were published.
-            published = {one.key for entry in batches[:-1] for one in entry.files if one.kind == "data"}
-            read = self._read(root)
-            assert published <= self._seen.keys()
-            positions = commit_log_of(load_pipeline(file), self._store).read().positions
-            for partition, records in read.items():
-                offsets = [offset for offset, _ in records]
-                assert len(offsets) == len(set(offsets))
-                assert max(offsets) < positions[self.topic.topic, partition].next_offset
+        for seen in self._seen.values():
+            seen.look()
 
     def listed(self) -> list[str]:
         """The files that are seen."""
@@ -121,22 +107,12 @@ class Killed:
         self.check()
         for root, file in self._files.items():
             assert list(verify_output(load_pipeline(file), self._store)) == []
-            read = self._read(root)
             if numbers is not None:
-                assert {partition: sorted(number for _, number in records) for partition, records in read.items()} == {
-                    partition: sorted(committed) for partition, committed in numbers.items()
-                }
-
-    def _read(self, root: str) -> _Read:
-        read: _Read = {}
-        for key in listed(self._store, root):
-            if key not in self._seen:
-                file: Any = pq.ParquetFile(self._folder / "output" / key)
-                table = file.read(["offset", "value"])
-                values = [json.loads(value)["n"] for value in table.column("value").to_pylist()]
-                self._seen[key] = list(zip(table.column("offset").to_pylist(), values, strict=True))
-            read.setdefault(int(key.rpartition("/")[2].split("_")[1]), []).extend(self._seen[key])
-        return read
+                records = self._seen[root].records
+                assert {
+                    partition: sorted(json.loads(value)["n"] for value in by_offset.values())
+                    for partition, by_offset in records.items()
+                } == {partition: sorted(committed) for partition, committed in numbers.items()}
 
     def close(self) -> None:
         """The bucket's connections."""
