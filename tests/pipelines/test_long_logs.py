@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
+import tracemalloc
 
 from tests.support.pipeline_runs import listed, pipeline_of, run_once
 from tests.support.stored_records import StoredTopic
-from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.base import ObjectStore, Prepared
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.pipelines.committed import Committed
+from tieredstore.pipelines.entries import OutputFile, WrittenWindow
 from tieredstore.pipelines.inspection import commit_log_of, verify_output
 from tieredstore.testing.delegating import DelegatingObjectStore
 
@@ -67,3 +72,30 @@ def test_files_are_verified_many_at_once_and_told_in_order(topic: StoredTopic, s
     problems = list(verify_output(pipeline, Crowd(store, "/offset=")))
     wrong = [("content", key) for key in keys[3::7]] + [("missing", keys[5])]
     assert [(one.kind, one.subject) for one in problems] == sorted(wrong, key=lambda one: one[1])
+
+
+def test_verifying_many_files_holds_less_than_a_kilobyte_of_each() -> None:
+    pipeline, store, entries, files = pipeline_of(), MemoryObjectStore(), 20, 50
+    log = commit_log_of(pipeline, store)
+    log.read()
+    for number in range(entries):
+        made_of = tuple(committed_file(number * files + at) for at in range(files))
+        window = WrittenWindow("orders", "VGVzdFRvcGljSWRlbnRpZg", 0, number, number + 1, files, 0, 0, made_of)
+        log.append("batch", "f", [window])
+    tracemalloc.start()
+    try:
+        committed = Committed.of(commit_log_of(pipeline, store), prepared=False)
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(committed.files) == entries * files
+    assert held / len(committed.files) < 1000
+
+
+def committed_file(number: int) -> OutputFile:
+    """As one of S3, whose upload has an id of more than a hundred characters."""
+    key = f"out/orders/dt=2026-01-31/hr=08/1_0_{number:020}.parquet"
+    sha256 = hashlib.sha256(key.encode()).hexdigest()
+    place, part = f"{number:0128}", f'"{number:032x}"'
+    prepared = Prepared(key, number, sha256, place, (part,), f"{number:032x}")
+    return OutputFile("data", key, number, sha256, number, number, 1, 1_700_000_000_000, 1_700_000_000_000, prepared)

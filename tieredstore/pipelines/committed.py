@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, Self
+
+from tieredstore.backends.base import Prepared
 
 if TYPE_CHECKING:
     from tieredstore.pipelines.commit_log import CommitLog
     from tieredstore.pipelines.entries import Entry, OutputFile, WrittenWindow
+
+_NOTHING: Final = Prepared("", 0, "", "")
 
 
 @dataclass(slots=True)
@@ -28,12 +32,16 @@ class Committed:
     topics: set[str] = field(default_factory=set[str])
 
     @classmethod
-    def of(cls, log: CommitLog) -> Self:
-        """By all entries of the log, which is read to its end; none once it is dropped."""
+    def of(cls, log: CommitLog, *, prepared: bool = True) -> Self:
+        """By all entries of the log, which is read to its end; none once it is dropped.
+
+        Without ``prepared`` files do not tell what the store had prepared, which is half of what an output of many
+        takes in memory, and of use only to who publishes or commits them.
+        """
         log.read()
         committed = cls()
         for entry in log.entries():
-            committed.take(entry)
+            committed.take(entry if prepared else _without_prepared(entry))
         if log.state.closed == "drop":
             committed.files.clear()
         return committed
@@ -49,3 +57,11 @@ class Committed:
             self.going = set(entry.removed)
         for key in entry.removed:
             self.files.pop(key, None)
+
+
+def _without_prepared(entry: Entry) -> Entry:
+    windows = (
+        replace(window, files=tuple(replace(file, prepared=_NOTHING) for file in window.files))
+        for window in entry.windows
+    )
+    return replace(entry, windows=tuple(windows))

@@ -112,7 +112,7 @@ def verify_output(pipeline: Pipeline, store: ObjectStore, *, contents: bool = Tr
     if log.read().number < 0:
         yield from _faults_without_log(pipeline, store)
         return
-    committed = Committed.of(log)
+    committed = Committed.of(log, prepared=False)
     successes: set[str] = set()
     listed = listed_files(pipeline, store, committed, successes)
     for key in sorted(listed.keys() - committed.files.keys() - committed.going):
