@@ -113,7 +113,8 @@ def test_a_file_is_of_the_format_that_it_is_named_for(bucket: Bucket, tmp_path: 
 
 
 def test_values_are_text_bytes_or_json_of_a_schema(bucket: Bucket, tmp_path: Path) -> None:
-    failing(query(bucket, "SELECT value FROM messages"), 4, "the value at offset 2 of messages-0 is not UTF-8")
+    way_out = "read it as binary (--key-type, --value-type), or have such ones be null (--invalid-as-null)"
+    failing(query(bucket, "SELECT value FROM messages"), 4, f"value at offset 2 of messages-0 is not UTF-8: {way_out}")
     values = [
         row["value"] for row in lines(query(bucket, "SELECT value FROM messages", "--value-type", "binary", "--json"))
     ]
@@ -124,6 +125,7 @@ def test_values_are_text_bytes_or_json_of_a_schema(bucket: Bucket, tmp_path: Pat
     for option in (schema, f"messages={schema}"):
         done = query(bucket, sql, "--json", "--schema-json", option, "--invalid-as-null")
         assert lines(done) == [{"n": 1, "name": 'a,"b"'}, {"n": 2, "name": "c\nd"}, {"n": None, "name": None}]
+    failing(query(bucket, sql, "--schema-json", schema), 4, f"is not JSON of the schema: {way_out}")
     schema.write_text('{"n": "number"}')
     failing(query(bucket, sql, "--schema-json", schema), 2, "'n' is of the type 'number'")
     failing(query(bucket, sql, "--schema-json", tmp_path / "none.json"), 2, "none.json cannot be read")
@@ -146,7 +148,12 @@ def test_values_are_avro_of_a_file_or_of_a_registry(bucket: Bucket, tmp_path: Pa
         done = query(bucket, sql, "--value-type", "avro", *registry, "--invalid-as-null", "--json")
         nulls = {"n": None, "note": None}
         assert lines(done) == [{"n": 1, "note": "-"}, {"n": 2, "note": "x"}, nulls]
-        failing(query(bucket, sql, "--value-type", "avro", *registry), 4, "offset 2 of framed-0", "the id of a schema")
+        failing(
+            query(bucket, sql, "--value-type", "avro", *registry),
+            4,
+            "offset 2 of framed-0",
+            "the id of a schema): read it as binary (--key",
+        )
         done = query(bucket, sql + ' WHERE "offset" < 2', "--schema-avro", f"framed={schema}", *registry, "--csv")
         assert (done.text, done.stderr) == ("n\n1\n2\n", "")
         failing(query(bucket, sql, "--key-type", "avro", *registry), 3, "has not the subject framed-key")

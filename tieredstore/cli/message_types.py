@@ -6,7 +6,7 @@ import enum
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
@@ -15,6 +15,8 @@ from tieredstore.cli.logs import ACCEPT_LOSS
 from tieredstore.cli.query_output import extra_module
 from tieredstore.config.properties import read_properties
 from tieredstore.errors import ConfigError
+
+_WAY_OUT: Final = "read it as binary (--key-type, --value-type), or have such ones be null (--invalid-as-null)"
 
 
 class MessageType(enum.Enum):
@@ -95,7 +97,7 @@ class _TypesOfTopics:
         for text in messages.schema_json:
             self._add(text, self._json)
         for text in messages.schema_avro:
-            self._add(text, self._avro_of_file)
+            self._add(text, self._avro)
 
     def of(self, topic: str) -> Any:
         """The ColumnTypes of a topic; the registry is asked where it has to tell the schema."""
@@ -116,9 +118,9 @@ class _TypesOfTopics:
             case MessageType.BINARY:
                 return self._values.Binary()
             case MessageType.TEXT:
-                return self._values.Text(self._policy)
+                return self._values.Text(self._policy, way_out=_WAY_OUT)
             case MessageType.AVRO if self._registry is not None:
-                return self._values.Avro(self._registry.latest(subject), self._registry, self._policy)
+                return self._avro(self._registry.latest(subject))
             case MessageType.AVRO:
                 raise ConfigError(
                     f"which schema of Avro {subject} has is not said: give --schema-registry URL, or for values "
@@ -127,10 +129,10 @@ class _TypesOfTopics:
 
     def _json(self, text: str) -> Any:
         schema = extra_module("tieredstore.values.json_schema", self._needs).parse_json_schema(text)
-        return self._values.Json(schema, self._policy)
+        return self._values.Json(schema, self._policy, way_out=_WAY_OUT)
 
-    def _avro_of_file(self, text: str) -> Any:
-        return self._values.Avro(text, self._registry, self._policy)
+    def _avro(self, schema: Any) -> Any:
+        return self._values.Avro(schema, self._registry, self._policy, way_out=_WAY_OUT)
 
 
 def _registry(messages: MessageOptions) -> Any:

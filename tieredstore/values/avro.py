@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from tieredstore.errors import ConfigError, SchemaNotFound, TieredStoreError, excerpt
 from tieredstore.installation import install_command
-from tieredstore.values.base import Column, OnInvalid, Place, by_parts, check_choice
+from tieredstore.values.base import WAY_OUT, Column, OnInvalid, Place, by_parts, check_choice
 
 # What its type stubs say of arrays is partial.
 _arrow: Final[Any] = pa
@@ -122,13 +122,14 @@ class Avro:
     """A datum of Avro a message, as the Arrow type of ``schema``: a record is a struct.
 
     Without ``lookup`` a message is the datum alone, written by that schema. With it a message begins as Confluent's
-    serializers have it, is read by the schema of its id, and resolved to ``schema`` by Avro's own rules. Needs
-    ``tieredstore[avro]``.
+    serializers have it, is read by the schema of its id, and resolved to ``schema`` by Avro's own rules. ``way_out`` is
+    what an error says to do about a message that is not of it. Needs ``tieredstore[avro]``.
     """
 
     schema: AvroSchema
     lookup: SchemaLookup | None = None
     on_invalid: OnInvalid = "fail"
+    way_out: str = field(default=WAY_OUT, kw_only=True, repr=False, compare=False)
     _data: AvroData = field(init=False, repr=False, compare=False)
     _type: pa.DataType = field(init=False, repr=False, compare=False)
 
@@ -148,6 +149,7 @@ class Avro:
         return by_parts(
             column, self._read, self._type, place,
             what="Avro of the schema", on_invalid=self.on_invalid, reason=self._reason,
+            way_out=self.way_out,
         )  # fmt: skip
 
     def _read(self, column: Any) -> Any:

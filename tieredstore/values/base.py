@@ -18,6 +18,9 @@ Column: TypeAlias = Any
 OnInvalid: TypeAlias = Literal["fail", "null"]
 """What becomes of bytes that are not what they are read as: an error that names the record, or null."""
 
+WAY_OUT: Final = "read it as binary, or have such ones be null (on_invalid)"
+"""What to do about such bytes, in the words of Python; other front ends have theirs."""
+
 Place: TypeAlias = Callable[[int], str]
 """Which record the row of this number is, as a sentence names it: ``the value at offset 7 of orders-0``."""
 
@@ -68,11 +71,13 @@ def by_parts(
     what: str,
     on_invalid: OnInvalid,
     reason: Callable[[Column], str] = lambda _: "",
+    way_out: str = WAY_OUT,
 ) -> Column:
     """``column`` converted whole, or where that fails half by half, down to the rows that cannot be.
 
     ``convert`` gives None for what it cannot convert. The first such row is an InvalidValue, ``is not <what>``, with
-    the ``reason`` for it; or all are null by the policy. Only a column with wrong rows costs more than one conversion.
+    the ``reason`` for it and the ``way_out``; or all are null by the policy. Only a column with wrong rows costs more
+    than one conversion.
     """
 
     def converted(start: int, count: int) -> list[Any]:
@@ -82,10 +87,7 @@ def by_parts(
             return [whole]
         if count == 1:
             if on_invalid == "fail":
-                raise InvalidValue(
-                    f"{place(start)} is not {what}{reason(part)}: read it as binary, or have such ones be null "
-                    "(on_invalid)"
-                )
+                raise InvalidValue(f"{place(start)} is not {what}{reason(part)}: {way_out}")
             return [_arrow.nulls(1, arrow_type)]
         return converted(start, count // 2) + converted(start + count // 2, count - count // 2)
 

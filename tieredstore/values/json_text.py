@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from tieredstore.errors import ConfigError
-from tieredstore.values.base import Column, OnInvalid, Place, by_parts, check_choice
+from tieredstore.values.base import WAY_OUT, Column, OnInvalid, Place, by_parts, check_choice
 
 # What its type stubs say of arrays, compute and the reader is partial.
 _arrow: Final[Any] = pa
@@ -26,11 +26,12 @@ class Json:
     """An object of JSON a message, as a struct of the fields of ``schema``, read by pyarrow.
 
     A field that an object does not have is null, one that the schema does not have is passed over, and JSON's ``null``
-    is null.
+    is null. ``way_out`` is what an error says to do about what is none.
     """
 
     schema: pa.Schema
     on_invalid: OnInvalid = "fail"
+    way_out: str = field(default=WAY_OUT, kw_only=True, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_choice(self.on_invalid)
@@ -53,6 +54,7 @@ class Json:
         return by_parts(
             column, self._parsed, self.arrow_type, place,
             what="JSON of the schema", on_invalid=self.on_invalid, reason=self._reason,
+            way_out=self.way_out,
         )  # fmt: skip
 
     def _parsed(self, column: Any) -> Any:

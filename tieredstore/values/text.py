@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import pyarrow as pa
 
-from tieredstore.values.base import Column, OnInvalid, Place, by_parts, check_choice
+from tieredstore.values.base import WAY_OUT, Column, OnInvalid, Place, by_parts, check_choice
 
 # What its type stubs say of arrays is partial.
 _arrow: Final[Any] = pa
@@ -15,9 +15,10 @@ _arrow: Final[Any] = pa
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """UTF-8. The bytes are not copied."""
+    """UTF-8. The bytes are not copied. ``way_out`` is what an error says to do about others."""
 
     on_invalid: OnInvalid = "fail"
+    way_out: str = field(default=WAY_OUT, kw_only=True, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_choice(self.on_invalid)
@@ -30,7 +31,9 @@ class Text:
 
     def convert(self, column: Column, place: Place) -> Column:
         """The same bytes as text; InvalidValue for what is not UTF-8."""
-        return by_parts(column, _as_text, self.arrow_type, place, what="UTF-8", on_invalid=self.on_invalid)
+        return by_parts(
+            column, _as_text, self.arrow_type, place, what="UTF-8", on_invalid=self.on_invalid, way_out=self.way_out
+        )
 
 
 def _as_text(column: Any) -> Any:
