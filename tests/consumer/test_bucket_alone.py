@@ -89,6 +89,8 @@ def test_batches_go_on_until_the_consumer_is_closed(bucket: Bucket) -> None:
             if rows == 20:
                 consumer.close()
     assert rows == 20
+    with pytest.raises(RuntimeError, match="Consumer closed"):
+        next(consumer.batches())
 
 
 def test_seek_pause_and_position(bucket: Bucket) -> None:

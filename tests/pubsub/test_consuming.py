@@ -12,7 +12,7 @@ import pytest
 from tests.support.counted_checksums import counted_checksums
 from tests.support.pubsub_topics import batch_keys, fresh_topics, publish, topics_on, values_of
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import ConfigError, DataLoss, InvalidRange, MessageCorrupt, NotificationCorrupt
+from tieredstore.errors import AlreadyClosed, ConfigError, DataLoss, InvalidRange, MessageCorrupt, NotificationCorrupt
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consumer import Consumer
 from tieredstore.pubsub.format.notifications import Notification, parse_notification
@@ -69,6 +69,20 @@ def test_positions_to_the_record() -> None:
             alone.read_at(*place)
     with pytest.raises(ConfigError, match="without a group"):
         alone.commit()
+
+
+def test_a_consumer_that_was_closed_does_not_say_that_there_is_nothing_more() -> None:
+    topics = fresh_topics()
+    publish(topics, [b"a", b"b"])
+    for group in (None, "g"):
+        with Consumer(topics, "orders", group=group) as consumer:
+            records = consumer.records(LONG_S)
+            assert next(records).value == b"a"
+        consumer.close()
+        assert next(records).value == b"b"  # it came with the first one
+        for ask in (consumer.poll, lambda records=records: next(records), lambda: next(consumer.records())):
+            with pytest.raises(AlreadyClosed, match="this consumer of orders was closed; open another one"):
+                ask()
 
 
 def test_the_latest_and_a_time() -> None:

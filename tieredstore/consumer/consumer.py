@@ -97,7 +97,8 @@ class Consumer(confluent_kafka.Consumer):
             self._take_live(parts, wait, max_rows or _MANY)
 
     def batches(self, max_rows: int | None = None, columns: Sequence[str] = COLUMNS) -> Iterator[PartitionBatch]:
-        """Record batches as they come, until the consumer is closed."""
+        """Record batches as they come, until the consumer is closed; RuntimeError if that was before the first."""
+        self._opened()
         while not self._is_closed:
             given = self.poll_arrow(_LONGEST_SLICE_S, max_rows, columns)
             if given is not None:

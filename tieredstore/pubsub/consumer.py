@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
-from tieredstore.errors import ConfigError, DataLoss, Fenced, InvalidRange
+from tieredstore.errors import AlreadyClosed, ConfigError, DataLoss, Fenced, InvalidRange
 from tieredstore.kafka.arrow_values import repeated
 from tieredstore.kafka.records._slabs import shared_pool
 from tieredstore.process.closing import Closing
@@ -59,7 +59,8 @@ class Consumer(Closing):
     ``on_corrupt="skip"`` leaves out damaged Messages (``skipped``), ``on_data_loss="report"`` goes on behind objects
     that are not there and entries that retention has freed (``losses``); both otherwise raise.
     ``delivery="effectively-once"`` leaves out Messages whose equals came within ``pubsub.dedup.window.ms`` before in
-    the read partition (``doubles`` counts them): a notification or a Message that stands twice is read once.
+    the read partition (``doubles`` counts them): a notification or a Message that stands twice is read once. To be
+    closed: whoever reads on is AlreadyClosed then, and not told that there is nothing more.
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class Consumer(Closing):
         self._turn = 0
         self._auditor = auditor_of(self._settings, topic, is_producer=False)
         self._group: GroupMember | None = None
+        self._is_closed = False
         self.losses: list[str] = []
         self.skipped: list[str] = []
         self.doubles = 0
@@ -198,6 +200,7 @@ class Consumer(Closing):
 
     def close(self) -> None:
         """Give up partitions and threads. What was not committed comes again."""
+        self._is_closed = True
         for reader in self._readers.values():
             reader.close()
         self._readers.clear()
@@ -254,6 +257,8 @@ class Consumer(Closing):
             del self._handed_out[partition]
 
     def _poll(self, timeout_s: float) -> tuple[PartitionReader, Any] | None:
+        if self._is_closed:
+            raise AlreadyClosed(f"this consumer of {self._topic.name} was closed; open another one to read on")
         end_s = self._monotonic() + timeout_s
         while True:
             self._follow_group()
