@@ -17,8 +17,9 @@ from tieredstore import polars
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
 from tieredstore.duckdb import QueryTables, attach
-from tieredstore.errors import ConfigError, DataLoss, InvalidValue, MessageCorrupt, ResourceNotFound
+from tieredstore.errors import AlreadyClosed, ConfigError, DataLoss, InvalidValue, MessageCorrupt, ResourceNotFound
 from tieredstore.pubsub.producer import Producer
+from tieredstore.pubsub.tables import BatchTable
 from tieredstore.pubsub.topics import Topics
 from tieredstore.query.topic_columns import ColumnTypes
 from tieredstore.query.topic_table import TableOptions
@@ -164,6 +165,24 @@ def test_tables_of_a_connection_read_each_time_what_is_there_then(bucket: dict[s
     topics_in(tmp_path).store.delete([key])
     with pytest.raises(DataLoss, match="is not there"), attach(connection, bucket, topics=["orders"]):
         connection.sql("SELECT value FROM orders").fetchall()
+
+
+def test_an_error_is_a_sentence_without_a_traceback_and_a_closed_table_is_not_read(
+    bucket: dict[str, str], tmp_path: Path
+) -> None:
+    connection: Any = duckdb.connect()
+    topics = topics_in(tmp_path)
+    table = BatchTable(topics, topics.get("orders"))
+    table.close()
+    with pytest.raises(AlreadyClosed, match="the table of orders was closed; attach the topic anew"):
+        table.scan()
+    for info in list(topics.store.list("")):
+        if "/topics/orders/" in info.key:
+            topics.store.delete([info.key])
+    with attach(connection, bucket):
+        with pytest.raises(duckdb.Error, match=r"DataLoss: .*is not there") as caught:
+            connection.sql("SELECT value FROM orders").fetchall()
+        assert "Traceback" not in str(caught.value)
 
 
 def test_a_topic_of_segments_goes_before_one_of_batches(tmp_path: Path) -> None:

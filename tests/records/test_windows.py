@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,10 +18,10 @@ from tests.support.small_segments import memory_settings
 from tests.support.stored_records import StoredTopic
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import load_catalog
-from tieredstore.errors import ConfigError, ResourceNotFound
+from tieredstore.errors import AlreadyClosed, ConfigError, ResourceNotFound, SegmentNotFound
 from tieredstore.kafka.batches import read_batch_headers
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.records import AtTime, Isolation, ReadSettings, RecordReader, read_records
+from tieredstore.records import AtTime, Isolation, PartitionRead, ReadSettings, RecordReader, read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.doubles import CountingStore
 from tieredstore.testing.segments import PARTITION, build_segment
@@ -104,8 +106,10 @@ def test_closing_a_read_early_ends_it(topic: StoredTopic) -> None:
     topic.copy_plain(0, 1000)
     chosen = ReadSettings(target_bytes=2000, piece_bytes=2000)
     with topic.reader(chosen).read("events", 0) as read:
-        assert next(read).column("offset")[0].as_py() == 0
-    assert list(read) == []
+        first: Any = next(read)
+        assert first.column("offset")[0].as_py() == 0
+    with pytest.raises(AlreadyClosed):
+        next(read)
 
 
 @pytest.mark.parametrize(
@@ -156,3 +160,38 @@ def test_a_moment_needs_a_time_zone() -> None:
     assert AtTime.of(datetime(1970, 1, 1, 2, 0, 1, tzinfo=east)) == AtTime(1000)
     with pytest.raises(ConfigError, match="time zone"):
         AtTime.of(datetime(2026, 1, 1))  # noqa: DTZ001 - that is the test
+
+
+def test_a_read_gives_its_records_once_and_no_end_before_they_are_over(topic: StoredTopic) -> None:
+    for base in (0, 10):
+        topic.copy_plain(base, 10)
+    read = read_records(topic.manager, "events", 0)
+    assert sum(batch.num_rows for batch in read) == 20
+    assert list(read) == []
+    closed, cut = (read_records(topic.manager, "events", 0) for _ in range(2))
+    closed.close()
+    with cut:
+        assert next(cut).num_rows
+    # Whoever takes an Arrow stream of it would take none at all, or fewer, for all of them.
+    takers: list[Callable[[Any], object]] = [pa.table, PartitionRead.reader, PartitionRead.__arrow_c_stream__]
+    for over in (read, closed, cut):
+        for take in takers:
+            with pytest.raises(AlreadyClosed, match=r"events-0 .*was read or closed before; begin another"):
+                take(over)
+    for ended in (closed, cut):
+        with pytest.raises(AlreadyClosed, match=r"events-0 .*was closed, or failed, before its end"):
+            list(ended)
+    reader: Any = (again := read_records(topic.manager, "events", 0)).reader()
+    again.close()
+    with pytest.raises(AlreadyClosed):
+        reader.read_all()
+
+
+def test_a_read_that_failed_has_no_end(topic: StoredTopic) -> None:
+    topic.copy_plain(0, 10)
+    read = read_records(topic.manager, "events", 0)
+    topic.store.delete([info.key for info in topic.store.list("")])
+    with pytest.raises(SegmentNotFound):
+        next(read)
+    with pytest.raises(AlreadyClosed, match="or failed, before its end"):
+        list(read)

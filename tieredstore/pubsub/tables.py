@@ -32,6 +32,7 @@ from tieredstore.pubsub.format.decoder import BatchDecoder
 from tieredstore.pubsub.format.messages import checksum
 from tieredstore.pubsub.format.notifications import Notification, parse_notification
 from tieredstore.pubsub.topics import Topic, Topics
+from tieredstore.records.arrow_stream import stream_reader
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.values import Text, ValueType
 
@@ -72,6 +73,7 @@ class BatchTable:
         self._keeps_snapshot = keeps_snapshot
         self._batches: list[_Batch] | None = None
         self._scans: list[BatchScan] = []
+        self.is_closed = False
         self.schema: pa.Schema = batch_schema(key, value)
 
     @property
@@ -87,7 +89,9 @@ class BatchTable:
                 raise scan.error
 
     def scan(self, columns: Sequence[str] | None = None, filter: Any = None) -> BatchScan:
-        """The records with these columns for which the filter holds."""
+        """The records with these columns for which the filter holds; AlreadyClosed once the table was closed."""
+        if self.is_closed:
+            raise AlreadyClosed(f"the table of {self.topic} was closed; attach the topic anew")
         names = self.schema.names if columns is None else list(columns)
         scan = BatchScan(self, names, filter)
         self._scans = [one for one in self._scans if not one.is_over or one.error is not None]
@@ -95,7 +99,8 @@ class BatchTable:
         return scan
 
     def close(self) -> None:
-        """End all scans."""
+        """End all scans, and begin no other."""
+        self.is_closed = True
         for scan in self._scans:
             scan.close()
 
@@ -188,8 +193,7 @@ class BatchScan(Closing):
         """The records as a stream."""
         schema: Any = self._table.schema
         given = _arrow.schema([schema.field(name) for name in self._columns])
-        reader: pa.RecordBatchReader = _arrow.RecordBatchReader.from_batches(given, self._noted())
-        return reader
+        return stream_reader(given, self._noted())
 
     def _noted(self) -> Iterator[Any]:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Final
@@ -10,7 +11,7 @@ import pyarrow as pa
 
 from tieredstore.catalog.lineage import Lineage, Span
 from tieredstore.catalog.problems import Problem
-from tieredstore.errors import DataLoss
+from tieredstore.errors import AlreadyClosed, DataLoss
 from tieredstore.process.closing import Closing
 from tieredstore.records.arrow_stream import ArrowStream
 from tieredstore.records.report import LostOffsets, ReadReport
@@ -27,7 +28,8 @@ _SHOWN: Final = 5
 class PartitionRead(ArrowStream, Closing):
     """The records of one partition with offsets in ``[start, stop)``, in record batches without empty ones.
 
-    The log's end ends it too. For one thread; exhaust it, or close it, which ends what is under way.
+    The log's end ends it too. For one thread; exhaust it, or close it, which ends what is under way. Closed before its
+    end, or failed, it gives AlreadyClosed from then on, not an end.
     """
 
     def __init__(self, source: SegmentSource, lineage: Lineage, start: int, stop: int, settings: ReadSettings) -> None:
@@ -38,6 +40,7 @@ class PartitionRead(ArrowStream, Closing):
         self.schema = settings.schema
         lost = checked_losses(lineage, start, stop, settings)
         self.report = ReadReport(start, lost, unreadable=unreadable_segments(lineage, start, stop))
+        self._is_over = False
         self._batches = self._read(source, lineage, settings)
 
     def _read(
@@ -47,10 +50,23 @@ class PartitionRead(ArrowStream, Closing):
             stretch = Stretch(source, spans, self.start, self.stop, settings=settings, report=self.report)
             yield from stretch.read()
             if self.report.undecided is not None:
-                return
+                break
+        self._is_over = True
 
     def __next__(self) -> pa.RecordBatch:
-        return next(self._batches)
+        batch = next(self._batches, None)
+        if batch is not None:
+            return batch
+        if self._is_over:
+            raise StopIteration
+        # Whoever reads must not take it for the end of the records.
+        raise AlreadyClosed(f"this read of {self.partition} was closed, or failed, before its end; begin another")
+
+    def reader(self) -> pa.RecordBatchReader:
+        """The same records as a stream of pyarrow's; AlreadyClosed where they were read, since it would have none."""
+        if inspect.getgeneratorstate(self._batches) == inspect.GEN_CLOSED:
+            raise AlreadyClosed(f"this read of {self.partition} was read or closed before; begin another")
+        return super().reader()
 
     def close(self) -> None:
         """End the read."""
