@@ -18,7 +18,9 @@ from polars.io.plugins import register_io_source
 
 from tieredstore.errors import ConfigError
 from tieredstore.pubsub.tables import BatchTable, batch_schema, batches_beside
+from tieredstore.query.arguments import check_client, check_topic
 from tieredstore.query.stores import StoreLike, manager_of
+from tieredstore.query.table_names import BATCHES
 from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes, topic_schema
 from tieredstore.query.topic_table import TableOptions, TopicTable
 from tieredstore.values import Binary, ValueType
@@ -38,7 +40,6 @@ _dataset: Final[Any] = ds
 _pl: Final[Any] = pl
 
 _BINARY: Final = Binary()
-_BATCHES: Final = "$batches"
 
 
 def scan(
@@ -60,6 +61,8 @@ def scan(
     stay so; else one is opened for each ``collect``. The others are as in ``read_topic``. What is wrong with a read is
     an error of Polars that has ours as text.
     """
+    check_topic(topic)
+    check_client(client)
     types = ColumnTypes(key, value)
     options = TableOptions(types, isolation, on_data_loss, client, parallelism=parallelism)
 
@@ -71,7 +74,7 @@ def scan(
         with manager if is_own else nullcontext():
             yield from _frames(manager, topic, options, with_columns, predicate, n_rows)
 
-    empty: Any = batch_schema(key, value) if topic.endswith(_BATCHES) else topic_schema(types=types)
+    empty: Any = batch_schema(key, value) if topic.endswith(BATCHES) else topic_schema(types=types)
     return register_io_source(batches, schema=_pl.DataFrame(empty.empty_table()).schema)
 
 
@@ -107,13 +110,13 @@ def _table(
     manager: RemoteStorageManager, topic: str, options: TableOptions
 ) -> tuple[TopicTable | BatchTable, Sequence[str]]:
     """The table of a topic, and the names of its columns."""
-    if not topic.endswith(_BATCHES):
+    if not topic.endswith(BATCHES):
         return TopicTable(manager, topic, options), TOPIC_COLUMNS
     batches = batches_beside(manager)
     if batches is None:
         raise ConfigError(f"there are no topics of batches in {manager.store.identity}")
     types = options.types
-    table = BatchTable(batches, batches.get(topic.removesuffix(_BATCHES)), types.key, types.value)
+    table = BatchTable(batches, batches.get(topic.removesuffix(BATCHES)), types.key, types.value)
     return table, table.schema.names
 
 

@@ -16,7 +16,8 @@ from tests.support.spark_stream_topics import Bucket
 from tieredstore import polars
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
-from tieredstore.duckdb import QueryTables, attach
+from tieredstore.duckdb import attach
+from tieredstore.duckdb.query_tables import QueryTables
 from tieredstore.errors import AlreadyClosed, ConfigError, DataLoss, InvalidValue, MessageCorrupt, ResourceNotFound
 from tieredstore.pubsub.producer import Producer
 from tieredstore.pubsub.tables import BatchTable

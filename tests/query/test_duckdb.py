@@ -16,8 +16,9 @@ from tests.support.golden.segments import segments
 from tests.support.spark_readings import fill
 from tests.support.spark_stream_topics import Bucket
 from tests.support.stored_records import StoredTopic
-from tieredstore.duckdb import QueryTables, attach
-from tieredstore.errors import ConfigError, DataLoss, InvalidValue, ResourceNotFound
+from tieredstore.duckdb import attach
+from tieredstore.duckdb.query_tables import QueryTables
+from tieredstore.errors import AlreadyClosed, ConfigError, DataLoss, InvalidValue, ResourceNotFound
 from tieredstore.process.interruption import Interrupted
 from tieredstore.query import ColumnTypes
 from tieredstore.query.topic_table import TableOptions, TopicDataset, TopicTable
@@ -68,6 +69,119 @@ def test_topics_are_tables_until_they_are_detached(connection: duckdb.DuckDBPyCo
         assert connection.execute("SELECT count(*) FROM marked").fetchone() == (20,)
     with pytest.raises(duckdb.CatalogException):
         connection.execute("SELECT count(*) FROM orders")
+
+
+def test_rows_of_a_query_are_given_once(bucket: Bucket) -> None:
+    with QueryTables(bucket.manager, TableOptions()) as tables:
+        rows = tables.run("SELECT * FROM orders")
+        assert pa.table(rows).num_rows == 150
+        with pytest.raises(AlreadyClosed, match="these rows of a query were read before; run it again"):
+            pa.table(rows)
+
+
+HELD = (
+    "CREATE TABLE orders AS SELECT 1 AS mine",
+    "CREATE TEMP TABLE Orders AS SELECT 1 AS mine",
+    "CREATE VIEW orders AS SELECT 1 AS mine",
+)
+
+
+@pytest.mark.parametrize("sql", HELD)
+def test_a_table_of_ones_own_is_not_replaced_by_a_topic(
+    connection: duckdb.DuckDBPyConnection, bucket: Bucket, sql: str
+) -> None:
+    connection.execute(sql)
+    unread: Any = connection.sql("SELECT range AS n FROM range(100000)").to_arrow_reader(10)
+    for topics in (None, ["marked", "orders"]):
+        with pytest.raises(ConfigError, match="a table or a view orders already, which the topic would hide"):
+            attach(connection, bucket.manager, topics=topics)
+    assert unread.read_all().num_rows == 100_000
+    with attach(connection, bucket.manager, topics=["payments"]) as attached:
+        assert attached.topics == ("payments",)
+    assert connection.execute("SELECT * FROM orders").fetchall() == [(1,)]
+    # What a query has to name by its schema is in nobody's way, nor is a variable of Python.
+    connection.execute("CREATE SCHEMA old; CREATE TABLE old.payments AS SELECT 1 AS mine")
+    payments = pa.table({"x": [1]})
+    with attach(connection, bucket.manager, topics=["payments"]):
+        assert connection.execute("SELECT count(*) FROM payments").fetchone() == (2000,)
+    assert payments.num_rows == 1
+    assert connection.execute("SELECT * FROM old.payments").fetchall() == [(1,)]
+
+
+def test_a_frame_that_was_registered_is_not_replaced_either(
+    connection: duckdb.DuckDBPyConnection, bucket: Bucket
+) -> None:
+    connection.register("pay.ments", pa.table({"x": [1]}))
+    connection.register("orders", pa.table({"x": [1]}))
+    with pytest.raises(ConfigError, match="a table or a view orders already"):
+        attach(connection, bucket.options | {"chunk.size": "16384"})
+    assert connection.execute("SELECT * FROM orders").fetchall() == [(1,)]
+
+
+def test_a_result_that_is_open_keeps_topics_out_and_stays_whole(
+    connection: duckdb.DuckDBPyConnection, bucket: Bucket
+) -> None:
+    unread: Any = connection.sql("SELECT range AS n FROM range(100000)").to_arrow_reader(10)
+    with pytest.raises(duckdb.Error, match="open result"):
+        attach(connection, bucket.manager)
+    assert unread.read_all().num_rows == 100_000
+    with attach(connection, bucket.manager):
+        assert connection.execute("SELECT count(*) FROM orders").fetchone() == (150,)
+
+
+def test_topics_are_not_attached_twice(connection: duckdb.DuckDBPyConnection, bucket: Bucket) -> None:
+    with attach(connection, bucket.manager, topics=["orders"]) as first:
+        with pytest.raises(ConfigError, match="a topic orders is attached to the connection already: close"):
+            attach(connection, bucket.manager)
+        with attach(connection, bucket.manager, topics=["marked"]), attach(connection.cursor(), bucket.manager):
+            pass
+        assert connection.execute("SELECT count(*) FROM orders").fetchone() == (150,)
+    # What was closed takes nobody's table out when it is closed again.
+    with attach(connection, bucket.manager, topics=["orders"]):
+        first.close()
+        assert connection.execute("SELECT count(*) FROM orders").fetchone() == (150,)
+    connection.execute("CREATE TABLE orders AS SELECT 1 AS mine")
+    first.close()
+    assert connection.execute("SELECT * FROM orders").fetchall() == [(1,)]
+
+
+def test_a_topic_may_become_a_table_of_its_name(connection: duckdb.DuckDBPyConnection, bucket: Bucket) -> None:
+    with attach(connection, bucket.manager, topics=["orders"]):
+        connection.execute('CREATE TABLE orders AS SELECT * FROM orders WHERE "offset" < 3')
+        assert connection.execute("SELECT count(*) FROM memory.orders").fetchone() == (6,)
+        assert connection.execute("SELECT count(*) FROM orders").fetchone() == (150,)
+    assert connection.execute("SELECT count(*) FROM orders").fetchone() == (6,)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"connection": duckdb}, "connection is of the type module; it must be a duckdb.DuckDBPyConnection"),
+        ({"settings": None}, "the store is of the type NoneType; it must be settings, their file"),
+        ({"topics": "orders"}, "topics is of the type str; it must be a list of topics' names"),
+        ({"topics": [1]}, "one of topics is of the type int"),
+        ({"types": {"ordres": ColumnTypes()}}, "types are given for ordres, which is none of the topics .*orders"),
+        ({"types": {"orders": Text()}}, r"the entry orders of types is of the type Text; it must be ColumnTypes\("),
+        ({"types": [ColumnTypes()]}, "types is of the type list"),
+        ({"value": "text"}, r"value is 'text'; it must be Binary\(\)"),
+        ({"client": "localhost:9092"}, "client is of the type str; it must be a map of properties"),
+    ],
+)
+def test_arguments_that_mean_nothing_are_refused(
+    connection: duckdb.DuckDBPyConnection, bucket: Bucket, words: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        attach(**_with(words, connection=connection, settings=bucket.manager))
+
+
+def _with(words: dict[str, Any], **usual: Any) -> dict[str, Any]:
+    return usual | words
+
+
+def test_names_that_are_given_once_are_enough(connection: duckdb.DuckDBPyConnection, bucket: Bucket) -> None:
+    names: Any = iter(["orders", "marked"])
+    with attach(connection, bucket.manager, topics=names) as attached:
+        assert attached.topics == ("orders", "marked")
 
 
 def test_a_result_that_is_not_read_to_its_end_is_an_error_behind_the_detaching(tmp_path: Path) -> None:

@@ -45,7 +45,9 @@ def filled(folder: Path, *, without: int | None = None) -> Path:
 
 @pytest.fixture(scope="module")
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkedCommands]:
-    with ForkedCommands(tmp_path_factory.mktemp("commands"), ("tieredstore.duckdb", "pyarrow.parquet")) as forked:
+    with ForkedCommands(
+        tmp_path_factory.mktemp("commands"), ("tieredstore.duckdb.query_tables", "pyarrow.parquet")
+    ) as forked:
         yield forked
 
 

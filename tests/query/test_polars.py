@@ -17,6 +17,7 @@ from tests.support.examples import examples
 from tests.support.spark_readings import fill
 from tests.support.spark_stream_topics import Bucket
 from tests.support.stored_records import StoredTopic
+from tieredstore.errors import ConfigError
 from tieredstore.polars import arrow_condition, scan
 from tieredstore.values import Text
 
@@ -45,6 +46,23 @@ def test_a_topic_is_a_frame(bucket: Bucket) -> None:
     assert frame.select(pl.len()).collect().item() == 150
     assert frame.head(3).collect().height == 3
     assert frame.collect_schema() == frame.collect().schema
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"topic": 5}, "topic is of the type int; it must be a topic's name"),
+        ({"client": "localhost:9092"}, "client is of the type str; it must be a map of properties"),
+        ({"value": "text"}, r"value is 'text'; it must be Binary\(\)"),
+    ],
+)
+def test_arguments_that_mean_nothing_are_refused(bucket: Bucket, words: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        scan(**_with(words, settings=bucket.manager, topic="orders"))
+
+
+def _with(words: dict[str, Any], **usual: Any) -> dict[str, Any]:
+    return usual | words
 
 
 _leaves = st.one_of(

@@ -217,6 +217,9 @@ def test_an_error_of_ours_is_a_sentence_in_each_of_them(trouble: StoredTopic, co
     assert not isinstance(caught.value, TieredStoreError)
     assert "Traceback" not in str(caught.value)
     assert isinstance(read.error, BatchCorrupt)
+    # Who reads on meets the error again, and no end.
+    with pytest.raises(BatchCorrupt):
+        list(read)
     # As a context manager a read gives its own error instead.
     with pytest.raises(BatchCorrupt), read_topic(trouble.manager, "events", stop=200) as stream:
         CONSUMERS[consumer](stream)
@@ -293,10 +296,31 @@ def eventually(holds: Callable[[], bool]) -> bool:
         ({"parallelism": 0}, "parallelism is 0"),
         ({"value": "text"}, r"value is 'text'; it must be Binary\(\)"),
         ({"key": None}, r"key is None; it must be Binary\(\)"),
+        ({"parallelism": "4"}, "parallelism is of the type str; it must be a whole number"),
+        ({"max_bytes": 1.5}, "max_bytes is of the type float; it must be a whole number"),
+        ({"source": "store.properties"}, "source is of the type str; it must be a RemoteStorageManager that is open"),
+        ({"topic": None}, "topic is of the type NoneType; it must be a topic's name"),
+        ({"partitions": 0}, "partitions is of the type int; it must be a list of numbers"),
+        ({"partitions": "01"}, "partitions is of the type str; it must be a list of numbers"),
+        ({"partitions": ["0"]}, "one of partitions is of the type str; it must be one of numbers"),
+        ({"columns": "offset"}, "columns is of the type str; it must be a list of names"),
+        ({"columns": None}, "columns is of the type NoneType; it must be a list of names"),
+        ({"client": "localhost:9092"}, "client is of the type str; it must be a map of properties"),
+        ({"filter": "offset > 3"}, "the filter offset > 3 cannot be applied"),
         ({"start": 5.5}, "5.5 is not an offset"),
         ({"stop": "5"}, "5 is not an offset"),
     ],
 )
 def test_words_that_mean_nothing_are_refused(bucket: Bucket, words: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        read_topic(bucket.manager, "orders", **words)
+        read_topic(**_with(words, source=bucket.manager, topic="orders"))
+
+
+def _with(words: dict[str, Any], **usual: Any) -> dict[str, Any]:
+    return usual | words
+
+
+def test_what_is_given_once_is_enough(bucket: Bucket) -> None:
+    names, numbers = (iter(("offset", "value")), iter((1,)))
+    read: Any = read_topic(bucket.manager, "orders", columns=names, partitions=numbers)  # type: ignore[arg-type]
+    assert (read.schema.names, table(read).num_rows) == (["offset", "value"], 50)

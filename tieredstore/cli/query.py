@@ -82,7 +82,7 @@ def query(
     write = _writer(output, as_json=as_json, as_csv=as_csv)
     picture = None if plot is None else QueryPlot(*plot)
     client = client_properties(bootstrap_server, kafka_config, kafka_properties)
-    tables: Any = extra_module("tieredstore.duckdb", _NEEDS)
+    tables: Any = extra_module("tieredstore.duckdb.query_tables", _NEEDS)
     messages = MessageOptions(
         key_type, value_type, schema_json or (), schema_avro or (), schema_registry, schema_registry_config, invalid
     )

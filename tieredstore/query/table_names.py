@@ -8,6 +8,9 @@ from typing import Any, Final, cast
 
 from tieredstore.errors import ConfigError
 
+BATCHES: Final = "$batches"
+"""The ending of the table of a topic of batches, where another topic has its name."""
+
 _NAME: Final = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})(?:\$(?P<part>segments|partitions|batches))?")
 
 

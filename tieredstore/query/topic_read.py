@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, Self
 
 import pyarrow as pa
 
-from tieredstore.errors import AlreadyClosed, ConfigError, TieredStoreError
+from tieredstore.errors import AlreadyClosed, TieredStoreError
 from tieredstore.process.fan_in import FanIn
 from tieredstore.process.interruption import Interrupted
+from tieredstore.query.arguments import check_count
 from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes
 from tieredstore.records.arrow_stream import ArrowStream
 
@@ -39,10 +40,9 @@ class ReadPlan:
     settings: ReadSettings | None = None
 
     def __post_init__(self) -> None:
-        if self.parallelism is not None and self.parallelism < 1:
-            raise ConfigError(f"parallelism is {self.parallelism}; it must be at least 1")
-        if self.max_bytes < 1:
-            raise ConfigError(f"max_bytes is {self.max_bytes}; it must be at least 1")
+        if self.parallelism is not None:
+            check_count("parallelism", self.parallelism)
+        check_count("max_bytes", self.max_bytes)
 
 
 class StreamedScan(Protocol):
@@ -66,7 +66,8 @@ class StreamedScan(Protocol):
 class TopicRead(ArrowStream):
     """The records of a topic, in record batches without empty ones; for one reader. Exhaust it, or close it.
 
-    One that is forgotten ends as well, within a second or so. Closed before its end it gives AlreadyClosed, not an end.
+    One that is forgotten ends as well, within a second or so. Closed before its end it gives AlreadyClosed, not an end,
+    and one that failed its error again.
     It is an Arrow stream as well (``__arrow_c_stream__``): pyarrow, Polars, DuckDB and pandas take it as it is, once.
     Their errors have the class and the sentence of ours in their text. Used as a context manager it raises ours in
     their place, and ``error`` has it.
@@ -90,15 +91,7 @@ class TopicRead(ArrowStream):
 
     def __next__(self) -> pa.RecordBatch:
         try:
-            return next(self._batches)
-        except StopIteration:
-            if self.is_closed and not self._is_over and self.error is None:
-                # Whoever reads must not take it for the end of the records.
-                self.error = AlreadyClosed(f"this read of {self.topic} was closed before its end; begin another")
-                raise self.error from None
-            self._is_over = True
-            self.close()
-            raise
+            batch = next(self._batches, None)
         except TieredStoreError as error:
             self.error = error
             self.close()
@@ -107,6 +100,19 @@ class TopicRead(ArrowStream):
             # Whoever reads through C is only told that something went wrong.
             self.interruption = interruption
             raise
+        if batch is None:
+            self._end()
+            raise StopIteration
+        return batch
+
+    def _end(self) -> None:
+        """What there is behind the last batch: nothing, or what whoever reads must not take for the end of records."""
+        if self.is_closed and not self._is_over:
+            if self.error is None:
+                self.error = AlreadyClosed(f"this read of {self.topic} was closed before its end; begin another")
+            raise self.error
+        self._is_over = True
+        self.close()
 
     def reader(self) -> pa.RecordBatchReader:
         """The same records as a stream of pyarrow's; AlreadyClosed where they were read, since it would have none."""

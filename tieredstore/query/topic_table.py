@@ -59,7 +59,7 @@ class TopicTable:
         self._log: TopicLog | None = None
         self._failure: TieredStoreError | None = None
         self._interruption: BaseException | None = None
-        self._is_closed = False
+        self.is_closed = False
 
     @property
     def error(self) -> TieredStoreError | None:
@@ -126,7 +126,7 @@ class TopicTable:
 
     def close(self) -> None:
         """End all scans, and begin no other."""
-        self._is_closed = True
+        self.is_closed = True
         for read in self.reads:
             read.close()
         if self._log is not None:
@@ -141,7 +141,7 @@ class TopicTable:
                 log.close()
 
     def _take(self) -> TopicLog:
-        if self._is_closed:
+        if self.is_closed:
             raise AlreadyClosed(f"the table of {self.topic} was closed; attach the topic anew")
         if self._log is not None:
             return self._log

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, SupportsIndex
 
+from tieredstore.query.arguments import check_client, check_source, check_topic, several_of
 from tieredstore.query.topic_columns import TOPIC_COLUMNS, ColumnTypes
 from tieredstore.query.topic_log import TopicLog
 from tieredstore.query.topic_read import ReadPlan, TopicRead
@@ -57,6 +58,11 @@ def read_topic(
     ``on_data_loss="report"`` a warning is logged for each extent. ResourceNotFound for a topic or partition that is not
     there; ConfigError for what cannot be. Errors of reading are raised where the records would come.
     """
+    check_source(source)
+    check_topic(topic)
+    check_client(client)
+    partitions = None if partitions is None else several_of("partitions", partitions, SupportsIndex, "numbers")
+    columns = several_of("columns", columns, str, "names")
     plan = ReadPlan(
         partitions, start, stop, columns, filter, ColumnTypes(key, value), ordered,
         parallelism, max_bytes, settings,

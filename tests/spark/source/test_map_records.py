@@ -169,6 +169,15 @@ def test_options_are_checked_at_once(spark: SparkSession, bucket: Bucket) -> Non
             mapped(spark, bucket, identity, "n long", **options)
     with pytest.raises(ConfigError, match="no schema in Spark's words"):
         mapped(spark, bucket, identity, "n long long", subscribe="orders")
+    with pytest.raises(ConfigError, match="schema is of the type NoneType; it must be Spark's"):
+        mapped(spark, bucket, identity, None, subscribe="orders")
+    with pytest.raises(ConfigError, match="function is of the type str; it must be a function over batches"):
+        mapped(spark, bucket, "n long", identity, subscribe="orders")
+    with pytest.raises(ConfigError, match="spark is of the type dict; it must be a SparkSession"):
+        map_records({}, identity, "n long")  # type: ignore[arg-type]
+    # As Spark's own options, what is None is left out.
+    rows = mapped(spark, bucket, counts, "n long, first long", subscribe="orders", columns="offset", maxSplitBytes=None)
+    assert sum(row["n"] for row in rows.collect()) == 150
 
 
 def test_decoded_segments_go_through_a_function_as_well(spark: SparkSession) -> None:

@@ -51,6 +51,12 @@ def test_a_schema_of_spark_or_arrow(schema: Any) -> None:
     assert schema_of(schema) == SCHEMA
 
 
+@pytest.mark.parametrize("schema", [None, 5, {"n": "long"}, [("n", "long")]])
+def test_what_is_no_schema_is_told_of(schema: Any) -> None:
+    with pytest.raises(ConfigError, match=f"schema is of the type {type(schema).__name__}; it must be Spark's"):
+        schema_of(schema)
+
+
 def test_rows_pass_as_they_are_or_in_the_types_of_the_schema() -> None:
     assert list(rows_given(iter([ROWS]), None)) == [ROWS]
     assert given(identity) == [ROWS]

@@ -42,7 +42,8 @@ def map_records(
 ) -> DataFrame:
     """What ``function`` makes of the records of each task, as a DataFrame of ``schema``.
 
-    ``options`` are those of the source, ``subscribe`` and all the others; booleans and numbers may be given as such.
+    ``options`` are those of the source, ``subscribe`` and all the others; booleans and numbers may be given as such,
+    and None leaves one out.
     The function runs in the Python process that fetches and decodes: it is called once a task, with an iterator of
     Arrow batches that have the source's columns (the option ``columns`` chooses), and only what it yields reaches the
     JVM. Losses, isolation and the seam between bucket and broker are the source's; nothing is planned before an action.
@@ -53,8 +54,9 @@ def map_records(
     Spark's words (``"n long, total double"``). ConfigError for options that cannot be; a function that yields other
     columns than the schema's fails its task with a sentence that names them.
     """
+    _check_arguments(spark, function)
     mapped = MappedRows(function, schema_of(schema))
-    texts = {name: _option_text(value) for name, value in options.items()}
+    texts = {name: _option_text(value) for name, value in options.items() if value is not None}
     with one_sentence():
         _checked(parse_options(texts, streaming=False))
     # A name of its own, since Spark makes plans again by the name of their source.
@@ -116,6 +118,13 @@ def _checked(options: SourceOptions) -> SourceOptions:
             "the option filterPushdown has no meaning for map_records: filter in the function, or by offsets"
         )
     return options
+
+
+def _check_arguments(spark: object, function: object) -> None:
+    if not hasattr(spark, "dataSource"):
+        raise ConfigError(f"spark is of the type {type(spark).__name__}; it must be a SparkSession")
+    if not callable(function):
+        raise ConfigError(f"function is of the type {type(function).__name__}; it must be a function over batches")
 
 
 def _cores(spark: SparkSession) -> int | None:

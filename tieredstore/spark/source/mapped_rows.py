@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -37,9 +37,14 @@ def schema_of(schema: StructType | pa.Schema | str) -> StructType:
             return schema
         case str():
             return _parsed(schema)
-        case _:
+        case _ if isinstance(cast("object", schema), pa.Schema):
             parsed: StructType = from_arrow_schema(schema)
             return parsed
+        case _:
+            raise ConfigError(
+                f"schema is of the type {type(schema).__name__}; it must be Spark's StructType or words, or a "
+                "pyarrow.Schema"
+            )
 
 
 def rows_given(rows: Iterator[pa.RecordBatch], mapped: MappedRows | None) -> Iterator[pa.RecordBatch]:

@@ -1,26 +1,23 @@
-"""Topics as tables of DuckDB: ``attach(connection, settings)``. Needs ``tieredstore[query]``."""
+"""One query over topics: the tables that it names, its rows, and what is wrong with it in one sentence."""
 
 from __future__ import annotations
 
 import json
-import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
 import pyarrow as pa
 
 from tieredstore.catalog.names import topic_names
-from tieredstore.errors import ConfigError, ResourceNotFound, TieredStoreError, excerpt
+from tieredstore.errors import AlreadyClosed, ConfigError, ResourceNotFound, TieredStoreError, excerpt
 from tieredstore.process.closing import Closing
 from tieredstore.process.interruption import Interrupted
-from tieredstore.pubsub.tables import BatchTable, batches_beside
-from tieredstore.query.stores import StoreLike, manager_of
+from tieredstore.pubsub.tables import BatchTable
 from tieredstore.query.table_names import (
+    BATCHES,
     check_distinct,
     parse_table_name,
     quotes_missing,
@@ -31,155 +28,48 @@ from tieredstore.query.table_names import (
 from tieredstore.query.topic_columns import ColumnTypes
 from tieredstore.query.topic_table import TableOptions, TopicDataset, TopicTable
 from tieredstore.records.arrow_stream import ArrowStream
-from tieredstore.values import Text, ValueType
 
 if TYPE_CHECKING:
-    from tieredstore.model import Isolation
-    from tieredstore.pubsub.topics import Topic, Topics
-    from tieredstore.records.settings import OnDataLoss
-    from tieredstore.remote import RemoteStorageManager
+    from tieredstore.pubsub.topics import Topics
     from tieredstore.remote.source import SegmentSource
 
-__all__ = ["AttachedTopics", "QueryTables", "attach"]
-
-_logger: Final = logging.getLogger(__name__)
-
-_TEXT: Final = Text()
 _DUCK: Final[Any] = duckdb
 _arrow: Final[Any] = pa
 _SHOW_TABLES: Final = re.compile(r"\s*show\s+tables\s*;?\s*", re.IGNORECASE)
-_BATCHES: Final = "$batches"
 _NO_TABLE: Final = re.compile(r"Table with name \"?(\S+?)\"? does not exist")
 _HINT: Final = re.compile(r"Candidate \w+: |Did you mean")
 _RESERVED: Final = '; offset is a word of SQL: write "offset"'
 
 
-class AttachedTopics:
-    """Topics that are tables of a connection. Close it when the connection is not asked for them any more."""
-
-    def __init__(
-        self, connection: Any, tables: Mapping[str, TopicTable | BatchTable], manager: RemoteStorageManager | None
-    ) -> None:
-        self.topics = tuple(tables)
-        self._connection = connection
-        self._tables = tables
-        self._manager = manager
-
-    @property
-    def error(self) -> TieredStoreError | None:
-        """The error of ours that a scan ended with; DuckDB's own has it as text."""
-        return next((table.error for table in self._tables.values() if table.error is not None), None)
-
-    def close(self) -> None:
-        """Take the tables out of the connection, and end what is read: the rest of a result is an error."""
-        try:
-            self._connection.abort()
-            for name in self.topics:
-                self._connection.unregister(name)
-        except _DUCK.Error:
-            # It is closed, or somebody has a result of it that is not read to its end: that one meets closed tables.
-            _logger.debug("the tables stay in a connection that does not let them go", exc_info=True)
-        finally:
-            for table in self._tables.values():
-                table.close()
-            if self._manager is not None:
-                self._manager.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        cause = self.error
-        self.close()
-        if cause is not None and isinstance(error, _DUCK.Error):
-            raise cause from None
-
-
-def attach(
-    connection: duckdb.DuckDBPyConnection,
-    settings: StoreLike,
-    *,
-    topics: Sequence[str] | None = None,
-    key: ValueType = _TEXT,
-    value: ValueType = _TEXT,
-    types: Mapping[str, ColumnTypes] | None = None,
-    isolation: Isolation = "read_committed",
-    on_data_loss: OnDataLoss = "fail",
-    client: Mapping[str, str] | None = None,
-    parallelism: int | None = None,
-) -> AttachedTopics:
-    """Make the topics of a bucket, or some of them, tables of ``connection``: ``SELECT … FROM orders``.
-
-    ``settings`` are those of the store, their file, properties, or a manager that is open, and stays open. A topic is
-    read anew by each scan, as it is then: columns that a query does not use are not decoded, and what its conditions
-    exclude by partition, offset and time is not fetched. Keys and values are text by default; ``types`` are those of
-    some topics. The others are as in ``read_topic``. Topics of batches are tables too, where no other topic of the
-    bucket has their name; as ``orders$batches`` one can be given whatever there is beside it. Lists the names of the
-    topics, unless they are given. ConfigError for topics whose names differ in case only, which DuckDB takes for one.
-    """
-    manager, is_own = manager_of(settings)
-    own = manager if is_own else None
-    try:
-        of_batches = _batch_topics(manager, topics)
-        named = topic_names(manager.store, manager.layout.prefix) if topics is None else topics
-        names = tuple(dict.fromkeys((*named, *of_batches)))
-        check_distinct(names, "attach one of them (topics), each to a connection of its own")
-        tables: dict[str, TopicTable | BatchTable] = {}
-        for name in names:
-            of_topic = (types or {}).get(name, ColumnTypes(key, value))
-            if name in of_batches:
-                tables[name] = of_batches[name](of_topic)
-            else:
-                options = TableOptions(of_topic, isolation, on_data_loss, client, parallelism=parallelism)
-                tables[name] = TopicTable(manager, name, options)
-    except BaseException:
-        if own is not None:
-            own.close()
-        raise
-    for name, table in tables.items():
-        connection.register(name, TopicDataset(table))
-    return AttachedTopics(connection, tables, own)
-
-
-def _batch_topics(
-    manager: RemoteStorageManager, wanted: Sequence[str] | None
-) -> dict[str, Callable[[ColumnTypes], BatchTable]]:
-    """What makes the tables of topics of batches, by their names: of all, or of those that are wanted."""
-    batches = batches_beside(manager)
-    if batches is None:
-        return {}
-    topics = {topic.name: topic for topic in batches.list()} if wanted is None else {}
-    for name in wanted or ():
-        topic = name.removesuffix(_BATCHES)
-        if batches.has(topic):
-            topics[name] = batches.get(topic)
-    if not topics:
-        return {}
-    others = set(topic_names(manager.store, manager.layout.prefix))
-    return {name: partial(_batch_table, batches, topic) for name, topic in topics.items() if name not in others}
-
-
-def _batch_table(batches: Topics, topic: Topic, types: ColumnTypes) -> BatchTable:
-    return BatchTable(batches, topic, types.key, types.value, keeps_snapshot=False)
-
-
 class QueryRows(ArrowStream):
-    """The rows of a query, as they are asked for. What ends them is an error of ours: the cause of the engine's."""
+    """The rows of a query, as they are asked for, once. What ends them is an error of ours: the engine's cause."""
 
     def __init__(self, reader: pa.RecordBatchReader, cause_of: Callable[[Exception], TieredStoreError]) -> None:
         self.schema = reader.schema
         self._reader: Any = reader
         self._cause_of = cause_of
+        self._is_over = False
+        self._error: TieredStoreError | None = None
 
     def __next__(self) -> pa.RecordBatch:
+        if self._error is not None:
+            raise self._error
         try:
             batch: pa.RecordBatch = self._reader.read_next_batch()
+        except StopIteration:
+            self._is_over = True
+            raise
         except (_arrow.ArrowException, OSError, _DUCK.Error) as error:
             # Of a stream that ends by an error Arrow makes an OSError or one of its own, as its number happens to be.
-            raise self._cause_of(error) from None
+            self._error = self._cause_of(error)
+            raise self._error from None
         return batch
+
+    def reader(self) -> pa.RecordBatchReader:
+        """The same rows as a stream of pyarrow's; AlreadyClosed where they were read, since it would have none."""
+        if self._is_over or self._error is not None:
+            raise AlreadyClosed("these rows of a query were read before; run it again")
+        return super().reader()
 
 
 class QueryTables(Closing):
@@ -325,7 +215,7 @@ class QueryTables(Closing):
         """Those of all topics; one of batches has the ending where a topic of segments has its name."""
         topics = self._topics()
         batches = () if self._batches is None else self._batches.names()
-        return sorted((*topics, *(name + _BATCHES if name in topics else name for name in batches)))
+        return sorted((*topics, *(name + BATCHES if name in topics else name for name in batches)))
 
     def _names_in(self, sql: str) -> list[str]:
         if [one.type for one in self._connection.extract_statements(sql)] == [_DUCK.StatementType.MULTI]:

@@ -1,0 +1,223 @@
+"""Topics as tables of DuckDB, beside others of a connection: ``attach(connection, settings)``.
+
+Needs ``tieredstore[query]``. What a query of the command line stands on is ``tieredstore.duckdb.query_tables``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
+from weakref import WeakKeyDictionary
+
+import duckdb
+
+from tieredstore.catalog.names import topic_names
+from tieredstore.errors import ConfigError, TieredStoreError, excerpt
+from tieredstore.pubsub.tables import BatchTable, batches_beside
+from tieredstore.query.arguments import check_client, check_map, several_of, wrong_kind
+from tieredstore.query.stores import StoreLike, manager_of
+from tieredstore.query.table_names import BATCHES, check_distinct
+from tieredstore.query.topic_columns import ColumnTypes
+from tieredstore.query.topic_table import TableOptions, TopicDataset, TopicTable
+from tieredstore.values import Text, ValueType
+
+if TYPE_CHECKING:
+    from tieredstore.model import Isolation
+    from tieredstore.pubsub.topics import Topic, Topics
+    from tieredstore.records.settings import OnDataLoss
+    from tieredstore.remote import RemoteStorageManager
+
+__all__ = ["AttachedTopics", "attach"]
+
+_logger: Final = logging.getLogger(__name__)
+
+_TEXT: Final = Text()
+_DUCK: Final[Any] = duckdb
+
+_Table: TypeAlias = TopicTable | BatchTable
+
+_ATTACHED: Final[WeakKeyDictionary[Any, dict[str, _Table]]] = WeakKeyDictionary()
+"""Which topics are tables of a connection, by their names in small letters, as DuckDB has them."""
+
+
+class AttachedTopics:
+    """Topics that are tables of a connection. Close it when the connection is not asked for them any more."""
+
+    def __init__(self, connection: Any, tables: Mapping[str, _Table], manager: RemoteStorageManager | None) -> None:
+        self.topics = tuple(tables)
+        self._connection = connection
+        self._tables = tables
+        self._manager = manager
+
+    @property
+    def error(self) -> TieredStoreError | None:
+        """The error of ours that a scan ended with; DuckDB's own has it as text."""
+        return next((table.error for table in self._tables.values() if table.error is not None), None)
+
+    def close(self) -> None:
+        """Take the tables out of the connection, and end what is read: the rest of a result is an error."""
+        try:
+            self._connection.abort()
+            self._unregister()
+        except _DUCK.Error:
+            # It is closed, or somebody has a result of it that is not read to its end: that one meets closed tables.
+            _logger.debug("the tables stay in a connection that does not let them go", exc_info=True)
+        finally:
+            self._close_tables()
+
+    def register(self) -> None:
+        """Make the tables, of names that are free: all of them or none."""
+        try:
+            for name, table in self._tables.items():
+                self._connection.register(name, TopicDataset(table))
+                _ATTACHED.setdefault(self._connection, {})[name.lower()] = table
+        except BaseException:
+            with suppress(_DUCK.Error):
+                self._unregister()
+            self._close_tables()
+            raise
+
+    def _unregister(self) -> None:
+        """What is not this one's any more is left alone."""
+        attached = _ATTACHED.get(self._connection, {})
+        for name, table in self._tables.items():
+            if attached.get(name.lower()) is table:
+                self._connection.unregister(name)
+                del attached[name.lower()]
+
+    def _close_tables(self) -> None:
+        for table in self._tables.values():
+            table.close()
+        if self._manager is not None:
+            self._manager.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        cause = self.error
+        self.close()
+        if cause is not None and isinstance(error, _DUCK.Error):
+            raise cause from None
+
+
+def attach(
+    connection: duckdb.DuckDBPyConnection,
+    settings: StoreLike,
+    *,
+    topics: Sequence[str] | None = None,
+    key: ValueType = _TEXT,
+    value: ValueType = _TEXT,
+    types: Mapping[str, ColumnTypes] | None = None,
+    isolation: Isolation = "read_committed",
+    on_data_loss: OnDataLoss = "fail",
+    client: Mapping[str, str] | None = None,
+    parallelism: int | None = None,
+) -> AttachedTopics:
+    """Make the topics of a bucket, or some of them, tables of ``connection``: ``SELECT … FROM orders``.
+
+    ``settings`` are those of the store, their file, properties, or a manager that is open, and stays open. A topic is
+    read anew by each scan, as it is then: columns that a query does not use are not decoded, and what its conditions
+    exclude by partition, offset and time is not fetched. Keys and values are text by default; ``types`` are those of
+    some topics. The others are as in ``read_topic``. Topics of batches are tables too, where no other topic of the
+    bucket has their name; as ``orders$batches`` one can be given whatever there is beside it. Lists the names of the
+    topics, unless they are given. ConfigError for topics whose names differ in case only, which DuckDB takes for one,
+    and for one whose name a table or a view of the connection has already: it would be hidden. A table that is made
+    later under such a name has its database's before it, ``memory.orders``, until the topics are taken out again.
+    """
+    topics = _checked_arguments(connection, topics, types, client)
+    manager, is_own = manager_of(settings)
+    own = manager if is_own else None
+    try:
+        of_batches = _batch_topics(manager, topics)
+        named = topic_names(manager.store, manager.layout.prefix) if topics is None else topics
+        names = tuple(dict.fromkeys((*named, *of_batches)))
+        check_distinct(names, "attach one of them (topics), each to a connection of its own")
+        _check_named(types or {}, names)
+        _check_free(connection, names)
+        tables: dict[str, _Table] = {}
+        for name in names:
+            of_topic = (types or {}).get(name, ColumnTypes(key, value))
+            if name in of_batches:
+                tables[name] = of_batches[name](of_topic)
+            else:
+                options = TableOptions(of_topic, isolation, on_data_loss, client, parallelism=parallelism)
+                tables[name] = TopicTable(manager, name, options)
+    except BaseException:
+        if own is not None:
+            own.close()
+        raise
+    attached = AttachedTopics(connection, tables, own)
+    attached.register()
+    return attached
+
+
+def _checked_arguments(
+    connection: object, topics: Any, types: Mapping[str, object] | None, client: object
+) -> Sequence[str] | None:
+    """The topics; ConfigError for arguments of other kinds."""
+    if not isinstance(connection, duckdb.DuckDBPyConnection):
+        raise wrong_kind("connection", connection, "a duckdb.DuckDBPyConnection, as duckdb.connect() gives")
+    check_client(client)
+    check_map("types", types, "a map from topics to ColumnTypes")
+    for topic, kind in (types or {}).items():
+        if not isinstance(kind, ColumnTypes):
+            raise wrong_kind(f"the entry {topic} of types", kind, "ColumnTypes(key, value)")
+    return None if topics is None else several_of("topics", topics, str, "topics' names")
+
+
+def _check_named(types: Mapping[str, ColumnTypes], names: Sequence[str]) -> None:
+    """ConfigError for types of a topic that is none of the tables: another one would be read as text."""
+    missing = [topic for topic in types if topic not in names]
+    if missing:
+        listed = excerpt(", ".join(names) or "none", 300)
+        raise ConfigError(f"types are given for {missing[0]}, which is none of the topics that are attached: {listed}")
+
+
+def _check_free(connection: Any, names: Sequence[str]) -> None:
+    """ConfigError for a name that the connection has something by already."""
+    attached = _ATTACHED.get(connection, {})
+    for name in names:
+        quoted = name.replace('"', '""')
+        try:
+            # Looks where a query's FROM would, but not at variables of Python: those come behind tables anyway.
+            connection.sql("SELECT * FROM pragma_table_info(?)", params=[f'"{quoted}"'])
+        except _DUCK.CatalogException:
+            continue
+        table = attached.get(name.lower())
+        if table is None:
+            raise ConfigError(
+                f"the connection has a table or a view {name} already, which the topic would hide: attach other topics "
+                "(topics), or to a connection of its own"
+            )
+        # One that could not be taken out when it was closed is no loss.
+        if not table.is_closed:
+            raise ConfigError(f"a topic {name} is attached to the connection already: close what was attached first")
+
+
+def _batch_topics(
+    manager: RemoteStorageManager, wanted: Sequence[str] | None
+) -> dict[str, Callable[[ColumnTypes], BatchTable]]:
+    """What makes the tables of topics of batches, by their names: of all, or of those that are wanted."""
+    batches = batches_beside(manager)
+    if batches is None:
+        return {}
+    topics = {topic.name: topic for topic in batches.list()} if wanted is None else {}
+    for name in wanted or ():
+        topic = name.removesuffix(BATCHES)
+        if batches.has(topic):
+            topics[name] = batches.get(topic)
+    if not topics:
+        return {}
+    others = set(topic_names(manager.store, manager.layout.prefix))
+    return {name: partial(_batch_table, batches, topic) for name, topic in topics.items() if name not in others}
+
+
+def _batch_table(batches: Topics, topic: Topic, types: ColumnTypes) -> BatchTable:
+    return BatchTable(batches, topic, types.key, types.value, keeps_snapshot=False)
