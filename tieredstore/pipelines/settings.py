@@ -184,9 +184,17 @@ class PipelineSettings(PolicySettings):
                 java_format(pattern, name)
             except ConfigError as error:
                 raise broken_rule(name, str(error).removeprefix(f"{name} ")) from None
-        if self.parser == "regex" and re.compile(self.timestamp_pattern).groups < 1:
-            raise broken_rule("message.timestamp.input.pattern", "has no group, which is what holds the time")
+        if self.parser == "regex":
+            self._check_timestamp_regex()
         return self
+
+    def _check_timestamp_regex(self) -> None:
+        try:
+            groups = re.compile(self.timestamp_pattern.encode()).groups
+        except re.error:
+            raise broken_rule("message.timestamp.input.pattern", "is no regular expression for bytes") from None
+        if not groups:
+            raise broken_rule("message.timestamp.input.pattern", "has no group, which is what holds the time")
 
     @model_validator(mode="after")
     def _has_whole_days(self) -> PipelineSettings:
