@@ -13,7 +13,7 @@ from tests.pipelines.test_files import ROWS, batch, write
 from tests.support.hadoop_files import HadoopFiles
 from tests.support.pipeline_runs import listed, offsets_of, pipeline_of
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.pipelines import with_generation
+from tieredstore.pipelines import Pipeline, with_generation
 from tieredstore.pipelines.backfill import Backfill
 from tieredstore.pipelines.backfill_sources import Selected
 from tieredstore.pipelines.inspection import verify_output
@@ -76,11 +76,32 @@ def test_what_hadoop_writes_as_secor_does_is_printed_and_backfilled(
         assert [(row["offset"], row["value"]) for row in rows] == records
         assert {(row["key"], row["timestamp"]) for row in rows} == {(b"k", TIME_MS) if messagepack else (None, None)}
         start += RECORDS
+    assert list(verify_output(kept, store)) == []
+    _check_faults_are_named(kept, store)
     by_time = with_generation(pipeline_of(secor__message__parser__class="json"), 2)
     list(Backfill(by_time, store, KeptFiles(kept, store, "orders", 1 << 20), threads=1).run(Selected("orders")))
     written = [key for key in listed(store) if "/2_0_" in key]
     assert sorted(offset for key in written for offset in offsets_of(store, key)) == list(range(start))
     assert list(verify_output(by_time, store)) == []
+
+
+def _check_faults_are_named(kept: Pipeline, store: MemoryObjectStore) -> None:
+    """In Hadoop's own files ``verify`` finds damage, and records that are there twice or under another's name."""
+    (first, data), (second, other), *_ = [(key, store.get(key)) for key in listed(store, "secor/")]
+    folder = first.rpartition("/")[0]
+    for key, content, faults in (
+        (first, data[:-4], {("content", first)}),
+        (second, data, {("offsets", second)}),
+        (first, other, {("offsets", first)}),
+        (f"{folder}/7_0_{0:020}.copy", data, {("twice", f"{folder}/7_0_{0:020}.copy")}),
+    ):
+        before = store.get(key) if key in (first, second) else None
+        store.put(key, content)
+        assert {(problem.kind, problem.subject) for problem in verify_output(kept, store)} == faults
+        store.delete([key])
+        if before is not None:
+            store.put(key, before)
+    assert list(verify_output(kept, store)) == []
 
 
 def _value(offset: int) -> bytes:
