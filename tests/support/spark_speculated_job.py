@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,11 +26,12 @@ SLOW: Final = 3
 
 HOSTS: Final = "127.0.0.1", "127.0.0.2"
 _DEADLINE_S: Final = 300
-_SPECULATION: Final = {
+SPECULATION: Final[Mapping[str, str]] = {
     "spark.speculation": "true", "spark.speculation.interval": "100ms", "spark.speculation.quantile": "0.3",
     "spark.speculation.multiplier": "1.1", "spark.speculation.minTaskRuntime": "100ms",
     "spark.executor.memory": "512m", "spark.executor.cores": "1", "spark.cores.max": "2",
 }  # fmt: skip
+"""As soon as a task takes longer than others of its job did, it is tried again."""
 
 
 def slow(marks: Path) -> Any:
@@ -60,7 +61,7 @@ def main() -> None:
         for host in HOSTS:
             cluster.add_worker(host)
         builder: Any = SparkSession.builder
-        for name, value in {**job["conf"], **_SPECULATION, "spark.master": cluster.url}.items():
+        for name, value in {**job["conf"], **SPECULATION, "spark.master": cluster.url}.items():
             builder = builder.config(name, value)
         spark: SparkSession = builder.getOrCreate()
         options = job["options"]

@@ -87,11 +87,12 @@ def test_spark_reads_each_record_once_with_its_directories_as_columns(
         frames.append(rows_of(reader(spark, name).load(str(output / name / TOPIC)), name))
         whole = reader(spark, name).option("recursiveFileLookup", "true").load(str(output / name))
         frames.append(rows_of(whole.withColumns({"dt": functions.lit(None), "hr": functions.lit(None)}), name))
-    rows = [tuple(row) for row in reduce(DataFrame.unionByName, frames).collect()]
+    united = reduce(DataFrame.unionByName, frames).collect()
+    rows = [(row["format"], row["dt"], row["hr"], bytes(row["value"])) for row in united]
     for name in FORMATS:
-        in_topic = [(day, hour, bytes(value)) for kind, day, hour, value in rows if kind == name and day is not None]
+        in_topic = [(day, hour, value) for kind, day, hour, value in rows if kind == name and day is not None]
         assert sorted(in_topic) == expected_rows()
-        in_root = [bytes(value) for kind, day, _, value in rows if kind == name and day is None]
+        in_root = [value for kind, day, _, value in rows if kind == name and day is None]
         assert sorted(in_root) == sorted(value for _, _, value in expected_rows())
 
 
