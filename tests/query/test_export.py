@@ -130,6 +130,10 @@ def test_what_cannot_be_exported_is_one_sentence_and_no_file(bucket: Bucket, tmp
     done = export(bucket, "ordrs", "-o", tmp_path / "out")
     assert (done.code, "orders" in done.stderr) == (3, True)
     (tmp_path / "file").write_text("")
+    (schema := tmp_path / "schema.json").write_text('{"n": "int64"}')
+    for name in ("--schema-json", "--schema-avro"):
+        done = export(bucket, "orders", "-o", tmp_path / "out", name, f"ordrs={schema}")
+        assert (done.code, "given for values of ordrs, and orders is read" in done.stderr) == (2, True)
     done = export(bucket, "orders", "-o", tmp_path / "file" / "folder")
     assert (done.code, done.stderr.count("\n")) == (2, 1)
     assert not (tmp_path / "out").exists()

@@ -89,6 +89,7 @@ def export(
     messages = MessageOptions(
         key_type, value_type, schema_json or (), schema_avro or (), schema_registry, schema_registry_config, invalid
     )
+    messages.check_alone(topic)
     options, types_of = table_options(messages, isolation, data_loss, client, needs=_NEEDS)
     ending = _ending(output, file_format)
     with opened(settings, store) as place, place.manager() as manager:

@@ -65,6 +65,13 @@ class MessageOptions:
     registry_config: Path | None
     is_null: bool
 
+    def check_alone(self, topic: str) -> None:
+        """ConfigError for a schema of another topic than the one that is read, whose values would stay bytes."""
+        for text in (*self.schema_json, *self.schema_avro):
+            named = text.rpartition("=")[0]
+            if named not in ("", topic):
+                raise ConfigError(f"a schema is given for values of {named}, and {topic} is read: name that, or none")
+
 
 def table_options(
     messages: MessageOptions,
