@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import posixpath
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import example, given, settings, strategies
 
 from tests.pipelines.test_files import batch
 from tests.support.pipeline_runs import TOPIC, listed, listed_offsets, pipeline_of, run_once, texts
@@ -17,6 +20,7 @@ from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, InvalidValue
 from tieredstore.pipelines.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.parsers import Filed, Parser
 from tieredstore.pipelines.setup import recipe_of
 from tieredstore.pipelines.transforming import Message
 from tieredstore.pipelines.window_writing import Window, write_window
@@ -107,6 +111,40 @@ def test_reasons_have_nothing_of_a_message(changes: dict[str, str]) -> None:
     _, reasons = write_window(window, [batch(0, rows)], recipe, MemoryObjectStore())
     assert len(reasons) > len(rows) // 2
     assert not any(SECRET in reason for reason in reasons.values())
+
+
+class AsTheyAre(Parser):
+    """Files by the value itself, as a class of one's own may."""
+
+    columns = ("value",)
+
+    def file(self, records: Any) -> Filed:
+        filed = Filed()
+        for value in records.column("value").to_pylist():
+            filed.add(value.decode())
+        return filed
+
+
+STRAYS = ("a/../../../other/x", "..", ".", "", "/a", "a/", "a//b", "a/./b", "...", "a\\..\\b", "a\0b", "a\nb")
+
+
+@settings(max_examples=50, deadline=None)
+@given(strategies.lists(strategies.one_of(strategies.sampled_from(STRAYS), strategies.text("ab./\\\n", max_size=9)),
+                        min_size=1, max_size=6))  # fmt: skip
+@example(list(STRAYS))
+def test_no_class_of_ones_own_files_elsewhere_than_below_the_topic(names: list[str]) -> None:
+    rows = [{"key": None, "value": name.encode(), "headers": None} for name in names]
+    recipe = recipe_of(pipeline_of(**texts({"secor.message.parser.class": f"{__name__}:AsTheyAre"})))
+    window, reasons = write_window(Window(TOPIC, "id", 0, 0, len(rows)), [batch(0, rows)], recipe, MemoryObjectStore())
+    keys = [file.key for file in window.files if file.kind == "data"]
+    assert all(posixpath.normpath(key) == key and key.startswith(f"out/{TOPIC}/") for key in keys)
+    assert not any(set(key) & {"\\", "\0", "\n"} for key in keys)
+    assert sum(file.records for file in window.files) == len(names)
+    bad = {number for number, name in enumerate(names) if name in STRAYS}
+    assert bad <= reasons.keys()
+    assert all("no directory" in reason for reason in reasons.values())
+    if "a/b" in names:
+        assert f"out/{TOPIC}/a/b/1_0_{names.index('a/b'):020}.parquet" in keys
 
 
 def talkative(message: Message) -> Message:

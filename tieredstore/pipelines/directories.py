@@ -18,6 +18,7 @@ LAST_MS: Final = 253_402_300_800_000 - 86_400_000
 """A day before the year 10000: in any zone a time before it has a year of four digits."""
 _ESCAPED: Final = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{}\[\]^\ufffe\uffff\ud800-\udfff]")
 _LONGEST: Final = 200
+_NO_PATH: Final = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
 _PATTERN: Final = re.compile(r"y+|M+|d+|H+|m+|s+|'[^']*'|[A-Za-z]+|[^A-Za-z']+")
 _UNITS: Final = ("year", "month", "day", "hour", "minute")
 _UNIT_OF: Final = {"Y": "year", "y": "year", "m": "month", "d": "day", "H": "hour", "M": "minute"}
@@ -114,6 +115,13 @@ def escaped(part: str, prefix: str = "") -> str:
     if not prefix and whole[0] in "._":
         whole = f"%{ord(whole[0]):02X}{whole[1:]}"
     return prefix + whole
+
+
+def is_path(directory: str) -> bool:
+    """Whether this is one directory below another, or several: what none of ours is not, and one of a class of others
+    may be. Its parts are no empty ones, no ``.`` and ``..``, and without a backslash and control characters.
+    """
+    return all(part.strip(".") and not _NO_PATH.search(part) for part in directory.split("/"))
 
 
 def _hexadecimal(match: re.Match[str]) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tieredstore.pipelines.directories import LAST_MS, MINUTE_MS, TimeDirectories, escaped, minute_of
+from tieredstore.pipelines.directories import LAST_MS, MINUTE_MS, TimeDirectories, escaped, is_path, minute_of
 from tieredstore.pipelines.times import BadMessage, Field, Time
 
 __all__ = ["BadMessage", "FieldParser", "Filed", "MessageParser", "OffsetParser", "Parser", "TimeParser"]
@@ -18,6 +18,9 @@ __all__ = ["BadMessage", "FieldParser", "Filed", "MessageParser", "OffsetParser"
 # What their type stubs say is partial.
 _arrow: Final[Any] = pa
 _compute: Final[Any] = pc
+
+
+_STRAY: Final = "its parser files it in what is no directory: a part of the path is empty, . or .., or has a backslash"
 
 
 @dataclass(slots=True)
@@ -46,6 +49,13 @@ class Filed:
         """The next row goes nowhere."""
         self.reasons[len(self.codes)] = reason
         self.codes.append(-1)
+
+    def put_aside_strays(self) -> None:
+        """Rows whose directory would lie elsewhere than below the topic's go nowhere, whoever has filed them."""
+        strays = {code for code, directory in enumerate(self.directories) if not is_path(directory)}
+        for row, code in enumerate(self.codes if strays else ()):
+            if code in strays:
+                self.codes[row], self.reasons[row] = -1, _STRAY
 
 
 class Parser(ABC):

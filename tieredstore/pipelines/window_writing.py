@@ -174,6 +174,8 @@ class _WindowWriting:
     def _write_good(self, batch: Any) -> dict[int, str]:
         """Write what is good; why the others are not, by their numbers."""
         filed = self._parser.file(batch)
+        # Those of a class of somebody's own too, over batches, which escapes nothing.
+        filed.put_aside_strays()
         beside, faults = self._format.decoded(batch)
         faults |= filed.reasons
         rows = envelope(batch, self._window.topic, self._window.partition)
