@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from tests.support.paths import REPOSITORY
-from tests.support.pipeline_runs import pipeline_of, texts
+from tests.support.pipeline_runs import listed, pipeline_of, run_once, texts
+from tests.support.stored_records import StoredTopic
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config.fields import property_fields
 from tieredstore.errors import ConfigError
@@ -17,9 +21,14 @@ from tieredstore.partitions import Subscribe, SubscribePattern
 from tieredstore.partitions.selections import is_selected, selected_topics
 from tieredstore.pipelines import PipelineSettings, pipeline_from
 from tieredstore.pipelines.commit_log import CommitLog, LogState, Progress
+from tieredstore.pipelines.inspection import verify_output
+from tieredstore.pipelines.printing import printed
 from tieredstore.pipelines.reference import renewed
+from tieredstore.pipelines.schemas import REGISTRY_NAMES
 from tieredstore.pipelines.selection import selection_of
 from tieredstore.pipelines.setup import fingerprint_of, naming_of
+from tieredstore.schema_registry import RegistrySettings
+from tieredstore.testing.segments import Record, build_batch
 
 MINIMAL = "fa8acdd8ffcf399b59fc86783ef9d140084bddfec163aea308f81dfa687feabc"
 """The fingerprint of a file that leaves all as it is by default."""
@@ -106,7 +115,21 @@ def test_secors_files_for_production_run_once_what_is_refused_is_gone() -> None:
             "com.pinterest.secor.io.impl.JsonORCFileReaderWriterFactory",
             "json.schema.TOPIC",
         ),
+        ("message.timestamp.skew.max.ms", "5000", "leave it out"),
+        ("secor.topic.message.format.orders", "JSON", "the parser json"),
         ("secor.generaton", "2", "the nearest is secor.generation"),
+        (
+            "kafka.new.consumer.topik.list",
+            "orders",
+            "topik.list is not known; the nearest is kafka.new.consumer.topic.list",
+        ),
+        ("kafka.fetch_min_bytes", "1", "kafka.fetch_min_bytes is not known"),
+        (
+            "kafka.bootstrap.server",
+            "h:1",
+            "kafka.bootstrap.server is not known; the nearest is kafka.bootstrap.servers",
+        ),
+        ("schema.registry.ulr", "http://h", "schema.registry.ulr is not known; the nearest is schema.registry.url"),
         ("secor.message.parser.class", "com.pinterest.secor.parser.AvroMessageParser", "give schema.registry.url, or"),
         ("secor.message.parser.class", "protobuf", "secor.protobuf.message.class.TOPIC"),
         ("secor.protobuf.message.class.*", "events.Event", "protobuf.descriptor.set"),
@@ -125,6 +148,70 @@ def test_what_cannot_be_is_refused_in_a_sentence(name: str, text: str, words: st
     assert "secret" not in str(refused.value).replace("secret.access.key", "").replace("secret.key", "")
 
 
+@pytest.mark.parametrize(
+    ("parser", "factory", "delimiter", "ending"),
+    [
+        ("OffsetMessageParser", "SequenceFileReaderWriterFactory", "", ".seq"),
+        ("JsonMessageParser", "SequenceFileReaderWriterFactory", "\n", ".seq"),
+        ("JsonMessageParser", "DelimitedTextFileReaderWriterFactory", "", ".txt"),
+        ("OffsetMessageParser", "FlexibleDelimitedFileReaderWriterFactory", "", ".txt"),
+        ("OffsetMessageParser", "FlexibleDelimitedFileReaderWriterFactory", "\t", ".txt"),
+    ],
+)
+def test_secors_files_run_to_the_end_as_they_do_there(
+    tmp_path: Path, parser: str, factory: str, delimiter: str, ending: str
+) -> None:
+    pairs = (pair.partition("=") for pair in WHOLE_SAMPLE.split())
+    sample = {name: text for name, _, text in pairs if name not in NOT_TAKEN}
+    sample |= {
+        "secor.message.parser.class": f"com.pinterest.secor.parser.{parser}",
+        "secor.file.reader.writer.factory": f"{SECORS}.{factory}",
+        "secor.file.writer.Delimiter": delimiter,
+        "secor.compression.codec": "",
+        "secor.file.extension": "",
+        "secor.local.path": str(tmp_path),
+        "kafka.seed.broker.host": "",
+    }
+    pipeline, store = pipeline_of(**texts(sample)), MemoryObjectStore()
+    values = [json.dumps({"timestamp": 1_405_970_352_123, "n": "x" * number}).encode() for number in range(5)]
+    with closing(StoredTopic(tmp_path / "logs")) as topic:
+        topic.copy(0, [build_batch([Record(value) for value in values], 0)])
+        run_once(topic, store, pipeline)
+    key, sidecar = sorted(listed(store), key=lambda one: one.rpartition("/")[2].startswith("."))
+    assert key.endswith(ending)
+    assert [row["value"] for batch in printed(pipeline, store, key) for row in batch.to_pylist()] == values
+    content = store.get(key)
+    if ending == ".txt":
+        # One of the two has a new line whatever is given.
+        end = b"\n" if factory.startswith("Delimited") else delimiter.encode()
+        assert content == b"".join(value + end for value in values)
+    else:
+        assert values[-1] in content
+    assert list(verify_output(pipeline, store)) == []
+    store.put(sidecar, b"another")
+    assert [one.kind for one in verify_output(pipeline, store)] == ["size"]
+
+
+def test_a_codec_that_stands_empty_is_none_in_all_formats() -> None:
+    registry = {"schema.registry.url": "http://localhost:1"}
+    for name, codec in (
+        ({}, "zstd"),
+        ({"secor.compression.codec": ""}, "none"),
+        ({"secor.compression.codec": " "}, "none"),
+    ):
+        assert pipeline_of(**texts(name)).own.codec == codec
+    avro = {"secor.file.reader.writer.factory": f"{SECORS}.AvroFileReaderWriterFactory", "secor.compression.codec": ""}
+    assert pipeline_of(**texts({**avro, **registry})).own.codec == "none"
+    assert pipeline_of(**texts({"secor.file.writer.Delimiter": "\n"})).own.delimiter == pipeline_of().own.delimiter
+
+
+def test_names_of_other_versions_of_secor() -> None:
+    old = pipeline_of(**texts({"secor.hive.prefix": "a_", "secor.hive.table.name.orders": "b"}))
+    assert (old.own.hive_prefix, old.tables) == ("a_", (("orders", "b"),))
+    both = pipeline_of(**texts({"secor.hive.prefix": "a_", "hive.table.prefix": "c_"}))
+    assert both.own.hive_prefix == "c_"
+
+
 def test_source_and_output_have_to_be_named() -> None:
     with pytest.raises(ConfigError, match="no output is named"):
         pipeline_from({"pipeline.name": "x", "storage.backend.class": "memory"})
@@ -135,6 +222,33 @@ def test_source_and_output_have_to_be_named() -> None:
     )
     assert live.client == (("bootstrap.servers", "h:1"),)
     assert live.source is None
+
+
+def test_properties_of_the_client_are_looked_at_with_a_broker_and_without(caplog: pytest.LogCaptureFixture) -> None:
+    known = {
+        "kafka.new.consumer.ssl.truststore.location": "/no/such.p12",
+        "kafka.new.consumer.ssl.enabled.protocols": "TLSv1.3",
+        "kafka.sasl.jaas.config": "no login",
+        "kafka.receive.buffer.bytes": "no number",
+        "kafka.statistics.interval.ms": "0",
+    }
+    with caplog.at_level(logging.INFO):
+        assert pipeline_of(**texts(known)).client == ()
+    assert all(name in caplog.text for name in known)
+    client = pipeline_of(**texts({**known, "kafka.bootstrap.servers": "h:1"})).client
+    assert dict(client)["statistics.interval.ms"] == "0"
+    for servers in ({}, {"kafka.bootstrap.servers": "h:1"}):
+        with pytest.raises(ConfigError) as refused:
+            pipeline_of(**texts({**known, "kafka.new.consumer.topik.list": "orders", **servers}))
+        (line,) = [line for line in str(refused.value).splitlines() if "not known" in line]
+        assert "kafka.new.consumer.topik.list is not known; the nearest is kafka.new.consumer.topic.list" in line
+
+
+def test_names_of_a_registry_are_those_that_it_takes() -> None:
+    with pytest.raises(ConfigError, match="there are ") as refused:
+        RegistrySettings.from_properties({"schema.registry.none": "x"})
+    named = str(refused.value).partition("there are ")[2].split(", ")
+    assert {f"schema.registry.{name.removeprefix('schema.registry.')}" for name in named} == REGISTRY_NAMES
 
 
 def test_topics_by_name_or_by_filter() -> None:

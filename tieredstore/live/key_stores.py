@@ -26,6 +26,11 @@ _IN_WORDS: Final = {
 }
 _FILES: Final = ("ssl.ca.location", "ssl.certificate.location", "ssl.crl.location", "ssl.key.location")
 _TYPES: Final = ("JKS", "PKCS12", "PEM")
+_PARTS: Final = ("location", "type", "password")
+OF_JAVAS_STORES: Final = frozenset(_IN_WORDS) | {
+    f"{store}.{part}" for store in ("ssl.truststore", "ssl.keystore") for part in _PARTS
+}
+"""What :func:`translate_stores` takes."""
 
 
 def translate_stores(given: MutableMapping[str, str]) -> dict[str, str]:
@@ -49,8 +54,7 @@ def translate_stores(given: MutableMapping[str, str]) -> dict[str, str]:
 
 
 def _taken(given: MutableMapping[str, str], store: str) -> dict[str, str]:
-    parts = ("location", "type", "password")
-    return {part: given.pop(f"{store}.{part}") for part in parts if f"{store}.{part}" in given}
+    return {part: given.pop(f"{store}.{part}") for part in _PARTS if f"{store}.{part}" in given}
 
 
 _Translation = Callable[[Mapping[str, str], bytes], dict[str, str]]

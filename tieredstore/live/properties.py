@@ -140,6 +140,16 @@ def member_configuration(properties: Mapping[str, Any]) -> dict[str, Any]:
     return renamed | settings
 
 
+def is_translated(name: str) -> bool:
+    """Whether librdkafka is never given this name: it has no effect here, is refused, or is Java's for a login."""
+    return name in _WITHOUT_EFFECT or name in _OF_JAVA or name in _REFUSED or name == "sasl.jaas.config"
+
+
+def renamed(name: str) -> str:
+    """What librdkafka calls a property of Java's."""
+    return _RENAMED.get(name, name)
+
+
 def shared_properties(properties: Mapping[str, Any]) -> dict[str, str]:
     """Those of a member's properties that its other clients need too: how to connect, and who asks."""
     return {

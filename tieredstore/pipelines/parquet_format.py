@@ -109,14 +109,20 @@ class Sidecar:
         [*(ENVELOPE.field(name) for name in _BESIDE_TEXT[:-1]), _arrow.field("is_null", _arrow.bool_())]
     )
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = ParquetFile(file, self._SCHEMA)
+    def __init__(self, file: BinaryIO, *, has_lengths: bool = False) -> None:
+        """``has_lengths``: of values that nothing parts in their file; in bytes."""
+        length = [_arrow.field("length", _arrow.int32())] if has_lengths else []
+        self._schema = _arrow.schema([*self._SCHEMA, *length])
+        self._file = ParquetFile(file, self._schema)
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Of rows of the envelope."""
         untyped: Any = rows
-        arrays = [*(untyped.column(name) for name in _BESIDE_TEXT[:-1]), untyped.column("value").is_null()]
-        self._file.write(_arrow.RecordBatch.from_arrays(arrays, schema=self._SCHEMA))
+        values = untyped.column("value")
+        arrays = [*(untyped.column(name) for name in _BESIDE_TEXT[:-1]), values.is_null()]
+        if len(self._schema) > len(arrays):
+            arrays.append(_compute.fill_null(_compute.binary_length(values), 0))
+        self._file.write(_arrow.RecordBatch.from_arrays(arrays, schema=self._schema))
 
     def close(self) -> None:
         """End it; it stays open for reading."""

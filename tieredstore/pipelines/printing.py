@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tieredstore.errors import ObjectNotFound
 from tieredstore.pipelines.downloads import downloaded
 from tieredstore.pipelines.reading import read_output
+from tieredstore.pipelines.secor import delimiter_bytes
 from tieredstore.pipelines.setup import naming_of
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 def printed(pipeline: Pipeline, store: ObjectStore, key: str) -> Iterator[pa.RecordBatch]:
     """The records of the file, of whatever format; ObjectNotFound if it is not there."""
-    delimiter = pipeline.own.delimiter.replace("\\n", "\n").encode()
+    delimiter = delimiter_bytes(pipeline.own.delimiter)
     with ExitStack() as stack:
         file = stack.enter_context(downloaded(store, key))
         sidecar = None

@@ -50,8 +50,8 @@ def read_output(
 ) -> Iterator[pa.RecordBatch]:
     """The records of a file of any format that pipelines write; ``name`` is for messages.
 
-    ``sidecar`` is the file beside one of text: without it there are values alone. CorruptData for a file that breaks
-    off, or is none.
+    ``sidecar`` is the file beside one of text: without it there are values alone, and without a delimiter too one that
+    is all of the file. CorruptData for a file that breaks off, or is none.
     """
     magic = _magic(file)
     try:
@@ -71,7 +71,10 @@ def read_output(
         else:
             stream = _unpacked(file, magic)
             if sidecar is not None:
-                yield from _beside(pieces_of(stream, delimiter), sidecar)
+                values = pieces_of(stream, delimiter) if delimiter else _by_lengths(stream, sidecar)
+                yield from _beside(values, sidecar)
+            elif not delimiter:
+                yield from _batches(_row(value) for value in _whole(stream))
             else:
                 yield from _batches(_lines(stream, delimiter))
     except (_arrow.ArrowInvalid, OSError, EOFError, zstandard.ZstdError, StopIteration, ValueError) as error:
@@ -173,6 +176,27 @@ def pieces_of(stream: BinaryIO, delimiter: bytes) -> Iterator[bytes]:
             raise ValueError("a value of text does not end")
     if rest:
         raise ValueError("the last value of text does not end")
+
+
+def _by_lengths(stream: BinaryIO, sidecar: BinaryIO) -> Iterator[bytes]:
+    """Values that nothing parts, as long as the file beside them says."""
+    for batch in _parquet.ParquetFile(sidecar).iter_batches(_BATCH, columns=["length"]):
+        for length in batch.column(0).to_pylist():
+            value = stream.read(length)
+            if len(value) < length:
+                raise ValueError("there are fewer values than the file beside them tells of")
+            yield value
+    if stream.read(1):
+        raise ValueError("there are more values than the file beside them tells of")
+
+
+def _whole(stream: BinaryIO) -> Iterator[bytes]:
+    """All that there is, as one value."""
+    value = stream.read(_MOST_BYTES + 1)
+    if len(value) > _MOST_BYTES:
+        raise ValueError("a value of text does not end")
+    if value:
+        yield value
 
 
 def _of_json(line: bytes) -> Row | None:

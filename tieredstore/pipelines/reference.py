@@ -10,7 +10,7 @@ from typing import Final
 from tieredstore.config.fields import property_fields
 from tieredstore.config.reference import shown_default
 from tieredstore.pipelines.schemas import OF_TOPICS
-from tieredstore.pipelines.secor import HONOURED_BEGINNINGS, OURS, REFUSED, WITHOUT_EFFECT
+from tieredstore.pipelines.secor import ALSO_CALLED, HONOURED_BEGINNINGS, OURS, REFUSED, WITHOUT_EFFECT
 from tieredstore.pipelines.settings import PipelineSettings
 
 _SETTINGS: Final = "| property | type | default | allowed | meaning |"
@@ -32,6 +32,9 @@ def secors_table() -> str:
     names = [name for name, _, _ in property_fields(PipelineSettings) if name not in OURS]
     families = [f"{start}TOPIC" for start in OF_TOPICS if start.startswith("secor.")]
     lines += [f"| `{name}` | honoured |" for name in sorted([*names, *families, *HONOURED_BEGINNINGS])]
+    for theirs, ours in sorted(ALSO_CALLED.items()):
+        topic = "TOPIC" if theirs.endswith(".") else ""
+        lines.append(f"| `{theirs}{topic}` | honoured: as `{ours}{topic}` |")
     lines += _rows(WITHOUT_EFFECT, "without effect")
     lines += _rows(REFUSED, "refused")
     return "\n".join(lines)

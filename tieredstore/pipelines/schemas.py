@@ -29,6 +29,14 @@ OF_TOPICS: Final = (AVRO, PROTOBUF, THRIFT, *DDL)
 """What the names of properties begin with that end in a topic, or in ``*``."""
 
 REGISTRY: Final = "schema.registry."
+REGISTRY_NAMES: Final = frozenset(
+    f"{REGISTRY}{name}"
+    for name in (
+        "url", "basic.auth.user.info", "bearer.auth.token", "ssl.ca.location", "ssl.certificate.location",
+        "ssl.key.location",
+    )
+)  # fmt: skip
+"""All that :mod:`tieredstore.schema_registry` takes, which needs packages that not every pipeline has."""
 _STRUCT: Final = 12
 _Kind = TypeVar("_Kind")
 

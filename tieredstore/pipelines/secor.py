@@ -43,13 +43,14 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "secor.s3.filesystem": "",
     "secor.swift.": "",
     "secor.topic_partition.forget.seconds": "",
+    "secor.upload.class": "files go through the project's stores",
     "secor.upload.last.seen.offset": "",
     "secor.upload.manager.class": "files go through the project's stores",
     "secor.upload.secor.upload.last.seen.offset": "",
     "secor.zookeeper.path": "",
     "statsd.": "",
     "swift.": "",
-    "tsdb.hostport": "",
+    "tsdb.": "",
     "zookeeper.": "of ZooKeeper only zookeeper.quorum is used, for startingOffsets",
 }
 """Names, and beginnings that end in a dot; where there is something to say, what."""
@@ -66,11 +67,16 @@ REFUSED: Final[Mapping[str, str]] = {
     "cloud.service": "name the store by output.storage.backend.class",
     "kafka.seed.broker.host": "give kafka.bootstrap.servers",
     "kafka.seed.broker.port": "give kafka.bootstrap.servers",
+    "message.timestamp.skew.max.ms": "a message is filed by the time that it has, however far off: leave it out",
     "message.timestamp.required": "a message without a usable time is a bad message",
     "secor.file.age.youngest": "a file's age is that of the first unwritten record: leave it out",
     "secor.gs.": "give output.storage.gcs.*",
     "secor.s3.bucket": "give output.storage.s3.bucket.name",
     "secor.s3.path": "give output.key.prefix, ended by a slash",
+    "secor.topic.message.format.": (
+        "messages of Protocol Buffers are read in their binary form; for topics of JSON give a pipeline of their own, "
+        "with the parser json"
+    ),
     "secor.azure.": "give output.storage.azure.*",
 }
 """As above; the way out."""
@@ -86,6 +92,16 @@ OURS: Final = frozenset(
 
 HONOURED_BEGINNINGS: Final = ("hive.table.name.TOPIC", "schema.registry.*", "kafka.new.consumer.*")
 """Those whose ends others choose, beside schemas of topics."""
+
+ALSO_CALLED: Final[Mapping[str, str]] = {
+    "secor.hive.prefix": "hive.table.prefix",
+    "secor.hive.table.name.": "hive.table.name.",
+}
+"""Names, and beginnings that end in a dot, by which versions of Secor read what others read by another."""
+
+WRITER: Final = "secor.file.reader.writer.factory"
+CODEC: Final = "secor.compression.codec"
+DELIMITER: Final = "secor.file.writer.Delimiter"
 
 HARMLESS: Final[Mapping[str, frozenset[str]]] = {
     "aws.client.pathstyleaccess": frozenset({"false"}),
@@ -144,9 +160,52 @@ CODEC_CLASSES: Final = {
 }
 
 
+_BLANKS: Final = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\s": " "}
+_WRITTEN: Final = {blank: escape for escape, blank in _BLANKS.items()}
+
+
+def delimiter_bytes(text: str) -> bytes:
+    """What a delimiter's setting stands for: blanks are written as escapes, since settings lose theirs."""
+    for escape, blank in _BLANKS.items():
+        text = text.replace(escape, blank)
+    return text.encode()
+
+
+def given_properties(properties: Mapping[str, str]) -> dict[str, str]:
+    """What a file says, by the names that are read here, without those that stand empty.
+
+    Two that stand empty say something all the same: files are not compressed, and nothing stands between their values.
+    """
+    given: dict[str, str] = {}
+    for name, text in properties.items():
+        if text.strip():
+            ours = _ours(name)
+            # Where both names stand, the one that is read here holds.
+            if ours == name or not properties.get(ours, "").strip():
+                given[ours] = text
+    if CODEC in properties and CODEC not in given:
+        given[CODEC] = "none"
+    # A blank is no less a delimiter than others; of Secor's two formats of text one has a new line whatever is given.
+    delimiter = properties.get(DELIMITER, "\n")
+    if not delimiter.strip() and delimiter != "\n" and (delimiter or _parts_by_setting(given)):
+        given[DELIMITER] = "".join(_WRITTEN.get(character, character) for character in delimiter)
+    return given
+
+
+def _ours(name: str) -> str:
+    for theirs, ours in ALSO_CALLED.items():
+        if name == theirs or (theirs.endswith(".") and name.startswith(theirs)):
+            return ours + name.removeprefix(theirs)
+    return name
+
+
+def _parts_by_setting(given: Mapping[str, str]) -> bool:
+    return given.get(WRITER, "").strip() != f"{_WRITERS}DelimitedTextFileReaderWriterFactory"
+
+
 def implied(properties: Mapping[str, str]) -> dict[str, str]:
     """Settings of ours that a class of Secor's stands for: its writers of columns decode values."""
-    columns = _COLUMNS.get(properties.get("secor.file.reader.writer.factory", "").strip())
+    columns = _COLUMNS.get(properties.get(WRITER, "").strip())
     return {} if columns is None else {"columns": columns}
 
 

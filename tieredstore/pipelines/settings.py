@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from pydantic import Field, model_validator
 
@@ -22,7 +23,16 @@ from tieredstore.pipelines import secor
 from tieredstore.pipelines.directories import java_format
 from tieredstore.pipelines.filing_settings import named_text
 from tieredstore.pipelines.policy_settings import PolicySettings, regex
-from tieredstore.pipelines.schemas import AVRO, DDL, OF_TOPICS, PROTOBUF, REGISTRY, Schemas, read_schemas
+from tieredstore.pipelines.schemas import (
+    AVRO,
+    DDL,
+    OF_TOPICS,
+    PROTOBUF,
+    REGISTRY,
+    REGISTRY_NAMES,
+    Schemas,
+    read_schemas,
+)
 from tieredstore.pipelines.table_settings import (
     CATALOG,
     HIVE_TABLE,
@@ -46,6 +56,8 @@ CODECS_OF: Final[Mapping[str, tuple[str, ...]]] = {
 """What each format can be compressed by."""
 _OUTPUT: Final = "output."
 _KAFKA: Final = "kafka."
+_SERVERS: Final = "bootstrap.servers"
+_CONSUMER: Final = "kafka.new.consumer."
 _SOURCE: Final = ("storage.", "key.prefix", "chunk.size", "encryption.", "fetch.", "compression.", "rsm.config.")
 _CHUNK_SIZE: Final = {"chunk.size": "4194304"}
 
@@ -116,12 +128,16 @@ class PipelineSettings(PolicySettings):
             "none, gzip, zstd, snappy, deflate, lz4, bzip2 or Hadoop's class",
             named_text(secor.CODEC_CLASSES, CODECS_OF["sequencefile"]),
         ),
-    ] = Field(default="zstd", alias="secor.compression.codec", description="How files are compressed.")
+    ] = Field(
+        default="zstd", alias="secor.compression.codec", description="How files are compressed; there and empty: not."
+    )
     extension: Annotated[str, string("begins with a dot", _extension)] = Field(
         default="", alias="secor.file.extension", description="What files end with; unset, by format and codec."
     )
-    delimiter: Annotated[str, string("a text; \\n stands for a new line")] = Field(
-        default="\\n", alias="secor.file.writer.Delimiter", description="What ends a value in a file of text."
+    delimiter: Annotated[str, string("a text; \\n, \\t, \\r and \\s are blanks")] = Field(
+        default="\\n",
+        alias="secor.file.writer.Delimiter",
+        description="What ends a value in a file of text; there and empty, nothing does.",
     )
     outage_s: Annotated[int, long(0)] = Field(
         default=3600,
@@ -240,7 +256,7 @@ def load_pipeline(path: Path | str) -> Pipeline:
 def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None, source: str = "pipeline") -> Pipeline:
     """The same of a mapping; relative paths start from ``base_dir``."""
     # Secor's own files have most names with nothing behind them.
-    given = {name: text for name, text in properties.items() if text.strip()}
+    given = secor.given_properties(properties)
     own_names = set(property_names(PipelineSettings))
     output = {name.removeprefix(_OUTPUT): text for name, text in given.items() if name.startswith(_OUTPUT)}
     stored = {name: text for name, text in given.items() if name.startswith(_SOURCE)}
@@ -250,7 +266,13 @@ def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None
     tables = hive_tables(rest, reader)
     prefixes = (HIVE_TABLE, CATALOG, *OF_TOPICS, REGISTRY)
     client = _sorted_out(
-        {name: text for name, text in rest.items() if not name.startswith(prefixes)}, own_names, reader
+        {
+            name: text
+            for name, text in rest.items()
+            if not name.startswith(prefixes) or (name.startswith(REGISTRY) and name not in REGISTRY_NAMES)
+        },
+        own_names | REGISTRY_NAMES,
+        reader,
     )
     settings = reader.result(reader.read(PipelineSettings))
     _check_groups(settings, client, source)
@@ -258,7 +280,7 @@ def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None
     settings = settings.model_copy(update={"schemas": schemas.digest})
     if not output:
         raise ConfigError(f"{source}: no output is named: give output.storage.backend.class, and what that store needs")
-    if not stored and "bootstrap.servers" not in client:
+    if not stored and _SERVERS not in client:
         raise ConfigError(
             f"{source}: no source is named: give the bucket's storage.backend.class, kafka.bootstrap.servers, or both"
         )
@@ -269,7 +291,7 @@ def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None
         settings,
         written,
         settings_from({**_CHUNK_SIZE, **stored}, base_dir=base_dir, source=source) if stored else None,
-        tuple(sorted(client.items())) if "bootstrap.servers" in client else (),
+        tuple(sorted(client.items())) if _SERVERS in client else (),
         tables,
         schemas,
         catalog_properties(rest),
@@ -278,7 +300,7 @@ def pipeline_from(properties: Mapping[str, str], *, base_dir: Path | None = None
 
 def _check_groups(own: PipelineSettings, client: Mapping[str, str], source: str) -> None:
     """Groups that are kept in Kafka need a broker."""
-    if "bootstrap.servers" in client:
+    if _SERVERS in client:
         return
     if own.commit_group:
         raise ConfigError(f"{source}: commit.to.group needs a broker: give kafka.bootstrap.servers")
@@ -323,14 +345,42 @@ def _sorted_out(rest: Mapping[str, str], own_names: set[str], reader: SettingsRe
             reader.problems.append(SettingProblem(name, f"{name} is refused: {way_out}"))
         elif secor.entry_of(name, secor.WITHOUT_EFFECT) is not None:
             idle.append(name)
-        elif name.startswith(_KAFKA) and not name.startswith(f"{_KAFKA}new.consumer."):
-            client[name.removeprefix(_KAFKA)] = text
-        elif name.startswith(f"{_KAFKA}new.consumer."):
-            client[name.removeprefix(f"{_KAFKA}new.consumer.")] = text
+        elif name.startswith(_KAFKA):
+            client[name] = text
         else:
-            near = nearest_name(name, frozenset(own_names))
-            nearest = f"; the nearest is {near}" if near else ""
-            reader.problems.append(SettingProblem(name, f"{shown_name(name)} is not known{nearest}"))
+            _note_unknown(name, own_names, reader)
+    idle += _checked(client, own_names, reader)
     if idle:
         _logger.info("%s: accepted without effect: %s", reader.own.source, ", ".join(sorted(idle)))
-    return client
+    return {_of_client(name): text for name, text in client.items()}
+
+
+def _of_client(name: str) -> str:
+    return name.removeprefix(_CONSUMER).removeprefix(_KAFKA)
+
+
+def _checked(client: Mapping[str, str], own_names: set[str], reader: SettingsReader) -> list[str]:
+    """Of the client's properties those that have no effect, since there is no broker; notes which are unknown."""
+    names = {name: _of_client(name) for name in client if _of_client(name) != _SERVERS}
+    has_broker = len(names) < len(client)
+    if not names:
+        return []
+    try:
+        known: Any = importlib.import_module("tieredstore.live.property_names")
+    except ConfigError:
+        if not has_broker:
+            # Nobody is there who could tell which of them are any.
+            words = "is a property of the Kafka client, and no broker is named: leave it out"
+            reader.problems.extend(SettingProblem(name, f"{shown_name(name)} {words}") for name in names)
+        return []
+    unknown = set(known.unknown_properties(names.values()))
+    for name, short in names.items():
+        if short in unknown:
+            _note_unknown(name, own_names | {f"{_KAFKA}{_SERVERS}"}, reader)
+    return [] if has_broker else [name for name, short in names.items() if short not in unknown]
+
+
+def _note_unknown(name: str, known: set[str], reader: SettingsReader) -> None:
+    near = nearest_name(name, frozenset(known))
+    nearest = f"; the nearest is {near}" if near else ""
+    reader.problems.append(SettingProblem(name, f"{shown_name(name)} is not known{nearest}"))

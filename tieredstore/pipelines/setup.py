@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from tieredstore.config.named_class import named_class
 from tieredstore.limits import MAX_INT64
+from tieredstore.pipelines import secor
 from tieredstore.pipelines.columns import Columns, Decoder, OfOneSchema, OfRegistry
 from tieredstore.pipelines.container_formats import AvroContainer, Orc
 from tieredstore.pipelines.directories import TimeDirectories, java_format
@@ -148,7 +149,7 @@ def _format_of(own: PipelineSettings) -> Format:
             own_format: Format = _own("secor.file.reader.writer.factory", own.format, Format)(own.codec)
             return own_format
         case _:
-            return Text(own.codec, own.delimiter.replace("\\n", "\n").encode())
+            return Text(own.codec, secor.delimiter_bytes(own.delimiter))
 
 
 def naming_of(pipeline: Pipeline) -> Naming:

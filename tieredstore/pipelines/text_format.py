@@ -19,7 +19,8 @@ _compute: Final[Any] = pc
 
 @dataclass(frozen=True, slots=True)
 class Text(Format):
-    """The values alone, each ended by the delimiter; beside it a file of Parquet for all else."""
+    """The values alone, each ended by the delimiter; beside it a file of Parquet for all else, lengths too where the
+    delimiter is none."""
 
     codec: str = "none"
     delimiter: bytes = b"\n"
@@ -55,7 +56,7 @@ class Text(Format):
 class _TextFile(FileWriter):
     def __init__(self, stream: BinaryIO, delimiter: bytes, sidecar: BinaryIO) -> None:
         self._stream, self._delimiter = stream, delimiter
-        self._beside = Sidecar(sidecar)
+        self._beside = Sidecar(sidecar, has_lengths=not delimiter)
 
     def write(self, rows: pa.RecordBatch) -> None:
         values = cast("Any", rows).column("value").to_pylist()
