@@ -107,3 +107,19 @@ def test_redriving_tells_of_what_stays_bad_where_and_why(kept: Kept, transformer
     assert rows(tieredstore(*redrive, "--json")) == (
         [], {"records": 0, "filtered": 0, "quarantined": 0, "parsed_files": 0},
     )  # fmt: skip
+
+
+def test_an_output_of_which_there_is_nothing_is_not_as_it_was_committed(kept: Kept) -> None:
+    file = kept.file()
+    for options in ((), ("--json",), ("--sizes-only",)):
+        done = tieredstore("pipeline", "verify", file, *options)
+        assert (done.code, done.text) == (3, "")
+        assert re.search(
+            r"generation 1 of kept has neither a commit log nor files below out/.*pipeline\.name", done.stderr
+        )
+    assert tieredstore("pipeline", "run", "--once", file).code == 0
+    assert tieredstore("pipeline", "verify", file).text == "all is as it was committed\n"
+    assert tieredstore("pipeline", "verify", kept.file(pipeline__name="others", secor__generation="2")).code == 3
+    whose = tieredstore("pipeline", "verify", kept.file(pipeline__name="others"))
+    assert whose.code == 2
+    assert "belongs to the pipeline 'kept'" in whose.stderr

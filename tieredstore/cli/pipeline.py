@@ -216,7 +216,7 @@ def verify(
 
     With --against each window is read once more, and compared with its files: offsets, keys and values.
 
-    Exit code 4 if it is not.
+    Exit code 4 if it is not, 3 if there is nothing of the generation.
 
     Example: tieredstore pipeline verify backup.properties --against bucket
     """
@@ -225,6 +225,7 @@ def verify(
     inspection: Any = extra_module("tieredstore.pipelines.inspection", "arrow")
     settings = room.load_pipeline(file)
     with opened.open_parts(settings) as parts:
+        inspection.check_written(settings, parts.store)
         problems = list(inspection.verify_output(settings, parts.store, contents=not sizes_only))
     more = None if against is None else _compared(settings, against, problems)
     if as_json:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.errors import ObjectNotFound
+from tieredstore.errors import ObjectNotFound, ResourceNotFound
 from tieredstore.pipelines.commit_log import CommitLog
 from tieredstore.pipelines.committed import Committed, CommittedFile
 from tieredstore.pipelines.family import Family, with_those_above
@@ -101,6 +101,21 @@ def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnap
             )
         )
     return statuses
+
+
+def check_written(pipeline: Pipeline, store: ObjectStore) -> None:
+    """ResourceNotFound where there is nothing of the generation that could be verified: a name may be misspelt.
+
+    ConfigError for a generation that another pipeline writes.
+    """
+    own, root = pipeline.own, pipeline.output.key_prefix
+    if commit_log_of(pipeline, store).read().number < 0:
+        naming_of(pipeline).is_claimed(store)
+        if not named_topics(pipeline, store):
+            raise ResourceNotFound(
+                f"generation {own.generation} of {own.name} has neither a commit log nor files below "
+                f"{root or store.identity}: check pipeline.name, secor.generation and output.key.prefix"
+            )
 
 
 def verify_output(pipeline: Pipeline, store: ObjectStore, *, contents: bool = True) -> Iterator[OutputProblem]:
