@@ -24,9 +24,8 @@ from tieredstore.cli.output import (
 )
 from tieredstore.cli.pipeline_backfill import backfill
 from tieredstore.cli.pipeline_files import PipelineFile as _File
-from tieredstore.cli.pipeline_files import changes, drop, finalize, gc, print_, sources
+from tieredstore.cli.pipeline_files import Written, changes, drop, finalize, gc, print_, sources
 from tieredstore.cli.pipeline_redrive import redrive
-from tieredstore.cli.pipeline_windows import Written
 from tieredstore.cli.query_output import extra_module
 from tieredstore.cli.service_logs import log_lines
 from tieredstore.cli.tables import moment, number, text

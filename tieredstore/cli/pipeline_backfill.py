@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tieredstore.cli.arguments import Json
-from tieredstore.cli.pipeline_files import PipelineFile, room
-from tieredstore.cli.pipeline_windows import Written
+from tieredstore.cli.pipeline_files import PipelineFile, Written, room
 from tieredstore.cli.query_output import extra_module
 from tieredstore.cli.record_places import check_window, parse_offset_or_time, parse_partitions
 

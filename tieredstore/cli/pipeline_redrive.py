@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tieredstore.cli.arguments import Json
 from tieredstore.cli.output import JsonValue, counted, print_json_line, print_lines
-from tieredstore.cli.pipeline_files import PipelineFile, room
-from tieredstore.cli.pipeline_windows import extent
+from tieredstore.cli.pipeline_files import PipelineFile, extent, room
 
 if TYPE_CHECKING:
     from tieredstore.pipelines.redrive import Redriven
