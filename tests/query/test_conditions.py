@@ -91,9 +91,22 @@ def test_a_filter_names_the_columns_that_it_needs() -> None:
     assert Condition((ds.field("offset") > 1) | ds.field("key").is_null(), SCHEMA).columns == ("offset", "key")
 
 
+NO_CONDITION = r"it must be true or false of a record, .* of its type: topic string, partition int32, offset int64, "
+
+
 @pytest.mark.parametrize(
-    "expression", [ds.field("price") > 1, ds.field("offset") == "five", ds.field("offset")], ids=str
+    ("expression", "reason"),
+    [
+        (ds.field("price") > 1, "there is no column price, but topic, partition, offset, "),
+        (ds.field(("value", "price")) == 1, "there is no such column, but topic, partition, offset, "),
+        (ds.field("offset") == "five", NO_CONDITION),
+        (ds.field("timestamp") > 5, NO_CONDITION),
+        (ds.field("offset"), NO_CONDITION),
+    ],
+    ids=str,
 )
-def test_a_filter_that_cannot_be_is_refused(expression: ds.Expression) -> None:
-    with pytest.raises(ConfigError, match=r"the filter .* cannot be applied"):
+def test_a_filter_that_cannot_be_is_refused_in_a_sentence_of_ours(expression: ds.Expression, reason: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^the filter .* cannot be applied: {reason}") as caught:
         Condition(expression, SCHEMA)
+    message = str(caught.value)
+    assert not any(word in message.replace(str(expression), "") for word in ("FieldRef", "kernel", "\n"))

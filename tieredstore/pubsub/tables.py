@@ -18,12 +18,10 @@ from pyarrow.fs import LocalFileSystem
 
 from tieredstore.errors import (
     AlreadyClosed,
-    ConfigError,
     DataLoss,
     MessageCorrupt,
     ObjectNotFound,
     TieredStoreError,
-    excerpt,
 )
 from tieredstore.process.closing import Closing
 from tieredstore.process.futures import outcome
@@ -35,6 +33,7 @@ from tieredstore.pubsub.topics import Topic, Topics
 from tieredstore.records.arrow_stream import stream_reader
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.values import Text, ValueType
+from tieredstore.values.filters import refused_filter
 
 # What its type stubs say of arrays, expressions and datasets is partial.
 _arrow: Final[Any] = pa
@@ -114,7 +113,7 @@ class BatchTable:
         try:
             return _possible(batches, filter, self.schema, self.topic)
         except (_arrow.ArrowException, TypeError) as error:
-            raise ConfigError(f"the filter {excerpt(filter)} cannot be applied: {excerpt(error)}") from None
+            raise refused_filter(filter, self.schema, error) from None
 
     def _queued(self) -> Iterator[_Batch]:
         topics, topic = self._topics, self._topic

@@ -14,6 +14,7 @@ from pyarrow.fs import LocalFileSystem
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import TopicPartition
+from tieredstore.values.filters import refused_filter
 
 # What its type stubs say of arrays, expressions and datasets is partial.
 _arrow: Final[Any] = pa
@@ -49,7 +50,7 @@ class Condition:
         try:
             _arrow.RecordBatch.from_pylist([], schema=schema).filter(expression)
         except (_arrow.ArrowException, TypeError) as error:
-            raise self._refused(error) from None
+            raise refused_filter(expression, schema, error) from None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -126,11 +127,8 @@ class Condition:
         try:
             kept = _fragments(self._schema, known, self._expression)
         except (_arrow.ArrowException, TypeError) as error:
-            raise self._refused(error) from None
+            raise refused_filter(self._expression, self._schema, error) from None
         return [str(number) in kept for number in range(len(known))]
-
-    def _refused(self, error: Exception) -> ConfigError:
-        return ConfigError(f"the filter {excerpt(self._expression)} cannot be applied: {excerpt(error)}")
 
 
 def _fragments(schema: Any, guarantees: Sequence[Any], expression: Any) -> set[str]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from tieredstore.errors import ConfigError
+from tieredstore.errors import ConfigError, excerpt
 from tieredstore.values.base import WAY_OUT, Column, OnInvalid, Place, by_parts, check_choice
 
 # What its type stubs say of arrays, compute and the reader is partial.
@@ -19,6 +19,7 @@ _compute: Final[Any] = pc
 _json: Final[Any] = pyarrow.json
 
 _FIELD: Final = re.compile(r"Column\(/v/([^)]*)\)")
+_NO_FIELDS: Final[Any] = _arrow.array([b"{}"], _arrow.binary())
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +40,9 @@ class Json:
             raise ConfigError("the schema of JSON has no field: give those that are wanted")
         try:
             # A column of each type, so that one that pyarrow cannot read is told of here.
-            _parse(_arrow.array([b"{}"], _arrow.binary()), self.schema)
-        except (_arrow.ArrowException, NotImplementedError) as error:
-            raise ConfigError(f"the schema of JSON has a type that pyarrow does not read from JSON: {error}") from None
+            _parse(_NO_FIELDS, self.schema)
+        except (_arrow.ArrowException, NotImplementedError):
+            raise _without_type(self.schema) from None
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -72,6 +73,18 @@ class Json:
             if named is not None and named[1].partition("/")[0] in self.schema.names:
                 return f" (the field {named[1]} is of another type)"
         return ""
+
+
+def _without_type(schema: Any) -> ConfigError:
+    for column in schema:
+        try:
+            _parse(_NO_FIELDS, _arrow.schema([column]))
+        except (_arrow.ArrowException, NotImplementedError):
+            return ConfigError(
+                f"the schema of JSON has {excerpt(column.name)} as {excerpt(column.type)}, which pyarrow does not read "
+                "from JSON: take a string for it"
+            )
+    return ConfigError("pyarrow does not read the schema of JSON as a whole: take strings for some of its fields")
 
 
 def _parse(column: Any, schema: pa.Schema) -> Any:

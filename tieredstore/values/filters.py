@@ -1,0 +1,32 @@
+"""What to say of a filter, an expression of pyarrow, that Arrow does not take."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import pyarrow as pa
+
+from tieredstore.errors import ConfigError, excerpt
+
+# What its type stubs say of types is partial.
+_arrow: Final[Any] = pa
+
+_NO_COLUMN: Final = re.compile(r"No match for FieldRef\.(?:Name\((.*?)\) in|Nested)")
+
+
+def refused_filter(expression: Any, schema: Any, error: Exception) -> ConfigError:
+    """The error to raise for ``error``, which Arrow raised for an expression over the columns of ``schema``."""
+    # Arrow's sentence has the names of its own functions and classes; of it only a column is shown.
+    missing = _NO_COLUMN.match(str(error))
+    if missing is not None:
+        named = "such column" if missing[1] is None else f"column {excerpt(missing[1])}"
+        reason = f"there is no {named}, but {', '.join(schema.names)}"
+    else:
+        types = ", ".join(f"{column.name} {_type_text(column.type)}" for column in schema)
+        reason = f"it must be true or false of a record, and compare a column with values of its type: {types}"
+    return ConfigError(f"the filter {excerpt(expression)} cannot be applied: {reason}")
+
+
+def _type_text(kind: Any) -> str:
+    return excerpt(kind.value_type if _arrow.types.is_dictionary(kind) else kind, 60)
