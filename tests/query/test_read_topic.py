@@ -170,6 +170,28 @@ def test_what_a_filter_excludes_is_not_fetched(tmp_path: Path) -> None:
     topic.close()
 
 
+def test_a_lower_bound_of_time_is_sought_and_an_upper_one_is_a_stop(tmp_path: Path) -> None:
+    topic = StoredTopic(tmp_path)
+    for base in range(0, 5000, 1000):
+        topic.copy_plain(base, 1000, size=1000)
+    a_segment = 1000 * 1000
+
+    def fetched(**words: Any) -> tuple[int, int]:
+        topic.catalog()
+        rows: int = table(read_topic(topic.manager, "events", columns=("offset",), **words)).num_rows
+        return rows, topic.store.bytes_down
+
+    time = ds.field("timestamp")
+    rows, size = fetched(filter=time >= pa.scalar(4_990, pa.timestamp("ms", "UTC")))
+    assert (rows, size < a_segment / 4) == (10, True), size
+    # Whatever a segment's greatest timestamp is, it may begin before any: docs/compute.md says so.
+    rows, size = fetched(filter=time < pa.scalar(10, pa.timestamp("ms", "UTC")))
+    assert (rows, size > 5 * a_segment) == (10, True), size
+    rows, size = fetched(stop=AtTime(10))
+    assert (rows, size < a_segment / 4) == (10, True), size
+    topic.close()
+
+
 def test_unordered_and_side_by_side_are_the_same_records(tmp_path: Path) -> None:
     topic = StoredTopic(tmp_path)
     for base in range(0, 12_000, 3000):

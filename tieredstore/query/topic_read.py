@@ -68,9 +68,9 @@ class TopicRead(ArrowStream):
 
     One that is forgotten ends as well, within a second or so. Closed before its end it gives AlreadyClosed, not an end,
     and one that failed its error again.
-    It is an Arrow stream as well (``__arrow_c_stream__``): pyarrow, Polars, DuckDB and pandas take it as it is, once.
-    Their errors have the class and the sentence of ours in their text. Used as a context manager it raises ours in
-    their place, and ``error`` has it.
+    It is an Arrow stream as well (``__arrow_c_stream__``): pyarrow, Polars, DuckDB and DataFusion take it as it is,
+    once, and pandas by ``pyarrow.table(read).to_pandas()``. Their errors have the class and the sentence of ours in
+    their text. Used as a context manager it raises ours in their place, and ``error`` has it.
     """
 
     def __init__(self, log: TopicLog, plan: ReadPlan, scan: StreamedScan, *, owns_log: bool = True) -> None:

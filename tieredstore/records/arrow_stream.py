@@ -31,7 +31,10 @@ def stream_reader(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> pa.Re
 
 
 class ArrowStream(Iterator[pa.RecordBatch]):
-    """Batches of one ``schema`` that whoever takes Arrow streams takes as they are: pyarrow, Polars, DuckDB, pandas."""
+    """Batches of one ``schema`` that pyarrow, Polars, DuckDB, DataFusion and others take as they are, as Arrow streams.
+
+    pandas takes the table that pyarrow makes of them: ``pyarrow.table(stream).to_pandas()``.
+    """
 
     schema: pa.Schema
 
