@@ -38,6 +38,10 @@ READING = {
     "offsets txn": (LIST, MANIFEST),
     "cat txn": (LIST, MANIFEST, LOG),
     "cat txn --follow": (LIST, MANIFEST, LOG),
+    "query SQL": (LIST, MANIFEST, LOG),
+    "query SQL -o ROWS": (LOG,),
+    "export txn -o ROWS": (LIST, MANIFEST, LOG),
+    "export txn -o TAKEN": (LIST, MANIFEST, LOG),
     "delete txn 0 605": (LIST,),
     "keys list": (LIST, MANIFEST),
     "keys check --retire key1": (LIST, MANIFEST),
@@ -109,6 +113,10 @@ def test_commands_that_read_end_soon_and_leave_nothing(stage: Stage) -> None:
         Case("verify --level data", LOG, signal.SIGTERM),
         Case("cp --to-store TAKEN", LOG, signal.SIGINT),
         Case("gc", LIST, signal.SIGTERM),
+        Case("query SQL", LOG, signal.SIGINT),
+        Case("query SQL -o ROWS", LOG, signal.SIGTERM),
+        Case("export txn -o ROWS", LOG, signal.SIGINT),
+        Case("export txn -o TAKEN", LOG, signal.SIGINT),
     ]
     for case, ended, folder in stage.run(cases):
         check(case, ended, folder)

@@ -171,7 +171,10 @@ class Stage:
         settings = write_cloud_settings(folder, server, active_key="key2" if "rotate" in case.command else "key1")
         taken = self._folder / f"taken-{folder.name}"
         taken.mkdir()
-        words = {"FILE": folder / "file", "LOGS": self.log_dir, "SMALL": self.small, "TAKEN": taken}
+        words = {
+            "FILE": folder / "file", "LOGS": self.log_dir, "SMALL": self.small, "TAKEN": taken,
+            "ROWS": folder / "rows.parquet", "SQL": "SELECT count(value) FROM txn",
+        }  # fmt: skip
         arguments = [str(words.get(word, word)) for word in case.command.split()]
         running = self._commands.start(*arguments, settings=settings, taking_back_s=taking_back_s)
         return case, server, running, folder
