@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import duckdb
 import polars as pl
@@ -11,18 +11,27 @@ import pytest
 from hypothesis import given, settings
 
 from tests.support.examples import examples
-from tests.support.stored_records import StoredTopic, plain_batch
-from tests.support.topic_predicates import Place, Predicate, exact_ranges, predicates
+from tests.support.stored_records import StoredTopic
+from tests.support.topic_predicates import Place, Predicate, exact_ranges, predicates, ranges_of_time
 from tieredstore.duckdb import attach
 from tieredstore.model import TopicIdPartition
 from tieredstore.polars import scan
-from tieredstore.testing.segments import PARTITION
+from tieredstore.testing.segments import PARTITION, Record, build_batch
 from tieredstore.values import Binary
 
 pytestmark = pytest.mark.slow
 
 PARTITIONS, OFFSETS, SEGMENT, BATCH = 3, 60, 10, 2
-RECORDS: list[Place] = [(number, offset, offset) for number in range(PARTITIONS) for offset in range(OFFSETS)]
+
+
+def time_of(number: int, offset: int) -> int:
+    """Milliseconds that ascend from segment to segment by and large, and within none."""
+    return (offset // 20) * 20 + (offset * 7 + number * 5) % 23
+
+
+RECORDS: list[Place] = [
+    (number, offset, time_of(number, offset)) for number in range(PARTITIONS) for offset in range(OFFSETS)
+]
 
 
 class Engines:
@@ -35,15 +44,15 @@ class Engines:
         self.engines: dict[str, Callable[[Predicate], list[Any]]] = {"duckdb": self._duckdb, "polars": self._polars}
 
     def _duckdb(self, predicate: Predicate) -> list[Any]:
-        sql = f'SELECT partition, "offset", octet_length(value) FROM events WHERE {predicate.sql} ORDER BY ALL'
+        columns = 'partition, "offset", epoch_ms(timestamp), octet_length(value)'
+        sql = f"SELECT {columns} FROM events WHERE {predicate.sql} ORDER BY ALL"
         rows: list[Any] = self._connection.execute(sql).fetchall()
         return rows
 
     def _polars(self, predicate: Predicate) -> list[Any]:
-        value: Any = pl.col("value")
-        rows: list[Any] = (
-            self._frame.filter(predicate.polars).select("partition", "offset", value.bin.size()).collect().rows()
-        )
+        value, time = cast("Any", pl.col("value")), cast("Any", pl.col("timestamp"))
+        wanted = self._frame.filter(predicate.polars)
+        rows: list[Any] = wanted.select("partition", "offset", time.dt.epoch("ms"), value.bin.size()).collect().rows()
         return rows
 
     def asked(self, engine: str, predicate: Predicate) -> tuple[list[Place], set[str], int]:
@@ -52,7 +61,15 @@ class Engines:
         rows = self.engines[engine](predicate)
         gets = [operation for operation in self.topic.store.operations if operation.name.startswith("get")]
         logs = {key for operation in gets for key in operation.keys if key.endswith(".log")}
-        return [(partition, offset, offset) for partition, offset, _ in rows], logs, self.topic.store.bytes_down
+        return [(partition, offset, ms) for partition, offset, ms, _ in rows], logs, self.topic.store.bytes_down
+
+
+def batch_at(number: int, start: int) -> bytes:
+    """A batch whose producer sent records as it has gathered them: none of its times is that of its place."""
+    offsets = range(start, start + BATCH)
+    return build_batch(
+        [Record(b"%d" % at + b"v" * 400, timestamp_ms=time_of(number, at)) for at in offsets], base_offset=start
+    )
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +78,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
     for number in range(PARTITIONS):
         where = TopicIdPartition(PARTITION.topic_id, PARTITION.topic, number)
         for base in range(0, OFFSETS, SEGMENT):
-            batches = [plain_batch(range(at, at + BATCH), 400) for at in range(base, base + SEGMENT, BATCH)]
+            batches = [batch_at(number, at) for at in range(base, base + SEGMENT, BATCH)]
             topic.copy(base, batches, partition=where)
     connection: Any = duckdb.connect()
     connection.execute("SET TimeZone = 'UTC'")
@@ -103,5 +120,23 @@ def test_of_ranges_nothing_else_is_fetched(engines: Engines, engine: str) -> Non
         assert rows == [place for place in RECORDS if predicate.holds(place)]
         assert len(fetched) == len({(partition, offset // SEGMENT) for partition, offset, _ in rows})
         assert size <= 1.5 * (len(fetched) + 1) * a_log
+
+    check()
+
+
+@pytest.mark.parametrize("engine", ["duckdb", "polars"])
+def test_of_a_lower_bound_of_time_no_segment_is_fetched_that_ends_before_it(engines: Engines, engine: str) -> None:
+    _, _, all_bytes = engines.asked(engine, EVERYTHING)
+    a_log = all_bytes / (PARTITIONS * OFFSETS / SEGMENT)
+
+    @settings(max_examples=examples(30), deadline=None)
+    @given(drawn=ranges_of_time(OFFSETS))
+    def check(drawn: tuple[Predicate, int]) -> None:
+        predicate, low = drawn
+        rows, fetched, size = engines.asked(engine, predicate)
+        assert rows == [place for place in RECORDS if predicate.holds(place)]
+        late = {(number, offset // SEGMENT) for number, offset, ms in RECORDS if ms >= low}
+        assert len(fetched) == len(late)
+        assert size <= 1.5 * (len(late) + 1) * a_log
 
     check()

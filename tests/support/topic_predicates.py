@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import reduce
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import polars as pl
 from hypothesis import strategies as st
 
 Place = tuple[int, int, int]
 """Partition, offset and milliseconds."""
+
+Truth = bool | None
+"""True, false, or neither, as SQL has it: of the rows those are given for which it is true."""
 
 _NAMES: Final = ("partition", "offset", "timestamp")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -32,7 +35,7 @@ class Predicate:
 
     sql: str
     polars: Any
-    holds: Callable[[Place], bool]
+    holds: Callable[[Place], Truth]
 
     def __repr__(self) -> str:
         return self.sql
@@ -67,26 +70,90 @@ def _among(name: str, values: list[int]) -> Predicate:
     )
 
 
+def _among_or_null(name: str, values: list[int]) -> Predicate:
+    """Neither true nor false of what is not among them, and so is its contrary."""
+    among, column = _among(name, values), cast("Any", pl.col(name))
+    return Predicate(
+        f'"{name}" IN ({", ".join(map(str, values))}, NULL)',
+        pl.when(column.is_in(values)).then(statement=True).otherwise(None),
+        lambda place: True if among.holds(place) else None,
+    )
+
+
+def _number(name: str) -> tuple[str, Any]:
+    """A column as a number that one may compute with."""
+    column: Any = pl.col(name)
+    return (f'"{name}"', column) if name != "timestamp" else (f'epoch_ms("{name}")', column.dt.epoch("ms"))
+
+
+def _remainder(name: str, divisor: int, rest: int) -> Predicate:
+    (sql, column), at = _number(name), _NAMES.index(name)
+    return Predicate(f"{sql} % {divisor} = {rest}", column % divisor == rest, lambda place: place[at] % divisor == rest)
+
+
+def _sum(name: str, added: int, op: str, value: int) -> Predicate:
+    (sql, column), at, compare = _number(name), _NAMES.index(name), _COMPARED[op]
+    return Predicate(
+        f"{sql} + ({added}) {op} {value}",
+        compare(column + added, value),
+        lambda place: compare(place[at] + added, value),
+    )
+
+
+def _case(when: Predicate, name: str, value: int, otherwise: int) -> Predicate:
+    (sql, column), at = _number(name), _NAMES.index(name)
+    return Predicate(
+        f"CASE WHEN {when.sql} THEN {sql} ELSE {otherwise} END >= {value}",
+        pl.when(when.polars).then(column).otherwise(otherwise) >= value,
+        lambda place: (place[at] if when.holds(place) else otherwise) >= value,
+    )
+
+
+def _digits(name: str, first: int) -> Predicate:
+    (sql, column), at = _number(name), _NAMES.index(name)
+    return Predicate(
+        f"CAST({sql} AS VARCHAR) LIKE '{first}%'", column.cast(pl.String).str.starts_with(str(first)),
+        lambda place: str(place[at]).startswith(str(first)),
+    )  # fmt: skip
+
+
+def _half(name: str, value: int) -> Predicate:
+    (sql, column), at = _number(name), _NAMES.index(name)
+    return Predicate(
+        f"CAST({sql} AS DOUBLE) / 2 < {value}.25", column.cast(pl.Float64) / 2 < value + 0.25,
+        lambda place: place[at] / 2 < value + 0.25,
+    )  # fmt: skip
+
+
+def _conjunction(truths: Iterable[Truth]) -> Truth:
+    known = list(truths)
+    return False if False in known else None if None in known else True
+
+
+def _contrary(truth: Truth) -> Truth:
+    return None if truth is None else not truth
+
+
 def _all(parts: list[Predicate]) -> Predicate:
     return Predicate(
         " AND ".join(f"({part.sql})" for part in parts), reduce(lambda a, b: a & b, [part.polars for part in parts]),
-        lambda place: all(part.holds(place) for part in parts),
+        lambda place: _conjunction(part.holds(place) for part in parts),
     )  # fmt: skip
 
 
 def _any(parts: list[Predicate]) -> Predicate:
     return Predicate(
         " OR ".join(f"({part.sql})" for part in parts), reduce(lambda a, b: a | b, [part.polars for part in parts]),
-        lambda place: any(part.holds(place) for part in parts),
+        lambda place: _contrary(_conjunction(_contrary(part.holds(place)) for part in parts)),
     )  # fmt: skip
 
 
 def _not(part: Predicate) -> Predicate:
-    return Predicate(f"NOT ({part.sql})", ~part.polars, lambda place: not part.holds(place))
+    return Predicate(f"NOT ({part.sql})", ~part.polars, lambda place: _contrary(part.holds(place)))
 
 
 def predicates(partitions: int, offsets: int) -> st.SearchStrategy[Predicate]:
-    """Any of them over so many partitions and offsets, whose records' milliseconds are their offsets."""
+    """Any of them over so many partitions and offsets, whose records' milliseconds are as many."""
     values = {
         "partition": st.integers(-1, partitions), "offset": st.integers(-2, offsets + 2),
         "timestamp": st.integers(-2, offsets + 2),
@@ -96,8 +163,11 @@ def predicates(partitions: int, offsets: int) -> st.SearchStrategy[Predicate]:
         names.flatmap(lambda name: st.builds(_comparison, st.just(name), st.sampled_from([*_COMPARED]), values[name])),
         names.flatmap(lambda name: st.builds(_between, st.just(name), values[name], values[name])),
         st.sampled_from(_NAMES[:2]).flatmap(
-            lambda name: st.builds(_among, st.just(name), st.lists(values[name], min_size=1, max_size=3))
+            lambda name: st.lists(values[name], min_size=1, max_size=3).flatmap(
+                lambda some: st.sampled_from([_among(name, some), _among_or_null(name, some)])
+            )
         ),
+        _computed(names, values),
     )
     return st.recursive(
         leaves,
@@ -108,6 +178,33 @@ def predicates(partitions: int, offsets: int) -> st.SearchStrategy[Predicate]:
         ),
         max_leaves=5,
     )
+
+
+def _computed(names: st.SearchStrategy[str], values: dict[str, st.SearchStrategy[int]]) -> st.SearchStrategy[Predicate]:
+    """What no reader narrows by, and must not misunderstand."""
+    number = st.integers(-3, 9)
+
+    def of(name: str) -> st.SearchStrategy[Predicate]:
+        this, value, op = st.just(name), values[name], st.sampled_from([*_COMPARED])
+        return st.one_of(
+            st.builds(_remainder, this, st.integers(2, 7), st.integers(0, 6)),
+            st.builds(_sum, this, number, op, value),
+            st.builds(_case, st.builds(_comparison, this, op, value), names, value, number),
+            st.builds(_digits, this, st.integers(0, 9)),
+            st.builds(_half, this, value),
+        )
+
+    return names.flatmap(of)
+
+
+def ranges_of_time(times: int) -> st.SearchStrategy[tuple[Predicate, int]]:
+    """A lower bound of milliseconds, alone or with an upper one, and the bound."""
+    low = st.integers(-2, times + 2)
+    since = low.map(lambda at: (_comparison("timestamp", ">=", at), at))
+    within = st.tuples(low, st.integers(0, times)).map(
+        lambda drawn: (_between("timestamp", drawn[0], drawn[0] + drawn[1]), drawn[0])
+    )
+    return since | within
 
 
 def exact_ranges(partitions: int, offsets: int) -> st.SearchStrategy[Predicate]:
