@@ -99,6 +99,12 @@ class TestStatus:
             kept.write(20)
             return tieredstore("pipeline", "status", kept.file(**changes), *options)
 
+    def test_it_names_once_what_of_the_file_has_no_effect(self, tmp_path: Path) -> None:
+        idle = {"ostrich__port": "9998", "secor__consumer__threads": "7"}
+        done = self.shown(tmp_path, "--json", **idle)
+        assert done.stderr.count("accepted without effect: ostrich.port, secor.consumer.threads\n") == 1
+        assert "accepted" not in done.text
+
     def test_it_has_a_row_and_a_sentence_for_a_topic_that_is_nowhere(self, tmp_path: Path) -> None:
         topics = {"kafka__new__consumer__topic__list": "orders,ordrs"}
         done = self.shown(tmp_path / "text", **topics)

@@ -110,6 +110,8 @@ def options(
     if not any(isinstance(handler, _Complaints) for handler in logger.handlers):
         logger.addHandler(_Complaints())
     logger.setLevel(logging.INFO if verbose else logging.NOTSET)
+    # What of a pipeline's file has no effect is said to whoever runs a verb, and not only with -v.
+    logging.getLogger("tieredstore.pipelines.settings").setLevel(logging.INFO)
 
 
 def _say_more(_context: object, _parameter: object, verbose: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 import re
@@ -351,8 +352,14 @@ def _sorted_out(rest: Mapping[str, str], own_names: set[str], reader: SettingsRe
             _note_unknown(name, own_names, reader)
     idle += _checked(client, own_names, reader)
     if idle:
-        _logger.info("%s: accepted without effect: %s", reader.own.source, ", ".join(sorted(idle)))
+        _say_idle(reader.own.source, ", ".join(sorted(idle)))
     return {_of_client(name): text for name, text in client.items()}
+
+
+@functools.cache
+def _say_idle(source: str, names: str) -> None:
+    """Once of a file, however often it is read."""
+    _logger.info("%s: accepted without effect: %s", source, names)
 
 
 def _of_client(name: str) -> str:
