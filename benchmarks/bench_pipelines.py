@@ -14,8 +14,8 @@ R: the same windows read by two processes that stay. W: the same rows written by
 A ratio is the median of the rounds' ratios, by the wall and by processor time of all processes, the broker's too. Then,
 each by --what alone too: ``age``, from append to listing at 5,000 records a second and an age of 5 s; ``memory``, the
 peak of a process that writes windows of 200 MB and of 2 GB (give 4,200,000 records at least); ``requests`` to a MinIO
-of a small file and a batch; ``limits``, 10,000 partitions planned and 100,000 commits opened. --folder keeps the topic
-for the next time.
+of a small file and a batch; ``limits``, a batch planned over 10,000 partitions, and 100,999 commits opened.
+--folder keeps the topic for the next time.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def run(home: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     if "requests" in arguments.what:
         figures["requests"] = measure_requests(home)
     if "limits" in arguments.what:
-        figures["limits"] = measure_limits()
+        figures["limits"] = measure_limits(home)
     return figures
 
 
