@@ -123,6 +123,8 @@ def test_secors_files_for_production_run_once_what_is_refused_is_gone() -> None:
             "orders",
             "topik.list is not known; the nearest is kafka.new.consumer.topic.list",
         ),
+        ("kafka.default.topic.config", "x", "kafka.default.topic.config is not known"),
+        ("kafka.error_cb", "x", "kafka.error_cb is not known"),
         ("kafka.fetch_min_bytes", "1", "kafka.fetch_min_bytes is not known"),
         (
             "kafka.bootstrap.server",

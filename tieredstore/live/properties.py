@@ -145,6 +145,11 @@ def is_translated(name: str) -> bool:
     return name in _WITHOUT_EFFECT or name in _OF_JAVA or name in _REFUSED or name == "sasl.jaas.config"
 
 
+def is_never_text(name: str) -> bool:
+    """Whether the Python binding takes an object under this name, which no file of properties has."""
+    return name in _NOT_FROM_TEXT or name.endswith("_cb")
+
+
 def renamed(name: str) -> str:
     """What librdkafka calls a property of Java's."""
     return _RENAMED.get(name, name)
@@ -172,7 +177,7 @@ def _check(given: Mapping[str, str], isolation: Isolation) -> None:
     for name in given:
         if name in _REFUSED:
             raise ConfigError(f"the client property {name} cannot be set: {_REFUSED[name]}")
-        if name in _NOT_FROM_TEXT or name.endswith("_cb"):
+        if is_never_text(name):
             raise ConfigError(f"the client property {name} is not known")
     if not given.get("bootstrap.servers"):
         raise ConfigError("bootstrap.servers is not set: it names the brokers, as host:port,host:port")

@@ -8,7 +8,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaException
 
 from tieredstore.live.key_stores import OF_JAVAS_STORES
-from tieredstore.live.properties import is_translated, renamed
+from tieredstore.live.properties import is_never_text, is_translated, renamed
 
 _NONE: Final = "tieredstore.no.such.property"
 _UNKNOWN: Final = "No such configuration property"
@@ -22,6 +22,8 @@ def unknown_properties(names: Iterable[str]) -> list[str]:
 def _is_known(name: str) -> bool:
     if is_translated(name) or name in OF_JAVAS_STORES:
         return True
+    if is_never_text(name):
+        return False
     consumer: Any = Consumer
     try:
         # Names are looked at in this order; behind the last one nothing is begun.
