@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from contextlib import closing
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
@@ -11,9 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support import json_texts
-from tests.support.pipeline_runs import pipeline_of, texts
+from tests.support.pipeline_runs import TOPIC, listed, offsets_of, pipeline_of, rows_of, run_once, texts
+from tests.support.stored_records import StoredTopic
+from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.directories import TimeDirectories, escaped, java_format
+from tieredstore.pipelines.inspection import verify_output
 from tieredstore.pipelines.parsers import BadMessage, Filed, MessageParser, Parser
 from tieredstore.pipelines.setup import parser_of
 from tieredstore.pipelines.times import to_millis
@@ -230,3 +234,53 @@ def test_a_parser_of_ones_own_chooses_no_path_and_its_faults_are_bad_messages() 
     }
     with pytest.raises(ConfigError, match="is no subclass of Parser"):
         parser(**{"secor.message.parser.class": "json:JSONDecoder"})
+
+
+class ByParity(Parser):
+    """One of one's own that files a batch of Arrow's at once, by columns that it asks for."""
+
+    columns = ("offset", "value")
+
+    def file(self, records: pa.RecordBatch) -> Filed:
+        filed, untyped = Filed(), cast("Any", records)
+        for offset, value in zip(
+            untyped.column("offset").to_pylist(), untyped.column("value").to_pylist(), strict=True
+        ):
+            if offset % 5 == 4:
+                filed.put_aside("it is a fifth one")
+            elif value.startswith(b"70"):
+                filed.add("../..")
+            else:
+                filed.add(f"parity={offset % 2}")
+        return filed
+
+
+def test_a_parser_of_ones_own_may_file_whole_batches(topic: StoredTopic, store: ObjectStore) -> None:
+    """What lies beside the topic is no directory, whatever the store takes for one."""
+    named = {"secor.message.parser.class": f"{__name__}:ByParity"}
+    pipeline = pipeline_of(**texts(named))
+    assert isinstance(parser_of(pipeline.own), ByParity)
+    ends = StoredTopic(topic.folder / "short")
+    with closing(ends):
+        ends.copy_plain(0, 60, size=10)
+        run_once(ends, store, pipeline)
+        assert {key.rpartition("/")[0]: offsets_of(store, key) for key in listed(store)} == {
+            f"out/{TOPIC}/parity={parity}": [at for at in range(60) if at % 5 != 4 and at % 2 == parity]
+            for parity in (0, 1)
+        }
+        (aside,) = [info.key for info in store.list("out/_tieredstore/kept/1/quarantine/")]
+        assert offsets_of(store, aside) == list(range(4, 60, 5))
+        assert list(verify_output(pipeline, store)) == []
+        before = listed(store)
+        ends.copy_plain(60, 15, size=10)
+        (entry,) = run_once(ends, store, pipeline)
+    (window,) = entry.windows
+    assert (window.records, window.quarantined) == (11, 4)
+    assert {key.rpartition("/")[0] for key in set(listed(store)) - set(before)} == {
+        f"out/{TOPIC}/parity={parity}" for parity in (0, 1)
+    }
+    (aside,) = [file.key for file in window.files if file.kind == "quarantine"]
+    reasons = {row["offset"]: row["reason"] for row in rows_of(store, aside)}
+    assert [offset for offset, reason in reasons.items() if reason != "it is a fifth one"] == [70]
+    assert all(offset % 5 == 4 or "no directory" in reason for offset, reason in reasons.items())
+    assert list(verify_output(pipeline, store)) == []
