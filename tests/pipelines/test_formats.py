@@ -19,6 +19,7 @@ from tieredstore.errors import ConfigError, CorruptData
 from tieredstore.pipelines.container_formats import AvroContainer, Orc
 from tieredstore.pipelines.hadoop_codecs import compress, decompress
 from tieredstore.pipelines.messagepack import packed, packed_bytes, unpacked
+from tieredstore.pipelines.parquet_format import Parquet
 from tieredstore.pipelines.sequence_format import SequenceFile, sequence_rows
 from tieredstore.pipelines.sequencefile import (
     BYTES,
@@ -31,7 +32,8 @@ from tieredstore.pipelines.sequencefile import (
 )
 from tieredstore.pipelines.settings import CODECS_OF
 from tieredstore.pipelines.setup import format_of
-from tieredstore.pipelines.writers import Format
+from tieredstore.pipelines.text_format import Text
+from tieredstore.pipelines.writers import Format, JsonLines
 from tieredstore.testing.output_format_tests import OutputFormatTests
 
 PACKED = sorted(CODECS_OF["sequencefile"])
@@ -229,8 +231,13 @@ def test_values_have_to_be_secors() -> None:
 
 
 @pytest.mark.parametrize(
-    "output", [Orc(), AvroContainer(), SequenceFile(), SequenceFile("lz4", messagepack=True)], ids=named
-)
+    "output",
+    [
+        Parquet("zstd"), JsonLines("gzip"), Text("zstd"), Text("gzip"), Orc(), AvroContainer(), SequenceFile(),
+        SequenceFile("lz4", messagepack=True),
+    ],
+    ids=named,
+)  # fmt: skip
 class TestOurs(OutputFormatTests):
     """The suite that is shipped for formats of one's own."""
 
