@@ -16,17 +16,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.pipelines.test_files import batch, parquet_rows, write
+from tests.pipelines.test_files import WINDOW, batch, parquet_rows, write
 from tests.pipelines.test_reading import read
 from tests.support.pipeline_runs import pipeline_of, texts
 from tests.support.protobuf_messages import EVENT, descriptor_set, event
 from tests.support.schema_registry_server import framed, written
+from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, RegistryUnavailable
 from tieredstore.pipelines.columns import Columns, OfOneSchema, OfRegistry
 from tieredstore.pipelines.container_formats import AvroContainer, Orc
+from tieredstore.pipelines.naming import Naming
 from tieredstore.pipelines.parquet_format import Parquet
+from tieredstore.pipelines.parsers import MessageParser
+from tieredstore.pipelines.places import Places
 from tieredstore.pipelines.schemas import Schemas
 from tieredstore.pipelines.setup import fingerprint_of, format_of
+from tieredstore.pipelines.window_writing import Recipe, write_window
 from tieredstore.pipelines.writers import Format, JsonLines
 from tieredstore.values.ddl import parse_ddl
 from tieredstore.values.json_rest import JsonRest
@@ -163,6 +168,31 @@ def test_two_versions_of_a_schema_that_alternate_are_one_file(is_reversed: bool)
         }  # fmt: skip
         assert row["kafka"]["offset"] == offset
     assert [rows[-1][name] for name in rows[-1] if name != "kafka"] == [None] * 6
+
+
+class ByKey(MessageParser):
+    def parts(self, key: bytes | None, value: bytes | None, timestamp_ms: int, offset: int) -> list[tuple[str, str]]:
+        return [("k=", (key or b"").decode())]
+
+
+def test_versions_that_alternate_in_several_directories_are_one_file_a_directory() -> None:
+    messages = alternating(24)
+    # Pairs of both versions, turn by turn in each of three directories.
+    rows = [{"key": b"%d" % (at // 2 % 3), "value": message, "headers": None} for at, message in enumerate(messages)]
+    for batches in ([batch(0, rows)], [batch(at, rows[at : at + 1]) for at in range(24)]):
+        store = MemoryObjectStore()
+        naming = Naming(Places(""), "p", 1, ".parquet")
+        how = registry_columns(Parquet())
+        window, reasons = write_window(WINDOW, batches, Recipe(ByKey(), how, naming, 1 << 30, 0, "staging/"), store)
+        for file in window.files:
+            store.publish(file.prepared)
+        assert reasons == {}
+        assert [file.key for file in window.files] == [f"events/k={at}/1_3_{2 * at:020}.parquet" for at in range(3)]
+        for number, file in enumerate(window.files):
+            read_rows = parquet_rows(store.get(file.key))
+            assert [row["id"] for row in read_rows] == [at for at in range(24) if at // 2 % 3 == number]
+            assert [row["kind"] for row in read_rows] == ["A", "B"] * 4
+            assert [row["score"] for row in read_rows] == [None, 0.5] * 4
 
 
 def test_a_value_of_a_schema_that_cannot_be_united_is_aside() -> None:

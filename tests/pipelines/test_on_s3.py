@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from contextlib import closing, suppress
 
 import pytest
 
+from tests.support.broker_processes import store_properties
 from tests.support.clouds import ATTEMPTS, make_s3, s3_cloud
 from tests.support.fault_proxy import CutRequest, Fault, FaultProxy, LoseAnswer
-from tests.support.pipeline_runs import listed, listed_offsets, pipeline_of, run_once
+from tests.support.pipeline_runs import listed, listed_offsets, pipeline_of, run_once, texts
 from tests.support.servers.s3_server import S3Server
 from tests.support.stored_records import StoredTopic
-from tieredstore.errors import TieredStoreError
+from tieredstore.errors import AccessDenied, TieredStoreError
 from tieredstore.pipelines.inspection import verify_output
+from tieredstore.pipelines.opened import open_parts
 
 SMALL = pipeline_of(secor__max__file__size__bytes="20000")
 
@@ -50,3 +53,28 @@ def test_a_small_file_costs_three_requests_and_a_batch_two(topic: StoredTopic, m
     commits = [seen for seen in proxy.seen if "/commits/" in seen.path and seen.method in {"PUT", "HEAD"}]
     # Two are the batch's; the others the beginning's, and the end's word that all is published.
     assert len(commits) == 2 + 2
+
+
+def test_no_secret_of_the_output_is_in_what_is_written_logged_or_said(
+    topic: StoredTopic, minio: S3Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Commits tell what is prepared: whoever publishes it needs a key of his own."""
+    caplog.set_level(logging.DEBUG, "tieredstore")
+    bucket, wrong = minio.make_bucket(), "wrong-secret-of-an-output"
+    with FaultProxy(minio.endpoint_url) as proxy, closing(make_s3(minio.endpoint_url, bucket)) as direct:
+        stored = store_properties(minio, bucket, proxy.url)
+        properties = {f"output.{name}": text for name, text in stored.items() if name.startswith("storage.")}
+        secret = "output.storage.aws.secret.access.key"
+        refused = pipeline_of(**texts({**properties, secret: wrong}))
+        with open_parts(refused) as parts, pytest.raises(AccessDenied) as error:
+            run_once(topic, parts.store, refused)
+        pipeline = pipeline_of(**texts(properties))
+        proxy.plan(LoseAnswer(), where=s3_cloud(minio).finish, times=1)
+        with open_parts(pipeline) as parts:
+            run_once(topic, parts.store, pipeline)
+        assert listed_offsets(direct) == list(range(300))
+        own = b"".join(direct.get(info.key) for info in direct.list("out/_tieredstore/"))
+    assert b'"prepared"' in own
+    assert properties[secret].encode() not in own
+    said = [caplog.text, str(error.value), repr(error.value), repr(pipeline), repr(refused)]
+    assert not [one for one in said if properties[secret] in one or wrong in one]

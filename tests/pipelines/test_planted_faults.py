@@ -22,6 +22,7 @@ DATA = f"{day(12)}/1_{NUMBER}_{0:020}.txt"
 OTHER = f"{day(13)}/1_{NUMBER}_{2:020}.txt"
 BESIDE = f"{day(12)}/.1_{NUMBER}_{0:020}.txt.parquet"
 ASIDE = f"out/_tieredstore/kept/1/quarantine/events/1_{NUMBER}_{5:020}.parquet"
+COMPLETE = f"{day(12)}/_SUCCESS"
 COMMITS = "out/_tieredstore/kept/1/commits/"
 
 Plant = Callable[[MemoryObjectStore], None]
@@ -34,7 +35,7 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, byte
     copy_times(topic, 0, [0, 0, 1, 2, 4, -500_000])
     store = MemoryObjectStore()
     run_once(topic, store, TEXT)
-    assert {DATA, OTHER, BESIDE, f"{day(12)}/_SUCCESS"} <= set(listed(store))
+    assert {DATA, OTHER, BESIDE, COMPLETE} <= set(listed(store))
     assert list(verify_output(TEXT, store)) == []
     yield {info.key: store.get(info.key) for info in store.list("")}
     topic.close()
@@ -80,36 +81,45 @@ def entry_with(**fields: int) -> Plant:
 
 
 def said(**fields: int) -> Plant:
-    return changed(f"{day(12)}/_SUCCESS", lambda data: json.dumps(json.loads(data) | fields).encode())
+    return changed(COMPLETE, lambda data: json.dumps(json.loads(data) | fields).encode())
 
 
-FAULTS: dict[str, tuple[Plant, set[str]]] = {
-    "a file is gone": (gone(DATA), {"missing"}),
-    "a file is cut": (changed(DATA, lambda data: data[:-1]), {"size"}),
-    "a file is empty": (placed(DATA, b""), {"size"}),
-    "a file has more": (changed(DATA, lambda data: data + b"v\n"), {"size"}),
-    "a file has another bit": (changed(DATA, flipped), {"content"}),
-    "a file lies elsewhere": (moved, {"missing", "stranger"}),
-    "two files are each other's": (swapped, {"size"}),
-    "a file is nobody's": (placed(f"{day(12)}/1_9_{0:020}.txt"), {"stranger"}),
-    "a file is written twice": (changed(f"{day(14)}/1_{NUMBER}_{0:020}.txt", bytes), {"stranger"}),
-    "what lies beside is gone": (gone(BESIDE), {"missing"}),
-    "what lies beside has another bit": (changed(BESIDE, flipped), {"content"}),
-    "what lies beside is nobody's": (placed(f"{day(14)}/.1_9_{0:020}.txt.parquet"), {"stranger"}),
-    "bad messages are gone": (gone(ASIDE), {"missing"}),
-    "bad messages are cut": (changed(ASIDE, lambda data: data[:-4]), {"size"}),
-    "bad messages have another bit": (changed(ASIDE, flipped), {"content"}),
-    "bad messages are nobody's": (placed(ASIDE.replace("5.parquet", "4.parquet")), {"stranger"}),
-    "the log has another size": (entry_with(size=1), {"size"}),
-    "the log has offsets out of the window": (entry_with(last_offset=99), {"offsets"}),
-    "the log has offsets in the wrong order": (entry_with(first_offset=4), {"offsets"}),
-    "a directory does not say that it is complete": (gone(f"{day(12)}/_SUCCESS"), {"missing"}),
-    "a directory tells of other files": (said(files=7), {"content"}),
-    "a directory tells of other records": (said(records=7), {"content"}),
-    "a directory says nothing": (placed(f"{day(12)}/_SUCCESS", b""), {"missing"}),
+FAULTS: dict[str, tuple[Plant, set[tuple[str, str]]]] = {
+    "a file is gone": (gone(DATA), {("missing", DATA)}),
+    "a file is cut": (changed(DATA, lambda data: data[:-1]), {("size", DATA)}),
+    "a file is empty": (placed(DATA, b""), {("size", DATA)}),
+    "a file has more": (changed(DATA, lambda data: data + b"v\n"), {("size", DATA)}),
+    "a file has another bit": (changed(DATA, flipped), {("content", DATA)}),
+    "a file lies elsewhere": (moved, {("missing", DATA), ("stranger", f"{day(13)}/1_{NUMBER}_{0:020}.txt")}),
+    "two files are each other's": (swapped, {("size", DATA), ("size", OTHER)}),
+    "a file is nobody's": (placed(f"{day(12)}/1_9_{0:020}.txt"), {("stranger", f"{day(12)}/1_9_{0:020}.txt")}),
+    "a file is written twice": (
+        changed(f"{day(14)}/1_{NUMBER}_{0:020}.txt", bytes),
+        {("stranger", f"{day(14)}/1_{NUMBER}_{0:020}.txt")},
+    ),
+    "what lies beside is gone": (gone(BESIDE), {("missing", BESIDE)}),
+    "what lies beside has another bit": (changed(BESIDE, flipped), {("content", BESIDE)}),
+    "what lies beside is nobody's": (
+        placed(f"{day(14)}/.1_9_{0:020}.txt.parquet"),
+        {("stranger", f"{day(14)}/.1_9_{0:020}.txt.parquet")},
+    ),
+    "bad messages are gone": (gone(ASIDE), {("missing", ASIDE)}),
+    "bad messages are cut": (changed(ASIDE, lambda data: data[:-4]), {("size", ASIDE)}),
+    "bad messages have another bit": (changed(ASIDE, flipped), {("content", ASIDE)}),
+    "bad messages are nobody's": (
+        placed(ASIDE.replace("5.parquet", "4.parquet")),
+        {("stranger", ASIDE.replace("5.parquet", "4.parquet"))},
+    ),
+    "the log has another size": (entry_with(size=1), {("size", DATA)}),
+    "the log has offsets out of the window": (entry_with(last_offset=99), {("offsets", DATA)}),
+    "the log has offsets in the wrong order": (entry_with(first_offset=4), {("offsets", DATA)}),
+    "a directory does not say that it is complete": (gone(COMPLETE), {("missing", COMPLETE)}),
+    "a directory tells of other files": (said(files=7), {("content", COMPLETE)}),
+    "a directory tells of other records": (said(records=7), {("content", COMPLETE)}),
+    "a directory says nothing": (placed(COMPLETE, b""), {("missing", COMPLETE)}),
     "a directory says that it is complete too early": (
-        lambda store: store.put(f"{day(16)}/_SUCCESS", store.get(f"{day(12)}/_SUCCESS")),
-        {"stranger"},
+        lambda store: store.put(f"{day(16)}/_SUCCESS", store.get(COMPLETE)),
+        {("stranger", f"{day(16)}/_SUCCESS")},
     ),
 }
 
@@ -119,11 +129,11 @@ def test_a_planted_fault_is_named(objects: dict[str, bytes], fault: str) -> None
     store = MemoryObjectStore()
     for key, data in objects.items():
         store.put(key, data)
-    plant, kinds = FAULTS[fault]
+    plant, expected = FAULTS[fault]
     if fault == "a file is written twice":
         store.put(f"{day(14)}/1_{NUMBER}_{0:020}.txt", store.get(DATA))
     plant(store)
-    assert {problem.kind for problem in verify_output(TEXT, store)} == kinds
+    assert {(problem.kind, problem.subject) for problem in verify_output(TEXT, store)} == expected
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
@@ -145,5 +155,5 @@ def test_what_of_the_last_entry_is_not_written_yet_is_no_fault(tmp_path: Path, o
     for key, data in objects.items():
         store.put(key, data)
     log = commit_log_of(TEXT, store)
-    store.delete([f"{COMMITS}{log.read().number:020}.json", f"{day(12)}/_SUCCESS"])
+    store.delete([f"{COMMITS}{log.read().number:020}.json", COMPLETE])
     assert list(verify_output(TEXT, store)) == []

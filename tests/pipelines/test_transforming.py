@@ -20,6 +20,7 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, InvalidValue
 from tieredstore.pipelines import Parts, Runner
 from tieredstore.pipelines.entries import WrittenWindow
+from tieredstore.pipelines.inspection import verify_output
 from tieredstore.pipelines.setup import recipe_of
 from tieredstore.pipelines.times import BadMessage
 from tieredstore.pipelines.transforming import Message, MessageTransformer, Transformer, of_batches
@@ -151,6 +152,34 @@ def test_a_whole_run_says_what_was_left_out_and_redrives_by_another_transformer(
     assert [(one.window.records, one.window.filtered, one.key) for one in redriven] == [(38, 38, None)]
     expected = {at for at in range(300) if at % 4 and at % 8 not in (1, 2)} | {at for at in range(300) if at % 8 == 2}
     assert listed_offsets(store) == sorted(expected)
+
+
+def nothing(message: Message) -> Message | None:
+    return message if message.offset >= 300 else None
+
+
+@of_batches
+def nothing_of_batches(records: Any) -> Any:
+    return records.filter(compute.greater_equal(records.column("offset"), 300))
+
+
+@pytest.mark.parametrize("name", ["nothing", "nothing_of_batches"])
+def test_a_window_of_which_nothing_stays_is_committed_and_not_read_again(
+    topic: StoredTopic, store: ObjectStore, name: str
+) -> None:
+    pipeline = pipeline_of(**texts({NAMED: f"{HERE}:{name}", "secor.max.file.size.bytes": "9000"}))
+    entries = run_once(topic, store, pipeline)
+    windows = [window for entry in entries for window in entry.windows]
+    assert [(one.records, one.quarantined, one.files) for one in windows] == [(0, 0, ())] * len(windows)
+    assert sum(one.filtered for one in windows) == 300
+    assert (windows[0].start, windows[-1].stop) == (0, 300)
+    assert listed(store) == []
+    assert run_once(topic, store, pipeline) == []
+    topic.copy_plain(300, 10, size=100)
+    (entry,) = run_once(topic, store, pipeline)
+    assert [(one.start, one.filtered) for one in entry.windows] == [(300, 0)]
+    assert listed_offsets(store) == list(range(300, 310))
+    assert list(verify_output(pipeline, store)) == []
 
 
 def test_more_bad_ones_than_allowed_and_nothing_appears(topic: StoredTopic, store: ObjectStore) -> None:
