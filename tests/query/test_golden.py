@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import duckdb
+import polars as pl
 import pyarrow as pa
 import pytest
 
@@ -15,6 +16,7 @@ from tests.support.golden.segments import CASES, segments
 from tieredstore.duckdb import attach
 from tieredstore.polars import scan
 from tieredstore.query import read_topic
+from tieredstore.records import read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.values import Binary
 
@@ -83,3 +85,37 @@ def test_each_of_them_has_the_rows_of_the_java_consumer(case: str, engine: str) 
         for partition in partitions_of(case)
         for row in expected_rows(case, partition, "read_committed")
     ]
+
+
+def polars_of(stream: Any) -> list[Row]:
+    rows: list[Row] = pl.DataFrame(stream).to_dicts()
+    return rows
+
+
+def duckdb_of(stream: Any) -> list[Row]:
+    connection: Any = duckdb.connect()
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.register("records", stream)
+    rows: list[Row] = connection.sql("SELECT * FROM records").to_arrow_table().to_pylist()
+    connection.close()
+    return rows
+
+
+def datafusion_of(stream: Any) -> list[Row]:
+    datafusion: Any = pytest.importorskip("datafusion")
+    rows: list[Row] = datafusion.SessionContext().from_arrow(stream).to_arrow_table().to_pylist()
+    return rows
+
+
+@pytest.mark.parametrize("take", [polars_of, duckdb_of, datafusion_of])
+def test_one_partition_is_a_stream_that_each_of_them_takes(take: Callable[[Any], list[Row]]) -> None:
+    manager, _ = opened("07-txn")
+    topic = segments("07-txn")[0].topic
+    for partition in partitions_of("07-txn"):
+        with read_records(manager, topic, partition, isolation="read_committed") as read:
+            taken = take(read)
+        assert [row["offset"] for row in taken] == [
+            row["offset"] for row in expected_rows("07-txn", partition, "read_committed")
+        ]
+        with read_records(manager, topic, partition, isolation="read_committed") as read:
+            assert taken == [row for batch in read for row in batch.to_pylist()]

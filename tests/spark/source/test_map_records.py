@@ -12,7 +12,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.support.golden.segments import case_path, segments
+from tests.support.golden.records import expected_rows, partitions_of
+from tests.support.golden.segments import case_path, segments, settings_text
 from tests.support.kafka_topics import produce_transaction, random_produced
 from tests.support.live_topics import TieredTopic
 from tests.support.servers.kafka import KafkaServer
@@ -189,3 +190,25 @@ def test_decoded_segments_go_through_a_function_as_well(spark: SparkSession) -> 
     assert sum(row["n"] for row in rows) == plain
     with pytest.raises(ConfigError, match="belong together"):
         decode_segments(files, function=counts)
+
+
+def test_segments_of_a_store_go_through_a_function_as_well(spark: SparkSession) -> None:
+    # Those of a transactional topic: what was aborted must not reach the function either.
+    stored = [(segment.main_path,) for segment in segments("07-txn")]
+    named = spark.createDataFrame(stored, "segment string").repartition(2)
+    words: dict[str, Any] = {"settings": settings_text("07-txn"), "columns": ("partition", "offset")}
+    plain = decode_segments(named, **words).collect()
+
+    def doubled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows: Any = batch.to_pydict()
+            twice = [2 * offset for offset in rows["offset"]]
+            yield pa.RecordBatch.from_pydict({"where": rows["partition"], "twice": twice})
+
+    mapped = decode_segments(named, **words, function=doubled, schema="where int, twice long")
+    assert mapped.columns == ["where", "twice"]
+    rows = sorted((row["where"], row["twice"]) for row in mapped.collect())
+    assert rows == sorted((row["partition"], 2 * row["offset"]) for row in plain)
+    assert len(rows) == sum(
+        len(expected_rows("07-txn", number, "read_committed")) for number in partitions_of("07-txn")
+    )
