@@ -14,6 +14,7 @@ import pytest
 from tests.support.stored_records import StoredTopic
 from tieredstore.duckdb import attach
 from tieredstore.kafka.records import COLUMNS
+from tieredstore.partitions.stored_window import read_record_split
 from tieredstore.polars import scan
 from tieredstore.query import read_topic, topic_scan
 from tieredstore.values import Binary
@@ -36,7 +37,7 @@ def topic(tmp_path: Path) -> Iterator[StoredTopic]:
 def decoded(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The columns of all that was decoded, which grows."""
     names: set[str] = set()
-    read = topic_scan.read_record_split
+    read = read_record_split
 
     def spied(*words: Any) -> Iterator[Any]:
         for batch in read(*words):

@@ -84,7 +84,8 @@ def test_a_schema_that_cannot_be_is_refused() -> None:
     sentence = (
         "^the schema of JSON has b as month_day_nano_interval, which pyarrow does not read from JSON: take a string"
     )
+    two: Any = [pa.field("a", pa.int64()), pa.field("b", pa.month_day_nano_interval())]
     with pytest.raises(ConfigError, match=sentence):
-        Json(pa.schema([("a", pa.int64()), ("b", pa.month_day_nano_interval())]))
+        Json(pa.schema(two))
     with pytest.raises(ConfigError, match="fail or null"):
         Json(SCHEMA, on_invalid="skip")  # type: ignore[arg-type]
