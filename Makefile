@@ -68,7 +68,7 @@ asan: $(VENV)/installed ## damaged batches and manifests, and files that change,
 	tests/asan/run $(BIN)/python 10000
 
 bench: toolchain $(VENV)/servers/installed ## benchmarks of the hot paths, JSON out, one after the other
-	for name in transform fetch backends decode catalog consumer spark compute pubsub; do PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks.bench_$$name || exit 1; done
+	for name in transform fetch random backends decode catalog consumer ops spark compute pipelines pubsub uploader; do PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks.bench_$$name || exit 1; done
 
 # Out of the source distribution: in the working tree what earlier builds left would be packed too.
 wheel: $(VENV)/installed ## a wheel for this Python and machine in dist/, which installs without a compiler
