@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,8 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.remote.read_ahead import ReadAhead
+from tieredstore.remote.segment_logs import PreparedSegment
+from tieredstore.remote.stream import SegmentStream
 
 KIB: Final = 1 << 10
 CHUNK: Final = 4 * KIB
@@ -102,3 +105,25 @@ def test_readers_that_are_gone_count_no_longer() -> None:
     read_ahead, reader = ReadAhead(100, is_shared=True), _Reader()
     read_ahead.hold(_Reader(), 100)
     assert read_ahead.grant(reader) == 100
+
+
+class _OpenedStream:
+    """Notes that it is told to read ahead."""
+
+    def __init__(self) -> None:
+        self.prefetched: list[int] = []
+
+    def prefetch(self, byte_count: int) -> None:
+        self.prefetched.append(byte_count)
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_a_stream_that_was_taken_over_is_left_to_its_reader(is_taken: bool) -> None:
+    opening: Future[SegmentStream] = Future()
+    prepared, stream = PreparedSegment(opening), _OpenedStream()
+    if is_taken:
+        # The reader waits for the opening, and is awake before those are called who asked for it earlier.
+        opening.add_done_callback(lambda _: prepared.take())
+    prepared.prefetch(100)
+    opening.set_result(cast("SegmentStream", stream))
+    assert stream.prefetched == ([] if is_taken else [100])

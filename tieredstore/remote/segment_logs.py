@@ -58,7 +58,7 @@ class SegmentLogs:
         """In a forked child: nothing is prepared, since what the parent prepares never ends here."""
         # Reentrant: the garbage collector may close a stream, which drops what it prepared, within this very lock.
         self._lock = threading.RLock()
-        self._prepared: OrderedDict[RemoteLogSegmentId, _Prepared] = OrderedDict()
+        self._prepared: OrderedDict[RemoteLogSegmentId, PreparedSegment] = OrderedDict()
 
     def open(
         self,
@@ -75,9 +75,9 @@ class SegmentLogs:
             stream.continuation = _NextSegment(self, next_segment)
         return stream
 
-    def prepare(self, metadata: RemoteLogSegmentMetadata) -> _Prepared:
+    def prepare(self, metadata: RemoteLogSegmentMetadata) -> PreparedSegment:
         """Open a segment in the background, for an ``open`` to come."""
-        prepared = _Prepared(self._pools.fetch.submit(self._open, metadata, None))
+        prepared = PreparedSegment(self._pools.fetch.submit(self._open, metadata, None))
         with self._lock:
             self._prepared[metadata.remote_log_segment_id] = prepared
             dropped = [self._prepared.popitem(last=False)[1] for _ in range(len(self._prepared) - MAX_PREPARED)]
@@ -132,12 +132,15 @@ class SegmentLogs:
         return SegmentStream(segment, log_range, self._loader, self._options)
 
 
-class _Prepared:
+class PreparedSegment:
     """A segment that is being opened, and how much of it should be on its way when it is."""
 
     def __init__(self, opening: Future[SegmentStream]) -> None:
         self._opening = opening
         self._byte_count = 0
+        self._is_over = False
+        # Reentrant: the garbage collector may close a stream, which drops what it prepared, within this very lock.
+        self._lock = threading.RLock()
 
     def prefetch(self, byte_count: int) -> None:
         """Have at least so many first bytes on their way. Called by one thread at a time; never waits."""
@@ -147,19 +150,30 @@ class _Prepared:
     def take(self) -> SegmentStream | None:
         """The stream; None if it could not be opened: who opens it now is told why."""
         try:
-            return outcome(self._opening)
+            stream = outcome(self._opening)
         # The caller opens the segment itself then, and meets the error where it can be handled.
         except TieredStoreError:
             return None
+        self._end()
+        return stream
 
     def drop(self) -> None:
+        """Nobody will take it."""
+        self._end()
         if not self._opening.cancel():
             self._opening.add_done_callback(_close)
 
+    def _end(self) -> None:
+        """The stream is somebody else's from here on."""
+        with self._lock:
+            self._is_over = True
+
     def _prefetch(self, opening: Future[SegmentStream]) -> None:
-        if not opening.cancelled() and opening.exception() is None:
-            with contextlib.suppress(AlreadyClosed):  # nobody will read on
-                outcome(opening).prefetch(self._byte_count)
+        # Who waits for the opening is woken before this is called, and a stream is for one thread at a time.
+        with self._lock:
+            if not self._is_over and not opening.cancelled() and opening.exception() is None:
+                with contextlib.suppress(AlreadyClosed):  # nobody will read on
+                    outcome(opening).prefetch(self._byte_count)
 
 
 def _close(opening: Future[SegmentStream]) -> None:
@@ -175,7 +189,7 @@ class _NextSegment:
         self._next_segment = next_segment
         self._asked = False
         self._following: RemoteLogSegmentMetadata | None = None
-        self._prepared: _Prepared | None = None
+        self._prepared: PreparedSegment | None = None
 
     def prepare(self, byte_count: int) -> None:
         if not self._asked:
