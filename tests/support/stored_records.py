@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.support.small_segments import memory_settings
+from tests.support.small_segments import PLAIN, memory_settings
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog import Catalog, load_catalog
 from tieredstore.kafka.checkpoints import LeaderEpochs, ProducerState
@@ -20,10 +20,10 @@ from tieredstore.testing.segments import PARTITION, Record, build_batch, write_s
 class StoredTopic:
     """A counted store in memory that segments are copied into."""
 
-    def __init__(self, folder: Path, chunk_size: int = 16 * 1024) -> None:
+    def __init__(self, folder: Path, chunk_size: int = 16 * 1024, mode: Mapping[str, str] = PLAIN) -> None:
         self.folder = folder
         self.store = CountingStore(MemoryObjectStore())
-        self.manager = RemoteStorageManager(memory_settings(chunk_size), store=self.store)
+        self.manager = RemoteStorageManager(memory_settings(chunk_size, mode=dict(mode)), store=self.store)
         self.copied: list[RemoteLogSegmentMetadata] = []
 
     def copy(

@@ -64,6 +64,10 @@ class LogPieces:
         self._piece = memoryview(b"")
         left = self._extent.stop - self._position
         if not left:
+            if self._extent.stop == self._segment.segment_size_in_bytes:
+                # The source learns only so that its last piece was read, and not left in the middle: what it has read
+                # ahead of the next segment would be given up. Nothing is fetched for it.
+                next(self._source, None)
             raise StopIteration
         piece = next(self._source)
         self._behind = bytes(piece[left:])

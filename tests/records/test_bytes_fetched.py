@@ -1,0 +1,75 @@
+"""A topic of small segments comes down once: what is read ahead of a segment is what its reader then reads."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pytest
+
+from tests.support.small_segments import MODES
+from tests.support.stored_records import StoredTopic
+from tieredstore.catalog import load_catalog
+from tieredstore.query.topics import read_topic
+from tieredstore.records import ReadSettings, plan_splits, read_records, read_split
+from tieredstore.remote import RemoteStorageManager
+from tieredstore.testing.segments import PARTITION, Record, build_batch
+
+KIB: Final = 1024
+SEGMENTS: Final = 12
+RECORDS: Final = 96
+"""Of each segment, of 2 KiB, in batches of four: the log is cut into chunks of 16 KiB anywhere within a batch."""
+
+
+@pytest.fixture(params=MODES)
+def topic(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoredTopic]:
+    stored, dice = StoredTopic(tmp_path, 16 * KIB, MODES[request.param]), random.Random(11)
+    for base in range(0, SEGMENTS * RECORDS, RECORDS):
+        stored.copy(
+            base,
+            [
+                build_batch([Record(dice.randbytes(2 * KIB), timestamp_ms=at + more) for more in range(4)], at)
+                for at in range(base, base + RECORDS, 4)
+            ],
+        )
+    stored.catalog()
+    yield stored
+    stored.close()
+
+
+def _by_a_split(manager: RemoteStorageManager) -> Iterator[pa.RecordBatch]:
+    """As tasks of Spark do."""
+    lineage = load_catalog(manager).lineage(PARTITION.topic, PARTITION.partition)
+    settings, stop = ReadSettings(), lineage.end_offset
+    for split in plan_splits(manager, lineage, 0, stop, settings, max_split_bytes=1 << 30).splits:
+        yield from read_split(manager, split, settings)
+
+
+READS: Final[dict[str, Callable[[RemoteStorageManager], Iterator[pa.RecordBatch]]]] = {
+    "records": lambda manager: read_records(manager, PARTITION.topic, PARTITION.partition),
+    "committed": lambda manager: read_records(
+        manager, PARTITION.topic, PARTITION.partition, isolation="read_committed"
+    ),
+    "from the middle": lambda manager: read_records(manager, PARTITION.topic, PARTITION.partition, RECORDS // 2),
+    "small pieces": lambda manager: read_records(
+        manager, PARTITION.topic, PARTITION.partition, settings=ReadSettings(piece_bytes=1000)
+    ),
+    "topic by 1": lambda manager: read_topic(manager, PARTITION.topic, parallelism=1),
+    "topic by 2": lambda manager: read_topic(manager, PARTITION.topic, parallelism=2),
+    "one split": _by_a_split,
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_each_byte_of_small_segments_is_fetched_once(topic: StoredTopic, read: str) -> None:
+    stored = sum(info.size for info in topic.store.list() if info.key.endswith(".log"))
+    records = sum(batch.num_rows for batch in READS[read](topic.manager))
+    fetched = topic.manager.fetch_stats.bytes_fetched
+    if read == "from the middle":
+        assert records == SEGMENTS * RECORDS - RECORDS // 2
+        assert stored * (SEGMENTS - 1) / SEGMENTS < fetched < stored
+    else:
+        assert (records, fetched) == (SEGMENTS * RECORDS, stored)
