@@ -1,5 +1,8 @@
 """The C of the kernel as other processors have it: without intrinsics, and on Arm where a cross compiler is named.
 
+On Arm that is the sums and copies of three headers alone. The extensions of Cython are built without intrinsics, and
+decode what the Java consumer read, on this processor only.
+
 `TIEREDSTORE_ARM_CC` and `TIEREDSTORE_ARM_RUN` are commands, such as `zig cc -target aarch64-linux-musl -static` and
 `qemu-aarch64-static`.
 """
@@ -10,10 +13,12 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.paths import REPOSITORY
 from tieredstore.kafka.records import _kernel
 
 SOURCE = Path(__file__).with_name("plain_kernel.c")
@@ -39,3 +44,40 @@ def test_sums_and_copies_are_the_same_with_and_without_intrinsics(options: list[
 def test_arm_has_the_same_sums_and_copies(option: str, tmp_path: Path) -> None:
     compiler, runner = (shlex.split(os.environ[f"TIEREDSTORE_ARM_{name}"]) for name in ("CC", "RUN"))
     assert outcome([*compiler, option], runner, tmp_path / "program") == SUMS
+
+
+# Imported from where they were built before anything of the working tree is.
+DECODING = """
+import sys
+from pathlib import Path
+
+built = Path(sys.argv[1])
+sys.path.insert(0, str(built))
+from tieredstore.kafka.records import _kernel
+assert built in Path(_kernel.__file__).parents, _kernel.__file__
+import pytest
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[2:]]))
+"""
+DECODERS = ("test_records_golden.py", "test_records_codecs.py", "test_records_damage.py", "test_batch_runs.py")
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+@pytest.mark.timeout(1800)
+def test_all_extensions_without_intrinsics_decode_what_the_java_consumer_read(tmp_path: Path) -> None:
+    built = tmp_path / "lib"
+    build = subprocess.run(
+        [sys.executable, "setup.py", "build", "--build-base", str(tmp_path / "base"), "--build-lib", str(built)],
+        cwd=REPOSITORY, env={**os.environ, "CFLAGS": "-DTIEREDSTORE_PLAIN_C"},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=1500, check=True,
+    )  # fmt: skip
+    compiled = [line for line in build.stdout.splitlines() if " -c " in line]
+    assert len(compiled) == len(list(built.rglob("*.so")))
+    assert all("-DTIEREDSTORE_PLAIN_C" in line for line in compiled)
+    tests = [str(SOURCE.with_name(name)) for name in DECODERS]
+    ran = subprocess.run(
+        [sys.executable, "-c", DECODING, str(built), *tests],
+        cwd=REPOSITORY, capture_output=True, text=True, timeout=1500, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-3000:]
+    assert " passed" in ran.stdout
