@@ -36,6 +36,8 @@ _BY_CODE: Final[dict[str, type[TieredStoreError]]] = {
     "NoSuchKey": ObjectNotFound,
     "NoSuchBucket": StoreError,
     "NoSuchUpload": PartsGone,
+    # Also of a server that died while it completed the upload, and comes back with some of its parts moved away.
+    "InvalidPart": PartsGone,
     "InvalidRange": RangeNotSatisfiable,
     "PreconditionFailed": PreconditionFailed,
     # Another conditional write to the key was under way.

@@ -272,6 +272,7 @@ def test_a_listing_by_folder_is_put_in_order_on_any_server(minio: S3Server, buck
         ("404", 404, ObjectNotFound),
         ("NoSuchBucket", 404, StoreError),
         ("NoSuchUpload", 404, PartsGone),
+        ("InvalidPart", 400, PartsGone),
         ("InvalidRange", 416, RangeNotSatisfiable),
         ("PreconditionFailed", 412, PreconditionFailed),
         ("ConditionalRequestConflict", 409, StoreUnavailable),

@@ -11,11 +11,11 @@ from dataclasses import replace
 import pytest
 
 from tests.support.fault_proxy import Answer, FaultProxy
-from tests.support.s3_stores import MIB, impatient_store, options_for
+from tests.support.s3_stores import MIB, impatient_store, options_for, replace_part
 from tests.support.servers.s3_server import S3Server
 from tests.support.servers.seaweedfs import start_seaweedfs
 from tieredstore.backends.s3.store import S3ObjectStore
-from tieredstore.errors import AccessDenied, StoreUnavailable
+from tieredstore.errors import AccessDenied, PreparedGone, StoreUnavailable
 
 pytestmark = pytest.mark.server
 
@@ -52,6 +52,17 @@ def test_a_cancelled_upload_leaves_no_object_and_no_parts(
     with closing(impatient_store(options_for(server, bucket))) as store, pytest.raises(error, match="cancelled"):
         store.put("object", body())
     assert stands(server, bucket) == ([], [])
+
+
+def test_a_prepared_upload_whose_part_the_server_has_no_more_is_gone(minio: S3Server) -> None:
+    bucket = minio.make_bucket()
+    with closing(impatient_store(options_for(minio, bucket))) as store:
+        prepared = store.prepare("object", b"the bytes", staging_prefix="_staging/")
+        replace_part(minio, bucket, "object", prepared.place)
+        with pytest.raises(PreparedGone):
+            store.publish(prepared)
+        store.discard(prepared)
+    assert stands(minio, bucket) == ([], [])
 
 
 @pytest.mark.parametrize("refused", ["partNumber=2", "uploadId"])

@@ -12,6 +12,7 @@ from tests.support.broker_processes import store_properties
 from tests.support.clouds import ATTEMPTS, make_s3, s3_cloud
 from tests.support.fault_proxy import CutRequest, Fault, FaultProxy, LoseAnswer
 from tests.support.pipeline_runs import listed, listed_offsets, pipeline_of, run_once, texts
+from tests.support.s3_stores import replace_part
 from tests.support.servers.s3_server import S3Server
 from tests.support.stored_records import StoredTopic
 from tieredstore.errors import AccessDenied, TieredStoreError
@@ -37,6 +38,25 @@ def test_whatever_is_lost_the_next_run_completes(
         run_once(topic, direct, SMALL)
         assert listed_offsets(direct) == list(range(300))
         assert list(verify_output(SMALL, direct)) == []
+
+
+def test_a_file_whose_parts_the_server_lost_before_it_was_published_is_written_again(
+    topic: StoredTopic, minio: S3Server
+) -> None:
+    bucket = minio.make_bucket()
+    with FaultProxy(minio.endpoint_url) as proxy, closing(make_s3(proxy.url, bucket)) as store:
+        proxy.plan(CutRequest(), where=s3_cloud(minio).finish, times=ATTEMPTS)
+        with suppress(TieredStoreError):
+            run_once(topic, store, SMALL)
+    uploads = minio.plain.list_multipart_uploads(Bucket=bucket)["Uploads"]
+    for upload in uploads:
+        replace_part(minio, bucket, upload["Key"], upload["UploadId"])
+    with closing(make_s3(minio.endpoint_url, bucket)) as direct:
+        run_once(topic, direct, SMALL)
+        assert listed_offsets(direct) == list(range(300))
+        assert list(verify_output(SMALL, direct)) == []
+    assert uploads
+    assert "Uploads" not in minio.plain.list_multipart_uploads(Bucket=bucket)
 
 
 def test_a_small_file_costs_three_requests_and_a_batch_two(topic: StoredTopic, minio: S3Server) -> None:

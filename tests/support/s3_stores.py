@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+
+from crc32c import crc32c
+
 from tests.support.servers.s3_server import REGION, S3Server
 from tieredstore.backends.s3.options import AccessKeys, Compatibility, S3Options
 from tieredstore.backends.s3.store import S3ObjectStore
@@ -31,3 +35,12 @@ def options_for(
 def impatient_store(options: S3Options) -> S3ObjectStore:
     """A store that gives up after three tries in short order."""
     return S3ObjectStore(options, retries=IMPATIENT)
+
+
+def replace_part(server: S3Server, bucket: str, key: str, upload_id: str) -> None:
+    """Have another first part in an upload that is not completed: of its own the server has none then."""
+    body = b"another part"
+    checksum = base64.b64encode(crc32c(body).to_bytes(4, "big")).decode()
+    server.plain.upload_part(
+        Bucket=bucket, Key=key, UploadId=upload_id, PartNumber=1, Body=body, ChecksumCRC32C=checksum
+    )

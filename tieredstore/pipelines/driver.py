@@ -239,6 +239,7 @@ class Driver:
             # Of who slept meanwhile it may be another one that has discarded it.
             self.log.check_alone()
             _logger.warning("%d committed files were dropped by the store before they were published", len(missing))
+            discard_files(self.store, missing)  # of some it may still hold a part
             entry = self._write_again(entry, {file.key for file in missing})
         self.finalizer.write(entry)
         self.store.delete(entry.removed)

@@ -6,12 +6,15 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.support.fault_proxy import wait_until
 from tests.support.spark_stream_runs import run_killed, started
 from tests.support.spark_stream_topics import Bucket, values
 
@@ -25,6 +28,7 @@ def test_a_job_that_is_killed_again_and_again_reads_each_offset_once(spark: Spar
     bucket, seed = Bucket(tmp_path), random.randrange(10**6)
     moments, job = random.Random(seed), job_file(tmp_path, bucket)
     _grow(bucket)
+    begin_checkpoint(job)
     killed = 0
     for _ in range(KILLS):
         killed += run_killed(job, after=moments.uniform(0.5, 6))
@@ -43,6 +47,14 @@ def test_a_job_that_is_killed_again_and_again_reads_each_offset_once(spark: Spar
     batches = len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*")))
     assert batches > KILLS
     bucket.close()
+
+
+def begin_checkpoint(job: Path) -> None:
+    """Run the job until its first batch is committed: Spark refuses a checkpoint whose first batch was cut off in the
+    midst of being written down."""
+    with started(job) as process:
+        assert wait_until((job.parent / "checkpoint" / "commits" / "0").exists, 120)
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def job_file(folder: Path, bucket: Bucket) -> Path:
