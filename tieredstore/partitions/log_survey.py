@@ -42,12 +42,21 @@ class _FoundPartition(NamedTuple):
 class LogSurvey:
     """Asks broker and bucket, once each. Whoever takes a snapshot calls the three steps in their order."""
 
-    def __init__(self, source: SegmentSource, query: LogQuery, cluster: LiveCluster | None) -> None:
+    def __init__(
+        self,
+        source: SegmentSource,
+        query: LogQuery,
+        cluster: LiveCluster | None,
+        before: Mapping[TopicPartition, PartitionLog] | None = None,
+    ) -> None:
+        """``before`` are logs of an earlier look by the same isolation: of a lineage that is as it was nothing is
+        asked for again, since segments never change."""
         self.losses: list[str] = []
         """Sentences about what of bucket and broker does not belong together, as far as the query puts up with it."""
         self._source = source
         self._query = query
         self._cluster = cluster
+        self._before = before or {}
         self._settings = ReadSettings(columns=("offset",), isolation=query.isolation, on_data_loss="report")
         selection = query.selection
         self._assigned = frozenset(selection.partitions) if isinstance(selection, Assign) else None
@@ -80,9 +89,12 @@ class LogSurvey:
             self._live_topics |= self._cluster.describe([topic for topic in topics if topic not in self._live_topics])
         known = [partition for topic in topics for partition in self._partitions(catalog, topic)]
         extents = self._live_extents(partition.where for partition in known if partition.on_broker)
+        ends = {partition.where: end for partition in known if (end := self._end_before(partition)) is not None}
+        asked = [partition for partition in known if partition.where not in ends]
         with ThreadPool(READERS, "tieredstore-logs") as pool:
-            logs = in_parallel(pool, lambda partition: self._log_of(partition, extents), known, at_once=4 * READERS)
-            return list(logs)
+            stored = in_parallel(pool, self._stored_end, asked, at_once=4 * READERS)
+            ends |= zip([partition.where for partition in asked], stored, strict=True)
+        return [self._log_of(partition, ends[partition.where], extents) for partition in known]
 
     def _partitions(self, catalog: Catalog, topic: str) -> Iterator[_FoundPartition]:
         life, live = self._lives(catalog, topic)
@@ -142,7 +154,9 @@ class LogSurvey:
     def _is_wanted(self, where: TopicPartition) -> bool:
         return self._assigned is None or where in self._assigned
 
-    def _log_of(self, known: _FoundPartition, live_extents: Mapping[TopicPartition, tuple[int, int]]) -> PartitionLog:
+    def _log_of(
+        self, known: _FoundPartition, stored_end: int, live_extents: Mapping[TopicPartition, tuple[int, int]]
+    ) -> PartitionLog:
         live_start, live_end = live_extents.get(known.where, (0, 0))
         log = PartitionLog(
             *known.where, known.topic_id, known.lineage,
@@ -152,7 +166,7 @@ class LogSurvey:
         )  # fmt: skip
         if known.lineage is None:
             return log
-        seam = max(self._stored_end(known.lineage), known.lineage.earliest_offset)
+        seam = max(stored_end, known.lineage.earliest_offset)
         if log.on_broker and live_end < seam:
             self._lose(
                 f"the broker's log of {known.lineage.partition} ends at offset {live_end - 1}, and the bucket has "
@@ -160,8 +174,16 @@ class LogSurvey:
             )
         return replace(log, seam=seam, earliest=known.lineage.earliest_offset, end=max(seam, live_end))
 
-    def _stored_end(self, lineage: Lineage) -> int:
-        """Up to where the bucket's records are decided."""
+    def _end_before(self, known: _FoundPartition) -> int | None:
+        """Up to where the bucket's records were decided at the look before; None if that has to be asked for."""
+        log = self._before.get(known.where)
+        return None if log is None or known.lineage is None or log.lineage != known.lineage else log.seam
+
+    def _stored_end(self, known: _FoundPartition) -> int:
+        """Up to where the bucket's records are decided; 0 where there are none."""
+        lineage = known.lineage
+        if lineage is None:
+            return 0
         if self._query.isolation == "read_uncommitted":
             return lineage.end_offset
         # A transaction that is open at the end may have begun in any segment since the last hole.

@@ -47,6 +47,7 @@ class LogSnapshots:
         self._fresh_s = fresh_s
         self._clock = clock
         self._taken_at = 0.0
+        self._isolation = query.isolation
         self._logged: dict[str, None] = {}
         """Problems that were told, in that order."""
         # In memory, though planners may share one in the bucket: who reads needs no right to write there.
@@ -57,9 +58,12 @@ class LogSnapshots:
     def current(self) -> LogSnapshot:
         """The last one if it is fresh, or a new one."""
         if self.last is None or self._clock() - self._taken_at >= self._fresh_s:
+            before = self.last if self.query.isolation == self._isolation else None
             self.last = LogSnapshot.take(
-                self._open_source(), self.query, catalog_file=self._file, cluster=self._cluster or self._live()
-            )
+                self._open_source(), self.query, catalog_file=self._file, cluster=self._cluster or self._live(),
+                before=before,
+            )  # fmt: skip
+            self._isolation = self.query.isolation
             # Only now: a look that itself took longer than fresh_s would otherwise be stale at once.
             self._taken_at = self._clock()
             self._tell_of_problems(self.last)

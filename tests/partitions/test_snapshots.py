@@ -1,0 +1,87 @@
+"""Snapshots one after the other: what cannot have changed since the last one is not asked for again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.stored_records import StoredTopic
+from tieredstore.catalog.lineage import Lineage
+from tieredstore.kafka.checkpoints import ProducerState
+from tieredstore.partitions import LogQuery, Subscribe, log_survey
+from tieredstore.partitions.snapshots import LogSnapshots
+from tieredstore.records import decided_end
+from tieredstore.remote.source import SegmentSource
+from tieredstore.testing.segments import PARTITION, Producer, Record, build_batch, build_end_marker
+
+QUERY = LogQuery(Subscribe((PARTITION.topic,)))
+WHO = Producer(7, 0, 0, transactional=True)
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Iterator[StoredTopic]:
+    """Ten records, of which the last five are of a transaction that is open; in partition 1 all are decided."""
+    with closing(StoredTopic(tmp_path)) as topic:
+        records = [Record(b"v") for _ in range(5)]
+        is_open = ProducerState(7, 0, 4, 9, 4, 0, 0, 5)
+        topic.copy(0, [build_batch(records, 0), build_batch(records, 5, producer=WHO)], producers=[is_open])
+        topic.copy(0, [build_batch(records, 0)], partition=replace(PARTITION, partition=1))
+        yield topic
+
+
+@pytest.fixture
+def snapshots(topic: StoredTopic) -> Iterator[LogSnapshots]:
+    with closing(LogSnapshots(lambda: topic.manager, QUERY, fresh_s=0)) as snapshots:
+        yield snapshots
+
+
+def ends(snapshots: LogSnapshots) -> list[int]:
+    logs = snapshots.current().logs
+    return [logs[PARTITION.topic, number].end for number in (0, 1)]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The partitions whose last segments are looked into, which costs requests once caches are full."""
+    partitions = list[int]()
+
+    def noted(source: SegmentSource, lineage: Lineage, start: int, stop: int) -> int:
+        partitions.append(lineage.partition.partition)
+        return decided_end(source, lineage, start, stop)
+
+    monkeypatch.setattr(log_survey, "decided_end", noted)
+    return partitions
+
+
+def test_a_partition_that_is_as_it_was_is_not_asked_again(snapshots: LogSnapshots, asked: list[int]) -> None:
+    assert ends(snapshots) == [5, 5]
+    assert sorted(asked) == [0, 1]
+    assert ends(snapshots) == [5, 5]
+    assert len(asked) == 2
+
+
+def test_one_that_went_on_is_asked_again(topic: StoredTopic, snapshots: LogSnapshots, asked: list[int]) -> None:
+    assert ends(snapshots) == [5, 5]
+    topic.copy(10, [build_end_marker(10, Producer(7, 0), commit=True)])
+    asked.clear()
+    assert ends(snapshots) == [11, 5]
+    assert asked == [0]
+
+
+def test_one_that_lost_its_last_segment_is_asked_again(topic: StoredTopic, snapshots: LogSnapshots) -> None:
+    last = topic.copy(10, [build_end_marker(10, Producer(7, 0), commit=True)])
+    assert ends(snapshots) == [11, 5]
+    topic.manager.delete_log_segment_data(last)
+    assert ends(snapshots) == [5, 5]
+
+
+def test_ends_of_another_isolation_are_no_ends_of_this_one(snapshots: LogSnapshots) -> None:
+    assert ends(snapshots) == [5, 5]
+    snapshots.query = replace(QUERY, isolation="read_uncommitted")
+    assert ends(snapshots) == [10, 5]
+    snapshots.query = QUERY
+    assert ends(snapshots) == [5, 5]
