@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from contextlib import closing, suppress
+from typing import Any
 
 import pytest
 
@@ -48,7 +49,7 @@ def test_a_file_whose_parts_the_server_lost_before_it_was_published_is_written_a
         proxy.plan(CutRequest(), where=s3_cloud(minio).finish, times=ATTEMPTS)
         with suppress(TieredStoreError):
             run_once(topic, store, SMALL)
-    uploads = minio.plain.list_multipart_uploads(Bucket=bucket)["Uploads"]
+    uploads: Any = minio.plain.list_multipart_uploads(Bucket=bucket)["Uploads"]
     for upload in uploads:
         replace_part(minio, bucket, upload["Key"], upload["UploadId"])
     with closing(make_s3(minio.endpoint_url, bucket)) as direct:
