@@ -9,6 +9,7 @@ from pathlib import Path
 from tieredstore.backends.base import ObjectStore
 from tieredstore.catalog import list_segments, load_segment
 from tieredstore.catalog.stored import StoredSegment
+from tieredstore.catalog.watermark import Watermark, watermark_key
 from tieredstore.config import settings_from
 from tieredstore.config.loading import uploader_settings_from
 from tieredstore.kafka.checkpoints import LeaderEpochs, format_leader_epochs
@@ -20,7 +21,6 @@ from tieredstore.testing.segments import PARTITION, write_segment
 from tieredstore.uploader import Uploader
 from tieredstore.uploader.partition import Partition
 from tieredstore.uploader.settling import Settled
-from tieredstore.uploader.watermark import Watermark, watermark_key
 
 RECORDS = 10
 """Records of a segment, two a batch."""

@@ -13,6 +13,7 @@ import pytest
 from tests.support.uploader_disk import BrokerDisk, SaidSettling, extents, run_once, uploader_of, watermark_of
 from tests.support.uploader_runs import until
 from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.catalog.watermark import watermark_key
 from tieredstore.errors import BrokerUnavailable
 from tieredstore.model import TopicIdPartition, TopicPartition
 from tieredstore.process.stopping import Stop
@@ -23,7 +24,6 @@ from tieredstore.uploader import Uploader, progress, running
 from tieredstore.uploader.partition import Partition
 from tieredstore.uploader.running import uploader_service
 from tieredstore.uploader.settling import Settled
-from tieredstore.uploader.watermark import watermark_key
 
 SEGMENTS = 40
 

@@ -22,12 +22,12 @@ from tests.support.uploader_disk import (
 )
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.catalog.watermark import watermark_key
 from tieredstore.config import settings_from
 from tieredstore.ops.listing import QUARANTINE
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.faults import FaultyStore, Moment
 from tieredstore.uploader import once, progress, schedule
-from tieredstore.uploader.watermark import watermark_key
 
 WHOLE = [(0, 9), (10, 19), (20, 29)]
 

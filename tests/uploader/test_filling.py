@@ -20,12 +20,12 @@ from tests.support.uploader_disk import (
 )
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.catalog.watermark import Hole, Watermark, hole_key, partition_of_hole, watermark_key
 from tieredstore.model import TopicPartition
 from tieredstore.testing.faults import FaultyStore, Moment
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import Leadership
 from tieredstore.uploader.settling import REPLICATION_CHECKPOINT
-from tieredstore.uploader.watermark import Hole, Watermark, hole_key, partition_of_hole, watermark_key
 
 FOLLOWER = "tests.uploader.test_filling.Follower"
 

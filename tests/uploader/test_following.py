@@ -12,6 +12,7 @@ import pytest
 from tests.support.uploader_disk import STORE, BrokerDisk, extents, run_once, stored, uploader_of, watermark_of
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.catalog.watermark import Hole, hole_key, watermark_key
 from tieredstore.config import settings_from
 from tieredstore.errors import StoreUnavailable
 from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
@@ -22,7 +23,6 @@ from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import Uploader
 from tieredstore.uploader.following import Following
 from tieredstore.uploader.settling import REPLICATION_CHECKPOINT
-from tieredstore.uploader.watermark import Hole, hole_key, watermark_key
 
 NAME = (PARTITION.topic, PARTITION.partition)
 

@@ -13,6 +13,7 @@ import pytest
 from tests.support.uploader_disk import BrokerDisk, SaidSettling, extents, run_once, stored, uploader_of, watermark_of
 from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.catalog.watermark import Watermark, watermark_key
 from tieredstore.config import settings_from
 from tieredstore.errors import ConfigError
 from tieredstore.model import IndexType, TopicIdPartition, Uuid
@@ -20,7 +21,6 @@ from tieredstore.ops.listing import QUARANTINE
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import holding
-from tieredstore.uploader.watermark import Watermark, watermark_key
 
 
 @pytest.fixture

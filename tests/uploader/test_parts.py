@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tieredstore.catalog.watermark import Hole, MoveBack, ShippedSegment, Watermark
 from tieredstore.config.loading import uploader_settings_from
 from tieredstore.errors import BrokerUnavailable, ConfigError, CorruptData
 from tieredstore.kafka.checkpoints import ProducerState, format_producer_snapshot
@@ -28,7 +29,6 @@ from tieredstore.uploader.environment import broker_environment
 from tieredstore.uploader.leadership import UNKNOWN_S, LeadershipView, leadership_of
 from tieredstore.uploader.settling import Settled, high_watermarks, stable_offset
 from tieredstore.uploader.topics import TopicSelection, refusal, warnings
-from tieredstore.uploader.watermark import Hole, MoveBack, ShippedSegment, Watermark
 from tieredstore.uploader.watermark_store import agrees, chain_of
 
 SERVER = """\

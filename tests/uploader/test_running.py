@@ -18,6 +18,7 @@ from tests.support.uploader_disk import BrokerDisk, SaidSettling, extents, run_o
 from tieredstore.backends.base import Buffer, ObjectInfo, ObjectStore
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.catalog.watermark import hole_key
 from tieredstore.config import settings_from
 from tieredstore.errors import ConfigError, StoreUnavailable
 from tieredstore.model import TopicPartition
@@ -25,7 +26,6 @@ from tieredstore.testing.delegating import DelegatingObjectStore
 from tieredstore.uploader import Leadership, running
 from tieredstore.uploader.running import uploader_service
 from tieredstore.uploader.uploader import Uploader
-from tieredstore.uploader.watermark import hole_key
 
 LONG_S = 60
 

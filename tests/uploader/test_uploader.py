@@ -19,12 +19,12 @@ from tests.support.uploader_disk import (
     watermark_of,
 )
 from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.catalog.watermark import watermark_key
 from tieredstore.config import settings_from
 from tieredstore.errors import ConfigError
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.records import read_records
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.uploader.watermark import watermark_key
 
 
 @pytest.fixture

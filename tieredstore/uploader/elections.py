@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 
+from tieredstore.catalog.watermark import Watermark
 from tieredstore.errors import TieredStoreError
 from tieredstore.kafka.log_scan import scan_log
 from tieredstore.uploader.closed_segment import ClosedSegment
 from tieredstore.uploader.partition import Partition
-from tieredstore.uploader.watermark import Watermark
 
 
 def later_epoch_began(partition: Partition, watermark: Watermark) -> int | None:

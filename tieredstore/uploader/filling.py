@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from tieredstore.catalog.watermark import Hole, Watermark
 from tieredstore.errors import CorruptData, InvalidSegment, SegmentTooLarge, TieredStoreError
 from tieredstore.kafka.checkpoints import LeaderEpochs, segment_leader_epochs
 from tieredstore.kafka.held_segment import OpenSegment, describe_open, open_segment
@@ -21,7 +22,6 @@ from tieredstore.uploader.partition import Partition
 from tieredstore.uploader.settling import high_watermarks
 from tieredstore.uploader.target import Target
 from tieredstore.uploader.uploads import Uploads
-from tieredstore.uploader.watermark import Hole, Watermark
 
 _logger: Final = logging.getLogger(__name__)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from tieredstore.catalog.watermark import Hole, Watermark, epochs_within, reason_of
 from tieredstore.errors import CorruptData, InvalidSegment, SegmentTooLarge, TieredStoreError
 from tieredstore.kafka.checkpoints import format_leader_epochs
 from tieredstore.kafka.held_segment import OpenSegment
@@ -21,7 +22,6 @@ from tieredstore.uploader.counts import Counts
 from tieredstore.uploader.partition import Partition
 from tieredstore.uploader.steps import Step
 from tieredstore.uploader.target import Target
-from tieredstore.uploader.watermark import Hole, Watermark, epochs_within, reason_of
 
 _logger: Final = logging.getLogger(__name__)
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from tieredstore.catalog.watermark import Watermark
 from tieredstore.kafka.checkpoints import LeaderEpochs, joined_epochs
 from tieredstore.kafka.held_segment import OpenSegment, opened_again
 from tieredstore.kafka.logdir import FoundSegment
 from tieredstore.model import TopicIdPartition, TopicPartition
 from tieredstore.uploader.closed_segment import ClosedSegment
 from tieredstore.uploader.hold_dir import Kept
-from tieredstore.uploader.watermark import Watermark
 from tieredstore.uploader.watermark_store import StoredWatermark
 
 _MAYBE_CUT: Final = (

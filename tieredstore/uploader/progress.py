@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
+from tieredstore.catalog.watermark import ShippedSegment, Watermark
 from tieredstore.errors import StoreUnavailable, TieredStoreError
 from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.kafka.logdir import LogSegment
@@ -17,7 +18,6 @@ from tieredstore.uploader.counts import Counts
 from tieredstore.uploader.elections import later_epoch_began
 from tieredstore.uploader.partition import Partition
 from tieredstore.uploader.target import Target
-from tieredstore.uploader.watermark import ShippedSegment, Watermark
 from tieredstore.uploader.watermark_store import StoredWatermark
 
 _logger: Final = logging.getLogger(__name__)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from tieredstore.catalog.watermark import ShippedSegment
 from tieredstore.kafka.checkpoints import LeaderEpochs
 from tieredstore.kafka.held_segment import OpenSegment, SegmentIncomplete, describe_open
 from tieredstore.kafka.logdir import LogSegment
@@ -21,7 +22,6 @@ from tieredstore.uploader.settling import Standing
 from tieredstore.uploader.steps import Step
 from tieredstore.uploader.target import Target
 from tieredstore.uploader.uploads import Uploads
-from tieredstore.uploader.watermark import ShippedSegment
 
 _DELETED: Final = "its files were deleted before they could be read"
 

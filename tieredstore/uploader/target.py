@@ -12,6 +12,7 @@ from typing import Final
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.catalog.committed import CommittedSegments
+from tieredstore.catalog.watermark import Watermark
 from tieredstore.config import Settings
 from tieredstore.config.endpoint import EndpointSettings
 from tieredstore.errors import ConfigError
@@ -23,7 +24,6 @@ from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.uploader.tries import Tries, TryLimit
 from tieredstore.uploader.watched_store import WatchedStore
-from tieredstore.uploader.watermark import Watermark
 from tieredstore.uploader.watermark_store import WatermarkStore
 
 _READERS: Final = 8

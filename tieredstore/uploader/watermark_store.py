@@ -13,21 +13,22 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.catalog.committed import CommittedSegments
 from tieredstore.catalog.listing import SegmentObjects, list_segments
 from tieredstore.catalog.stored import StoredSegment, load_segments
-from tieredstore.errors import CorruptData, ObjectNotFound, PreconditionFailed
-from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
-from tieredstore.kafka.checkpoints import LeaderEpochs, segment_leader_epochs
-from tieredstore.limits import MAX_INT64
-from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
-from tieredstore.places.record import refuse_other_layout
-from tieredstore.uploader.watermark import (
+from tieredstore.catalog.watermark import (
     MAX_BYTES,
     ShippedSegment,
     Watermark,
     hole_key,
     hole_prefix,
     partition_of_hole,
+    read_watermark,
     watermark_key,
 )
+from tieredstore.errors import CorruptData, ObjectNotFound, PreconditionFailed
+from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
+from tieredstore.kafka.checkpoints import LeaderEpochs, segment_leader_epochs
+from tieredstore.limits import MAX_INT64
+from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
+from tieredstore.places.record import refuse_other_layout
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -100,10 +101,7 @@ class WatermarkStore:
 
     def peek(self, where: TopicIdPartition) -> Watermark | None:
         """What the partition's object says, None if there is none: one request. CorruptData if it is damaged."""
-        try:
-            return Watermark.parse(self._store.get_small(watermark_key(self._prefix, where), MAX_BYTES), where)
-        except ObjectNotFound:
-            return None
+        return read_watermark(self._store, self._prefix, where)
 
     def advanced(self, watermark: Watermark, history: LeaderEpochs, until: int = MAX_INT64) -> Watermark:
         """The watermark behind what stands in the store already and joins on to it, as far as ``until`` is asked for.

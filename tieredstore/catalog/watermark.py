@@ -7,13 +7,17 @@ watermark that is lost or damaged is made again of them; what it alone tells is 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Annotated, Final, TypeAlias
 
-from tieredstore.errors import ConfigError, CorruptData
+from pydantic import AfterValidator, Field, Strict, TypeAdapter
+
+from tieredstore.backends.base import ObjectStore
+from tieredstore.errors import ConfigError, CorruptData, ObjectNotFound
 from tieredstore.kafka.checkpoints import LeaderEpochs, segment_leader_epochs
 from tieredstore.limits import MAX_INT32, MAX_INT64
 from tieredstore.model import TopicIdPartition, Uuid
@@ -27,6 +31,12 @@ _HOLES: Final = "!tieredstore/holes/"
 _MARK: Final = re.compile(r"([a-zA-Z0-9._-]{1,249})-([A-Za-z0-9_-]{22})/(0|[1-9]\d{0,9})", re.ASCII)
 _LONGEST_REASON: Final = 500
 
+_Offset: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=MAX_INT64)]
+_Number: TypeAlias = Annotated[int, Strict(), Field(ge=0, le=MAX_INT32)]
+_NumberIfKnown: TypeAlias = Annotated[int, Strict(), Field(ge=-1, le=MAX_INT32)]
+_Epochs: TypeAlias = tuple[tuple[_Number, _Offset], ...]
+_UuidText: TypeAlias = Annotated[str, AfterValidator(lambda text: str(Uuid.parse(text)))]
+
 
 @dataclass(frozen=True, slots=True)
 class Hole:
@@ -36,13 +46,13 @@ class Hole:
     ``leader_epochs`` are those under which they were written; none where that was not known.
     """
 
-    first_offset: int
-    last_offset: int
+    first_offset: _Offset
+    last_offset: _Offset
     reason: str
-    at_ms: int
-    broker_id: int = -1
+    at_ms: _Offset
+    broker_id: _NumberIfKnown = -1
     quarantine: str | None = None
-    leader_epochs: LeaderEpochs = ()
+    leader_epochs: _Epochs = ()
 
     def without(self, first: int, last: int) -> Iterator[Hole]:
         """What is left of it when these offsets are there; ends are inclusive."""
@@ -59,19 +69,19 @@ class Hole:
 class MoveBack:
     """The watermark stood at ``from_offset`` when a newer leader epoch turned out to begin at ``to_offset`` before."""
 
-    from_offset: int
-    to_offset: int
-    leader_epoch: int
-    at_ms: int
+    from_offset: _Offset
+    to_offset: _Offset
+    leader_epoch: _NumberIfKnown
+    at_ms: _Offset
 
 
 @dataclass(frozen=True, slots=True)
 class ShippedSegment:
     """The segment that the watermark stands behind."""
 
-    id: str
-    base_offset: int
-    end_offset: int
+    id: _UuidText
+    base_offset: _Offset
+    end_offset: _Offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,43 +159,68 @@ class Watermark:
         return sum(hole.last_offset - hole.first_offset + 1 for hole in self.holes)
 
     def to_bytes(self) -> bytes:
-        """The object's content."""
-        document = {
-            "version": VERSION,
-            "topic": self.where.topic,
-            "topic_id": str(self.where.topic_id),
-            "partition": self.where.partition,
-            "next_offset": self.next_offset,
-            "leader_epoch": self.leader_epoch,
-            "broker_id": self.broker_id,
-            "at_ms": self.at_ms,
-            "segment": None if self.segment is None else dataclasses.asdict(self.segment),
-            "holes": [dataclasses.asdict(hole) for hole in self.holes],
-            "moved_back": [dataclasses.asdict(move) for move in self.moved_back],
-        }
-        return (json.dumps(document) + "\n").encode()
+        """Return the object's content."""
+        named = {"topic": self.where.topic, "topic_id": str(self.where.topic_id), "partition": self.where.partition}
+        fields = dataclasses.asdict(self)
+        del fields["where"]
+        return (json.dumps({"version": VERSION, **named, **fields}) + "\n").encode()
 
     @classmethod
     def parse(cls, raw: bytes | None, where: TopicIdPartition) -> Watermark:
-        """CorruptData for what is none, or is another partition's."""
+        """Read an object's content, None if that is too large. CorruptData if it is no watermark of the partition."""
         try:
-            document = _Fields(json.loads(raw or b""))
-            named = (document.text("topic"), Uuid.parse(document.text("topic_id")), document.number("partition"))
-            document.expect(document.number("version") == VERSION, "another version")
-            document.expect(named == (where.topic, where.topic_id, where.partition), "another partition")
-            segment = document.fields["segment"]
-            return cls(
-                where,
-                document.number("next_offset", MAX_INT64),
-                document.number("leader_epoch", low=-1),
-                document.number("broker_id", low=-1),
-                document.number("at_ms", MAX_INT64),
-                None if segment is None else _segment(_Fields(segment)),
-                tuple(_hole(_Fields(entry)) for entry in document.entries("holes")),
-                tuple(_move(_Fields(entry)) for entry in document.entries("moved_back")),
-            )
-        except (ValueError, TypeError, KeyError, RecursionError, ConfigError) as error:
-            raise CorruptData(f"the watermark of {where} cannot be read: {error!r:.200}") from error
+            document = _adapter().validate_python(json.loads(raw or b""))
+            document.require(where)
+        except (ValueError, RecursionError, ConfigError) as error:
+            reason = " ".join(str(error).split())
+            raise CorruptData(f"the watermark of {where} cannot be read: {reason:.200}") from error
+        return cls(
+            where,
+            document.next_offset,
+            document.leader_epoch,
+            document.broker_id,
+            document.at_ms,
+            document.segment,
+            document.holes,
+            document.moved_back,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """The object as it is written; Strict and the bounds of its fields make pydantic refuse anything else."""
+
+    version: Annotated[int, Strict()]
+    topic: str
+    topic_id: _UuidText
+    partition: _Number
+    next_offset: _Offset
+    leader_epoch: _NumberIfKnown
+    broker_id: _NumberIfKnown
+    at_ms: _Offset
+    segment: ShippedSegment | None
+    holes: tuple[Hole, ...]
+    moved_back: tuple[MoveBack, ...]
+
+    def require(self, where: TopicIdPartition) -> None:
+        """Raise ValueError unless it is a watermark of this version and of that partition."""
+        if self.version != VERSION:
+            raise ValueError("it is of another version")
+        if (self.topic, self.topic_id, self.partition) != (where.topic, str(where.topic_id), where.partition):
+            raise ValueError(f"it is of another partition: {self.topic}-{self.partition}, topic id {self.topic_id}")
+
+
+@functools.cache
+def _adapter() -> TypeAdapter[_Document]:
+    return TypeAdapter(_Document)
+
+
+def read_watermark(store: ObjectStore, prefix: str, where: TopicIdPartition) -> Watermark | None:
+    """Read a partition's watermark, with one request; None if there is none. CorruptData if it is damaged."""
+    try:
+        return Watermark.parse(store.get_small(watermark_key(prefix, where), MAX_BYTES), where)
+    except ObjectNotFound:
+        return None
 
 
 def hole_key(prefix: str, where: TopicIdPartition) -> str:
@@ -222,70 +257,3 @@ def watermark_key(prefix: str, where: TopicIdPartition) -> str:
 def reason_of(error: object) -> str:
     """Why there is a hole, in a sentence of bounded length."""
     return str(error)[:_LONGEST_REASON]
-
-
-class _Fields:
-    """An object of JSON, of whose members each is what it should be or ValueError."""
-
-    def __init__(self, document: object) -> None:
-        if not isinstance(document, dict):
-            raise TypeError("it is no object of JSON")
-        self.fields = cast("dict[str, Any]", document)
-
-    def expect(self, holds: bool, otherwise: str) -> None:
-        if not holds:
-            raise ValueError(f"it is of {otherwise}")
-
-    def text(self, name: str) -> str:
-        value = self.fields[name]
-        if not isinstance(value, str):
-            raise TypeError(f"{name} is no text")
-        return value
-
-    def number(self, name: str, high: int = MAX_INT32, *, low: int = 0) -> int:
-        value = self.fields[name]
-        if type(value) is not int or not low <= value <= high:
-            raise ValueError(f"{name} is no number from {low} to {high}")
-        return value
-
-    def entries(self, name: str) -> list[object]:
-        value = self.fields[name]
-        if not isinstance(value, list):
-            raise TypeError(f"{name} is no list")
-        return cast("list[object]", value)
-
-
-def _segment(fields: _Fields) -> ShippedSegment:
-    return ShippedSegment(
-        str(Uuid.parse(fields.text("id"))),
-        fields.number("base_offset", MAX_INT64),
-        fields.number("end_offset", MAX_INT64),
-    )
-
-
-def _hole(fields: _Fields) -> Hole:
-    return Hole(
-        fields.number("first_offset", MAX_INT64),
-        fields.number("last_offset", MAX_INT64),
-        fields.text("reason"),
-        fields.number("at_ms", MAX_INT64),
-        fields.number("broker_id", low=-1),
-        None if fields.fields["quarantine"] is None else fields.text("quarantine"),
-        _epochs(fields),
-    )
-
-
-def _epochs(fields: _Fields) -> LeaderEpochs:
-    """Pairs of an epoch and where it begins, of which a watermark of before has none."""
-    entries = fields.entries("leader_epochs") if "leader_epochs" in fields.fields else []
-    pairs = [_Fields({"epoch": epoch, "start": start}) for epoch, start in cast("list[tuple[Any, Any]]", entries)]
-    return tuple((pair.number("epoch"), pair.number("start", MAX_INT64)) for pair in pairs)
-
-
-def _move(fields: _Fields) -> MoveBack:
-    return MoveBack(
-        fields.number("from_offset", MAX_INT64),
-        fields.number("to_offset", MAX_INT64),
-        fields.number("leader_epoch", low=-1),
-        fields.number("at_ms", MAX_INT64),
-    )
