@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from tieredstore.errors import ConfigError, CorruptData, ObjectNotFound
 from tieredstore.partitions.log_snapshot import LogSnapshot
 from tieredstore.partitions.selections import Subscribe
-from tieredstore.pipelines.committed import Committed
 from tieredstore.pipelines.entries import WrittenWindow
+from tieredstore.pipelines.holdings import Holdings
 from tieredstore.pipelines.inspection import OutputProblem, commit_log_of
 from tieredstore.pipelines.log_reading import LogReading
 from tieredstore.pipelines.named_output import Upload, named_topics, offsets_in, uploads_of
@@ -22,9 +21,7 @@ from tieredstore.pipelines.selection import query_of
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
-    from tieredstore.model import TopicPartition
     from tieredstore.partitions.partition_log import PartitionLog
-    from tieredstore.pipelines.commit_log import CommitLog
     from tieredstore.pipelines.settings import Pipeline
     from tieredstore.remote.source import SegmentSource
 
@@ -81,18 +78,10 @@ class Against:
         log = commit_log_of(self._pipeline, self._store)
         if log.read().number < 0:
             return self._named()
-        keys: dict[TopicPartition, list[tuple[int, str]]] = {}
-        for key, one in Committed.of(log).files.items():
-            if one.file.kind != "sidecar":
-                keys.setdefault(one.window.where, []).append((one.file.first_offset, key))
-        for named in keys.values():
-            named.sort()
-        windows: list[tuple[WrittenWindow, list[str]]] = []
-        for window in _windows(log):
-            named = keys.get(window.where, [])
-            first, behind = (bisect.bisect_left(named, (at, "")) for at in (window.start, window.stop))
-            windows.append((window, [key for _, key in named[first:behind]]))
-        return windows
+        return [
+            (window, [file.key for file in window.files if file.kind != "sidecar"])
+            for window in Holdings.of(log).held()
+        ]
 
     def _named(self) -> list[tuple[WrittenWindow, list[str]]]:
         self._has_keys = False
@@ -174,25 +163,6 @@ class _Files:
             raise CorruptData(f"{key} does not tell the offsets of its records")
         self.counts.update(batch.column("offset").to_pylist())
         self.contents |= self._contents(batch)
-
-
-def _windows(log: CommitLog) -> list[WrittenWindow]:
-    """Those whose files are there: not what gave way to another generation."""
-    windows: dict[tuple[TopicPartition, int], WrittenWindow] = {}
-    filtered: Counter[tuple[TopicPartition, int]] = Counter()
-    for entry in log.entries():
-        for window in entry.windows:
-            if entry.kind == "batch":
-                windows[window.where, window.start] = window
-            elif entry.kind == "replaced":
-                windows.pop((window.where, window.start), None)
-            elif entry.kind == "redrive":
-                filtered[window.where, window.start] += window.filtered
-    more = sorted(filtered.items())
-    for (where, start), window in windows.items():
-        inside = sum(count for (other, at), count in more if other == where and start <= at < window.stop)
-        windows[where, start] = replace(window, filtered=window.filtered + inside)
-    return [window for _, window in sorted(windows.items()) if window.stop > window.start]
 
 
 def _said(offsets: Sequence[int]) -> str:

@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tieredstore.errors import ConfigError, DataLoss
+from tieredstore.limits import MAX_INT64
 from tieredstore.pipelines.driver import Driver, Written
 from tieredstore.pipelines.entries import Entry, WrittenWindow
 from tieredstore.pipelines.framing import NEEDS_SPARK
+from tieredstore.pipelines.holdings import Holdings
 from tieredstore.pipelines.iceberg import table_of
 from tieredstore.pipelines.replacing import Replacement
 from tieredstore.pipelines.setup import naming_of, recipe_of
@@ -87,19 +89,21 @@ class Backfill:
         """What of the offsets is not written, with whole windows of a generation that is replaced."""
         if self._replaces >= 0:
             extents = self._replacement().whole_windows(extents, selected)
-        state = self.driver.log.state
+        holdings = Holdings.of(self.driver.log)
         rest: list[Window] = []
         for one in extents:
-            where = one.topic, one.partition
-            if one.start < state.begun.get(where, one.start):
-                raise ConfigError(
-                    f"generation {self._pipeline.own.generation} has {one.topic}-{one.partition} from offset "
-                    f"{state.begun[where]} on, and what lies before it needs another --generation"
-                )
-            if where in state.positions:
-                one = replace(one, start=max(one.start, state.positions[where].next_offset))  # noqa: PLW2901
-            if one.start < one.stop:
-                rest.append(one)
+            reached = one.start
+            for window in (each.window for each in holdings.between((one.topic, one.partition), one.start, MAX_INT64)):
+                if reached >= one.stop:
+                    break
+                if reached < window.start:
+                    raise ConfigError(
+                        f"generation {self._pipeline.own.generation} has {one.topic}-{one.partition} from offset "
+                        f"{window.start} on, and what lies before it needs another --generation"
+                    )
+                reached = window.stop
+            if reached < one.stop:
+                rest.append(replace(one, start=reached))
         return rest
 
     def _complete(self, entry: Entry) -> Iterator[Entry]:

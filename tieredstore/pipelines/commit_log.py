@@ -23,7 +23,7 @@ SNAPSHOT_EVERY: Final = 1000
 _MOST_BYTES: Final = 256 << 20
 _FEW: Final = 8
 """Entries that are read one by one before threads are begun for the others."""
-_SNAPSHOT_FORMAT: Final = 4
+_SNAPSHOT_FORMAT: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,8 @@ class LogState:
 
     ``written`` is the last that has files, or says that directories are complete; -1 without any. ``is_published`` if
     all of that is known to have been published. ``closed`` is how the log has ended,
-    ``seal`` or ``drop``; empty while it goes on. ``other`` is then the generation that goes on, or the one before.
+    ``seal`` or ``drop``; empty while it goes on. ``other`` is the generation that went before, or of one that is sealed
+    the one that goes on; -1 for none.
     """
 
     number: int = -1
@@ -84,8 +85,6 @@ class LogState:
     """The number of the latest entry of that kind; -1: the generation is none of a backfill."""
     is_backfilled: bool = True
     """Whether all is done that it says."""
-    begun: dict[tuple[str, int], int] = field(default_factory=dict[tuple[str, int], int])
-    """Where each partition begins that was backfilled."""
 
     def apply(self, entry: Entry) -> None:
         """Go on by one entry; CommitLogCorrupt for one that does not follow."""
@@ -93,8 +92,9 @@ class LogState:
             raise CommitLogCorrupt(f"the commit log has entry {entry.number} behind {self.number}: some are missing")
         self.number = entry.number
         if entry.other >= 0:
-            self.other = entry.other
             self.linked.add(entry.other)
+        if entry.kind in {"take-over", "seal"}:
+            self.other = entry.other
         match entry.kind:
             case "begin":
                 pass
@@ -125,7 +125,6 @@ class LogState:
             if before.topic_id != window.topic_id or window.start < before.next_offset:
                 raise CommitLogCorrupt(f"entry {entry.number} of the commit log backfills what is written before it")
             self.positions[window.where] = replace(before, next_offset=window.start)
-            self.begun.setdefault(window.where, window.start)
 
     def _replace(self, entry: Entry) -> None:
         """Files of these windows go; with the last of them it is over."""
@@ -305,7 +304,6 @@ class CommitLog:
         content["directories"] = [[path, one.topic, one.files, one.records] for path, one in held]
         content |= {"linked": sorted(state.linked), "replacing": state.replacing, "withheld": sorted(state.withheld)}
         content |= {"backfill": state.backfill, "backfilled": state.is_backfilled}
-        content["begun"] = [[*where, start] for where, start in sorted(state.begun.items())]
         try:
             self.store.put(f"{self.folder}snapshots/{state.number:020}.json", json.dumps(content).encode())
         except StoreError as error:
@@ -334,7 +332,6 @@ class CommitLog:
                 directories, set(map(str, content["finalized"])),
                 set(map(int, content["linked"])), int(content["replacing"]), set(map(str, content["withheld"])),
                 int(content["backfill"]), content["backfilled"] is True,
-                {(str(row[0]), int(row[1])): int(row[2]) for row in content["begun"]},
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise CommitLogCorrupt(f"{last} is no snapshot of a commit log") from error

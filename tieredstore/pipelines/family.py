@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tieredstore.pipelines.commit_log import CommitLog, LogState
+from tieredstore.pipelines.holdings import Holdings
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
+    from tieredstore.pipelines.window_writing import Window
 
 
 class Family:
@@ -16,6 +19,7 @@ class Family:
 
     def __init__(self, store: ObjectStore, log: CommitLog, root: str, pipeline: str) -> None:
         self._store, self._log, self._root, self._pipeline = store, log, root, pipeline
+        self._own = int(log.folder.rstrip("/").rpartition("/")[2])
         self._others: dict[int, CommitLog] | None = None
 
     def refresh(self) -> bool:
@@ -47,6 +51,26 @@ class Family:
         """Directories that are to have no ``_SUCCESS`` now, since files in them give way to others."""
         return set[str]().union(*(state.withheld for state in self.states()))
 
+    def holder(self, window: Window, *, but: Collection[int] = ()) -> tuple[int, Window] | None:
+        """Which of these generations holds the first offsets of a window that any of them does, and these.
+
+        ``but`` are passed over; those that were dropped hold nothing.
+        """
+        logs = {number: log for number, log in {self._own: self._log, **self._known()}.items() if number not in but}
+        pieces = sorted(
+            (max(window.start, one.window.start), min(window.stop, one.window.stop), number)
+            for number, log in logs.items()
+            for one in Holdings.of(log).between((window.topic, window.partition), window.start, window.stop)
+            if one.is_held
+        )
+        if not pieces:
+            return None
+        first, behind, holder = pieces[0]
+        for start, stop, number in pieces[1:]:
+            if (number, start) == (holder, behind):
+                behind = stop
+        return holder, replace(window, start=first, stop=behind)
+
     def held(self, paths: Sequence[str], *, without: LogState | None = None) -> dict[str, tuple[int, int]]:
         """Files and records in each of these directories and below; ``without`` one generation's."""
         held: dict[str, tuple[int, int]] = dict.fromkeys(paths, (0, 0))
@@ -64,12 +88,11 @@ class Family:
         return self._others
 
     def _read(self, known: dict[int, CommitLog]) -> dict[int, CommitLog]:
-        own = int(self._log.folder.rstrip("/").rpartition("/")[2])
         others: dict[int, CommitLog] = {}
         waiting = set(self._log.state.linked)
         while waiting:
             generation = waiting.pop()
-            if generation == own or generation in others:
+            if generation == self._own or generation in others:
                 continue
             log = known.get(generation) or CommitLog(self._store, self._root, self._pipeline, generation)
             others[generation] = log

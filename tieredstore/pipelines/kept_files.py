@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from tieredstore.errors import ConfigError, ObjectNotFound, ResourceNotFound
 from tieredstore.pipelines.backfill_sources import Place, RecordSource, Selected, gone
-from tieredstore.pipelines.committed import Committed
+from tieredstore.pipelines.family import Family
+from tieredstore.pipelines.holdings import Holdings
 from tieredstore.pipelines.inspection import commit_log_of
 from tieredstore.pipelines.named_output import uploads_of
 from tieredstore.pipelines.parts import COLUMNS
@@ -40,6 +41,8 @@ class _Piece:
     max_timestamp: int = _UNKNOWN
     ordered: bool = False
     """Whether each of the files ends before the next begins."""
+    given_to: int = _UNKNOWN
+    """The generation whose files took the place of these."""
 
 
 class KeptFiles(RecordSource):
@@ -48,24 +51,44 @@ class KeptFiles(RecordSource):
     def __init__(self, pipeline: Pipeline, store: ObjectStore, topic: str, window_bytes: int) -> None:
         """``window_bytes``: of files that are read into one window, about."""
         self._pipeline, self._store, self._window_bytes = pipeline, store, window_bytes
-        log = commit_log_of(pipeline, store)
+        self._log = commit_log_of(pipeline, store)
         self._topic_ids: dict[int, str] = {}
-        if log.read().number >= 0:
-            self._pieces = self._committed(topic)
-        else:
-            self._pieces = self._named(topic)
+        self._pieces = self._committed(topic) if self._log.read().number >= 0 else self._named(topic)
         if not self._pieces:
             raise ResourceNotFound(
                 f"{pipeline.own.name} has no files of generation {pipeline.own.generation} of the topic {topic}"
             )
 
     def extents(self, selected: Selected) -> list[Window]:
-        """Whole files where a time is given."""
-        return [
+        """Whole files where a time is given; ConfigError for offsets whose files gave way to another generation's."""
+        windows = [
             Window(selected.topic, self._topic_ids.get(number, ""), number, *self._extent(number, selected))
             for number in sorted(self._pieces)
             if selected.has(selected.topic, number)
         ]
+        for window in windows:
+            for piece in self._pieces[window.partition]:
+                if piece.given_to != _UNKNOWN and piece.start < window.stop and window.start < piece.stop:
+                    raise self._given(window, piece)
+        return windows
+
+    def _given(self, window: Window, piece: _Piece) -> ConfigError:
+        """The error of offsets that the files read here do not hold any more: it names the generation that does."""
+        own = self._pipeline.own
+        given = replace(window, start=max(window.start, piece.start), stop=min(window.stop, piece.stop))
+        family = Family(self._store, self._log, self._pipeline.output.key_prefix, own.name)
+        held = family.holder(given, but={own.generation})
+        if held is None:
+            return ConfigError(
+                f"offsets {given.start} to {given.stop - 1} of {given.topic}-{given.partition} gave way to generation "
+                f"{piece.given_to} of {own.name}, which holds them no more: choose others by --from and --to"
+            )
+        generation, its = held
+        return ConfigError(
+            f"offsets {its.start} to {its.stop - 1} of {its.topic}-{its.partition} are held by generation {generation} "
+            f"of {own.name}, not by generation {own.generation}: read them with secor.generation={generation} in its "
+            "file, or choose others by --from and --to"
+        )
 
     def due(self, rest: Sequence[Window]) -> list[Window]:
         """Cut where files end."""
@@ -142,30 +165,21 @@ class KeptFiles(RecordSource):
 
     def _committed(self, topic: str) -> dict[int, list[_Piece]]:
         """By the commit log: bad messages too, which lie aside whole."""
-        log = commit_log_of(self._pipeline, self._store)
-        windows: dict[tuple[int, int], int] = {}
-        for entry in log.entries():
-            if entry.kind in {"batch", "rewrite"}:
-                for window in entry.windows:
-                    if window.topic == topic and window.stop > window.start:
-                        windows[window.partition, window.start] = window.stop
-                        self._topic_ids[window.partition] = window.topic_id
-        files = sorted(
-            (one.window.partition, one.file.first_offset, key, one.file)
-            for key, one in Committed.of(log).files.items()
-            if one.file.kind != "sidecar" and one.window.topic == topic
-        )
         pieces: dict[int, list[_Piece]] = {}
-        at = 0
-        for (number, start), stop in sorted(windows.items()):
-            inside = [file for partition, first, _, file in files[at:] if (partition, first) < (number, stop)]
-            at += len(inside)
-            spans = [(file.first_offset, file.last_offset) for file in inside]
-            ordered = all(one[1] < other[0] for one, other in itertools.pairwise(spans))
-            latest = max((file.max_timestamp for file in inside), default=_UNKNOWN)
-            keys = tuple(file.key for file in inside)
-            piece = _Piece(start, stop, keys, sum(file.size for file in inside), latest, ordered)
-            pieces.setdefault(number, []).append(piece)
+        for (its_topic, number), holdings in Holdings.of(self._log).windows.items():
+            for one in holdings if its_topic == topic else ():
+                self._topic_ids[number] = one.window.topic_id
+                files = [file for file in one.window.files if file.kind != "sidecar"]
+                piece = _Piece(
+                    one.window.start,
+                    one.window.stop,
+                    tuple(file.key for file in files),
+                    sum(file.size for file in files),
+                    max((file.max_timestamp for file in files), default=_UNKNOWN),
+                    all(file.last_offset < after.first_offset for file, after in itertools.pairwise(files)),
+                    one.given_to,
+                )
+                pieces.setdefault(number, []).append(piece)
         return pieces
 
     def _named(self, topic: str) -> dict[int, list[_Piece]]:

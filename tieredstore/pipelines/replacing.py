@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import ConfigError
-from tieredstore.pipelines.committed import Committed
 from tieredstore.pipelines.driver import Driver, Written
 from tieredstore.pipelines.entries import Entry, WrittenWindow
 from tieredstore.pipelines.family import with_those_above
+from tieredstore.pipelines.holdings import Holdings
 from tieredstore.pipelines.setup import naming_of
 from tieredstore.pipelines.window_writing import Window
 
@@ -59,11 +59,11 @@ class Replacement:
             )
 
     def whole_windows(self, extents: Sequence[Window], selected: Selected) -> list[Window]:
-        """The same offsets as far as the generation has them, out to the ends of its windows: these go whole.
+        """The same offsets as far as the generation holds them, out to the ends of its windows: these go whole.
 
-        Inwards where nothing was asked for but all that there is.
+        Inwards where nothing was asked for but all that there is. ConfigError for offsets that another one holds.
         """
-        bounds = self._bounds()
+        holdings = Holdings.of(self._old.log)
         for one in extents:
             progress = self._old.log.state.positions.get((one.topic, one.partition))
             if progress is not None and one.topic_id and progress.topic_id not in {"", one.topic_id}:
@@ -73,27 +73,34 @@ class Replacement:
                 )
         whole: list[Window] = []
         for one in extents:
-            known = bounds.get((one.topic, one.partition), [])
+            known = holdings.windows.get((one.topic, one.partition), [])
             if one.start >= one.stop or not known:
                 continue
-            starts, stops = [start for start, _ in known], [stop for _, stop in known]
-            at = bisect.bisect_right(stops, one.start)
-            if at < len(known) and starts[at] < one.start and not selected.start:
+            start = one.start if selected.start else max(one.start, known[0].window.start)
+            stop = min(one.stop, known[-1].window.stop) if selected.stop is None else one.stop
+            self._refuse_held(replace(one, start=start, stop=stop))
+            held = [each.window for each in known if each.is_held]
+            at = bisect.bisect_right(held, start, key=lambda window: window.stop)
+            if at < len(held) and held[at].start < start and not selected.start:
                 at += 1
-            end = bisect.bisect_left(starts, one.stop)
-            if at < end and stops[end - 1] > one.stop and selected.stop is None:
+            end = bisect.bisect_left(held, stop, key=lambda window: window.start)
+            if at < end and held[end - 1].stop > stop and selected.stop is None:
                 end -= 1
             if at < end:
-                whole.append(replace(one, start=starts[at], stop=stops[end - 1]))
+                whole.append(replace(one, start=held[at].start, stop=held[end - 1].stop))
+                self._refuse_held(whole[-1])
         return whole
 
-    def _bounds(self) -> dict[tuple[str, int], list[tuple[int, int]]]:
-        """Of each partition the windows that the generation has written, ascending."""
-        bounds: dict[tuple[str, int], list[tuple[int, int]]] = {}
-        for entry in self._old.log.entries():
-            for window in entry.windows if entry.kind == "batch" else ():
-                bounds.setdefault(window.where, []).append((window.start, window.stop))
-        return bounds
+    def _refuse_held(self, window: Window) -> None:
+        """ConfigError for offsets that neither the generation nor the new one holds, but another one."""
+        held = self._old.finalizer.family.holder(window, but={self._generation, self._number})
+        if held is not None:
+            other, its = held
+            raise ConfigError(
+                f"offsets {its.start} to {its.stop - 1} of {its.topic}-{its.partition} are held by generation {other}, "
+                f"not by generation {self._generation}: replace those by --replace {other}, or choose others by --from "
+                "and --to"
+            )
 
     def announce(self, backfill: Entry) -> None:
         """Before anything of the new generation is published."""
@@ -106,6 +113,10 @@ class Replacement:
                 going = [file.key for window in self._going(backfill) for file in window.data_files]
                 self._new.table.refuse_rewritten(log, going)
             self._take_over()
+            # Another backfill may have been faster; the entry that follows is refused if one is from here on.
+            self._old.finalizer.family.refresh()
+            for window in backfill.windows:
+                self._refuse_held(Window(*window.where_in_life, window.start, window.stop))
             paths = {file.key.rpartition("/")[0] for window in self._going(backfill) for file in window.data_files}
             above = sorted({above for path in paths for above in with_those_above(path)})
             log.append("replacing", self._old.fingerprint, other=self._number, directories=above)
@@ -142,17 +153,12 @@ class Replacement:
             self._old.mark_published()
 
     def _going(self, backfill: Entry) -> Iterator[WrittenWindow]:
-        """The windows whose files go, with those of these that are still there."""
-        spans = {window.where: window for window in backfill.windows}
-        windows: dict[tuple[int, tuple[str, int], int], WrittenWindow] = {}
-        for one in Committed.of(self._old.log).files.values():
-            span = spans.get(one.window.where)
-            if span is not None and span.start <= one.window.start and one.window.stop <= span.stop:
-                key = one.number, one.window.where, one.window.start
-                before = windows.get(key, replace(one.window, files=()))
-                windows[key] = replace(before, files=(*before.files, one.file))
-        for _, window in sorted(windows.items()):
-            yield replace(window, records=sum(file.records for file in window.data_files))
+        """The windows that go, with those of their files that are still there."""
+        holdings = Holdings.of(self._old.log)
+        for span in backfill.windows:
+            for one in holdings.between(span.where, span.start, span.stop):
+                if one.is_held or one.window.files:
+                    yield one.window
 
     def _announced(self) -> int:
         return sum(entry.kind == "replacing" and entry.other == self._number for entry in self._old.log.entries())
