@@ -24,6 +24,12 @@ class Told(GroupMember):
         self.has: dict[int, Position | None] = {}
         self.committed: dict[int, Position] = {}
         self.lost: set[int] = set()
+        self.term = 0
+
+    def take(self, partition: int, position: Position | None) -> None:
+        """Have a partition in another term than before."""
+        self.has[partition] = position
+        self.term += 1
 
     def tick(self) -> bool:
         return False
@@ -31,12 +37,15 @@ class Told(GroupMember):
     def owned(self) -> dict[int, Position | None]:
         return dict(self.has)
 
+    def terms(self) -> dict[int, int]:
+        return dict.fromkeys(self.has, self.term)
+
     def commit(self, positions: dict[int, Position]) -> None:
-        for partition in positions:
-            if partition in self.lost or partition not in self.has:
-                self.has.pop(partition, None)
-                raise Fenced(f"partition {partition} is another member's")
-        self.committed |= positions
+        for partition in sorted(positions.keys() & self.lost):
+            self.has.pop(partition, None)
+        self.committed |= {number: place for number, place in positions.items() if number in self.has}
+        if gone := sorted(positions.keys() - self.has.keys()):
+            raise Fenced(f"partition {gone[0]} of orders is another member's")
 
     def leave(self) -> None:
         self.has = {}

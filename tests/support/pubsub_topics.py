@@ -9,9 +9,10 @@ from tieredstore.backends.filesystem.store import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
 from tieredstore.errors import DataLoss
-from tieredstore.pubsub.consumer import ConsumedRecord, Consumer
+from tieredstore.pubsub.consumer import Consumer
 from tieredstore.pubsub.producer import Producer
 from tieredstore.pubsub.record_futures import RecordPlace
+from tieredstore.pubsub.rows_at_hand import ConsumedRecord
 from tieredstore.pubsub.topics import Topics
 
 

@@ -60,9 +60,11 @@ class ReadMessages:
 
     def handed_out(self, message: int, record: int) -> None:
         """Up to this record, with it."""
-        for number in sorted(number for number in self._hashes if number <= message):
+        while self._hashes:
+            number = next(iter(self._hashes))  # they were decoded in their order
             header = self._headers.get(number)
-            if number == message and isinstance(header, MessageHeader) and record + 1 < header.record_count:
+            is_within = isinstance(header, MessageHeader) and record + 1 < header.record_count
+            if number > message or (number == message and is_within):
                 return
             hashed = self._hashes.pop(number)
             if isinstance(header, MessageHeader) and header.request is not None:

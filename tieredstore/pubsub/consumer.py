@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import pyarrow as pa
 
 from tieredstore.errors import AlreadyClosed, ConfigError, DataLoss, Fenced, InvalidRange
-from tieredstore.kafka.arrow_values import repeated
 from tieredstore.kafka.records._slabs import shared_pool
 from tieredstore.process.closing import Closing
 from tieredstore.process.futures import any_done
@@ -22,6 +21,7 @@ from tieredstore.pubsub.format.notifications import parse_notification
 from tieredstore.pubsub.groups import StoreGroup
 from tieredstore.pubsub.partition_reader import FetchRoom, PartitionReader, rotated
 from tieredstore.pubsub.queues import GroupMember, Position
+from tieredstore.pubsub.rows_at_hand import ConsumedRecord, with_places
 from tieredstore.pubsub.seen_messages import SeenMessages
 from tieredstore.pubsub.topics import Topics
 
@@ -35,20 +35,6 @@ Delivery: TypeAlias = Literal["at-least-once", "effectively-once"]
 _LOOKS_AHEAD: Final = 2
 _LONGEST_WAIT_S: Final = 0.2
 _SHORTEST_WAIT_S: Final = 0.005
-
-
-class ConsumedRecord(NamedTuple):
-    """One record and its place. ``timestamp`` in ms; None where the format has none."""
-
-    partition: int
-    offset: int
-    message: int
-    record: int
-    key: bytes | None
-    value: bytes
-    headers: tuple[tuple[str, bytes], ...]
-    message_id: bytes | None
-    timestamp: int | None
 
 
 class Consumer(Closing):
@@ -95,7 +81,6 @@ class Consumer(Closing):
         self._pool = ThreadPool(self._settings.fetches + _LOOKS_AHEAD, "tieredstore-pubsub-fetch")
         self._slabs = shared_pool()
         self._readers: dict[int, PartitionReader] = {}
-        self._handed_out: dict[int, Position] = {}
         self._turn = 0
         self._auditor = auditor_of(self._settings, topic, is_producer=False)
         self._group: GroupMember | None = None
@@ -116,27 +101,23 @@ class Consumer(Closing):
     def poll(self, timeout_s: float = 1.0) -> pa.RecordBatch | None:
         """The next records of one batch, as Arrow: ``key value headers message_id timestamp message record partition
         offset``; None when none came in time. What it gives counts as handed out."""
-        rows = self._poll(timeout_s)
-        if rows is None:
+        reader = self._poll(timeout_s)
+        if reader is None:
             return None
-        reader, batch = rows
-        self._handed_out[reader.partition] = reader.position
-        reader.handed_out(reader.position.message, reader.position.record - 1)
-        given: pa.RecordBatch = batch
+        rows: Any = reader.take_rest()
+        self.counts.records += rows.num_rows
+        given: pa.RecordBatch = rows
         return given
 
     def records(self, timeout_s: float = 1.0) -> Iterator[ConsumedRecord]:
-        """Records one by one, until none came for ``timeout_s``; each counts as handed out when it is given."""
-        while (rows := self._poll(timeout_s)) is not None:
-            reader, batch = rows
-            record: ConsumedRecord | None = None
-            try:
-                for record in _records_of(batch):
-                    self._handed_out[reader.partition] = Position(record.offset, record.message, record.record + 1)
-                    yield record
-            finally:
-                if record is not None:
-                    reader.handed_out(record.message, record.record)
+        """Records one by one, until none came for ``timeout_s``; each counts as handed out when it is given.
+
+        Before each record the group is asked whether its partition is still this member's. A loop may be left at any
+        record: whoever asks next gets the one behind it.
+        """
+        while (reader := self._poll(timeout_s)) is not None:
+            self.counts.records += 1
+            yield reader.take()
 
     def assignment(self) -> list[int]:
         """The partitions that this consumer reads by now; takes part in the group, as polling does."""
@@ -145,7 +126,7 @@ class Consumer(Closing):
 
     def position(self) -> dict[int, Position]:
         """Behind what was handed out, of each partition that this consumer reads."""
-        return dict(self._handed_out)
+        return {partition: reader.position for partition, reader in self._readers.items()}
 
     def committed(self) -> dict[int, Position | None]:
         """What the group has committed, of each partition that this consumer reads."""
@@ -154,13 +135,14 @@ class Consumer(Closing):
     def commit(self, positions: Mapping[int, Position] | None = None) -> None:
         """Make positions durable for the group: those of what was handed out, or some before them.
 
-        Fenced if another member reads a partition by now; ConfigError without a group.
+        Fenced if another member reads a partition by now: the others were committed, and of that one nothing is given
+        any more. ConfigError without a group.
         """
         if self._group is None:
             raise ConfigError("a consumer without a group has nowhere to commit: give it a group, or keep position()")
         wanted = self.position() if positions is None else dict(positions)
         for partition, position in wanted.items():
-            if position > self._handed_out.get(partition, Position(-1)):
+            if partition in self._readers and position > self._readers[partition].position:
                 raise InvalidRange(f"partition {partition} was not handed out up to {tuple(position)}")
         try:
             self._group.commit(wanted)
@@ -173,12 +155,12 @@ class Consumer(Closing):
         """Read a partition from another place on; a number is an offset."""
         if partition not in self._readers:
             raise InvalidRange(f"this consumer does not read partition {partition} of {self._topic.name}")
-        self._open(partition, position if isinstance(position, Position) else Position(position))
+        self._move(partition, position if isinstance(position, Position) else Position(position))
 
     def seek_to_time(self, ms: int) -> None:
         """Read all partitions from the first batch on that was notified at ``ms`` or later."""
         for partition in list(self._readers):
-            self._open(partition, Position(self._queue.offset_at(partition, ms)))
+            self._move(partition, Position(self._queue.offset_at(partition, ms)))
 
     def read_at(self, partition: int, offset: int, message: int = -1, record: int = -1) -> pa.RecordBatch:
         """A batch, one of its Messages, or one record, without moving: its index by one ranged GET, a Message by a
@@ -220,18 +202,21 @@ class Consumer(Closing):
             on_corrupt=self._on_corrupt, max_expanded_bytes=self._settings.max_expanded_bytes, pool=self._slabs
         )
 
-    def _open(self, partition: int, position: Position | None) -> None:
+    def _open(self, partition: int, position: Position | None, term: int = 0) -> None:
         """Read ``partition`` from there on, or from where the consumer starts."""
         if (before := self._readers.pop(partition, None)) is not None:
             before.close()
         if position is None:
             is_late = self._start == "latest"
             position = Position(self._queue.end(partition) if is_late else self._queue.start(partition))
-        self._handed_out[partition] = position
         self._readers[partition] = PartitionReader(
             self._topics, self._topic, self._queue, self._pool, self._room, partition, position, self._decoder,
             self._settings.fetches, self._seen(partition), self._monotonic, self._auditor, self._on_corrupt == "skip",
+            term,
         )  # fmt: skip
+
+    def _move(self, partition: int, position: Position) -> None:
+        self._open(partition, position, self._readers[partition].term)
 
     def _seen(self, partition: int) -> SeenMessages | None:
         if not self._is_once:
@@ -242,32 +227,36 @@ class Consumer(Closing):
         if self._group is None:
             return
         self._group.tick()
-        owned = self._group.owned()
-        if owned.keys() != self._readers.keys():
-            self._let_go()
-            for partition, committed in owned.items():
-                if partition not in self._readers:
-                    self._open(partition, committed)
+        terms = self._group.terms()
+        if terms == {partition: reader.term for partition, reader in self._readers.items()}:
+            return
+        self._let_go()
+        for partition, committed in self._group.owned().items():
+            if partition not in self._readers:
+                self._open(partition, committed, terms[partition])
 
     def _let_go(self) -> None:
-        """Read nothing more of what is another member's by now: it goes on at what was committed."""
-        owned = {} if self._group is None else self._group.owned()
-        for partition in [partition for partition in self._readers if partition not in owned]:
-            self._readers.pop(partition).close()
-            del self._handed_out[partition]
+        """Read nothing more of what is another member's by now, or was meanwhile: it goes on at what was committed."""
+        terms = {} if self._group is None else self._group.terms()
+        for partition, reader in list(self._readers.items()):
+            if terms.get(partition) != reader.term:
+                self._readers.pop(partition).close()
 
-    def _poll(self, timeout_s: float) -> tuple[PartitionReader, Any] | None:
-        if self._is_closed:
-            raise AlreadyClosed(f"this consumer of {self._topic.name} was closed; open another one to read on")
+    def _poll(self, timeout_s: float) -> PartitionReader | None:
+        """A partition that has rows at hand and is this consumer's now; None when none came in time."""
         end_s = self._monotonic() + timeout_s
         while True:
+            if self._is_closed:
+                raise AlreadyClosed(f"this consumer of {self._topic.name} was closed; open another one to read on")
             self._follow_group()
             readers = list(self._readers.values())
+            for reader in readers:
+                if reader.at_hand is not None:
+                    return reader
             self._turn += 1
             for reader in rotated(readers, self._turn) if readers else ():
-                rows = self._ask(reader, 0.0)
-                if rows is not None:
-                    return reader, rows
+                if self._ask(reader):
+                    return reader
             left_s = end_s - self._monotonic()
             if left_s <= 0:
                 return None
@@ -284,27 +273,20 @@ class Consumer(Closing):
             is_ahead = any(reader.has_ahead for reader in readers)
             self._sleep(min(wait_s, _SHORTEST_WAIT_S) if is_ahead else wait_s)
 
-    def _ask(self, reader: PartitionReader, timeout_s: float) -> Any:
-        """The next records of a partition with their places; a loss is raised, or noted and passed over."""
+    def _ask(self, reader: PartitionReader) -> bool:
+        """Whether a partition has rows at hand now; a loss is raised, or noted and passed over."""
         try:
             reader.look()
-            rows = reader.next_records(timeout_s)
+            has_rows = reader.fill()
         except DataLoss as error:
             self.counts.losses += 1
             if self._on_data_loss == "fail":
                 raise
             self.losses.append(str(error))
             reader.pass_over()
-            return None
+            return False
         self._take_counts(reader)
-        if rows is None:
-            self._handed_out[reader.partition] = max(self._handed_out[reader.partition], reader.position)
-            return None
-        offset, batch = rows
-        placed = self._placed(reader.partition, offset, batch)
-        reader.advance(placed.column("message")[-1].as_py(), placed.column("record")[-1].as_py())
-        self.counts.records += placed.num_rows
-        return placed
+        return has_rows
 
     def _take_counts(self, reader: PartitionReader) -> None:
         """What the reader left out, and what it has fetched since."""
@@ -319,14 +301,6 @@ class Consumer(Closing):
         self.doubles += reader.doubles
         reader.doubles = reader.looks = reader.fetched = reader.fetched_bytes = 0
 
-    def _placed(self, partition: int, offset: int, batch: Any) -> Any:
-        columns = [
-            *batch.columns,
-            repeated(partition, batch.num_rows, arrow.int32()),
-            repeated(offset, batch.num_rows, arrow.int64()),
-        ]
-        return arrow.RecordBatch.from_arrays(columns, names=[*batch.schema.names, "partition", "offset"])
-
     def _one(self, partition: int, offset: int, batches: list[Any], record: int) -> Any:
         if record >= 0:
             batches = [rows for batch in batches if (rows := _only(batch, record)).num_rows]
@@ -338,15 +312,9 @@ class Consumer(Closing):
             batches = [arrow.RecordBatch.from_pylist([], schema=self._decoder().schema)]
         table = arrow.Table.from_batches(batches).combine_chunks()
         whole = table.to_batches()
-        return self._placed(partition, offset, whole[0] if whole else batches[0])
+        return with_places(whole[0] if whole else batches[0], partition, offset)
 
 
 def _only(batch: Any, record: int) -> Any:
     numbers = batch.column("record").to_pylist()
     return batch.slice(numbers.index(record), 1) if record in numbers else batch.slice(0, 0)
-
-
-def _records_of(batch: Any) -> Iterator[ConsumedRecord]:
-    for row in batch.to_pylist():
-        headers = tuple((header["key"], header["value"]) for header in row.pop("headers") or ())
-        yield ConsumedRecord(headers=headers, **row)

@@ -23,7 +23,7 @@ from typing import Any, Final, cast
 
 from tieredstore.errors import ConfigError, CorruptData, Fenced, ObjectNotFound, PreconditionFailed, TieredStoreError
 from tieredstore.pubsub.own_objects import OwnFolder, json_body, number_in
-from tieredstore.pubsub.queues import GroupMember, GroupPartition, Position
+from tieredstore.pubsub.queues import GroupMember, GroupPartition, Position, named_partitions
 
 BEAT_S: Final = 5.0
 """Seconds between two beats of a member: 0.2 PUTs a second."""
@@ -80,6 +80,10 @@ class StoreGroup(GroupMember):
         """The partitions that this member has, with the position that was committed."""
         return {partition: owned.position for partition, owned in self._owned.items()}
 
+    def terms(self) -> dict[int, int]:
+        """The generation of each partition that this member has."""
+        return {partition: owned.generation for partition, owned in self._owned.items()}
+
     def tick(self) -> bool:
         """Take what nobody reads, give up what others should; at most every ``beat_s``. True if something changed."""
         if self._beater is None:
@@ -102,13 +106,20 @@ class StoreGroup(GroupMember):
         return changed
 
     def commit(self, positions: dict[int, Position]) -> None:
-        """Make the positions durable, a partition after the other; Fenced for one that another member has by now."""
+        """Make the positions durable, a partition after the other; Fenced, when all were tried, for those that other
+        members have by now."""
+        lost: list[int] = []
         for partition, position in sorted(positions.items()):
             owned = self._owned.get(partition)
             if owned is None:
-                raise Fenced(self._lost(partition))
-            if owned.position != position:
-                self._write(partition, owned, position, self.member)
+                lost.append(partition)
+            elif owned.position != position:
+                try:
+                    self._write(partition, owned, position, self.member)
+                except Fenced:
+                    lost.append(partition)
+        if lost:
+            raise Fenced(self._lost(*lost))
 
     def leave(self) -> None:
         """Give all partitions up, for others to take at once."""
@@ -223,10 +234,10 @@ class StoreGroup(GroupMember):
             owned.etag = self._folder.store.replace(key, body, stored[1])
         owned.position = position
 
-    def _lost(self, partition: int) -> str:
+    def _lost(self, *partitions: int) -> str:
         return (
-            f"partition {partition} of {self._topic} is read by another member of group {self._group} by now: nothing "
-            "was committed, and its records come again from there"
+            f"{named_partitions(partitions)} of {self._topic} is read by another member of group {self._group} by now: "
+            "nothing of it was committed, and its records come again there"
         )
 
     def _member_key(self, member: str) -> str:

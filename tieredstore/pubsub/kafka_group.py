@@ -24,7 +24,7 @@ from tieredstore.live.cluster import LiveCluster
 from tieredstore.live.faults import fault
 from tieredstore.live.properties import member_configuration
 from tieredstore.pubsub.kafka_topics import TopicAdmin
-from tieredstore.pubsub.queues import GroupMember, GroupPartition, Position
+from tieredstore.pubsub.queues import GroupMember, GroupPartition, Position, named_partitions
 
 _LOOK_S: Final = 30.0
 _PLACE: Final = re.compile(r"(\d{1,10})/(\d{1,10})", re.ASCII)
@@ -63,10 +63,15 @@ class KafkaGroup(GroupMember):
         self._consumer: LiveConsumer | None = None
         self._owned: dict[int, Position | None] = {}
         self._assigned: set[int] = set()  # some of them not looked up yet
+        self._term = 0  # how often the client was assigned partitions, or lost them
 
     def owned(self) -> dict[int, Position | None]:
         """The partitions that this member has, with the position that was committed."""
         return dict(self._owned)
+
+    def terms(self) -> dict[int, int]:
+        """Each in the term of the last assignment."""
+        return dict.fromkeys(self._owned, self._term)
 
     def tick(self) -> bool:
         """Let the client take part, which its own threads do as long as somebody ticks."""
@@ -79,12 +84,15 @@ class KafkaGroup(GroupMember):
         return before.keys() != self._owned.keys()
 
     def commit(self, positions: dict[int, Position]) -> None:
-        """All in one request; Fenced as the coordinator says it, or before it, when the client knows by itself."""
+        """All in one request; Fenced as the coordinator says it, or when the client knows by itself."""
         self._serve()
-        for partition in sorted(positions):
-            if partition not in self._owned:
-                raise Fenced(self._lost(f"partition {partition}"))
-        changed = {number: place for number, place in positions.items() if self._owned[number] != place}
+        lost = sorted(positions.keys() - self._owned.keys())
+        owned = {number: place for number, place in positions.items() if number in self._owned}
+        self._commit({number: place for number, place in owned.items() if self._owned[number] != place})
+        if lost:
+            raise Fenced(self._lost(named_partitions(lost)))
+
+    def _commit(self, changed: dict[int, Position]) -> None:
         if not changed or self._consumer is None:
             return
         offsets = [
@@ -98,6 +106,8 @@ class KafkaGroup(GroupMember):
             errors = [error.args[0]]
         for refusal in errors:
             if refusal.code() in _OTHERS:
+                # Whole assignments are given up: what comes next is the client's next assignment, in another term.
+                self._forget()
                 raise Fenced(self._lost("what was read"))
             raise fault(refusal, f"group {self._group} cannot commit")
         self._owned.update(changed)
@@ -105,7 +115,7 @@ class KafkaGroup(GroupMember):
     def leave(self) -> None:
         """Tell the coordinator, which gives the partitions to others at once."""
         consumer, self._consumer = self._consumer, None
-        self._owned, self._assigned = {}, set()
+        self._forget()
         if consumer is not None:
             consumer.close()
 
@@ -124,12 +134,17 @@ class KafkaGroup(GroupMember):
     def _take(self, consumer: Any, partitions: list[TopicPartition]) -> None:
         consumer.assign([TopicPartition(part.topic, part.partition, OFFSET_END) for part in partitions])
         consumer.pause(partitions)
+        self._forget()
         self._assigned = {part.partition for part in partitions}
 
     def _give_up(self, consumer: Any, partitions: list[TopicPartition]) -> None:
         del partitions  # all: the strategies that are asked for give up everything before they share out again
-        self._owned, self._assigned = {}, set()
+        self._forget()
         consumer.unassign()
+
+    def _forget(self) -> None:
+        self._owned, self._assigned = {}, set()
+        self._term += 1
 
     def _lost(self, what: str) -> str:
         return (

@@ -19,6 +19,7 @@ from tieredstore.pubsub.format.batches import BatchIndex, split_checksums
 from tieredstore.pubsub.format.decoder import BatchDecoder
 from tieredstore.pubsub.format.notifications import Notification, parse_notification
 from tieredstore.pubsub.queues import NotificationQueue, Position, QueuedNotification
+from tieredstore.pubsub.rows_at_hand import ConsumedRecord, RowsAtHand, with_places
 from tieredstore.pubsub.seen_messages import SeenMessages
 from tieredstore.pubsub.topics import Topic, Topics
 
@@ -84,7 +85,12 @@ class _Ahead:
 
 @dataclass(slots=True)
 class PartitionReader:
-    """Reads one partition from ``position`` on. For one thread."""
+    """Reads one partition from ``position`` on, as long as the consumer has it: a reader is of one ``term`` of
+    ownership, and never used for another one. For one thread.
+
+    ``position`` is behind what was handed out. Nothing moves it but rows that are taken, a batch that is exhausted, and
+    a loss that is passed over.
+    """
 
     topics: Topics
     topic: Topic
@@ -101,7 +107,10 @@ class PartitionReader:
     auditor: Auditor | None = None
     is_skipping: bool = False
     """Damaged Messages are left out, and the others of their object are read."""
+    term: int = 0
     next_look_s: float = 0.0
+    at_hand: RowsAtHand | None = None
+    """Decoded rows that were not taken yet."""
     _next_offset: int = 0
     _last_seen_s: float = 0.0
     _waiting: deque[QueuedNotification] = field(default_factory=deque[QueuedNotification])
@@ -216,22 +225,51 @@ class PartitionReader:
         """Whether records may come without another look at the queue."""
         return bool(self._records is not None or self._ahead or self._waiting)
 
-    def next_records(self, timeout_s: float) -> tuple[int, pa.RecordBatch] | None:
-        """The next records and their offset; None when none came in time. DataLoss for an absent object.
+    def fill(self) -> bool:
+        """Have rows at hand, if any are there by now. DataLoss for an absent object.
 
         After an error the reader stands where it did: :meth:`pass_over` leaves out what it was about.
         """
-        while True:
+        while self.at_hand is None:
             if self._records is not None:
                 rows = self._next_of_object(self._records)
                 if rows is not None:
-                    return self.position.offset, rows
+                    self.at_hand = RowsAtHand(with_places(rows, self.partition, self.position.offset))
+                    break
                 self._end_object()
             if not self._ahead:
                 self._fetch()
-            if not self._ahead or not is_done(self._ahead[0].object, max(0.0, timeout_s)):
-                return None
+            if not self._ahead or not is_done(self._ahead[0].object, 0.0):
+                return False
             self._begin_object(self._ahead[0])
+        return True
+
+    def take(self) -> ConsumedRecord:
+        """Hand out one record of those at hand."""
+        rows = self._rows()
+        record = rows.take()
+        self._move(rows, record.message, record.record)
+        return record
+
+    def take_rest(self) -> pa.RecordBatch:
+        """Hand out all that is left at hand."""
+        rows = self._rows()
+        rest: Any = rows.rest()
+        self._move(rows, rest.column("message")[-1].as_py(), rest.column("record")[-1].as_py())
+        given: pa.RecordBatch = rest
+        return given
+
+    def _rows(self) -> RowsAtHand:
+        if self.at_hand is None:
+            raise ValueError("no rows are at hand: fill() says whether there are")
+        return self.at_hand
+
+    def _move(self, rows: RowsAtHand, message: int, record: int) -> None:
+        self.position = Position(self.position.offset, message, record + 1)
+        if not rows.are_left:
+            self.at_hand = None
+        if self._audited is not None:
+            self._audited.handed_out(message, record)
 
     def _next_of_object(self, records: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
         try:
@@ -240,15 +278,6 @@ class PartitionReader:
             # The object stays at hand: who asks again meets the damage again, behind what was handed out.
             self._records = None
             raise
-
-    def advance(self, message: int, record: int) -> None:
-        """Up to this record, with it, the object at hand was handed out."""
-        self.position = Position(self.position.offset, message, record + 1)
-
-    def handed_out(self, message: int, record: int) -> None:
-        """Up to this record of the object at hand the caller has got all."""
-        if self._audited is not None:
-            self._audited.handed_out(message, record)
 
     def pass_over(self) -> None:
         """Go on behind what failed: the object at hand, or the notification that is none."""
@@ -267,7 +296,7 @@ class PartitionReader:
         """Give the room back."""
         while self._ahead:
             self.room.give_back(self._ahead.popleft().notification.total_size)
-        self._records = None
+        self._records = self.at_hand = None
 
     def _begin_object(self, ahead: _Ahead) -> None:
         try:

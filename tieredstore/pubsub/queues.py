@@ -43,6 +43,11 @@ class GroupPartition:
     position: Position | None
 
 
+def named_partitions(partitions: Sequence[int]) -> str:
+    """``partition 1``, or ``partition 1 and 2``: each of them is meant."""
+    return f"partition {' and '.join(map(str, partitions))}"
+
+
 class GroupMember(ABC):
     """One member of a group, which shares the read partitions with the others. For one thread."""
 
@@ -54,9 +59,15 @@ class GroupMember(ABC):
     def owned(self) -> dict[int, Position | None]:
         """The partitions that this member has, with the position that was committed."""
 
+    def terms(self) -> dict[int, int]:
+        """The term of ownership of each partition that this member has: a partition that was lost and taken again is in
+        another one, also if nobody saw that it was lost."""
+        return dict.fromkeys(self.owned(), 0)
+
     @abstractmethod
     def commit(self, positions: dict[int, Position]) -> None:
-        """Make the positions durable; Fenced for one that another member has by now."""
+        """Make the positions durable; Fenced for one that another member has by now, which this member then has no
+        more. All others that can be are committed before that is raised."""
 
     @abstractmethod
     def leave(self) -> None:
