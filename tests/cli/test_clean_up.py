@@ -142,12 +142,12 @@ def test_what_is_held_is_named_and_ends_with_6(root: Path) -> None:
     assert done.text.count("legal hold 'case'") == 3
     assert [row["name"] for row in run(root, "hold", "list", "--json").json] == ["case"]
     assert "events-0 offsets 15 to the end" in run(root, "hold", "list").text
-    refused = run(root, "delete", "events", 0, 20)
+    refused = run(root, "delete", "events", 0, 20, "--yes")
     assert refused.code == 6
     assert "legal hold 'case'" in refused.stderr
-    assert run(root, "hold", "release", "case").code == 0
-    assert run(root, "hold", "release", "case").code == 3
-    assert run(root, "delete", "events", 0, 20).code == 0
+    assert run(root, "hold", "release", "case", "--yes").code == 0
+    assert run(root, "hold", "release", "case", "--yes").code == 3
+    assert run(root, "delete", "events", 0, 20, "--yes").code == 0
 
 
 def test_du_sums_by_topic_partition_and_day(root: Path) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,13 +19,13 @@ def settings(tmp_path: Path) -> Path:
 
 def test_delete_takes_one_segment_and_says_what(settings: Path, tmp_path: Path) -> None:
     doomed = [path for path in stored_files(tmp_path) if path.name.startswith(f"{1:020}")]
-    done = tieredstore("delete", "-c", settings, "single", 0, 1)
+    done = tieredstore("delete", "-c", settings, "single", 0, 1, "--yes")
     assert (done.code, done.stderr) == (0, "")
     for path in doomed:
         assert str(path.relative_to(tmp_path / "store")) in done.text
         assert not path.exists()
     assert [row["base_offset"] for row in tieredstore("ls", "-c", settings, "--json").json] == [0, 2]
-    again = tieredstore("delete", "-c", settings, "single", 0, 1)
+    again = tieredstore("delete", "-c", settings, "single", 0, 1, "--yes")
     assert (again.code, again.stdout) == (3, b"")
 
 
@@ -44,50 +42,18 @@ def test_what_is_left_of_a_segment_goes_only_by_its_id(left: list[str], settings
     for suffix in {"log", "indexes", "rsm-manifest"} - set(left):
         stored_files(tmp_path, suffix)[1].unlink()
     if "rsm-manifest" not in left:
-        refused = tieredstore("delete", "-c", settings, "single", 0, 1)
+        refused = tieredstore("delete", "-c", settings, "single", 0, 1, "--yes")
         assert (refused.code, refused.stdout) == (3, b"")
-    done = tieredstore("delete", "-c", settings, "single", 0, 1, f"--segment-id={row['segment_id']}")
+    done = tieredstore("delete", "-c", settings, "single", 0, 1, "--yes", f"--segment-id={row['segment_id']}")
     assert done.code == 0
     assert len(stored_files(tmp_path)) == 6
     assert all(not path.name.startswith(f"{1:020}") for path in stored_files(tmp_path))
 
 
-def answering(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
-    """Somebody sits at a terminal, and types this."""
-    terminal = io.StringIO(answer)
-    monkeypatch.setattr(terminal, "isatty", lambda: True)
-    monkeypatch.setattr(sys, "stdin", terminal)
-
-
-@pytest.mark.parametrize("answer", ["", "\n", "n\n", "what?\n"])
-def test_on_a_terminal_it_asks_and_a_no_deletes_nothing(
-    answer: str, settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = stored_files(tmp_path)
-    answering(monkeypatch, answer)
-    done = tieredstore("delete", "-c", settings, "single", 0, 1)
-    assert (done.code, done.stderr) == (
-        1,
-        "delete these 3 objects? [y/N] tieredstore: nothing was deleted\n",
-    )
-    assert stored_files(tmp_path) == before
-
-
-@pytest.mark.parametrize(("answer", "more"), [("y\n", ()), ("Yes\n", ()), ("", ("--yes",)), ("", ("-y",))])
-def test_a_yes_deletes(
-    answer: str, more: tuple[str, ...], settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answering(monkeypatch, answer)
-    done = tieredstore("delete", "-c", settings, "single", 0, 1, *more)
-    assert (done.code, done.stderr) == (0, "" if more else "delete these 3 objects? [y/N] ")
-    assert done.text.endswith("deleted\n")
-    assert len(stored_files(tmp_path)) == 6
-
-
 @pytest.mark.parametrize("dry_run", [True, False])
 def test_json_tells_what_went(dry_run: bool, settings: Path) -> None:
     listed = tieredstore("ls", "-c", settings, "--json").json[1]
-    done = tieredstore("delete", "-c", settings, "single", 0, 1, "--json", *(["--dry-run"] if dry_run else []))
+    done = tieredstore("delete", "-c", settings, "single", 0, 1, "--json", "--dry-run" if dry_run else "-y")
     assert (done.code, done.stderr) == (0, "")
     row = done.json
     same = ("topic", "topic_id", "partition", "base_offset", "segment_id", "stored_size")

@@ -62,8 +62,13 @@ PRINTING = {
     "pipeline print": [f"pipeline print kept.properties {KEPT} -n 3"],
     "pipeline sources": [f"pipeline sources kept.properties {KEPT} --backup kept.properties"],
     "pipeline changes": ["pipeline changes kept.properties"],
-    "pipeline redrive": ["pipeline redrive strict.properties", "pipeline redrive mended.properties"],
-    "pipeline backfill": ["pipeline backfill kept.properties --topic none --generation 9"],
+    "pipeline redrive": [
+        "pipeline redrive strict.properties",
+        *(f"pipeline redrive {file}.properties --yes" for file in ("strict", "mended")),
+    ],
+    "pipeline backfill": [
+        f"pipeline backfill kept.properties --topic none --generation {options}" for options in ("9", "8 --replace 1")
+    ],
     "pipeline finalize": ["pipeline finalize timed.properties"],
     "pipeline gc": ["pipeline gc kept.properties"],
     "pipeline drop": ["pipeline drop kept.properties"],

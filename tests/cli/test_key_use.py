@@ -60,7 +60,7 @@ def test_rotate_then_check_then_retire(both: Path, new_alone: Path) -> None:
     assert f"{len(OLD)} of {len(SEGMENTS)} segments would be rotated to key pair 'key2'" in dry.text
     assert counted(both) == before
 
-    done = tieredstore("keys", "rotate", "-c", both)
+    done = tieredstore("keys", "rotate", "--yes", "-c", both)
     assert (done.code, done.stderr) == (0, "")
     assert f"{len(OLD)} of {len(SEGMENTS)} segments rotated to key pair 'key2'" in done.text
     assert "readers need 'key1' until 20" in done.text
@@ -71,7 +71,7 @@ def test_rotate_then_check_then_retire(both: Path, new_alone: Path) -> None:
         read = tieredstore("fetch", "-c", new_alone, segment.topic, segment.partition, segment.base_offset)
         assert read.stdout == segment.original("log").read_bytes()
 
-    again = tieredstore("keys", "rotate", "-c", both)
+    again = tieredstore("keys", "rotate", "--yes", "-c", both)
     assert f"0 of {len(SEGMENTS)} segments rotated" in again.text
     assert f"{len(SEGMENTS)} were under it already" in again.text
     assert "readers need" not in again.text
@@ -89,20 +89,22 @@ def test_what_the_uploader_keeps_in_quarantine_counts(root: Path, both: Path) ->
     assert counted(both) == {"key1": len(OLD), "key2": len(SEGMENTS) - len(OLD)}
     needed = tieredstore("keys", "check", "--retire", "key1", "-c", both)
     assert (needed.code, needed.text.count(QUARANTINE)) == (5, 1)
-    assert tieredstore("keys", "rotate", "-c", both).code == 0
+    assert tieredstore("keys", "rotate", "--yes", "-c", both).code == 0
     assert counted(both) == {"key2": len(SEGMENTS)}
     assert tieredstore("keys", "check", "--retire", "key1", "-c", both).code == 0
 
 
 def test_a_pair_that_is_not_on_the_ring_ends_with_4_and_is_named(new_alone: Path) -> None:
-    done = tieredstore("keys", "rotate", "-c", new_alone)
+    done = tieredstore("keys", "rotate", "--yes", "-c", new_alone)
     assert done.code == 4
     assert done.stderr.count("key pair 'key1', which is not on the ring") == len(OLD)
     assert f"{len(OLD)} need a pair that is not on the ring" in done.text
 
 
 def test_json_has_a_line_a_segment_and_a_summary(both: Path) -> None:
-    lines = [json.loads(line) for line in tieredstore("keys", "rotate", "-c", both, "--json").text.splitlines()]
+    lines = [
+        json.loads(line) for line in tieredstore("keys", "rotate", "--yes", "-c", both, "--json").text.splitlines()
+    ]
     *rows, summary = lines
     assert [(row["base_offset"], row["key_id"], row["outcome"]) for row in rows] == [
         (segment.base_offset, *(("key1", "rotated") if segment in OLD else ("key2", "active"))) for segment in SEGMENTS
@@ -129,7 +131,7 @@ def test_a_pair_that_is_not_listed_may_be_misspelt(both: Path) -> None:
 
 
 def test_leftovers_and_damage_may_need_the_pair(root: Path, both: Path) -> None:
-    tieredstore("keys", "rotate", "-c", both)
+    tieredstore("keys", "rotate", "--yes", "-c", both)
     (root / f"{SEGMENTS[0].main_path}.rsm-manifest").write_bytes(b"{")
     (root / f"{SEGMENTS[1].main_path}.rsm-manifest").unlink()
     checked = tieredstore("keys", "check", "--retire", "key1", "-c", both, "--json")
@@ -143,7 +145,7 @@ def test_leftovers_and_damage_may_need_the_pair(root: Path, both: Path) -> None:
 
 
 def test_a_write_that_has_not_ended_may_need_the_pair(root: Path, both: Path) -> None:
-    tieredstore("keys", "rotate", "-c", both)
+    tieredstore("keys", "rotate", "--yes", "-c", both)
     folder = (root / SEGMENTS[0].main_path).parent
     (folder / ".~tieredstore-0123456789abcdef").write_bytes(b"of a killed writer")
     checked = tieredstore("keys", "check", "--retire", "key1", "-c", both)
@@ -151,14 +153,16 @@ def test_a_write_that_has_not_ended_may_need_the_pair(root: Path, both: Path) ->
 
 
 def test_only_a_topic_is_rotated_and_a_partition_needs_one(both: Path) -> None:
-    assert tieredstore("keys", "rotate", "-c", both, "--partition", 0).code == 2
-    assert "0 of 0" in tieredstore("keys", "rotate", "-c", both, "--topic", "other").text
+    assert tieredstore("keys", "rotate", "--yes", "-c", both, "--partition", 0).code == 2
+    assert "0 of 0" in tieredstore("keys", "rotate", "--yes", "-c", both, "--topic", "other").text
     topic = SEGMENTS[0].topic
-    assert f"{len(OLD)} of" in tieredstore("keys", "rotate", "-c", both, "--topic", topic, "--partition", 0).text
+    assert (
+        f"{len(OLD)} of" in tieredstore("keys", "rotate", "--yes", "-c", both, "--topic", topic, "--partition", 0).text
+    )
 
 
 def test_without_a_key_ring_there_is_nothing_to_rotate_to(root: Path) -> None:
-    done = tieredstore("keys", "rotate", "--store", f"file://{root}")
+    done = tieredstore("keys", "rotate", "--yes", "--store", f"file://{root}")
     assert done.code == 2
     assert "encryption.key.pair.id (the new pair)" in done.stderr
 

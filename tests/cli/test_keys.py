@@ -165,7 +165,7 @@ def test_a_second_pair_joins_the_first_and_other_lines_stay(tmp_path: Path) -> N
     assert tieredstore("keys", "add", "k3", "-c", settings, "--bits", 2048, "--activate").code == 0
     assert read_properties(settings)["encryption.key.pair.id"] == "k3"
     assert tieredstore("fetch", "-c", settings, "single", 0, 0).code == 0
-    assert tieredstore("keys", "rotate", "-c", settings).code == 0
+    assert tieredstore("keys", "rotate", "-c", settings, "--yes").code == 0
     assert {row["key_id"] for row in tieredstore("ls", "-c", settings, "--json").json} == {"k3"}
 
 

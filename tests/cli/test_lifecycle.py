@@ -54,10 +54,10 @@ def test_a_rule_is_added_once_and_a_dry_run_adds_none(settings: Path, service: S
     planned = run(settings, "apply", "--dry-run")
     assert (planned.code, service.text) == (0, before)
     assert planned.text.startswith("would be added: a rule aborts unfinished multipart uploads under 'kafka/'")
-    added = json.loads(run(settings, "apply", "--days", "3", "--json").text)
+    added = json.loads(run(settings, "apply", "--yes", "--days", "3", "--json").text)
     assert (added["outcome"], added["aborts_after_days"], added["before"]) == ("added", 3, before)
     assert EATING in service.text
-    again = run(settings, "apply")
+    again = run(settings, "apply", "--yes")
     assert (again.code, again.text.split()[0]) == (0, "the")
     assert "after 3 days already" in again.text
     assert "unfinished uploads are aborted after 3 days, by tieredstore-abort-" in run(settings, "show").text
@@ -68,7 +68,7 @@ def test_a_rule_is_added_once_and_a_dry_run_adds_none(settings: Path, service: S
 
 def test_days_that_are_too_few_are_refused(settings: Path, service: S3Rules) -> None:
     settings.write_text(settings.read_text() + "upload.max.age.ms=86400000\n")
-    refused = run(settings, "apply", "--days", "1")
+    refused = run(settings, "apply", "--yes", "--days", "1")
     assert (refused.code, service.writes) == (2, [])
     assert "give 2 or more" in refused.stderr
 
@@ -77,7 +77,7 @@ def test_a_folder_has_none(tmp_path: Path) -> None:
     settings = write_settings(tmp_path)
     shown = run(settings, "show")
     assert (shown.code, "is a folder, and has no lifecycle rules" in shown.text) == (0, True)
-    applied = run(settings, "apply")
+    applied = run(settings, "apply", "--yes")
     assert (applied.code, "is a folder, and has no lifecycle rules" in applied.text) == (6, True)
     assert json.loads(run(settings, "show", "--json").text)["rules"] == []
 

@@ -135,7 +135,7 @@ def test_inspect_and_ls_and_delete_need_no_key(tmp_path: Path) -> None:
     view = tieredstore("inspect", "-c", keyless, "txn", 0, 605, "--json")
     assert view.code == 0
     assert view.json["manifest"]["encryption"] == {"key_id": "key1", "wrapped_key_bytes": 384}
-    assert tieredstore("delete", "-c", keyless, "txn", 0, 605).code == 0
+    assert tieredstore("delete", "-c", keyless, "txn", 0, 605, "--yes").code == 0
     done = tieredstore("fetch", "-c", keyless, "txn", 0, 0)
     assert (done.code, done.stdout) == (2, b"")
     assert "/nowhere" in done.stderr

@@ -84,7 +84,7 @@ def test_changes_tell_sizes(kept: Kept) -> None:
 def test_redriving_tells_of_what_stays_bad_where_and_why(kept: Kept, transformer: str) -> None:
     assert tieredstore("pipeline", "run", "--once", kept.file(**by("thirds"))).code == 0
     (before,) = [info.key for info in kept.store.list(f"{ROOT}_tieredstore/kept/1/quarantine/")]
-    redrive = "pipeline", "redrive", kept.file(**by(transformer))
+    redrive = "pipeline", "redrive", kept.file(**by(transformer)), "--yes"
     text = tieredstore(*redrive).text.splitlines()
     if transformer == "thirds":
         assert text[0] == f"orders-0 0 … 9: no messages filed, 4 stay bad in {before}"

@@ -42,10 +42,10 @@ READING = {
     "query SQL -o ROWS": (LOG,),
     "export txn -o ROWS": (LIST, MANIFEST, LOG),
     "export txn -o TAKEN": (LIST, MANIFEST, LOG),
-    "delete txn 0 605": (LIST,),
+    "delete txn 0 605 --yes": (LIST,),
     "keys list": (LIST, MANIFEST),
     "keys check --retire key1": (LIST, MANIFEST),
-    "keys rotate": (LIST, MANIFEST),
+    "keys rotate --yes": (LIST, MANIFEST),
     "keys rotate --dry-run": (MANIFEST,),
     "verify --level data": (LIST, MANIFEST, INDEXES, LOG),
     "cp --to-store TAKEN": (LIST, MANIFEST, INDEXES, LOG),
@@ -58,16 +58,16 @@ WRITING = {
     Cloud.S3: {
         "copy LOGS": (LIST, HEAD, BEGIN, PART, COMPLETE, Place(Step.WRITE, ".indexes"), WRITE_MANIFEST),
         "copy SMALL": (WRITE_LOG,),
-        "keys rotate": (WRITE_MANIFEST,),
-        "delete txn 0 605": (Place(Step.BULK),),
+        "keys rotate --yes": (WRITE_MANIFEST,),
+        "delete txn 0 605 --yes": (Place(Step.BULK),),
     },
     Cloud.GCS: {
         "copy LOGS": (LIST, HEAD, BEGIN, PART),
-        "delete txn 0 605": (Place(Step.DELETE),),
+        "delete txn 0 605 --yes": (Place(Step.DELETE),),
     },
     Cloud.AZURE: {
         "copy LOGS": (LIST, HEAD, PART, COMPLETE, WRITE_MANIFEST),
-        "delete txn 0 605": (Place(Step.BULK),),
+        "delete txn 0 605 --yes": (Place(Step.BULK),),
     },
 }
 MODULES = {Cloud.S3: "boto3", Cloud.GCS: "google.cloud.storage", Cloud.AZURE: "azure.storage.blob"}
@@ -109,7 +109,7 @@ def test_commands_that_read_end_soon_and_leave_nothing(stage: Stage) -> None:
         Case("cat txn", LOG, signal.SIGINT),
         Case("ls", MANIFEST, signal.SIGTERM),
         Case("inspect txn 0 605", LIST, signal.SIGINT),
-        Case("keys rotate", MANIFEST, signal.SIGINT),
+        Case("keys rotate --yes", MANIFEST, signal.SIGINT),
         Case("verify --level data", LOG, signal.SIGTERM),
         Case("cp --to-store TAKEN", LOG, signal.SIGINT),
         Case("gc", LIST, signal.SIGTERM),
@@ -136,7 +136,7 @@ def test_what_there_was_no_time_to_take_back_is_named(stage: Stage) -> None:
     cases = [
         Case("copy LOGS", PART, signal.SIGINT, also_drips=ABORT),
         Case("copy LOGS", COMPLETE, signal.SIGHUP),
-        Case("delete txn 0 605", Place(Step.BULK), signal.SIGTERM),
+        Case("delete txn 0 605 --yes", Place(Step.BULK), signal.SIGTERM),
     ]
     try:
         *copies, deleted = [check(*outcome).stderr for outcome in stage.run(cases)]

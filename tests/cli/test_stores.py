@@ -94,7 +94,7 @@ def round_trip(store: tuple[object, ...], environment: Mapping[str, str]) -> Non
         where = (rows[0]["topic"], rows[0]["partition"], rows[0]["base_offset"])
         log = (ORIGINALS / f"{where[0]}-{where[1]}" / f"{where[2]:020}.log").read_bytes()
         assert clean(spawn("fetch", *store, *where, **environment)).stdout == log
-        clean(tieredstore("delete", *store, *where))
+        clean(tieredstore("delete", *store, *where, "--yes"))
         assert len(clean(tieredstore("ls", *store, "--json")).json) == 2
         gone = tieredstore("fetch", *store, *where)
         assert (gone.code, gone.stdout) == (3, b"")

@@ -91,17 +91,16 @@ def test_ctrl_c_says_what_was_done_and_how_to_go_on(settings: Path, commands: Fo
     assert len(stored_files(tmp_path, "log")) == len(stored_files(tmp_path, "rsm-manifest"))
 
 
-@pytest.mark.parametrize(
-    ("keys", "code", "left"), [(b"n\n", 1, 15), (b"\x04", 1, 15), (CTRL_C, 130, 15), (b"y\n", 0, 12)]
-)
-def test_delete_asks(keys: bytes, code: int, left: int, stored: Path, commands: ForkedCommands, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("more", "left"), [((), 15), (("--yes",), 12)])
+def test_delete_does_not_ask(
+    more: tuple[str, ...], left: int, stored: Path, commands: ForkedCommands, tmp_path: Path
+) -> None:
+    arguments = "delete", "-c", stored, "txn", 0, 605, *more
     with Terminal() as terminal:
-        running = commands.start("delete", "-c", stored, "txn", 0, 605, terminal=terminal.path, environment=PLAIN)
-        terminal.wait_for(b"delete these 3 objects? [y/N] ")
-        terminal.press(keys)
-        assert ended(running).code == code
+        running = commands.start(*arguments, terminal=terminal.path, environment=PLAIN)
+        assert ended(running).code == 0
         shown = terminal.read_all()
-    assert (b"nothing was deleted" in shown) == (code == 1)
+    assert shown.endswith(b"deleted\r\n" if more else b"nothing was deleted: --yes does it\r\n")
     assert len(stored_files(tmp_path)) == left
 
 

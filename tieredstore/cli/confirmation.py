@@ -1,30 +1,26 @@
-"""What a person is asked before something goes for good."""
+"""The one rule of commands that delete or rewrite: they show their plan, and only ``--yes`` applies it.
+
+Nobody is asked, on a terminal either: the same line does the same in a shell, in a script and in cron.
+"""
 
 from __future__ import annotations
 
-import sys
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, TypeAlias
 
 import typer
 
-from tieredstore.cli.output import complain
+from tieredstore.errors import ConfigError
 
-Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask, on a terminal either.")]
-
-NOT_CONFIRMED: Final = 1
-"""The exit code of a command that was told not to go on."""
+Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do it. Without it, only show what would be done.")]
 
 
-def require_confirmation(question: str, *, yes: bool) -> None:
-    """Ask ``question`` on stderr where stdin is a terminal, and end the command unless the answer is y or yes.
+def is_dry(*, yes: bool, dry_run: bool = False) -> bool:
+    """Return whether the command only shows its plan; raise ConfigError for both options at once."""
+    if yes and dry_run:
+        raise ConfigError("--yes and --dry-run exclude each other")
+    return not yes
 
-    Where nobody can answer, as in a script, nothing is asked. ``yes`` asks nowhere.
-    """
-    if yes or not sys.stdin.isatty():
-        return
-    sys.stdout.flush()
-    sys.stderr.write(f"{question} [y/N] ")
-    sys.stderr.flush()
-    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
-        complain("nothing was deleted")
-        raise typer.Exit(NOT_CONFIRMED)
+
+def way_to_apply(done: str) -> str:
+    """Return the last line of a plan, which names what was not ``done`` and the way to do it."""
+    return f"nothing was {done}: --yes does it"

@@ -15,7 +15,7 @@ from tieredstore.cli.arguments import (
     Topic,
     TopicId,
 )
-from tieredstore.cli.confirmation import Yes, require_confirmation
+from tieredstore.cli.confirmation import Yes, is_dry, way_to_apply
 from tieredstore.cli.last_words import said_if_stopped
 from tieredstore.cli.ls import partition_row
 from tieredstore.cli.opened import opened
@@ -39,28 +39,28 @@ def delete(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Delete a segment from the store, and say what goes. On a terminal it asks first.
+    """Delete a segment from the store. Without --yes, only show its objects.
 
     With --segment-id also what an unfinished copy or delete left of it (be sure that no copy of it is still running).
 
-    Example: tieredstore delete -c store.properties orders 0 0 --dry-run
+    Example: tieredstore delete -c store.properties orders 0 0 --yes
     """
+    is_dry_run = is_dry(yes=yes, dry_run=dry_run)
     address = parse_address(topic, partition, base_offset, topic_id, segment_id)
     with opened(settings, store) as bucket:
         doomed = objects_at(bucket, address)
         if not as_json:
-            print_lines(_what_goes(bucket, doomed, dry_run=dry_run))
+            print_lines(_what_goes(bucket, doomed, dry_run=is_dry_run))
         hold = Holds(bucket.store, bucket.prefix).on(doomed.segment_id.topic_id_partition, doomed.start_offset, None)
         if hold is not None:
             raise StoreError(f"the segment is, or may be, under the legal hold {hold.name!r}: it stays")
-        if not dry_run:
-            require_confirmation(f"delete these {len(doomed.objects)} objects?", yes=yes)
+        if not is_dry_run:
             with said_if_stopped(lambda: f"stopped; what is left of the segment goes by: {_again(doomed)}"):
                 delete_objects(bucket.store, doomed)
         if as_json:
-            print_json(_row(bucket, doomed, dry_run=dry_run))
-        elif not dry_run:
-            print_lines(["deleted"])
+            print_json(_row(bucket, doomed, dry_run=is_dry_run))
+        else:
+            print_lines([way_to_apply("deleted") if is_dry_run else "deleted"])
 
 
 def _name(doomed: SegmentObjects) -> str:
@@ -92,4 +92,4 @@ def _again(doomed: SegmentObjects) -> str:
     """What goes on with it: without its manifest a segment is found by its id alone."""
     where = doomed.segment_id.topic_id_partition
     address = f"{where.topic} {where.partition} {doomed.start_offset}"
-    return f"tieredstore delete {address} --segment-id={doomed.segment_id.id}"
+    return f"tieredstore delete {address} --segment-id={doomed.segment_id.id} --yes"

@@ -19,6 +19,7 @@ from tieredstore.cli.arguments import (
     TopicId,
     chosen_scope,
 )
+from tieredstore.cli.confirmation import Yes, is_dry
 from tieredstore.cli.durations import parse_duration_ms
 from tieredstore.cli.last_words import said_if_stopped
 from tieredstore.cli.live_client import (
@@ -31,7 +32,7 @@ from tieredstore.cli.live_client import (
 from tieredstore.cli.opened import opened
 from tieredstore.cli.output import JsonValue, counted, human_count, human_time, iso_utc
 from tieredstore.cli.progress import counting
-from tieredstore.cli.steps import Report, Yes, is_dry, tell_sum, telling
+from tieredstore.cli.steps import Report, tell_sum, telling
 from tieredstore.errors import ConfigError, StoreError
 from tieredstore.model import human_bytes
 from tieredstore.ops.bucket import Bucket

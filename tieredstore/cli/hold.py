@@ -7,11 +7,12 @@ from typing import Annotated, Final, TypeAlias
 import typer
 
 from tieredstore.cli.arguments import Json, OnlyPartition, OnlyTopic, SettingsPath, StoreUrl
+from tieredstore.cli.confirmation import Yes, is_dry, way_to_apply
 from tieredstore.cli.opened import opened
 from tieredstore.cli.output import JsonValue, complain, print_json, print_lines, print_table
 from tieredstore.cli.tables import text
 from tieredstore.errors import ObjectNotFound
-from tieredstore.ops.holds import LegalHold, list_holds, place_hold, release_hold
+from tieredstore.ops.holds import LegalHold, find_hold, list_holds, place_hold, release_hold
 from tieredstore.ops.removal import topic_ids
 
 app: Final = typer.Typer(no_args_is_help=True, help="Legal holds: what rm, gc and delete leave alone.")
@@ -72,17 +73,23 @@ def list_all(settings: SettingsPath = None, store: StoreUrl = None, as_json: Jso
 
 
 @app.command()
-def release(name: _Name, settings: SettingsPath = None, store: StoreUrl = None) -> None:
-    """Take a hold away.
+def release(name: _Name, settings: SettingsPath = None, store: StoreUrl = None, yes: Yes = False) -> None:
+    """Release a hold: rm, gc and delete may take its segments. Without --yes, only show what it holds.
 
-    Example: tieredstore hold release case-17 -c store.properties
+    Example: tieredstore hold release case-17 -c store.properties --yes
     """
     with opened(settings, store) as bucket:
         try:
-            release_hold(bucket.store, bucket.prefix, name)
+            held = find_hold(bucket.store, bucket.prefix, name)
+            if not is_dry(yes=yes):
+                release_hold(bucket.store, bucket.prefix, name)
         except ObjectNotFound as error:
             raise ObjectNotFound(f"there is no hold {name!r}; see tieredstore hold list") from error
-    print_lines([f"released {name}"])
+    scope = "a hold that cannot be read, and so holds everything" if held is None else _scope(held)
+    if yes:
+        print_lines([f"released {name}: {scope}"])
+    else:
+        print_lines([f"would release {name}: {scope}", way_to_apply("released")])
 
 
 def _scope(one: LegalHold) -> str:

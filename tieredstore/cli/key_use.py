@@ -23,6 +23,7 @@ from tieredstore.cli.arguments import (
     Wide,
     chosen_scope,
 )
+from tieredstore.cli.confirmation import Yes, is_dry, way_to_apply
 from tieredstore.cli.last_words import said_if_stopped
 from tieredstore.cli.opened import opened
 from tieredstore.cli.output import (
@@ -77,19 +78,22 @@ def rotate(
     partition: OnlyPartition = None,
     topic_id: TopicId = None,
     parallel: Parallel = READERS,
+    yes: Yes = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Wrap every segment's data key again, under the active key pair (encryption.key.pair.id).
 
-    Data and indexes stay as they are; in each manifest one text changes. Every writer and reader must have the new pair
-    on its ring first. Stopped or killed, run it again. A segment whose pair is not on the ring, or does not open its
-    data key, is named and left alone; the run ends with 4 then.
+    Without --yes, only show what would be wrapped. Data and indexes stay as they are; in each manifest one text
+    changes. Every writer and reader must have the new pair on its ring first. Stopped or killed, run it again. A
+    segment whose pair is not on the ring, or does not open its data key, is named and left alone; the run ends with 4
+    then.
 
-    Example: tieredstore keys rotate -c store.properties --dry-run
+    Example: tieredstore keys rotate -c store.properties --yes
     """
     from tieredstore.ops.rotation import rotate_keys  # noqa: PLC0415  loads cryptography
 
+    is_dry_run = is_dry(yes=yes, dry_run=dry_run)
     scope = chosen_scope(topic, topic_id, partition)
     outcomes: Counter[RotationOutcome] = Counter()
     old_keys: set[str] = set()
@@ -97,10 +101,12 @@ def rotate(
         bucket.refuse_raw("keys rotate", _NOTHING)
         ring = _required_ring(bucket.settings)
         listed = list_encrypted(bucket.store, bucket.prefix, scope)
-        steps = rotate_keys(bucket.store, listed, ring, rules=bucket.manifest_rules, dry_run=dry_run, parallel=parallel)
+        steps = rotate_keys(
+            bucket.store, listed, ring, rules=bucket.manifest_rules, dry_run=is_dry_run, parallel=parallel
+        )
         with (
-            said_if_stopped(lambda: _stopped(outcomes, dry_run=dry_run)),
-            counting("checking" if dry_run else "rotating", "segments") as advance,
+            said_if_stopped(lambda: _stopped(outcomes, dry_run=is_dry_run)),
+            counting("checking" if is_dry_run else "rotating", "segments") as advance,
         ):
             for step in steps:
                 outcomes[step.outcome] += 1
@@ -111,9 +117,9 @@ def rotate(
         cached_ms = bucket.settings.fetch.manifest_cache.retention_ms
     if as_json:
         counts = {outcome.value: outcomes[outcome] for outcome in RotationOutcome}
-        print_json_line({"summary": {**counts, "active_key_id": ring.active_id, "dry_run": dry_run}})
+        print_json_line({"summary": {**counts, "active_key_id": ring.active_id, "dry_run": is_dry_run}})
     else:
-        _print_rotation(outcomes, old_keys, ring.active_id, cached_ms, dry_run=dry_run)
+        _print_rotation(outcomes, old_keys, ring.active_id, cached_ms, dry_run=is_dry_run)
     if any(outcome.is_failure for outcome in outcomes):
         raise typer.Exit(UnknownKey.exit_code)
     if outcomes[RotationOutcome.CHANGED]:
@@ -242,7 +248,9 @@ def _print_rotation(
     rest = [f"{outcomes[outcome]} {words}" for outcome, words in _WORDS.items() if outcomes.get(outcome, 0)]
     if rest:
         print_lines(["; ".join(rest)])
-    if old_keys and not dry_run:
+    if dry_run and outcomes[RotationOutcome.ROTATED]:
+        print_lines([way_to_apply("rewritten")])
+    elif old_keys:
         print_lines([_until(sorted(old_keys), cached_ms)])
 
 

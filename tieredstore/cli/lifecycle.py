@@ -8,6 +8,7 @@ import typer
 
 from tieredstore.backends.base import LifecycleRule
 from tieredstore.cli.arguments import DryRun, Json, SettingsPath, StoreUrl, Wide
+from tieredstore.cli.confirmation import Yes, is_dry, way_to_apply
 from tieredstore.cli.opened import opened
 from tieredstore.cli.output import JsonValue, complain, print_json, print_lines, print_table
 from tieredstore.cli.tables import number, text, word
@@ -69,23 +70,25 @@ def apply(
     days: Annotated[
         int, typer.Option("--days", metavar="N", min=1, max=3650, help="Abort what was begun so many days ago.")
     ] = DEFAULT_DAYS,
+    yes: Yes = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Add a rule to the bucket that aborts unfinished multipart uploads under the prefix, and nothing else.
 
-    Rules that are there stay as they are; where one does it already, nothing is written. What was written is read back
-    and compared.
+    Without --yes, only show the rule. Rules that are there stay as they are; where one does it already, nothing is
+    written. What was written is read back and compared.
 
-    Example: tieredstore lifecycle apply -c store.properties --dry-run
+    Example: tieredstore lifecycle apply -c store.properties --yes
     """
+    is_dry_run = is_dry(yes=yes, dry_run=dry_run)
     with opened(settings, store) as bucket:
         report = add_abort_rule(
             bucket.store,
             bucket.prefix,
             days=days,
             upload_max_age_ms=bucket.settings.upload_max_age_ms,
-            dry_run=dry_run,
+            dry_run=is_dry_run,
         )
     if as_json:
         print_json(
@@ -95,12 +98,14 @@ def apply(
                 "aborts_after_days": report.days,
                 "detail": report.sentence,
                 "before": report.before,
-                "dry_run": dry_run,
+                "dry_run": is_dry_run,
             }
         )
     else:
-        would = {LifecycleOutcome.ADDED: "would be added: " if dry_run else "added: "}
+        would = {LifecycleOutcome.ADDED: "would be added: " if is_dry_run else "added: "}
         print_lines([f"{would.get(report.outcome, '')}{report.sentence}"])
+        if is_dry_run and report.outcome is LifecycleOutcome.ADDED:
+            print_lines([way_to_apply("written")])
     if report.outcome is LifecycleOutcome.NO_RULES:
         raise typer.Exit(StoreError.exit_code)
 

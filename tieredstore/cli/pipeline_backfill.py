@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tieredstore.cli.arguments import Json
-from tieredstore.cli.pipeline_files import PipelineFile, Written, room
+from tieredstore.cli.confirmation import Yes, is_dry, way_to_apply
+from tieredstore.cli.output import print_json_line, print_lines
+from tieredstore.cli.pipeline_files import PipelineFile, Written, extent, room
 from tieredstore.cli.query_output import extra_module
 from tieredstore.cli.record_places import check_window, parse_offset_or_time, parse_partitions
 
@@ -44,16 +46,17 @@ def backfill(
     threads: Annotated[
         int | None, typer.Option("--threads", metavar="N", min=1, max=64, help="Windows at once; as many as cores.")
     ] = None,
+    yes: Yes = False,
     as_json: Json = False,
 ) -> None:
     """Write chosen offsets of a topic once more by the settings of now, as a generation that does not go on.
 
     It may run beside the pipeline, whose file this is, and be killed at any instant: the same command completes it,
     under the same settings. With --replace the files of generation M go that have the same offsets, whole windows of
-    it; before that their directories lose _SUCCESS, and get it again at the end. Whoever runs generation M ends with
-    exit code 5, twice, and may be started again at once.
+    it; before that their directories lose _SUCCESS, and get it again at the end. That needs --yes; without it, only
+    the plan is shown. Whoever runs generation M ends with exit code 5, twice, and may be started again at once.
 
-    Example: tieredstore pipeline backfill events.properties --topic orders --from 2026-01-31 --generation 2 --replace 1
+    Example: tieredstore pipeline backfill events.properties --topic orders --generation 2 --replace 1 --yes
     """
     parts: Any = extra_module("tieredstore.pipelines.backfill_sources", "arrow")
     places = [None if text is None else parse_offset_or_time(text) for text in (start, stop)]
@@ -61,7 +64,10 @@ def backfill(
     selected = parts.Selected(topic, *places, parse_partitions(partition))
     with ExitStack() as stack:
         work = _opened(file, generation, -1 if replaced is None else replaced, backup, threads, topic, stack)
-        _tell(work, selected, as_json=as_json)
+        if replaced is not None and is_dry(yes=yes):
+            _tell_plan(work, selected, as_json=as_json)
+        else:
+            _tell(work, selected, as_json=as_json)
 
 
 def _opened(
@@ -82,6 +88,19 @@ def _opened(
         pipeline, parts.store, source, replaces=replaced, threads=threads or parallelism.default_parallelism()
     )
     return work
+
+
+def _tell_plan(work: Backfill, selected: Any, *, as_json: bool) -> None:
+    windows = work.plan(selected)
+    if as_json:
+        for one in windows:
+            print_json_line({
+                "topic": one.topic, "partition": one.partition, "first_offset": one.start, "last_offset": one.stop - 1,
+            })  # fmt: skip
+        print_json_line({"summary": {"dry_run": True}})
+        return
+    print_lines(f"would be replaced: {extent(one)}" for one in windows)
+    print_lines([way_to_apply("replaced") if windows else "there is nothing to replace"])
 
 
 def _tell(work: Backfill, selected: Any, *, as_json: bool) -> None:

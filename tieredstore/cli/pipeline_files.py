@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 import typer
 
 from tieredstore.cli.arguments import DryRun, Json
+from tieredstore.cli.confirmation import Yes, is_dry, way_to_apply
 from tieredstore.cli.durations import parse_duration_ms
 from tieredstore.cli.output import JsonValue, counted, iso_utc, print_json_line, print_lines
 from tieredstore.cli.query_output import extra_module
-from tieredstore.cli.steps import Report, Yes, is_dry, say_what_stays, telling
+from tieredstore.cli.steps import Report, say_what_stays, telling
 from tieredstore.model import human_bytes
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.entries import Entry, WrittenWindow
     from tieredstore.pipelines.finalizing import Finished
     from tieredstore.pipelines.origins import Origin
+    from tieredstore.pipelines.window_writing import Window
 
 PipelineFile: TypeAlias = Annotated[
     Path, typer.Argument(metavar="FILE", help="The pipeline's .properties file (docs/pipelines.md).")
@@ -66,7 +68,7 @@ def window_line(window: WrittenWindow) -> str:
     return f"{extent(window)}: {counted(window.records, 'record')} in {counted(len(window.files), 'file')}{out}{aside}"
 
 
-def extent(window: WrittenWindow) -> str:
+def extent(window: WrittenWindow | Window) -> str:
     """Partition and offsets, for people."""
     return f"{window.topic}-{window.partition} {window.start} … {window.stop - 1}"
 
@@ -252,17 +254,15 @@ def finalize(
     files: Annotated[
         list[Path], typer.Argument(metavar="FILE", help="The pipelines' .properties files (docs/pipelines.md).")
     ],
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Do it. Without it, only the oldest of the directories are shown.")
-    ] = False,
+    yes: Yes = False,
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Say of directories whose time is over that they are complete: they get _SUCCESS, the oldest first.
 
     Over is what lies partitioner.finalizer.delay.seconds before the time up to which all partitions of the topic are
-    written. Whoever runs the pipeline ends with exit code 5; one that runs with pipeline.finalize=true does it by
-    itself.
+    written. Without --yes it only shows the oldest of them. Whoever runs the pipeline ends with exit code 5; one that
+    runs with pipeline.finalize=true does it by itself.
 
     Example: tieredstore pipeline finalize events.properties --yes
     """
@@ -281,7 +281,7 @@ def finalize(
             print_lines(f"{would}: {one.path} ({counted(one.records, 'record')})" for one in finished)
             print_lines([f"{counted(len(finished), 'path')} {would}"])
             if is_dry_run and finished:
-                print_lines(["nothing was written: --yes does it"])
+                print_lines([way_to_apply("written")])
 
 
 def _finished_json(one: Finished, *, dry_run: bool) -> JsonValue:
@@ -331,7 +331,7 @@ def gc(
     rest = [f"{outcomes[name]} {words}" for name, words in _WORDS.items() if outcomes[name]]
     lines = [f"{counted(outcomes['deleted'], 'piece')} {done} ({human_bytes(freed)})"]
     lines += [f"left alone: {'; '.join(rest)}"] if rest else []
-    lines += ["nothing was deleted: --yes does it"] if is_dry_run and outcomes["deleted"] else []
+    lines += [way_to_apply("deleted")] if is_dry_run and outcomes["deleted"] else []
     counts: dict[str, JsonValue] = {name: outcomes[name] for name in ("deleted", *_WORDS)}
     summary: JsonValue = {**counts, "stored_size": freed, "dry_run": is_dry_run, "stays": stays}
     with telling(as_json=as_json, report=report) as teller:
@@ -364,5 +364,5 @@ def drop(
         stays = say_what_stays(parts.store) if files else []
         done = "would be deleted" if is_dry_run else "deleted"
         summary: JsonValue = {"deleted": files, "stored_size": freed, "dry_run": is_dry_run, "stays": stays}
-        hint = "nothing was deleted: --yes does it" if is_dry_run else None
+        hint = way_to_apply("deleted") if is_dry_run else None
         teller.tell({"summary": summary}, f"{counted(files, 'file')} {done} ({human_bytes(freed)})", hint)

@@ -6,25 +6,31 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.cli.arguments import Json
+from tieredstore.cli.confirmation import Yes, is_dry, way_to_apply
 from tieredstore.cli.output import JsonValue, counted, print_json_line, print_lines
 from tieredstore.cli.pipeline_files import PipelineFile, extent, room
 
 if TYPE_CHECKING:
-    from tieredstore.pipelines.redrive import Redriven
+    from tieredstore.pipelines.redrive import Aside, Redriven
 
 _REASONS: Final = 5
 """How many of them a file's lines have."""
 
 
-def redrive(file: PipelineFile, as_json: Json = False) -> None:
+def redrive(file: PipelineFile, yes: Yes = False, as_json: Json = False) -> None:
     """Parse the bad messages once more that were put aside, by the settings of now, and file those that are good.
 
-    Records are filed below what is there, each once; what is still bad stays aside, with its reason, which is told.
-    Whoever runs the pipeline ends with exit code 5, and may be started again.
+    Without --yes it only shows the files that it would parse. Records are filed below what is there, each once; what is
+    still bad stays aside, with its reason, which is told. Whoever runs the pipeline ends with exit code 5, and may be
+    started again.
 
-    Example: tieredstore pipeline redrive events.properties
+    Example: tieredstore pipeline redrive events.properties --yes
     """
     settings = room().load_pipeline(file)
+    if is_dry(yes=yes):
+        with room(".opened").open_parts(settings) as parts, room().Runner(settings, parts) as runner:
+            _tell_plan(runner.bad_messages(), as_json=as_json)
+        return
     files = records = filtered = bad = 0
     with room(".opened").open_parts(settings) as parts, room().Runner(settings, parts) as runner:
         for one in runner.redrive():
@@ -46,6 +52,23 @@ def redrive(file: PipelineFile, as_json: Json = False) -> None:
         print_lines([f"{counted(files, 'file')} parsed once more: {counted(records, 'message')} filed{out}; {still}"])
     else:
         print_lines(["no bad messages are put aside"])
+
+
+def _tell_plan(asides: list[Aside], *, as_json: bool) -> None:
+    bad = sum(one.file.records for one in asides)
+    if not as_json:
+        print_lines(
+            f"would be parsed again: {extent(one.window)}: {counted(one.file.records, 'message')} in {one.file.key}"
+            for one in asides
+        )
+        print_lines([way_to_apply("parsed") if asides else "no bad messages are put aside"])
+        return
+    for one in asides:
+        print_json_line({
+            "topic": one.window.topic, "partition": one.window.partition, "first_offset": one.window.start,
+            "last_offset": one.window.stop - 1, "quarantined": one.file.records, "quarantine_key": one.file.key,
+        })  # fmt: skip
+    print_json_line({"summary": {"quarantined": bad, "parsed_files": len(asides), "dry_run": True}})
 
 
 def _redriven_json(one: Redriven) -> JsonValue:

@@ -22,6 +22,7 @@ from tieredstore.cli.arguments import (
     TopicId,
     one_partition,
 )
+from tieredstore.cli.confirmation import Yes, is_dry
 from tieredstore.cli.last_words import said_if_stopped
 from tieredstore.cli.live_client import (
     KafkaConfig,
@@ -35,7 +36,7 @@ from tieredstore.cli.opened import opened
 from tieredstore.cli.output import JsonValue, counted
 from tieredstore.cli.progress import counting
 from tieredstore.cli.record_places import parse_offset_or_time
-from tieredstore.cli.steps import Report, Yes, is_dry, tell_sum, telling
+from tieredstore.cli.steps import Report, tell_sum, telling
 from tieredstore.errors import ConfigError, StoreError
 from tieredstore.model import Uuid, human_bytes
 from tieredstore.ops.bucket import Bucket

@@ -12,11 +12,10 @@ from typing import Annotated, TextIO, TypeAlias, TypeVar
 import typer
 
 from tieredstore.backends.base import ObjectStore
+from tieredstore.cli.confirmation import way_to_apply
 from tieredstore.cli.output import JsonValue, complain, print_json_line, print_lines
 from tieredstore.cli.streams import OutputFailed
-from tieredstore.errors import ConfigError
 
-Yes: TypeAlias = Annotated[bool, typer.Option("--yes", help="Do it. Without it nothing is deleted.")]
 Report: TypeAlias = Annotated[
     Path | None,
     typer.Option("--report", metavar="FILE", help="Keep what --json would print in FILE too, behind what is there."),
@@ -57,13 +56,6 @@ def telling(*, as_json: bool, report: Path | None) -> Generator[Teller]:
         yield Teller(as_json=as_json, report=file)
 
 
-def is_dry(*, yes: bool, dry_run: bool) -> bool:
-    """Whether nothing is to be done; ConfigError for who asks for both."""
-    if yes and dry_run:
-        raise ConfigError("--yes and --dry-run exclude each other")
-    return not yes
-
-
 def tell_sum(
     teller: Teller,
     store: ObjectStore,
@@ -84,7 +76,7 @@ def tell_sum(
     rest = [f"{outcomes[outcome]} {text}" for outcome, text in words.items() if outcomes.get(outcome)]
     lines = [sentence, *([f"left alone: {'; '.join(rest)}"] if rest else [])]
     if dry_run and outcomes.get(done):
-        lines.append("nothing was deleted: --yes does it")
+        lines.append(way_to_apply("deleted"))
     summary: dict[str, JsonValue] = {**counts, "stored_size": freed, "dry_run": dry_run, "stays": stays}
     teller.tell({"summary": summary}, *lines)
 

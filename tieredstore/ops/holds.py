@@ -78,6 +78,15 @@ def place_hold(store: ObjectStore, prefix: str, hold: LegalHold) -> None:
         ) from error
 
 
+def find_hold(store: ObjectStore, prefix: str, name: str) -> LegalHold | None:
+    """Return the hold of this name, None if it cannot be read; raise ObjectNotFound if there is none."""
+    LegalHold(name)
+    try:
+        return _parsed(name, store.get_small(_key(prefix, name), _MOST_BYTES))
+    except CorruptData:
+        return None
+
+
 def release_hold(store: ObjectStore, prefix: str, name: str) -> None:
     """The hold is there no more; ObjectNotFound if it was not. A damaged one can be released too."""
     LegalHold(name)

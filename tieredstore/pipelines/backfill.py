@@ -45,21 +45,25 @@ class Backfill:
         self.driver = Driver(store, own, naming_of(pipeline), dict(pipeline.tables), table_of(pipeline))
         self._recipe = recipe_of(pipeline)
 
+    def plan(self, selected: Selected) -> list[Window]:
+        """Return the windows that ``run`` would write, whole ones of the generation that is replaced; write nothing."""
+        extents, unfinished = self._look(selected)
+        begun = [] if unfinished is None else self._rest(unfinished)
+        stops = {(one.topic, one.partition): one.stop for one in begun}
+        more = (
+            replace(one, start=max(one.start, stops.get((one.topic, one.partition), one.start)))
+            for one in self._unwritten(extents, selected)
+        )
+        return [*begun, *(one for one in more if one.start < one.stop)]
+
     def run(self, selected: Selected) -> Iterator[Entry]:
         """Write what is selected and not written yet; each entry is told of when its files are published.
 
         ConfigError for a generation that is none of a backfill, or was begun otherwise, DataLoss for offsets that the
         source has no more.
         """
+        extents, unfinished = self._look(selected)
         log = self.driver.log
-        state = log.read()
-        if state.backfill < 0 and state.positions:
-            raise ConfigError(
-                f"generation {self._pipeline.own.generation} of {self._pipeline.own.name} goes on with the topics: "
-                "give --generation a number of its own"
-            )
-        extents = self._source.extents(selected)
-        unfinished = None if state.backfill < 0 or state.is_backfilled else self._unfinished(selected)
         self.driver.begin([selected.topic], self._write)
         if unfinished is not None:
             yield from self._complete(unfinished)
@@ -68,6 +72,17 @@ class Backfill:
                 WrittenWindow(one.topic, one.topic_id, one.partition, one.start, one.stop, 0, 0, 0, ()) for one in rest
             ]
             yield from self._complete(log.append("backfill", self.driver.fingerprint, windows, other=self._replaces))
+
+    def _look(self, selected: Selected) -> tuple[list[Window], Entry | None]:
+        """Return what the source has of the selected offsets, and the entry of a run that did not complete."""
+        state = self.driver.log.read()
+        if state.backfill < 0 and state.positions:
+            raise ConfigError(
+                f"generation {self._pipeline.own.generation} of {self._pipeline.own.name} goes on with the topics: "
+                "give --generation a number of its own"
+            )
+        extents = self._source.extents(selected)
+        return extents, None if state.backfill < 0 or state.is_backfilled else self._unfinished(selected)
 
     def _unfinished(self, selected: Selected) -> Entry:
         entry = self.driver.log.entry(self.driver.log.state.backfill)

@@ -300,7 +300,7 @@ def _rewriting(entry: Entry, rewrite: Rewrite, aside: RewriteAside | None) -> Re
     if aside is None:
         raise ConfigError(
             f"entry {entry.number} of the commit log is of messages that were redriven, and not wholly published: run "
-            "tieredstore pipeline redrive, which completes it"
+            "tieredstore pipeline redrive --yes, which completes it"
         )
     keys = {(*window.where, window.start): key for window, key in zip(entry.windows, entry.removed, strict=True)}
     return lambda window: aside(window, keys[window.topic, window.partition, window.start])

@@ -21,7 +21,7 @@ from tieredstore.pipelines.iceberg import table_of
 from tieredstore.pipelines.log_reading import LogReading
 from tieredstore.pipelines.parts import Parts
 from tieredstore.pipelines.planner import Planner, log_of
-from tieredstore.pipelines.redrive import Redriven, asides, redriven, redriven_into
+from tieredstore.pipelines.redrive import Aside, Redriven, asides, redriven, redriven_into
 from tieredstore.pipelines.setup import naming_of, recipe_of
 from tieredstore.pipelines.window_writing import (
     Recipe,
@@ -179,6 +179,12 @@ class Runner:
             positions = self.driver.log.state.positions
             snapshot = self._planner.snapshot_reaching({where: one.next_offset for where, one in positions.items()})
         return snapshot
+
+    def bad_messages(self) -> list[Aside]:
+        """Return the files that ``redrive`` would parse again; nothing is written."""
+        self._refuse_frame()
+        refuse_closed(self.driver.log.read(), self._own.generation)
+        return asides(self.driver.log)
 
     def redrive(self) -> Iterator[Redriven]:
         """Parse the bad messages once more that were put aside, file by file; one of which any is good has an entry."""
