@@ -6,9 +6,11 @@ import gzip
 import io
 from typing import Any
 
+import fastavro
 import pytest
 
 from tests.pipelines.test_files import ROWS, batch, write
+from tests.support.hostile_schemas import LINKED, READER
 from tests.support.pipeline_runs import NUMBER, TOPIC, listed, pipeline_of, run_once, texts
 from tests.support.stored_records import StoredTopic
 from tieredstore.backends.memory import MemoryObjectStore
@@ -58,6 +60,18 @@ def test_a_file_that_breaks_off_is_damaged(how: Format) -> None:
     for stop in (len(data) // 2, len(data) - 1):
         with pytest.raises(CorruptData, match="a file cannot be read"):
             read(data[:stop])
+
+
+def test_a_file_of_avro_whose_data_have_no_bound_is_not_decoded() -> None:
+    avro: Any = fastavro
+    for schema, row in ((LINKED, {"id": 7, "r": None}), (READER, {"id": 7})):
+        file = io.BytesIO()
+        avro.writer(file, avro.parse_schema(schema), [row])
+        if schema is READER:
+            assert len(read(file.getvalue())) == 1
+        else:
+            with pytest.raises(CorruptData, match="a file cannot be read"):
+                read(file.getvalue())
 
 
 def test_text_and_what_lies_beside_it_have_to_agree() -> None:

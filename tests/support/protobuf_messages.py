@@ -63,12 +63,16 @@ _FILE = {
 @functools.cache
 def descriptor_set() -> bytes:
     """As ``protoc --include_imports --descriptor_set_out`` writes it."""
+    return _set_of(_FILE)
+
+
+def _set_of(file: dict[str, Any]) -> bytes:
     pb2: Any = importlib.import_module("google.protobuf.descriptor_pb2")
     timestamps: Any = importlib.import_module("google.protobuf.timestamp_pb2")
     formats: Any = importlib.import_module("google.protobuf.json_format")
     files = pb2.FileDescriptorSet()
     timestamps.DESCRIPTOR.CopyToProto(files.file.add())
-    formats.ParseDict(_FILE, files.file.add())
+    formats.ParseDict(file, files.file.add())
     data: bytes = files.SerializeToString()
     return data
 
@@ -83,3 +87,18 @@ def event(**fields: Any) -> bytes:
     formats.ParseDict(fields, message)
     data: bytes = message.SerializeToString()
     return data
+
+
+def doubling_set(messages: int) -> bytes:
+    """Messages of which each has the one before it twice: few of them, and 2^n columns."""
+    label = "LABEL_OPTIONAL"
+    kinds: list[dict[str, Any]] = [
+        {"name": "M0", "field": [{"name": "n", "number": 1, "type": "TYPE_INT32", "label": label}]}
+    ]
+    for at in range(1, messages):
+        fields = [
+            {"name": name, "number": number, "type": "TYPE_MESSAGE", "typeName": f".doubling.M{at - 1}", "label": label}
+            for number, name in enumerate("ab", 1)
+        ]
+        kinds.append({"name": f"M{at}", "field": fields})
+    return _set_of({"name": "doubling.proto", "package": "doubling", "syntax": "proto3", "messageType": kinds})

@@ -15,12 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
-from tieredstore.errors import CorruptData
+from tieredstore.errors import ConfigError, CorruptData
 from tieredstore.pipelines.container_formats import fastavro_module
 from tieredstore.pipelines.sequence_format import sequence_rows
 from tieredstore.pipelines.sequencefile import MAGIC as SEQUENCE_FILE
 from tieredstore.pipelines.sequencefile import SequenceFileReader
 from tieredstore.pipelines.writers import ENVELOPE
+from tieredstore.values.avro import check_bounded
 
 _arrow: Final[Any] = pa
 _parquet: Final[Any] = pq
@@ -153,8 +154,12 @@ def _of_columns(row: Any) -> Row:
 
 def _avro_objects(file: BinaryIO) -> Iterator[Any]:
     try:
-        yield from fastavro_module("fastavro").reader(file)
-    except (LookupError, TypeError, AttributeError, ArithmeticError, MemoryError, struct.error) as error:
+        objects = fastavro_module("fastavro").reader(file)
+        check_bounded(objects.writer_schema)
+        yield from objects
+    except (
+        ConfigError, LookupError, TypeError, AttributeError, ArithmeticError, MemoryError, RecursionError, struct.error,
+    ) as error:  # fmt: skip
         # It checks little of what it reads.
         raise ValueError("damaged Avro") from error
 

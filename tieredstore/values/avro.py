@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from tieredstore.errors import ConfigError, SchemaNotFound, TieredStoreError, excerpt
 from tieredstore.installation import install_command
+from tieredstore.values.avro_bounds import MOST_TYPES, Named, check_data, check_nesting, check_schema, is_bounded
 from tieredstore.values.base import WAY_OUT, Column, OnInvalid, Place, by_parts, check_choice
 
 # What its type stubs say of arrays is partial.
@@ -67,6 +68,15 @@ _LOGICAL: Final[Mapping[tuple[str, str], Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class _Parsed:
+    """A schema as fastavro knows it, and whether data of it are safe to decode unseen."""
+
+    schema: Any
+    named: Named
+    is_bounded: bool
+
+
+@dataclass(frozen=True, slots=True)
 class AvroData:
     """Data of Avro as Python's objects, one by one, with all that Arrow's columns do not have. Picklable.
 
@@ -75,42 +85,57 @@ class AvroData:
 
     schema: AvroSchema | None
     lookup: SchemaLookup | None = None
-    parsed: Any = field(init=False, repr=False, compare=False, default=None)
-    """The schema as fastavro knows it."""
-    _of_id: dict[int, Any] = field(init=False, repr=False, compare=False, default_factory=dict[int, Any])
+    _own: _Parsed | None = field(init=False, repr=False, compare=False, default=None)
+    _of_id: dict[int, _Parsed] = field(init=False, repr=False, compare=False, default_factory=dict[int, _Parsed])
 
     def __post_init__(self) -> None:
         if self.schema is not None:
-            object.__setattr__(self, "parsed", parsed_schema(self.schema))
+            object.__setattr__(self, "_own", _parse(self.schema))
         elif self.lookup is None:
             raise ConfigError("data of Avro need a schema, or a registry that has those")
 
+    @property
+    def parsed(self) -> Any:
+        """The schema as fastavro knows it; None if none is given."""
+        return None if self._own is None else self._own.schema
+
     def datum(self, message: bytes) -> Any:
-        """ValueError for what is none; an error of the registry is that."""
-        stream, writer = io.BytesIO(message), self.parsed
-        if self.lookup is not None and not is_framed(message):
+        """ValueError for what is none, and for what is of a schema that cannot be read; an error of the registry is
+        that.
+        """
+        if self.lookup is None:
+            assert self._own is not None
+            writer, start = self._own, 0
+        elif is_framed(message):
+            writer, start = self._writer_of(message), _FRAME
+        else:
             raise ValueError("it does not begin with the id of a schema")
+        if not writer.is_bounded:
+            check_data(writer.schema, writer.named, message, start)
+        stream = io.BytesIO(message)
+        stream.seek(start)
         try:
-            if self.lookup is not None:
-                writer = self.writer(schema_id(message))
-                stream.seek(_FRAME)
-            datum = _fastavro().schemaless_reader(stream, writer, None if self.lookup is None else self.parsed)
-        except SchemaNotFound:
-            raise ValueError("there is no such schema") from None
-        except TieredStoreError:
-            raise  # of the registry, and no message's fault
+            datum = _fastavro().schemaless_reader(stream, writer.schema, None if self.lookup is None else self.parsed)
         except Exception:  # noqa: BLE001  fastavro raises what its reading of wrong bytes happens to raise
             raise ValueError("these bytes are no datum of the schema") from None
         if stream.read(1):
             raise ValueError("bytes follow the datum")
         return datum
 
-    def writer(self, number: int) -> Any:
-        """The schema of this id, parsed; SchemaNotFound, or LookupError, if there is none."""
+    def _writer_of(self, message: bytes) -> _Parsed:
+        try:
+            return self.writer(schema_id(message))
+        except (SchemaNotFound, LookupError):
+            raise ValueError("there is no such schema") from None
+        except ConfigError as error:
+            raise ValueError(f"its schema cannot be read: {error}") from None
+
+    def writer(self, number: int) -> _Parsed:
+        """The schema of this id; SchemaNotFound, or LookupError, if there is none, ConfigError for one that is none."""
         known = self._of_id.get(number)
         if known is None:
             assert self.lookup is not None
-            known = parsed_schema(self.lookup(number))
+            known = _parse(self.lookup(number))
             if len(self._of_id) >= _KEPT:
                 self._of_id.clear()
             self._of_id[number] = known
@@ -173,6 +198,8 @@ class Avro:
             self._data.writer(number)
         except (SchemaNotFound, LookupError):
             return f" (the registry has no schema {number})"
+        except ConfigError as error:
+            return f" (its schema is {number}: {error})"
         return f" (its schema is {number})"
 
 
@@ -188,19 +215,41 @@ def schema_id(message: bytes) -> int:
 
 def parsed_schema(schema: AvroSchema) -> Any:
     """The schema as fastavro knows it, of an object or of its JSON text; ConfigError for what is none."""
+    return _parse(schema).schema
+
+
+def check_bounded(schema: AvroSchema) -> None:
+    """ConfigError for a schema whose data fastavro may not decode unseen."""
+    if not _parse(schema).is_bounded:
+        raise ConfigError("the schema of Avro has a type within itself, or too many that take no bytes")
+
+
+def _parse(schema: AvroSchema) -> _Parsed:
     named: dict[str, Any] = {}
+    texts = (*schema.references, schema.text) if isinstance(schema, ReferringSchema) else (schema,)
     try:
-        if not isinstance(schema, ReferringSchema):
-            return _fastavro().parse_schema(_plain(_json_of(schema)), named)
-        for reference in schema.references:
-            _fastavro().parse_schema(_plain(_json_of(reference)), named)
-        return _fastavro().parse_schema(_plain(_json_of(schema.text)), named)
-    except (_fastavro().schema.SchemaParseException, _fastavro().schema.UnknownType, ValueError, TypeError) as error:
+        parsed = [_fastavro().parse_schema(_plain(_json_of(text)), named) for text in texts][-1]
+        check_schema(parsed, named)
+    except ConfigError:
+        raise
+    except Exception as error:  # noqa: BLE001  fastavro checks little of a schema before it uses it
         raise ConfigError(f"this is no schema of Avro: {excerpt(error)}") from None
+    return _Parsed(parsed, named, is_bounded(parsed, named))
 
 
 def _json_of(schema: Any) -> Any:
-    return json.loads(schema) if isinstance(schema, str) and schema not in _PRIMITIVE else schema
+    if isinstance(schema, str) and schema not in _PRIMITIVE:
+        try:
+            schema = json.loads(schema, object_hook=_without_marks)
+        except RecursionError:
+            raise ConfigError("the schema of Avro is nested too deep") from None
+    check_nesting(schema)
+    return schema
+
+
+def _without_marks(schema: dict[str, Any]) -> dict[str, Any]:
+    """An object of a text without fastavro's own fields, which say that it is parsed and checked."""
+    return {name: value for name, value in schema.items() if not name.startswith("__")}
 
 
 def _plain(schema: Any) -> Any:
@@ -216,9 +265,6 @@ def _plain(schema: Any) -> Any:
 
 def _plain_object(schema: dict[str, Any]) -> dict[str, Any]:
     kind, logical = schema.get("type"), schema.get("logicalType")
-    if kind == "array" and _takes_no_byte(schema.get("items")):
-        # A message of ten bytes could have a thousand million million of them.
-        raise ConfigError("the schema of Avro has an array of items that take no bytes, which nothing bounds")
     is_known = logical == "decimal" or (isinstance(kind, str) and (kind, logical) in _LOGICAL)
     return {
         name: _plain(value) if name in _NESTED else value
@@ -227,35 +273,31 @@ def _plain_object(schema: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _takes_no_byte(schema: Any) -> bool:
-    if not isinstance(schema, dict):
-        return bool(schema == "null")
-    known = cast("dict[str, Any]", schema)
-    match known.get("type"):
-        case "record":
-            return all(_takes_no_byte(field.get("type")) for field in known.get("fields", ()))
-        case "fixed":
-            return not known.get("size")
-        case kind:
-            return bool(kind == "null")
-
-
 def arrow_type_of(schema: Any) -> pa.DataType:
     """The Arrow type of a schema: records are structs, enums text, a union with null is the other type.
 
-    ConfigError for a union of several types and for a type within itself, which Arrow's columns do not have.
+    ConfigError for a union of several types and for a type within itself, which Arrow's columns do not have, and for
+    a schema of too many types: each counts as often as it is used.
     """
     # Types of schemas that this one refers to are beside it.
     known = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
-    kind: pa.DataType = _TypeOf(dict(known.get("__named_schemas", {}))).of(schema, 0)
+    try:
+        kind: pa.DataType = _TypeOf(dict(known.get("__named_schemas", {}))).of(schema, 0)
+    except (LookupError, ValueError, TypeError, ArithmeticError) as error:
+        # A decimal of 1,000 digits, or a fixed type of 2^40 bytes.
+        raise ConfigError(f"the schema of Avro has a type that Arrow's columns do not have: {excerpt(error)}") from None
     return kind
 
 
 class _TypeOf:
     def __init__(self, named: dict[str, Any]) -> None:
         self._named = named
+        self._types = 0
 
     def of(self, schema: Any, depth: int) -> Any:
+        self._types += 1
+        if self._types > MOST_TYPES:
+            raise ConfigError(f"the schema of Avro has more than {MOST_TYPES} types, each as often as it is used")
         if depth > _MAX_DEPTH:
             raise ConfigError("the schema of Avro has a type within itself, which Arrow's columns do not have")
         if isinstance(schema, list):

@@ -21,6 +21,7 @@ from tieredstore.values.base import Column, OnInvalid, Place, by_parts
 _arrow: Final[Any] = pa
 
 _MAX_DEPTH: Final = 32
+_MOST_TYPES: Final = 10_000
 _TIMESTAMP: Final = "google.protobuf.Timestamp"
 _MOST_SECONDS: Final = 253_402_300_800
 """The year 10000: a Timestamp beyond is none, by its own definition."""
@@ -154,49 +155,59 @@ _Convert = Callable[[Any], Any]
 
 @functools.lru_cache(maxsize=64)
 def _columns(descriptor_set: bytes, name: str) -> tuple[Any, _Convert]:
-    return _of_message(message_class(descriptor_set, name).DESCRIPTOR, 0)
+    return _Columns().of_message(message_class(descriptor_set, name).DESCRIPTOR, 0)
 
 
-def _of_message(descriptor: Any, depth: int) -> tuple[Any, _Convert]:
-    """The type of a message, and what makes a row of one."""
-    if depth > _MAX_DEPTH:
-        raise ConfigError(f"{descriptor.full_name} has itself within, which Arrow's columns do not have")
-    if descriptor.full_name == _TIMESTAMP:
-        return _arrow.timestamp("us", "UTC"), _microseconds
-    if not descriptor.fields:
-        raise ConfigError(f"{descriptor.full_name} has no field, which files of columns cannot have")
-    fields = [(field, *_of_field(field, depth)) for field in descriptor.fields]
+class _Columns:
+    """Makes types of messages, and counts them: a few that use each other twice become a million."""
 
-    def row(message: Any) -> dict[str, Any]:
-        return {
-            field.name: None
-            if field.has_presence and not message.HasField(field.name)
-            else convert(getattr(message, field.name))
-            for field, _, convert in fields
-        }
+    def __init__(self) -> None:
+        self._types = 0
 
-    return _arrow.struct([_arrow.field(field.name, kind) for field, kind, _ in fields]), row
+    def of_message(self, descriptor: Any, depth: int) -> tuple[Any, _Convert]:
+        """The type of a message, and what makes a row of one."""
+        if depth > _MAX_DEPTH:
+            raise ConfigError(f"{descriptor.full_name} has itself within, which Arrow's columns do not have")
+        if descriptor.full_name == _TIMESTAMP:
+            return _arrow.timestamp("us", "UTC"), _microseconds
+        if not descriptor.fields:
+            raise ConfigError(f"{descriptor.full_name} has no field, which files of columns cannot have")
+        self._types += len(descriptor.fields)
+        if self._types > _MOST_TYPES:
+            raise ConfigError(
+                f"the message has more than {_MOST_TYPES} fields, with those of the messages within it, each as often "
+                "as it is used"
+            )
+        fields = [(field, *self._of_field(field, depth)) for field in descriptor.fields]
 
+        def row(message: Any) -> dict[str, Any]:
+            return {
+                field.name: None
+                if field.has_presence and not message.HasField(field.name)
+                else convert(getattr(message, field.name))
+                for field, _, convert in fields
+            }
 
-def _of_field(field: Any, depth: int) -> tuple[Any, _Convert]:
-    message = field.message_type
-    if message is not None and message.GetOptions().map_entry:
-        key, _ = _of_single(message.fields_by_name["key"], depth + 1)
-        value, of_value = _of_single(message.fields_by_name["value"], depth + 1)
-        return _arrow.map_(key, value), lambda pairs: [(name, of_value(pairs[name])) for name in sorted(pairs)]
-    kind, convert = _of_single(field, depth + 1)
-    if field.is_repeated:
-        return _arrow.list_(kind), lambda items: [convert(item) for item in items]
-    return kind, convert
+        return _arrow.struct([_arrow.field(field.name, kind) for field, kind, _ in fields]), row
 
+    def _of_field(self, field: Any, depth: int) -> tuple[Any, _Convert]:
+        message = field.message_type
+        if message is not None and message.GetOptions().map_entry:
+            key, _ = self._of_single(message.fields_by_name["key"], depth + 1)
+            value, of_value = self._of_single(message.fields_by_name["value"], depth + 1)
+            return _arrow.map_(key, value), lambda pairs: [(name, of_value(pairs[name])) for name in sorted(pairs)]
+        kind, convert = self._of_single(field, depth + 1)
+        if field.is_repeated:
+            return _arrow.list_(kind), lambda items: [convert(item) for item in items]
+        return kind, convert
 
-def _of_single(field: Any, depth: int) -> tuple[Any, _Convert]:
-    if field.message_type is not None:
-        return _of_message(field.message_type, depth)
-    if field.type == _ENUM:
-        names = {value.number: value.name for value in reversed(field.enum_type.values)}
-        return _arrow.string(), lambda number: names.get(number, str(number))
-    return _LABELS[field.type], lambda content: content
+    def _of_single(self, field: Any, depth: int) -> tuple[Any, _Convert]:
+        if field.message_type is not None:
+            return self.of_message(field.message_type, depth)
+        if field.type == _ENUM:
+            names = {value.number: value.name for value in reversed(field.enum_type.values)}
+            return _arrow.string(), lambda number: names.get(number, str(number))
+        return _LABELS[field.type], lambda content: content
 
 
 def _microseconds(message: Any) -> int:

@@ -1,0 +1,264 @@
+"""Bounds on schemas of Avro and on their data, held before fastavro sees either.
+
+Its decoder is C code that calls itself for each level of the data, and makes an object of each value before anybody
+counts them: data of a schema that names itself, or of types that take no bytes, can end the process.
+https://avro.apache.org/docs/1.12.0/specification/#data-serialization-and-deserialization
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, TypeAlias, cast
+
+from tieredstore.errors import ConfigError, quoted
+
+Named: TypeAlias = "Mapping[str, Any]"
+"""Records, enums and fixed by their full names, as fastavro parses them."""
+
+MOST_TYPES: Final = 10_000
+"""Types of one schema; where columns are made of it, a type counts each time that it is used."""
+
+_MAX_DEPTH: Final = 64
+"""Records, arrays and maps within each other."""
+
+_MAX_JSON_DEPTH: Final = 256
+_FREE_VALUES: Final = 1_000
+_VALUES_OF_BYTE: Final = 8
+_MOST_BITS: Final = 64
+_BUILT_IN: Final[Mapping[str, int]] = {"boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "null": 0}
+"""How many bytes one of them takes at least."""
+
+_TEXTS: Final = frozenset({"string", "bytes"})
+_RESERVED: Final = frozenset(
+    {*_BUILT_IN, *_TEXTS, "fixed", "enum", "record", "error", "array", "map", "union", "request", "error_union"}
+)
+
+
+def check_nesting(schema: object) -> None:
+    """ConfigError for JSON that nests deeper than fastavro's parser may follow."""
+    level: list[Any] = [schema]
+    for _ in range(_MAX_JSON_DEPTH):
+        level = [inner for one in level for inner in _json_values(one)]
+        if not level:
+            return
+    raise ConfigError(f"the schema of Avro is nested more than {_MAX_JSON_DEPTH} levels deep")
+
+
+def check_schema(schema: Any, named: Named) -> None:
+    """ConfigError for a parsed schema that fastavro takes and that has no meaning, or whose data nothing bounds."""
+    for name in named:
+        if name in _RESERVED:
+            raise ConfigError(f"the schema of Avro names a type {quoted(name)}, which is one of Avro's own")
+    for number, one in enumerate(_types(schema, named)):
+        if number >= MOST_TYPES:
+            raise ConfigError(f"the schema of Avro has more than {MOST_TYPES} types")
+        kind = _kind(one)
+        if kind == "fixed" and not (type(one["size"]) is int and one["size"] >= 0):
+            raise ConfigError(f"the schema of Avro has a fixed type of the size {quoted(one['size'])}")
+        if kind is None and any(_kind(branch) is None for branch in one):
+            raise ConfigError("the schema of Avro has a union within a union, which Avro does not have")
+        if kind == "array" and _takes_no_bytes(one["items"], named):
+            # A message of ten bytes could have a thousand million million of them.
+            raise ConfigError("the schema of Avro has an array of items that take no bytes, which nothing bounds")
+
+
+def is_bounded(schema: Any, named: Named) -> bool:
+    """Whether no data of the schema can nest too deep, or have many more values than bytes; else see ``check_data``."""
+    try:
+        _, excess = _Shapes(named).of(schema, 0)
+    except _UnboundedError:
+        return False
+    return excess <= _FREE_VALUES
+
+
+def check_data(schema: Any, named: Named, data: bytes, at: int) -> None:
+    """ValueError for data from ``at`` on that nest too deep, have too many values, or are not of the schema."""
+    _Walk(named, data, at).value(schema, 0)
+
+
+def _json_values(content: object) -> Iterable[Any]:
+    if isinstance(content, dict):
+        return cast("dict[str, Any]", content).values()
+    inner: Any = content
+    return inner if isinstance(content, list) else ()
+
+
+def _kind(schema: Any) -> Any:
+    """A name of a type, Avro's own or another; None for a union."""
+    return schema if isinstance(schema, str) else None if isinstance(schema, list) else schema["type"]
+
+
+def _definition(schema: Any, named: Named) -> Any:
+    """What a name stands for; any other schema is itself."""
+    return named.get(schema, schema) if isinstance(schema, str) else schema
+
+
+def _inner(schema: Any) -> Iterator[Any]:
+    """The types that one has directly within."""
+    match _kind(schema):
+        case None:
+            yield from schema
+        case "record" | "error":
+            yield from (field["type"] for field in schema["fields"])
+        case "array":
+            yield schema["items"]
+        case "map":
+            yield schema["values"]
+        case _:
+            return
+
+
+def _types(schema: Any, named: Named) -> Iterator[Any]:
+    """All types that are written down in a schema, and in those that it refers to."""
+    waiting: list[Any] = [schema, *named.values()]
+    seen: set[int] = set()
+    while waiting:
+        one = waiting.pop()
+        if id(one) not in seen or isinstance(one, str):
+            seen.add(id(one))
+            yield one
+            waiting += _inner(one)
+
+
+def _takes_no_bytes(schema: Any, named: Named) -> bool:
+    waiting: list[Any] = [schema]
+    seen: set[int] = set()
+    while waiting:
+        one = _definition(waiting.pop(), named)
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        kind = _kind(one)
+        if kind in {"record", "error"}:
+            waiting += _inner(one)
+        elif kind != "null" and not (kind == "fixed" and one["size"] == 0):
+            return False
+    return True
+
+
+class _UnboundedError(Exception):
+    """Data of a type have no bound, or one that is too high."""
+
+
+class _Shapes:
+    """Measures types: how deep data of one nest, and by how many values they exceed what their bytes allow."""
+
+    def __init__(self, named: Named) -> None:
+        self._named = named
+        self._known: dict[int, tuple[int, int] | None] = {}
+        """By the identity of a type, since a name may be given twice; None while it is measured."""
+
+    def of(self, schema: Any, above: int) -> tuple[int, int]:
+        schema = _definition(schema, self._named)
+        if not isinstance(schema, dict):
+            return self._of_type(schema, above)
+        key = id(cast("object", schema))
+        if key not in self._known:
+            self._known[key] = None
+            self._known[key] = self._of_type(schema, above)
+        shape = self._known[key]
+        # Met again while it is measured, it has itself within.
+        if shape is None or above + shape[0] > _MAX_DEPTH:
+            raise _UnboundedError
+        return shape
+
+    def _of_type(self, schema: Any, above: int) -> tuple[int, int]:
+        if above > _MAX_DEPTH:
+            raise _UnboundedError
+        kind = _kind(schema)
+        match kind:
+            case None:
+                shapes = [self.of(branch, above) for branch in schema]
+                return max((depth for depth, _ in shapes), default=0), 1 - _VALUES_OF_BYTE + max(
+                    (excess for _, excess in shapes), default=0
+                )
+            case "record" | "error":
+                shapes = [self.of(inner, above + 1) for inner in _inner(schema)]
+                return 1 + max((depth for depth, _ in shapes), default=0), 1 + sum(excess for _, excess in shapes)
+            case "array" | "map":
+                (inner,) = _inner(schema)
+                depth, excess = self.of(inner, above + 1)
+                if excess + (kind == "map") * (1 - _VALUES_OF_BYTE) > 0:
+                    raise _UnboundedError
+                return 1 + depth, 1 - _VALUES_OF_BYTE
+            case "fixed":
+                return 0, 1 - _VALUES_OF_BYTE * schema["size"]
+            case _:
+                return 0, 1 - _VALUES_OF_BYTE * _BUILT_IN.get(kind, 1)
+
+
+class _Walk:
+    """Passes over data as the decoder will read them, and makes nothing of them."""
+
+    def __init__(self, named: Named, data: bytes, at: int) -> None:
+        self._named, self._data, self._at = named, data, at
+        self._values = _FREE_VALUES + _VALUES_OF_BYTE * len(data)
+
+    def value(self, schema: Any, depth: int) -> None:
+        """Pass over one value; ``depth`` are the records, arrays and maps around it."""
+        schema = _definition(schema, self._named)
+        self._values -= 1
+        if self._values < 0:
+            raise ValueError("it has far more values than bytes")
+        kind = _kind(schema)
+        if kind in {"record", "error", "array", "map"} and depth >= _MAX_DEPTH:
+            raise ValueError(f"its values are nested more than {_MAX_DEPTH} levels deep")
+        match kind:
+            case None:
+                self.value(schema[self._index(len(schema))], depth)
+            case "record" | "error":
+                for inner in _inner(schema):
+                    self.value(inner, depth + 1)
+            case "array" | "map":
+                self._items(schema, depth + 1)
+            case _:
+                self._single(kind, schema)
+
+    def _single(self, kind: Any, schema: Any) -> None:
+        match kind:
+            case "enum":
+                self._index(len(schema["symbols"]))
+            case "fixed":
+                self._skip(schema["size"])
+            case "int" | "long":
+                self._number()
+            case "string" | "bytes":
+                self._skip(self._number())
+            case _:
+                self._skip(_BUILT_IN[kind])
+
+    def _items(self, schema: Any, depth: int) -> None:
+        (inner,) = _inner(schema)
+        while count := self._number():
+            end = None if count > 0 else self._number() + self._at
+            for _ in range(abs(count)):
+                if schema["type"] == "map":
+                    self.value("string", depth)
+                self.value(inner, depth)
+            # A decoder may pass over a block by its size: it would go on elsewhere than this walk.
+            if end is not None and self._at != end:
+                raise ValueError("a block of items has another size than it says")
+
+    def _index(self, count: int) -> int:
+        index = self._number()
+        if not 0 <= index < count:
+            raise ValueError("it has a branch or a symbol that there is not")
+        return index
+
+    def _skip(self, count: int) -> None:
+        if not 0 <= count <= len(self._data) - self._at:
+            raise ValueError("it ends in the middle of a value")
+        self._at += count
+
+    def _number(self) -> int:
+        number = shift = 0
+        while shift < _MOST_BITS + 6:
+            self._skip(1)
+            byte = self._data[self._at - 1]
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                break
+            shift += 7
+        if number >> _MOST_BITS or shift >= _MOST_BITS + 6:
+            raise ValueError("a number has too many bits")
+        return (number >> 1) ^ -(number & 1)
