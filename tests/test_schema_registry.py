@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import pickle
 from collections.abc import Iterator
 from dataclasses import replace
@@ -93,10 +94,73 @@ def test_references_without_an_end_are_refused(service: RegistryService) -> None
     service.register("b", MONEY, ("a", "a", 1))
     service.register("c", ORDER, ("x", "money", "first"))
     with SchemaRegistry(service.url) as registry:
-        with pytest.raises(RegistryError, match="refers to itself"):
+        with pytest.raises(ConfigError, match="refers to itself"):
             registry.latest("a")
         with pytest.raises(RegistryError, match="a reference of the subject c that is none"):
             registry.latest("c")
+
+
+def test_references_are_bounded_in_bytes_and_in_time_together(
+    service: RegistryService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for at in range(100):
+        name = f"p{at}"
+        text = json.dumps({"type": "record", "name": name, "fields": list[object](), "doc": "x" * 500_000})
+        service.register(name, text)
+    service.register("wide", ORDER, *((f"p{at}", f"p{at}", 1) for at in range(100)))
+    with SchemaRegistry(service.url) as registry, pytest.raises(ConfigError, match=r"wide .* more than 8 MiB"):
+        registry.latest("wide")
+    assert len(service.requests) < 20
+
+    # Each answer comes well within a try's time, and all of them take an hour.
+    now = [0.0]
+    policy = replace(schema_registry._POLICY, monotonic=lambda: now[0])
+    monkeypatch.setattr(schema_registry, "_POLICY", policy)
+    monkeypatch.setattr(
+        schema_registry, "_body", lambda response, read=schema_registry._body: _after(now, read(response))
+    )
+    service.requests.clear()
+    for at in range(100):
+        service.register(f"q{at}", json.dumps({**MONEY, "name": f"Q{at}"}))
+    service.register("slow", ORDER, *((f"q{at}", f"q{at}", 1) for at in range(100)))
+    with SchemaRegistry(service.url) as registry, pytest.raises(RegistryUnavailable):
+        registry.latest("slow")
+    assert len(service.requests) <= policy.timeout_s / 15 + 1
+
+
+def _after(now: list[float], body: bytes) -> bytes:
+    now[0] += 15.0
+    return body
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b'{"schema": "1", "references": 5}', b'{"schema": "1", "references": [{"subject": "s", "version": 1e400}]}',
+     b'{"schema": "1", "references": ["s"]}'],
+    ids=["number", "endless", "text"],
+)  # fmt: skip
+def test_references_that_are_none_are_a_sentence(service: RegistryService, answer: bytes) -> None:
+    service.planned.append(Answer(200, answer))
+    with SchemaRegistry(service.url) as registry, pytest.raises(RegistryError, match="a reference of the schema 1"):
+        registry(1)
+
+
+def test_an_id_without_a_schema_is_asked_for_once_a_minute(
+    service: RegistryService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(schema_registry, "_POLICY", replace(schema_registry._POLICY, monotonic=lambda: now[0]))
+    service.register("j", "{}", kind="JSON")
+    with SchemaRegistry(service.url) as registry:
+        kind = Avro("long", registry, "null")
+        for _ in range(3):
+            rows: Any = kind.convert(column(*(framed(number, b"\x02") for number in (2, 1, 2, 1) * 50)), place)
+            assert rows.null_count == len(rows)
+        assert sorted(service.requests) == ["GET /schemas/ids/1", "GET /schemas/ids/2"]
+        # It is registered meanwhile.
+        service.register("n", '"long"')
+        now[0] += 61.0
+        assert kind.convert(column(framed(2, b"\x02")), place).to_pylist() == [1]
 
 
 def test_what_is_wrong_with_a_message_names_it_and_the_registrys_troubles_are_its_own(service: RegistryService) -> None:
@@ -113,8 +177,10 @@ def test_what_is_wrong_with_a_message_names_it_and_the_registrys_troubles_are_it
             rows: Any = Avro("long", registry, "null").convert(column(wrong, good), place)
             assert rows.to_pylist() == [None, 7]
         service.register("j", "{}", kind="JSON")
-        with pytest.raises(ConfigError, match="the schema 2 of the registry is of JSON"):
-            Avro("long", registry).convert(column(framed(2, b"{}")), place)
+        # A message of another kind is wrong as any other is.
+        with pytest.raises(InvalidValue, match=r"offset 1 .* the schema 2 of the registry is of JSON"):
+            Avro("long", registry).convert(column(good, framed(2, b"{}")), place)
+        assert Avro("long", registry, "null").convert(column(framed(2, b"{}"), good), place).to_pylist() == [None, 7]
         with pytest.raises(SchemaNotFound, match="has not the subject m"):
             registry.latest("m")
 

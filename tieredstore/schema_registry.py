@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Self, TypeAlias, cast
+from typing import Any, Final, Self, TypeAlias, TypeVar, cast
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 import requests
@@ -29,6 +29,7 @@ from tieredstore.errors import (
     excerpt,
     quoted,
 )
+from tieredstore.process.deadline import Deadline
 from tieredstore.process.per_process import PerProcess
 from tieredstore.process.retry import Attempt, RetryPolicy
 from tieredstore.redaction import redacted
@@ -45,10 +46,19 @@ _LIMITS: Final = HttpLimits(connections=4, connect_timeout_s=5.0, read_timeout_s
 _PIECE: Final = 64 * 1024
 _MAX_ANSWER_BYTES: Final = 8 << 20
 _MAX_REFERENCES: Final = 200
+_MAX_SCHEMA_BYTES: Final = 8 << 20
+"""Of a schema with all that it refers to."""
+
 _KEPT: Final = 1_000
+_REFUSED_S: Final = 60.0
+"""For so long an id without a schema, or with one that cannot be read, is not asked for again: messages have the same
+one by the thousand.
+"""
+
 _ACCEPT: Final = "application/vnd.schemaregistry.v1+json, application/json"
 
 _Answer: TypeAlias = "Mapping[str, Any]"
+_Kept = TypeVar("_Kept")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,24 +119,33 @@ class SchemaRegistry:
         self.settings = RegistrySettings.from_properties(named)
         self._session = PerProcess[requests.Session](partial(_session, self.settings), _close)
         self._of_id: OrderedDict[int, AvroSchema] = OrderedDict()
+        self._refused: OrderedDict[int, tuple[Deadline, SchemaNotFound | ConfigError]] = OrderedDict()
 
     def __repr__(self) -> str:
         return f"SchemaRegistry({', '.join(self.settings.urls)})"
 
     def __call__(self, number: int) -> AvroSchema:
-        """The schema of this id. SchemaNotFound if there is none; ConfigError for one that is not of Avro."""
+        """The schema of this id. SchemaNotFound if there is none; ConfigError for one that cannot be read.
+
+        Either is remembered for a minute.
+        """
         known = self._of_id.get(number)
-        if known is None:
-            answer = self._get(f"/schemas/ids/{number}", f"the schema {number}")
-            known = self._of_id[number] = self._schema(answer, f"the schema {number}")
-            while len(self._of_id) > _KEPT:
-                self._of_id.popitem(last=False)
-        return known
+        if known is not None:
+            return known
+        refused = self._refused.get(number)
+        if refused is not None and refused[0].remaining_s() > 0:
+            raise type(refused[1])(str(refused[1]))
+        try:
+            schema = self._schema(f"/schemas/ids/{number}", f"the schema {number}")
+        except (SchemaNotFound, ConfigError) as error:
+            _keep(self._refused, number, (Deadline.after(_REFUSED_S, _POLICY.monotonic), error))
+            raise
+        _keep(self._of_id, number, schema)
+        return schema
 
     def latest(self, subject: str) -> AvroSchema:
         """The latest schema of a subject, as it is now: ``orders-value`` is that of the values of ``orders``."""
-        what = f"the subject {excerpt(subject)}"
-        return self._schema(self._get(f"/subjects/{quote(subject, safe='')}/versions/latest", what), what)
+        return self._schema(f"/subjects/{quote(subject, safe='')}/versions/latest", f"the subject {excerpt(subject)}")
 
     def close(self) -> None:
         """Close the connections; the next request opens others."""
@@ -138,36 +157,39 @@ class SchemaRegistry:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _schema(self, answer: _Answer, what: str) -> AvroSchema:
+    def _schema(self, path: str, what: str) -> AvroSchema:
+        # One for the schema and all that it refers to: a slow registry would make hours of them.
+        deadline = _POLICY.deadline()
+        answer = self._get(path, what, deadline)
         kind = answer.get("schemaType") or "AVRO"
         if kind != "AVRO":
             raise ConfigError(f"{what} of the registry is of {excerpt(kind)}, and Avro alone is read: read it as bytes")
-        references: dict[tuple[str, int], str] = {}
-        self._add_references(answer, what, references, ())
         text = _text_of(answer, what)
-        return ReferringSchema(text, tuple(references.values())) if references else text
+        reading = _References(what, deadline, len(text))
+        self._add_references(answer, what, reading, ())
+        return ReferringSchema(text, tuple(reading.texts.values())) if reading.texts else text
 
     def _add_references(
-        self, answer: _Answer, what: str, texts: dict[tuple[str, int], str], above: tuple[tuple[str, int], ...]
+        self, answer: _Answer, what: str, reading: _References, above: tuple[tuple[str, int], ...]
     ) -> None:
         """The schemas that this one refers to, each behind those that it refers to itself."""
-        listed: Any = answer.get("references") or ()
-        for reference in listed:
-            try:
-                place = str(reference["subject"]), int(reference["version"])
-            except (KeyError, TypeError, ValueError):
-                raise RegistryError(f"the schema registry gives a reference of {what} that is none") from None
-            if place in texts:
+        for place in _places(answer, what):
+            if place in reading.texts:
                 continue
-            if place in above or len(texts) + len(above) >= _MAX_REFERENCES:
-                raise RegistryError(f"{what} refers to itself, or to more than {_MAX_REFERENCES} schemas")
+            if place in above or len(reading.texts) + len(above) >= _MAX_REFERENCES:
+                raise ConfigError(
+                    f"{reading.what} of the registry refers to itself, or to more than {_MAX_REFERENCES} schemas"
+                )
             named = f"version {place[1]} of {excerpt(place[0])}"
-            referred = self._get(f"/subjects/{quote(place[0], safe='')}/versions/{place[1]}", named)
-            self._add_references(referred, named, texts, (*above, place))
-            texts[place] = _text_of(referred, named)
+            referred = self._get(f"/subjects/{quote(place[0], safe='')}/versions/{place[1]}", named, reading.deadline)
+            text = _text_of(referred, named)
+            reading.count(len(text))
+            self._add_references(referred, named, reading, (*above, place))
+            reading.texts[place] = text
 
-    def _get(self, path: str, what: str) -> _Answer:
-        return _POLICY.call(f"asking the schema registry for {what}", partial(self._asked, path, what))
+    def _get(self, path: str, what: str, deadline: Deadline) -> _Answer:
+        asked = partial(self._asked, path, what)
+        return _POLICY.call(f"asking the schema registry for {what}", asked, deadline=deadline)
 
     def _asked(self, path: str, what: str, attempt: Attempt) -> _Answer:
         # Another address at each try.
@@ -183,6 +205,41 @@ class SchemaRegistry:
             raise _no_answer(url, error) from None
         _check_status(status, url, what)
         return _parsed(body, url)
+
+
+@dataclass(slots=True)
+class _References:
+    """What one schema refers to, as far as it is read: bounded in number, bytes and time."""
+
+    what: str
+    deadline: Deadline
+    characters: int
+    texts: dict[tuple[str, int], str] = field(default_factory=dict[tuple[str, int], str])
+
+    def count(self, characters: int) -> None:
+        """ConfigError once all of the texts together are too long."""
+        self.characters += characters
+        if self.characters > _MAX_SCHEMA_BYTES:
+            raise ConfigError(
+                f"{self.what} of the registry, with the schemas that it refers to, has more than "
+                f"{_MAX_SCHEMA_BYTES >> 20} MiB"
+            )
+
+
+def _places(answer: _Answer, what: str) -> Iterator[tuple[str, int]]:
+    """Subjects and versions that an answer refers to."""
+    try:
+        listed: Any = answer.get("references") or ()
+        for reference in listed:
+            yield str(reference["subject"]), int(reference["version"])
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise RegistryError(f"the schema registry gives a reference of {what} that is none") from None
+
+
+def _keep(table: OrderedDict[int, _Kept], number: int, content: _Kept) -> None:
+    table[number] = content
+    while len(table) > _KEPT:
+        table.popitem(last=False)
 
 
 def _session(settings: RegistrySettings) -> requests.Session:

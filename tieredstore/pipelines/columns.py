@@ -213,14 +213,13 @@ class _Seen:
     def _judged(self, number: int) -> str | None:
         try:
             schema = self._lookup(number)
-        except (SchemaNotFound, LookupError):
-            return "the registry does not have its schema"
-        try:
             parsed = parsed_schema(schema)
             _check_names(_fields_of(arrow_type_of(parsed)), self._topic)
             self._readers[number] = Avro(schema, self._lookup, on_invalid="null")
             whole = parsed if self._united is None else parsed_schema(united(self._united, parsed))
             arrow_type_of(whole)
+        except (SchemaNotFound, LookupError):
+            return "the registry does not have its schema"
         except ConfigError as error:
             return f"of its schema, {number}: {error}"
         except CannotUnite as error:
