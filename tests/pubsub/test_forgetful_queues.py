@@ -57,7 +57,7 @@ class Topic:
         return notification.key
 
     def outcomes(self) -> dict[str, str]:
-        run = GarbageCollection(self.topics, self.topic, time.time_ns() // 1_000_000)
+        run = GarbageCollection(self.topics, self.topic)
         outcomes = {step.key: str(step.outcome) for step in run.run()}
         self.warnings = run.warnings
         return outcomes

@@ -5,10 +5,13 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
 from tests.support.pubsub_topics import topics_on, values_of
+from tieredstore.backends import memory
+from tieredstore.backends.base import DelegatingStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import ConfigError, DataLoss, StoreUnavailable
 from tieredstore.process.deadline import Deadline
@@ -52,6 +55,14 @@ def fresh(**properties: str) -> Topics:
     return topics
 
 
+@pytest.fixture
+def store_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """What stores in memory take for the time of day, where that is not this machine's."""
+    moved = Clock()
+    monkeypatch.setattr(memory, "time", SimpleNamespace(time_ns=lambda: moved.ms * 1_000_000))
+    return moved
+
+
 class Writing:
     """Batches by hand: an object, then perhaps its notification."""
 
@@ -76,9 +87,9 @@ class Writing:
         return offset
 
 
-def collect(topics: Topics, clock: Clock, *, adopt: bool = False, apply: bool = True) -> dict[str, list[str]]:
+def collect(topics: Topics, *, adopt: bool = False, apply: bool = True) -> dict[str, list[str]]:
     """Keys by outcome."""
-    run = GarbageCollection(topics, topics.get("orders"), clock.ms, adopt=adopt, apply=apply)
+    run = GarbageCollection(topics, topics.get("orders"), adopt=adopt, apply=apply)
     outcomes: dict[str, list[str]] = {}
     for step in run.run():
         outcomes.setdefault(step.outcome, []).append(step.key)
@@ -96,17 +107,57 @@ def test_what_is_too_old_is_freed_first_and_deleted_later(clock: Clock) -> None:
     for key in keys:
         writing.notify(key)
         clock.pass_ms(DAY_MS)
-    dry = collect(topics, clock, apply=False)
+    dry = collect(topics, apply=False)
     assert dry == {"freed": keys[:2]}
-    assert collect(topics, clock) == {"freed": keys[:2], "waiting": keys[:2]}
+    assert collect(topics) == {"freed": keys[:2], "waiting": keys[:2]}
     assert objects(topics) == set(keys)  # whoever has read their notifications still fetches them
     with pytest.raises(DataLoss, match="retention has freed"):
         topics.queue(topics.get("orders")).read(0, 0)
     clock.pass_ms(HOUR_MS)
-    assert collect(topics, clock) == {"deleted": keys[:2]}
+    assert collect(topics) == {"deleted": keys[:2]}
     assert objects(topics) == set(keys[2:])
-    assert collect(topics, clock) == {}
+    assert collect(topics) == {}
     assert len(values_of(Consumer(topics, "orders"), at_least=2)) == 2
+
+
+@pytest.mark.parametrize("ahead_ms", [60_000, 2 * HOUR_MS, DAY_MS, 30 * DAY_MS, -30 * DAY_MS])
+def test_a_machine_whose_clock_is_ahead_deletes_nothing_young(clock: Clock, store_clock: Clock, ahead_ms: int) -> None:
+    """Nor does one whose clock is behind keep more: what becomes of a batch is the store's to say."""
+
+    def pass_ms(ms: int) -> None:
+        clock.pass_ms(ms)
+        store_clock.pass_ms(ms)
+
+    def collected(ms: int) -> dict[str, list[str]]:
+        """By a machine whose clock is so much ahead; those of writers are not."""
+        pass_ms(ms)
+        clock.pass_ms(ahead_ms)
+        outcomes = collect(topics)
+        clock.pass_ms(-ahead_ms)
+        return outcomes
+
+    topics = fresh(retention_ms=str(2 * DAY_MS))
+    writing = Writing(topics)
+    orphan, kept = writing.put(), writing.put()
+    writing.notify(kept)
+    assert collected(DAY_MS - 1) == {"young": [orphan]}
+    assert collected(1) == {"deleted": [orphan]}
+    assert collected(DAY_MS) == {}
+    assert collected(1) == {"freed": [kept], "waiting": [kept]}
+    assert collected(HOUR_MS - 1) == {"waiting": [kept]}
+    assert collected(1) == {"deleted": [kept]}
+
+
+def test_a_store_that_does_not_tell_its_time_is_refused(clock: Clock) -> None:
+    class Timeless(DelegatingStore):
+        def now_ms(self) -> None:
+            return None
+
+    topics = topics_on(Timeless(MemoryObjectStore()))
+    topics.create("orders")
+    with pytest.raises(ConfigError, match="does not tell its time"):
+        collect(topics)
+    assert clock.ms
 
 
 def test_what_is_too_much_is_freed(clock: Clock) -> None:
@@ -115,8 +166,8 @@ def test_what_is_too_much_is_freed(clock: Clock) -> None:
     keys = [writing.put(1000) for _ in range(8)]
     for key in keys:
         writing.notify(key)
-    assert collect(topics, clock)["freed"] == keys[:4]
-    assert collect(topics, clock) == {"waiting": keys[:4]}
+    assert collect(topics)["freed"] == keys[:4]
+    assert collect(topics) == {"waiting": keys[:4]}
 
 
 def test_orphans_are_told_by_their_age_and_deleted_or_adopted(clock: Clock) -> None:
@@ -128,20 +179,20 @@ def test_orphans_are_told_by_their_age_and_deleted_or_adopted(clock: Clock) -> N
     topics.store.put("default/topics/orders/not-ours", b"another's")
     notified = writing.put()
     writing.notify(notified)
-    assert collect(topics, clock) == {"young": sorted([*orphans, damaged])}
+    assert collect(topics) == {"young": sorted([*orphans, damaged])}
     clock.pass_ms(DAY_MS)
-    assert collect(topics, clock, adopt=True, apply=False) == {"adopted": orphans, "damaged": [damaged]}
-    assert collect(topics, clock, adopt=True) == {"adopted": orphans, "damaged": [damaged]}
+    assert collect(topics, adopt=True, apply=False) == {"adopted": orphans, "damaged": [damaged]}
+    assert collect(topics, adopt=True) == {"adopted": orphans, "damaged": [damaged]}
     assert sorted(values_of(Consumer(topics, "orders"), at_least=3)) == [b"0", b"1", b"2"]
-    assert collect(topics, clock) == {"deleted": [damaged]}
+    assert collect(topics) == {"deleted": [damaged]}
     assert objects(topics) == {*orphans, notified, "default/topics/orders/not-ours"}
 
 
 def test_an_age_at_which_writers_may_still_notify_is_refused(clock: Clock) -> None:
     topics = fresh(delivery_timeout_ms="60000")
-    GarbageCollection(topics, topics.get("orders"), clock.ms, min_age_ms=180_000)
+    GarbageCollection(topics, topics.get("orders"), min_age_ms=180_000)
     with pytest.raises(ConfigError, match="the least age is 3 delivery time-outs, 180000 ms"):
-        GarbageCollection(topics, topics.get("orders"), clock.ms, min_age_ms=179_999)
+        GarbageCollection(topics, topics.get("orders"), min_age_ms=179_999)
 
 
 def test_a_batch_that_is_notified_again_keeps_its_object(clock: Clock) -> None:
@@ -151,9 +202,9 @@ def test_a_batch_that_is_notified_again_keeps_its_object(clock: Clock) -> None:
     writing.notify(key)
     clock.pass_ms(2 * DAY_MS)
     writing.notify(key)
-    assert collect(topics, clock) == {"freed": [key]}
+    assert collect(topics) == {"freed": [key]}
     clock.pass_ms(HOUR_MS)
-    assert collect(topics, clock) == {}
+    assert collect(topics) == {}
     assert values_of(Consumer(topics, "orders"), at_least=1) == [b"0"]
 
 
@@ -172,7 +223,7 @@ def test_a_run_that_fails_anywhere_is_made_again(clock: Clock, moment: str) -> N
         faulty = FaultyStore(inner, fail_at=fail_at, moment=moment)  # type: ignore[arg-type]
         for _ in range(2):
             try:
-                collect(topics_of(faulty, retention_ms=str(DAY_MS)), clock)
+                collect(topics_of(faulty, retention_ms=str(DAY_MS)))
             except StoreUnavailable:
                 continue
             clock.pass_ms(HOUR_MS)
@@ -183,9 +234,9 @@ def test_a_run_that_fails_anywhere_is_made_again(clock: Clock, moment: str) -> N
         _, inner = history(fail_at)
         topics = topics_of(inner, retention_ms=str(DAY_MS))
         for _ in range(2):
-            collect(topics, clock)
+            collect(topics)
             clock.pass_ms(HOUR_MS)
-        collect(topics, clock)
+        collect(topics)
         assert len(objects(topics)) == 1
         assert values_of(Consumer(topics, "orders"), at_least=1) == [b"4"]
 
@@ -246,7 +297,7 @@ class History:
         adopt, apply = self.source.random() < 0.3, self.source.random() < 0.8
         before = set(self.inner.list())
         try:
-            outcomes = collect(topics_of(store, **self.properties), self.clock, adopt=adopt, apply=apply)
+            outcomes = collect(topics_of(store, **self.properties), adopt=adopt, apply=apply)
         except StoreUnavailable:
             return
         for key in outcomes.get(GarbageOutcome.ADOPTED, ()) if apply else ():
@@ -274,7 +325,7 @@ class History:
     def settle(self) -> None:
         for _ in range(3):
             self.clock.pass_ms(DAY_MS)
-            outcomes = collect(self.topics, self.clock)
+            outcomes = collect(self.topics)
             assert objects(self.topics) == self.referenced() | set(outcomes.get(GarbageOutcome.WAITING, ()))
 
 

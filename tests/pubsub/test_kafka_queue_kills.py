@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 
 import pytest
 
-from tests.support.pubsub_topics import topics_in, values_of
+from tests.support.pubsub_topics import topics_in, topics_later, values_of
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.backends.base import Body
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
@@ -131,9 +131,7 @@ def kill_and_read(kafka: KafkaServer, folder: Path, at: int, moment: Moment) -> 
     stored = {info.key for info in topics.store.list() if "!tieredstore" not in info.key}
     assert notified <= stored
     assert len(stored - notified) <= 1
-    day_ms = 86_400_000
-    later_ms = time.time_ns() // 1_000_000 + 2 * day_ms
-    steps = list(GarbageCollection(topics, topics.get("orders"), later_ms, min_age_ms=day_ms).run())
+    steps = list(GarbageCollection(topics_later(topics, 2), topics.get("orders")).run())
     assert {step.key for step in steps if step.outcome is GarbageOutcome.DELETED} == stored - notified
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pubsub_topics import batch_keys, topics_in, values_of
+from tests.support.pubsub_topics import batch_keys, topics_in, topics_later, values_of
 from tests.support.servers.kafka import KafkaServer
 from tieredstore.pubsub.consumer import Consumer
 from tieredstore.pubsub.format.notifications import parse_notification
@@ -72,8 +72,7 @@ def kill_and_read(topics: Topics, kills: int, most_s: float = 0.2) -> None:
         notified = {parse_notification(entry.raw, "q").key for entry in read_all(queue, 0)}
     stored = set(batch_keys(topics))
     assert notified <= stored
-    later_ms = time.time_ns() // 1_000_000 + 2 * DAY_MS
-    steps = list(GarbageCollection(topics, topics.get("orders"), later_ms, min_age_ms=DAY_MS).run())
+    steps = list(GarbageCollection(topics_later(topics, 2), topics.get("orders"), min_age_ms=DAY_MS).run())
     assert {step.key for step in steps if step.outcome is GarbageOutcome.DELETED} == stored - notified
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.dying_store import DyingStore, Killed
-from tests.support.pubsub_topics import topics_in, topics_on, values_of
+from tests.support.pubsub_topics import topics_in, topics_later, topics_on, values_of
 from tieredstore.backends.base import Body, Buffer, ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CorruptData, DataLoss, InvalidRecord, PreconditionFailed, StoreUnavailable
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consumer import Consumer
-from tieredstore.pubsub.garbage import DAY_MS, GarbageCollection, GarbageOutcome
+from tieredstore.pubsub.garbage import GarbageCollection, GarbageOutcome
 from tieredstore.pubsub.queues import NotificationQueue
 from tieredstore.pubsub.sink_batches import SinkBatches
 from tieredstore.pubsub.sink_commits import SinkCommits, StoredBatch
@@ -63,9 +63,8 @@ def expected(epochs: Sequence[int]) -> list[bytes]:
 
 
 def orphans_of(topics: Topics) -> set[str]:
-    """What gc says that no reader is told of, in two days."""
-    now_ms = 10 * DAY_MS + max(info.modified_ms or 0 for info in topics.store.list(""))
-    steps = GarbageCollection(topics, topics.get("orders"), now_ms).run()
+    """What gc says that no reader is told of, in ten days."""
+    steps = GarbageCollection(topics_later(topics, 10), topics.get("orders")).run()
     return {step.key for step in steps if step.outcome is GarbageOutcome.DELETED}
 
 
@@ -231,8 +230,7 @@ def test_gc_spares_what_is_recorded_and_not_notified_and_forgets_batch_queries()
     commits_of(topics, "batch-1").commit(0, batches_of(topics, 2, query="batch-1"))
     records = {info.key for info in inner.list("!tieredstore/pubsub/default/sinks/")}
     assert len(records) == 2
-    now_ms = 10 * DAY_MS + max(info.modified_ms or 0 for info in inner.list(""))
-    list(GarbageCollection(topics, topics.get("orders"), now_ms, apply=True).run())
+    list(GarbageCollection(topics_later(topics, 10), topics.get("orders"), apply=True).run())
     assert {info.key for info in inner.list("!tieredstore/pubsub/default/sinks/")} == {
         key for key in records if "batch-" not in key
     }

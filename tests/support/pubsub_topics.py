@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.base import DelegatingStore, ObjectStore
 from tieredstore.backends.filesystem.store import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
@@ -73,6 +73,23 @@ def fresh_topics(partitions: int = 1, **properties: str) -> Topics:
     topics = topics_on(None, **{"batch_ms": "60000"} | properties)
     topics.create("orders", partitions)
     return topics
+
+
+class _LaterStore(DelegatingStore):
+    """Its clock has gone on, and nothing else."""
+
+    def __init__(self, inner: ObjectStore, ms: int) -> None:
+        super().__init__(inner)
+        self.ms = ms
+
+    def now_ms(self) -> int | None:
+        now_ms = super().now_ms()
+        return None if now_ms is None else now_ms + self.ms
+
+
+def topics_later(topics: Topics, days: int) -> Topics:
+    """The same topics, so many days of the store's clock later."""
+    return Topics(_LaterStore(topics.store, days * 86_400_000), topics.settings)
 
 
 def batch_keys(topics: Topics) -> list[str]:

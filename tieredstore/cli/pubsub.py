@@ -222,9 +222,8 @@ def gc(
     is_dry_run, min_age_ms = is_dry(yes=yes, dry_run=dry_run), parse_duration_ms("--min-age", min_age)
     with opened_topics(settings, store, topic_config) as all_topics:
         collect_garbage(
-            all_topics, topic, now_ms=time.time_ns() // 1_000_000, min_age_ms=min_age_ms, adopt=adopt,
-            is_dry_run=is_dry_run, report=report, as_json=as_json,
-        )  # fmt: skip
+            all_topics, topic, min_age_ms=min_age_ms, adopt=adopt, is_dry_run=is_dry_run, report=report, as_json=as_json
+        )
 
 
 @app.command()

@@ -26,7 +26,6 @@ def collect_garbage(
     topics: Topics,
     name: str | None,
     *,
-    now_ms: int,
     min_age_ms: int,
     adopt: bool,
     is_dry_run: bool,
@@ -39,7 +38,7 @@ def collect_garbage(
     freed = 0
     with telling(as_json=as_json, report=report) as teller:
         for topic in chosen:
-            run = GarbageCollection(topics, topic, now_ms, min_age_ms, adopt=adopt, apply=not is_dry_run)
+            run = GarbageCollection(topics, topic, min_age_ms=min_age_ms, adopt=adopt, apply=not is_dry_run)
             for step in run.run():
                 outcomes[step.outcome] += 1
                 freed += (step.size or 0) if step.outcome is GarbageOutcome.DELETED else 0

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from tieredstore.backends.base import DRAFT_PREFIX, AbandonedWrite, ObjectStore
+from tieredstore.backends.clock import store_time_ms
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
 from tieredstore.catalog.metadata_records import SegmentState
 from tieredstore.errors import ConfigError, ObjectNotFound, StoreError
@@ -66,9 +67,7 @@ def collect_garbage(
             f"a least age of {_hours(min_age_ms)} is not safe: copies may take {_hours(upload_max_age_ms)} "
             f"(upload.max.age.ms), and what is younger than {AGES_APART} times that may be one under way"
         )
-    now_ms = store.now_ms()
-    if now_ms is None:
-        raise ConfigError(f"{store.identity} does not tell its time, so nobody knows how old anything in it is")
+    now_ms = store_time_ms(store)
     collection = GarbageCollection(store, prefix, now_ms - min_age_ms, unknown_too=unknown_too, dry_run=dry_run)
     garbage = find_garbage(store, prefix, scope, brokers)
     with ThreadPool(parallel, "tieredstore-gc") as pool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.backends.base import DRAFT_PREFIX
+from tieredstore.backends.clock import store_time_ms
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.commit_log import CommitLog
 from tieredstore.pipelines.entries import loaded_object
@@ -51,9 +52,7 @@ def collect_garbage(pipeline: Pipeline, store: ObjectStore, *, min_age_ms: int, 
     """
     if min_age_ms < LEAST_AGE_MS:
         raise ConfigError("a least age below an hour is not safe: what is younger may be of a task at work")
-    now_ms = store.now_ms()
-    if now_ms is None:
-        raise ConfigError(f"{store.identity} does not tell its time, so nobody knows how old anything in it is")
+    now_ms = store_time_ms(store)
     naming = naming_of(pipeline)
     waiting = set[str]().union(*(_waiting(store, root) for root in naming.places.roots))
     log = CommitLog(store, naming.root, naming.pipeline, naming.generation)

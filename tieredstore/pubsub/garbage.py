@@ -1,4 +1,5 @@
-"""``pubsub gc``: what retention does not keep, what it has freed, and orphans, which no notification tells of.
+"""``pubsub gc``: what retention does not keep, what it has freed, and orphans, which no notification tells of. Ages are
+told by the store's clock.
 
 Without ``apply`` it only says what it would do. Killed anywhere and run again, it goes on. One at a time for a topic:
 of two that adopt and delete orphans at once, one may delete what the other has just notified.
@@ -11,10 +12,11 @@ import hashlib
 import zlib
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
 from tieredstore.backends.base import ObjectInfo
+from tieredstore.backends.clock import store_time_ms
 from tieredstore.errors import ConfigError, MessageCorrupt
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, announced_index_size
@@ -69,15 +71,17 @@ class GarbageStep:
 
 @dataclass(slots=True)
 class GarbageCollection:
-    """One run over ``topic`` at ``now_ms``; ``min_age_ms`` is how old an orphan must be."""
+    """One run over ``topic``; ``min_age_ms`` is how old an orphan must be. ConfigError for a store that does not tell
+    its time."""
 
     topics: Topics
     topic: Topic
-    now_ms: int
+    _: KW_ONLY
     min_age_ms: int = DAY_MS
     adopt: bool = False
     apply: bool = False
     warnings: list[str] = field(default_factory=list[str])
+    _now_ms: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         settings = self.topics.settings.pubsub
@@ -89,6 +93,7 @@ class GarbageCollection:
 
     def run(self) -> Iterator[GarbageStep]:
         """What is done, step by step; a step is done when it is given."""
+        self._now_ms = store_time_ms(self.topics.store)
         with self.topics.queue(self.topic) as queue:
             self._warn(queue)
             # Listed before the queue is walked: what is old and listed was notified before that, or never.
@@ -110,7 +115,7 @@ class GarbageCollection:
                 if _digest(info.key) not in known:
                     yield self._end(queue, info, forgotten_ms)
             if self.apply:
-                before_ms = self.now_ms - self.min_age_ms
+                before_ms = self._now_ms - self.min_age_ms
                 self.topics.store.delete(list(finished_batch_queries(self.topics, self.topic, before_ms)))
 
     def _warn(self, queue: NotificationQueue) -> None:
@@ -125,9 +130,9 @@ class GarbageCollection:
     # --- what retention does not keep ---
 
     def _expire(self, queue: NotificationQueue, partition: int) -> Iterator[GarbageStep]:
-        expired, until = expired_batches(self.topics, self.topic, queue, partition, self.now_ms)
+        expired, until = expired_batches(self.topics, self.topic, queue, partition, self._now_ms)
         if self.apply:
-            free_expired(self.topics, self.topic, queue, expired, until, self.now_ms)
+            free_expired(self.topics, self.topic, queue, expired, until, self._now_ms)
         for batch in expired:
             yield GarbageStep(GarbageOutcome.FREED, batch.key, batch.size, partition, batch.offset)
 
@@ -140,7 +145,7 @@ class GarbageCollection:
         for partition in partitions:
             start = queue.start(partition)
             for retired in retired_of(self.topics, self.topic, partition):
-                if self.now_ms - retired.retired_ms >= delay_ms:
+                if self._now_ms - retired.retired_ms >= delay_ms:
                     due.append((partition, retired))
                     continue
                 for offset, key in self._freed(retired, start, referenced):
@@ -183,7 +188,7 @@ class GarbageCollection:
         for partition in range(queue.partitions):
             start = queue.start(partition)
             entries = queue.read(partition, start)
-            firsts.append(entries[0].appended_ms if entries else self.now_ms)
+            firsts.append(entries[0].appended_ms if entries else self._now_ms)
             if start:
                 moments.append(firsts[-1])
         # One that was made anew begins at 0 too, and never knew what was notified before.
@@ -193,9 +198,8 @@ class GarbageCollection:
     def _end(self, queue: NotificationQueue, info: ObjectInfo, forgotten_ms: int | None) -> GarbageStep:
         """What becomes of an object of which no notification tells."""
         settings = self.topics.settings.pubsub
-        parsed = parse_batch_key(info.key, self.topic.path)
-        written_ms = info.modified_ms if info.modified_ms is not None else parsed.ms if parsed else self.now_ms
-        age_ms = self.now_ms - written_ms
+        written_ms = self._now_ms if info.modified_ms is None else info.modified_ms
+        age_ms = self._now_ms - written_ms
         is_past = settings.retention_ms is not None and age_ms > settings.retention_ms + settings.delete_delay_ms
         if age_ms < self.min_age_ms:
             outcome = GarbageOutcome.YOUNG

@@ -4,6 +4,8 @@
 
     <own folder>/retired/<topic>/<partition>/<20 digits>    objects whose notifications are freed, as JSON
 
+They are as old as the store says that this object is; the ``ms`` in it is for stores whose listings tell no time.
+
 A record of what is retired is written before the queue's start moves, so that who is killed anywhere loses track of
 nothing: what was recorded and not freed is still referenced, and stays.
 """
@@ -12,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 from tieredstore.errors import CorruptData
@@ -100,7 +102,8 @@ def retired_of(topics: Topics, topic: Topic, partition: int) -> Iterator[Retired
     beginning = topics.folder.key("retired", topic.name, str(partition), "")
     for info in topics.store.list(beginning):
         raw = topics.store.get_small(info.key, _MOST_RECORD_BYTES)
-        yield _parse_retired(raw or b"", info.key)
+        retired = _parse_retired(raw or b"", info.key)
+        yield retired if info.modified_ms is None else replace(retired, retired_ms=info.modified_ms)
 
 
 def _record_key(folder: OwnFolder, topic: Topic, partition: int, offset: int) -> str:

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pubsub_topics import topics_in, values_of
+from tests.support.pubsub_topics import topics_in, topics_later, values_of
 from tests.support.spark_stream_runs import started
 from tieredstore.pubsub.consumer import Consumer
 from tieredstore.pubsub.format.notifications import parse_notification
-from tieredstore.pubsub.garbage import DAY_MS, GarbageCollection, GarbageOutcome
+from tieredstore.pubsub.garbage import GarbageCollection, GarbageOutcome
 from tieredstore.pubsub.producer import Producer
 from tieredstore.pubsub.topics import Topics
 from tieredstore.testing.notification_queue_tests import read_all
@@ -79,8 +79,7 @@ def workers_of(group: int) -> list[int]:
 
 
 def orphans_of(topics: Topics) -> set[str]:
-    now_ms = 10 * DAY_MS + max(info.modified_ms or 0 for info in topics.store.list(""))
-    steps = GarbageCollection(topics, topics.get("copies"), now_ms).run()
+    steps = GarbageCollection(topics_later(topics, 10), topics.get("copies")).run()
     return {step.key for step in steps if step.outcome is GarbageOutcome.DELETED}
 
 
