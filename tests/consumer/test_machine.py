@@ -173,6 +173,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(where=PARTITIONS)
     def resume(self, where: Where) -> None:
+        self._serve_the_group()
         self.consumer.resume([TopicPartition(*where)])
         self.paused.discard(where)
 
@@ -225,7 +226,6 @@ class Machine(RuleBasedStateMachine):
         for where in wheres:
             self.positions[where] = self.broker.committed.get(where)
             self.given.discard(where)
-            self.paused.discard(where)
         self.member.assign_by_group(*wheres)
 
     def _seek(self, where: Where, offset: int) -> None:

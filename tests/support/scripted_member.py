@@ -39,6 +39,8 @@ class ScriptedLog:
     """What the broker has from there on is of another leader epoch than what was read before."""
     hole: range = range(0)
     """What compaction took at a segment's end: whoever begins there is told of a record too large."""
+    stable: int = _ENDLESS
+    """The last stable offset, if it lies before the end."""
     stays_in_hole: bool = False
     """Whether that is so again and again."""
 
@@ -52,6 +54,8 @@ class ScriptedBroker:
     committed: dict[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
     failures: int = 0
     """How many of the next questions fail."""
+    is_eager: bool = False
+    """Whether its groups assign all at once."""
 
     def take_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Have the consumers that are made from now on be served by this broker."""
@@ -75,12 +79,14 @@ class ScriptedBroker:
         self.take_over(monkeypatch)
         given = {
             "bootstrap.servers": "127.0.0.1:1", "group.id": "readers", "auto.offset.reset": "earliest", "log_level": 0,
-            "partition.assignment.strategy": "cooperative-sticky", "auto.commit.interval.ms": 0,
+            "partition.assignment.strategy": "range" if self.is_eager else "cooperative-sticky",
+            "auto.commit.interval.ms": 0,
             "tiered.storage.refresh.ms": 50, "tiered.storage.settings": {**store, "chunk.size": "16384"},
             **{f"tiered.storage.{name if name == 'loss_cb' else name.replace('_', '.')}": own[name] for name in own},
         }  # fmt: skip
         with Consumer(given) as consumer:
             member = member_of(consumer)
+            member.is_eager = self.is_eager
             consumer.subscribe(sorted({topic for topic, _ in wheres}))
             member.assign_by_group(*wheres)
             yield consumer, member
@@ -109,9 +115,11 @@ class ScriptedCluster:
         self._broker.answer()
         return {where: self._broker.logs[where].start for where in wheres}
 
-    def end_offsets(self, wheres: Sequence[TopicPartition], _: object = None) -> dict[TopicPartition, int]:
+    def end_offsets(self, wheres: Sequence[TopicPartition], isolation: object = None) -> dict[TopicPartition, int]:
         self._broker.answer()
-        return {where: self._broker.logs[where].end for where in wheres}
+        logs = [self._broker.logs[where] for where in wheres]
+        ends = [log.end if isolation == "read_uncommitted" else min(log.end, log.stable) for log in logs]
+        return dict(zip(wheres, ends, strict=True))
 
     def committed_offsets(self, _: str, wheres: Sequence[TopicPartition]) -> dict[TopicPartition, int | None]:
         self._broker.answer()
@@ -128,7 +136,14 @@ class ScriptedMember:
         self._consumer = weakref.ref(consumer)
         self.fetching: dict[TopicPartition, int] = {}
         self.is_eager = False
+        self.is_group_cooperative = False
+        """Whether the group has assigned partitions one at a time: all at once is refused then."""
         self.paused: set[TopicPartition] = set()
+        """Also of what is not assigned any more: librdkafka keeps a pause across assignments."""
+        self.known: set[TopicPartition] = set()
+        """What was ever assigned: of others a pause is not noticed."""
+        self.of_group: list[TopicPartition] = []
+        """What the coordinator has assigned."""
         self.stopped: set[TopicPartition] = set()
         """Those in error, which only another assignment revives."""
         self.truncated: set[TopicPartition] = set()
@@ -147,16 +162,29 @@ class ScriptedMember:
     # ---- what a test has the coordinator do
 
     def assign_by_group(self, *wheres: TopicPartition) -> None:
-        self.rebalances.append(lambda: self.callbacks["on_assign"](self._consumer(), _places(wheres)))
+        def rebalance() -> None:
+            self.of_group += wheres
+            self.callbacks["on_assign"](self._consumer(), _places(wheres))
+
+        self.rebalances.append(rebalance)
 
     def revoke_by_group(self, *wheres: TopicPartition, are_lost: bool = False) -> None:
         callback = "on_lost" if are_lost else "on_revoke"
-        self.rebalances.append(lambda: self.callbacks[callback](self._consumer(), _places(wheres)))
+
+        def rebalance() -> None:
+            self.of_group = [where for where in self.of_group if where not in wheres]
+            self.callbacks[callback](self._consumer(), _places(wheres))
+
+        self.rebalances.append(rebalance)
 
     # ---- the client's own calls
 
     def subscribe(self, _: Sequence[str], **callbacks: Callable[..., None]) -> None:
         self.callbacks = callbacks
+
+    def unsubscribe(self) -> None:
+        if self.of_group:
+            self.revoke_by_group(*self.of_group)
 
     def consume(self, count: int, timeout_s: float) -> list[Any]:
         self.calls += 1
@@ -195,8 +223,8 @@ class ScriptedMember:
         ]
 
     def assign(self, places: Sequence[KafkaPartition]) -> None:
+        self._expect(KafkaError._STATE, is_so=not self.is_group_cooperative)
         self.fetching.clear()
-        self.paused.clear()
         self.stopped.clear()
         self._given.clear()
         self._begin(places)
@@ -216,11 +244,10 @@ class ScriptedMember:
             where = _where(place)
             del self.fetching[where]
             self._given.pop(where, None)
-            self.paused.discard(where)
             self.stopped.discard(where)
 
     def pause(self, wheres: Iterable[TopicPartition]) -> None:
-        self.paused |= set(wheres) & set(self.fetching)
+        self.paused |= set(wheres) & self.known
 
     def resume(self, wheres: Iterable[TopicPartition]) -> None:
         self.paused -= set(wheres)
@@ -237,7 +264,7 @@ class ScriptedMember:
 
     def commit(self, offsets: Mapping[TopicPartition, int], *, asynchronous: bool = True) -> Any:
         self._broker.committed |= offsets
-        return None if asynchronous else _places(tuple(offsets))
+        return None if asynchronous else [KafkaPartition(*where, offset) for where, offset in offsets.items()]
 
     def watermarks(self, place: KafkaPartition, timeout_s: float, *, cached: bool = False) -> tuple[int, int] | None:
         log = self._broker.logs[_where(place)]
@@ -258,6 +285,7 @@ class ScriptedMember:
             self.stuck.discard(_where(place))
             self._expect(KafkaError._INVALID_ARG, is_so=place.offset >= 0)  # the consumer knows each place itself
             self.fetching[_where(place)] = place.offset
+            self.known.add(_where(place))
 
     @staticmethod
     def _expect(code: int, *, is_so: bool) -> None:

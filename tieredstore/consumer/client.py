@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import confluent_kafka
-from confluent_kafka import KafkaError
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from tieredstore.model import TopicPartition
@@ -92,6 +92,10 @@ class MemberClient:
         """Be a member of the group."""
         _base.subscribe(self._own(), list(topics), **callbacks)
 
+    def unsubscribe(self) -> None:
+        """Leave the group; what it has assigned is revoked in a later call."""
+        _base.unsubscribe(self._own())
+
     def watermarks(self, place: KafkaPartition, timeout_s: float, *, cached: bool = False) -> tuple[int, int] | None:
         """The broker's first offset and its end."""
         extent: tuple[int, int] | None = _base.get_watermark_offsets(
@@ -108,3 +112,22 @@ class MemberClient:
 def kafka_error(code: int, reason: str) -> KafkaError:
     """As the library would say it."""
     return KafkaError(code, reason)
+
+
+def refusal(code: int, reason: str) -> KafkaException:
+    """Return what the library raises for a call that it does not take."""
+    return KafkaException(kafka_error(code, reason))
+
+
+def checked_places(places: object) -> list[KafkaPartition]:
+    """Return the list that a call was given; TypeError, as the library has it, if it is none of partitions."""
+    if not isinstance(places, list):
+        raise TypeError("requires list of TopicPartition")
+    return [checked_place(place) for place in cast("list[object]", places)]
+
+
+def checked_place(place: object) -> KafkaPartition:
+    """Return the partition that a call was given; TypeError if it is none."""
+    if not isinstance(place, KafkaPartition):
+        raise TypeError("expected cimpl.TopicPartition")
+    return place

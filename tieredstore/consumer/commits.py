@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
 
-from tieredstore.consumer.client import kafka_error
+from tieredstore.consumer.client import refusal
 
 if TYPE_CHECKING:
     from tieredstore.consumer.client import MemberClient
     from tieredstore.consumer.core import Core
-    from tieredstore.consumer.partition import Partition
     from tieredstore.consumer.settings import ConsumerSettings
     from tieredstore.model import TopicPartition
 
@@ -56,6 +56,29 @@ class Commits:
                 offsets[where] = message.offset()
         return offsets
 
+    def commit_async(self) -> None:
+        """Commit :meth:`offsets` without waiting; nothing where there are none."""
+        known = self.offsets()
+        if known:
+            self._client.commit(known)
+
+    def commit_and_wait(self) -> list[KafkaPartition]:
+        """Commit what is not known to be committed; return all that is assigned, with or without an offset."""
+        known = self._core.partitions
+        new = {where: offset for where, offset in self.offsets().items() if known[where].confirmed != offset}
+        if not new:
+            raise refusal(KafkaError._NO_OFFSET, "Commit failed: Local: No offset stored")
+        places = self._client.commit(new, asynchronous=False)
+        self.note_committed(places)
+        return [*places, *(KafkaPartition(*where) for where in known if where not in new)]
+
+    def note_committed(self, places: Iterable[KafkaPartition]) -> None:
+        """The coordinator has confirmed these."""
+        for place in places:
+            partition = self._core.partitions.get((place.topic, place.partition))
+            if partition is not None and place.error is None:
+                partition.confirmed = place.offset
+
     def commit_when_due(self) -> None:
         """At the beginning of a call: each ``auto.commit.interval.ms``."""
         if self._auto_s is not None and self._clock() >= self._due_at:
@@ -80,16 +103,12 @@ class Commits:
         except KafkaException as error:
             _logger.warning("offsets could not be committed: %s", error)
 
-    def store(self, partition: Partition | None, offset: int) -> None:
-        """What the next commit without offsets is to commit of a partition."""
+    def store(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Have the next commit without offsets commit these; KafkaException if none of them is assigned."""
         if self._auto_store:
-            raise KafkaException(
-                kafka_error(KafkaError._INVALID_ARG, "StoreOffsets failed: Local: Invalid argument or configuration")
-            )
-        if partition is None:
-            raise KafkaException(kafka_error(KafkaError._STATE, "StoreOffsets failed: Local: Erroneous state"))
-        partition.stored = offset
-
-    def no_offset(self) -> KafkaException:
-        """What a commit of nothing is."""
-        return KafkaException(kafka_error(KafkaError._NO_OFFSET, "Commit failed: Local: No offset stored"))
+            raise refusal(KafkaError._INVALID_ARG, "StoreOffsets failed: Local: Invalid argument or configuration")
+        known = [where for where in offsets if where in self._core.partitions]
+        if offsets and not known:
+            raise refusal(KafkaError._STATE, "StoreOffsets failed: Local: Erroneous state")
+        for where in known:
+            self._core.partitions[where].stored = offsets[where] if offsets[where] >= 0 else None

@@ -11,10 +11,10 @@ import confluent_kafka
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from tieredstore.consumer.assembly import Parts, assemble
-from tieredstore.consumer.client import NO_OFFSET, MemberClient
+from tieredstore.consumer.client import NO_OFFSET, MemberClient, checked_place, checked_places
 from tieredstore.consumer.group import Group
 from tieredstore.consumer.handing_out import PartitionBatch
-from tieredstore.consumer.partition import Partition, Phase
+from tieredstore.consumer.partition import Phase
 from tieredstore.consumer.settings import Mode, parse_settings
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.records import COLUMNS
@@ -198,10 +198,8 @@ class Consumer(confluent_kafka.Consumer):
         self._group.subscribe(topics, on_assign, on_revoke, on_lost)
 
     def unsubscribe(self) -> None:
-        """Leave the group's assignment."""
-        if self._parts is not None and not self._is_closed:
-            self._group.drop_all()
-        _base.unsubscribe(self)
+        """Leave the group; what it has assigned is revoked in the next call that serves it."""
+        self._client.unsubscribe()
 
     def assign(self, partitions: list[KafkaPartition]) -> None:
         """These in place of what is assigned; an offset that is not given is the committed one."""
@@ -209,7 +207,7 @@ class Consumer(confluent_kafka.Consumer):
             self._client.assign(partitions)
             return
         self._opened()
-        self._group.assign(partitions)
+        self._group.assign(checked_places(partitions))
 
     def unassign(self) -> None:
         """Nothing is assigned any more."""
@@ -225,7 +223,7 @@ class Consumer(confluent_kafka.Consumer):
             self._client.incremental_assign(partitions)
             return
         self._opened()
-        self._group.incremental_assign(partitions)
+        self._group.incremental_assign(checked_places(partitions))
 
     def incremental_unassign(self, partitions: list[KafkaPartition]) -> None:
         """These no longer."""
@@ -233,7 +231,7 @@ class Consumer(confluent_kafka.Consumer):
             self._client.incremental_unassign(partitions)
             return
         self._opened()
-        self._group.incremental_unassign(partitions)
+        self._group.incremental_unassign(checked_places(partitions))
 
     def assignment(self) -> list[KafkaPartition]:
         """What is assigned, whichever source it is read from."""
@@ -244,18 +242,20 @@ class Consumer(confluent_kafka.Consumer):
         return [KafkaPartition(*where) for where in sorted(parts.core.partitions)]
 
     def pause(self, partitions: list[KafkaPartition]) -> None:
-        """Give nothing of these until they are resumed."""
+        """Give nothing of these until they are resumed, in later assignments either."""
         if self._parts is None:
             _base.pause(self, partitions)
             return
-        self._group.pause(self._known(partitions))
+        self._opened()
+        self._group.pause(checked_places(partitions))
 
     def resume(self, partitions: list[KafkaPartition]) -> None:
         """Go on with these where they were."""
         if self._parts is None:
             _base.resume(self, partitions)
             return
-        self._group.resume(self._known(partitions))
+        self._opened()
+        self._group.resume(checked_places(partitions))
 
     def seek(self, partition: KafkaPartition) -> None:
         """Go on at an offset, wherever that is; KafkaException for a partition that is not assigned."""
@@ -263,7 +263,7 @@ class Consumer(confluent_kafka.Consumer):
             _base.seek(self, partition)
             return
         self._opened()
-        self._group.seek(partition)
+        self._group.seek(checked_place(partition))
 
     def position(self, partitions: list[KafkaPartition]) -> list[KafkaPartition]:
         """The offset of each that is handed out next; OFFSET_INVALID while that is not known."""
@@ -271,7 +271,7 @@ class Consumer(confluent_kafka.Consumer):
             places: list[KafkaPartition] = _base.position(self, partitions)
             return places
         positions = self._opened().core.positions()
-        wheres = [(place.topic, place.partition) for place in partitions]
+        wheres = [(place.topic, place.partition) for place in checked_places(partitions)]
         return [KafkaPartition(*where, positions.get(where, NO_OFFSET)) for where in wheres]
 
     # ---- offsets
@@ -279,24 +279,22 @@ class Consumer(confluent_kafka.Consumer):
     def commit(self, *positional: Any, **named: Any) -> Any:
         """Commit behind a ``message``, these ``offsets``, or what was given; ``asynchronous`` unless that is False."""
         given = dict(zip(("message", "offsets", "asynchronous"), positional, strict=False)) | named
-        message, offsets = given.get("message"), given.get("offsets")
+        message: Any = given.get("message")
+        offsets = given.get("offsets")
         asynchronous = bool(given.get("asynchronous", True))
         given = {name: value for name, value in given.items() if value is not None}
         if self._parts is None:
             return _base.commit(self, **given)
         parts = self._opened()
         self._expect_broker("commit")
-        if message is not None and offsets is None and _is_stored(message):
-            place = KafkaPartition(message.topic(), message.partition(), message.offset() + 1)
-            return _base.commit(self, offsets=[place], asynchronous=asynchronous)
         if message is not None or offsets is not None:
-            return _base.commit(self, **given)
-        known = parts.commits.offsets()
-        if not known:
-            if asynchronous:
-                return None
-            raise parts.commits.no_offset()
-        return self._client.commit(known, asynchronous=asynchronous)
+            if offsets is None and _is_stored(message):
+                place = KafkaPartition(message.topic(), message.partition(), message.offset() + 1)
+                given = {"offsets": [place], "asynchronous": asynchronous}
+            places = _base.commit(self, **given)
+            parts.commits.note_committed(places or ())
+            return places
+        return parts.commits.commit_async() if asynchronous else parts.commits.commit_and_wait()
 
     def store_offsets(self, message: Any = None, offsets: list[KafkaPartition] | None = None) -> None:
         """What the next commit without offsets commits; only with ``enable.auto.offset.store`` false."""
@@ -305,12 +303,15 @@ class Consumer(confluent_kafka.Consumer):
             _base.store_offsets(self, **{name: value for name, value in given.items() if value is not None})
             return
         parts = self._opened()
-        if (message is None) == (offsets is None):
-            raise ValueError("expected either message or offsets")
+        if message is not None and offsets is not None:
+            raise ValueError("message and offsets are mutually exclusive")
         if message is not None:
+            if not _is_message(message):
+                raise TypeError("expected confluent_kafka.cimpl.Message")
             offsets = [KafkaPartition(message.topic(), message.partition(), message.offset() + 1)]
-        for place in offsets or ():
-            parts.commits.store(parts.core.partitions.get((place.topic, place.partition)), place.offset)
+        elif offsets is None:
+            raise ValueError("expected either message or offsets")
+        parts.commits.store({(one.topic, one.partition): one.offset for one in checked_places(offsets)})
 
     def committed(self, partitions: list[KafkaPartition], timeout: float | None = -1) -> list[KafkaPartition]:
         """What the group has committed."""
@@ -324,7 +325,7 @@ class Consumer(confluent_kafka.Consumer):
         if self._parts is None:
             return self._client.watermarks(partition, seconds, cached=cached)
         self._opened()
-        return self._parts.offsets.watermarks(partition, seconds, cached=cached)
+        return self._parts.offsets.watermarks(checked_place(partition), seconds, cached=cached)
 
     def offsets_for_times(self, partitions: list[KafkaPartition], timeout: float | None = -1) -> list[KafkaPartition]:
         """The first offset of each whose timestamp is the one given as its offset, or later; -1 for none."""
@@ -333,7 +334,7 @@ class Consumer(confluent_kafka.Consumer):
             places: list[KafkaPartition] = _base.offsets_for_times(self, partitions, timeout=seconds)
             return places
         self._opened()
-        return self._parts.offsets.for_times(partitions, seconds)
+        return self._parts.offsets.for_times(checked_places(partitions), seconds)
 
     # ---- its life
 
@@ -382,16 +383,16 @@ class Consumer(confluent_kafka.Consumer):
         if not self._settings.has_broker:
             raise ConfigError(f"{call} needs the group's broker: set bootstrap.servers")
 
-    def _known(self, places: list[KafkaPartition]) -> list[Partition]:
-        known = self._opened().core.partitions
-        return [known[place.topic, place.partition] for place in places if (place.topic, place.partition) in known]
-
 
 _MANY: Final = 10_000
 
 
 def _end(timeout: float | None) -> float | None:
     return None if timeout is None or timeout < 0 else time.monotonic() + timeout
+
+
+def _is_message(message: Any) -> bool:
+    return _is_stored(message) or isinstance(message, confluent_kafka.Message)
 
 
 def _is_stored(message: Any) -> bool:

@@ -6,11 +6,12 @@ up by the next call, and let go if it is of an assignment that is over.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from tieredstore.consumer.looks import Answer, Look, Start
@@ -48,6 +49,8 @@ class Core:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.partitions: dict[TopicPartition, Partition] = {}
+        self.paused: dict[TopicPartition, bool] = {}
+        """Whether each that was ever assigned is paused: as in librdkafka that outlives the assignment."""
         self.events: deque[tuple[TopicPartition, str, int]] = deque()
         """What is to be told as a message of its own: the partition, ``eof`` or ``unset``, an offset."""
         self.readable: deque[Partition] = deque()
@@ -65,12 +68,15 @@ class Core:
 
     def add(self, starts: Iterable[tuple[TopicPartition, Start]]) -> None:
         """Partitions that are assigned from now on."""
-        new = [Partition(where, next(self._generations), start) for where, start in starts]
+        new = [
+            Partition(where, next(self._generations), start, paused=self.paused.setdefault(where, False))
+            for where, start in starts
+        ]
         for partition in new:
             self.partitions[partition.where] = partition
             if isinstance(partition.start, int):
                 partition.position = partition.start
-        self._look(new)
+        self._look(partition for partition in new if not partition.paused)
 
     def drop(self, wheres: Iterable[TopicPartition]) -> None:
         """Partitions that are assigned no longer: nothing of them is given from now on. Others tell the client."""
@@ -93,24 +99,28 @@ class Core:
         """Fetch no more; what waits of the bucket is let go, and read again."""
         if partition.paused:
             return
-        partition.paused = True
-        if not partition.is_live:
+        partition.paused = self.paused[partition.where] = True
+        if partition.is_live:
+            self.live.set_paused(partition)
+        else:
             self._leave(partition)
 
     def resume(self, partition: Partition) -> None:
         """Go on where it was."""
         if not partition.paused:
             return
-        partition.paused = False
-        if not partition.is_live and partition.phase not in (Phase.FAILED, Phase.IDLE):
+        partition.paused = self.paused[partition.where] = False
+        if partition.is_live:
+            self.live.set_paused(partition)
+        elif partition.phase not in (Phase.FAILED, Phase.IDLE):
             self._look([partition])
 
     def tick(self) -> None:
         """Take up what has come, and look again where it is time. Never waits."""
-        if self.lookups.has_answers:
-            for answer in self.lookups.answers():
-                partition = self.partitions.get(answer.where)
-                if partition is not None and partition.generation == answer.generation:
+        for answer in self.lookups.answers():
+            partition = self.partitions.get(answer.where)
+            if partition is not None and partition.generation == answer.generation:
+                with self._tried_again(partition):
                     self._take(partition, answer)
         now = self._clock()
         if now >= self._due_at:
@@ -153,7 +163,8 @@ class Core:
                 partition.failing_since, partition.tries = None, 0
                 return partition, piece
             if stream.is_done and not stream.pieces:
-                self._take_end(partition, stream)
+                with self._tried_again(partition):
+                    self._take_end(partition, stream)
         return None
 
     def lost_by_client(self, partition: Partition, *, was_cut: bool, reason: str) -> None:
@@ -170,6 +181,17 @@ class Core:
             self._look([partition])
         else:
             self._look_later(partition, self.troubles.pause_s(partition.tries))
+
+    @contextlib.contextmanager
+    def _tried_again(self, partition: Partition) -> Generator[None]:
+        """Look again later where the client or a callback of the user's raises, which the call then does too."""
+        try:
+            yield
+        except BaseException:
+            if partition.phase is Phase.LOOKING:
+                partition.tries += 1
+                self._look_later(partition, self.troubles.pause_s(partition.tries))
+            raise
 
     def _take(self, partition: Partition, answer: Answer) -> None:
         if answer.is_review:
@@ -211,9 +233,9 @@ class Core:
         assert position is not None
         match placement:
             case OnBroker():
+                self.live.add(partition)
                 self.troubles.side(partition, "broker")
                 partition.phase, partition.failing_since = Phase.LIVE, None
-                self.live.add(partition)
             case InBucket():
                 self.troubles.side(partition, "bucket")
                 partition.phase = Phase.BUCKET

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any, Final
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from tieredstore.consumer.client import kafka_error
-from tieredstore.consumer.partition import Partition
+from tieredstore.consumer.client import refusal
+from tieredstore.consumer.looks import Tail
 
 if TYPE_CHECKING:
     from tieredstore.consumer.assembly import Parts
     from tieredstore.consumer.client import MemberClient
     from tieredstore.consumer.looks import Start
+    from tieredstore.consumer.partition import Partition
     from tieredstore.model import TopicPartition
 
-_BEGINNING, _END, _STORED, _INVALID = -2, -1, -1000, -1001
+_BEGINNING, _END, _STORED, _INVALID, _TAIL = -2, -1, -1000, -1001, -2000
 _STARTS: Final[dict[int, Start]] = {
     _BEGINNING: "earliest",
     _END: "latest",
@@ -55,76 +56,88 @@ class Group:
     def assign(self, places: Sequence[KafkaPartition]) -> None:
         """These in place of all."""
         self._was_assigned = True
-        starts = [_start(place) for place in places]
-        self.drop_all()
-        self._client.assign([])
+        starts = _starts_of(places)
+        self._end_all(lambda: self._client.assign([]))
         self._parts.core.add(starts)
 
     def unassign(self) -> None:
         """None."""
-        self.drop_all()
-        self._client.unassign()
+        self._end_all(self._client.unassign)
 
     def incremental_assign(self, places: Sequence[KafkaPartition]) -> None:
         """These too."""
         self._was_assigned = True
-        starts = [_start(place) for place in places]
+        starts = _starts_of(places)
         core = self._parts.core
         again = [where for where, _ in starts if where in core.partitions]
         if again:
-            reason = f"{again[0][0]} [{again[0][1]}] can't be added to the current assignment"
-            raise KafkaException(kafka_error(KafkaError._CONFLICT, f"{reason} since it is already assigned"))
+            reason = f"{again[0][0]} [{again[0][1]}] is already part of the current assignment"
+            raise refusal(KafkaError._CONFLICT, reason)
         # Nothing of them is the client's yet; a rebalance waits for its answer all the same.
         self._client.incremental_assign([])
         core.add(starts)
 
     def incremental_unassign(self, places: Sequence[KafkaPartition]) -> None:
         """These no longer."""
-        wheres = [(place.topic, place.partition) for place in places]
-        unknown = [where for where in wheres if where not in self._parts.core.partitions]
+        wheres = _wheres(places)
+        unknown = [where for where in wheres if where not in self._parts.core.partitions or wheres.count(where) > 1]
+        # First: the client refuses it to a member that assigns all at once, and then nothing has changed.
+        self._client.incremental_unassign([])
         if unknown:
-            reason = f"{unknown[0][0]} [{unknown[0][1]}] can't be removed from the current assignment"
-            raise KafkaException(kafka_error(KafkaError._INVALID_ARG, f"{reason} since it is not assigned"))
+            reason = f"{unknown[0][0]} [{unknown[0][1]}] can't be unassigned"
+            raise refusal(KafkaError._INVALID_ARG, f"{reason} since it is not in the current assignment")
         self._give_up(wheres)
 
-    def drop_all(self) -> None:
-        """Nothing of what is assigned is given any more; the client is told by the caller."""
-        core = self._parts.core
-        if not core.partitions:
-            return
+    def unsubscribe(self) -> None:
+        """Leave the group: what it has assigned stays, as in the library, until a later call revokes it."""
+        self._client.unsubscribe()
+
+    def _end_all(self, unassign: Callable[[], None]) -> None:
+        """Nothing of what is assigned is given any more, unless the client refuses that: then all stays."""
         self._parts.commits.commit_auto()
-        self._forget(list(core.partitions))
+        unassign()
+        self._forget(list(self._parts.core.partitions))
         self._parts.live.forget()
 
     def leave(self) -> None:
         """Commit at the end what was assigned by hand; a member's is when it is revoked."""
         self._parts.commits.commit_auto()
 
-    def pause(self, partitions: Sequence[Partition]) -> None:
-        """Give nothing of these; the client's are paused in the client."""
-        for partition in partitions:
-            if partition.is_live and not partition.paused:
-                self._client.pause([partition.where])
-            elif not partition.paused:
-                self._parts.handing_out.forget([partition.where])
-            self._parts.core.pause(partition)
+    def pause(self, places: Sequence[KafkaPartition]) -> None:
+        """Give nothing of these, in this assignment and in later ones; the client's are paused in the client."""
+        core = self._parts.core
+        for where in _wheres(places):
+            partition = core.partitions.get(where)
+            if partition is not None:
+                if not partition.is_live:
+                    self._parts.handing_out.forget([where])
+                core.pause(partition)
+            elif where in core.paused:
+                core.paused[where] = True
 
-    def resume(self, partitions: Sequence[Partition]) -> None:
+    def resume(self, places: Sequence[KafkaPartition]) -> None:
         """Go on with these."""
-        for partition in partitions:
-            if partition.is_live and partition.paused:
-                self._client.resume([partition.where])
-            self._parts.core.resume(partition)
-            self._parts.handing_out.hold_on(partition)
+        core = self._parts.core
+        for where in _wheres(places):
+            partition = core.partitions.get(where)
+            if partition is not None:
+                core.resume(partition)
+                self._parts.handing_out.hold_on(partition)
+            elif where in core.paused:
+                core.paused[where] = False
 
     def seek(self, place: KafkaPartition) -> None:
         """Go on there, by way of a look: the broker may not have it."""
         where = place.topic, place.partition
         partition = self._parts.core.partitions.get(where)
+        failure = f"Failed to seek to offset {place.offset}: Local:"
         if partition is None:
-            reason = f"Failed to seek to offset {place.offset}: Local: Erroneous state"
-            raise KafkaException(kafka_error(KafkaError._STATE, reason))
-        _, start = _start(place)
+            raise refusal(KafkaError._STATE, f"{failure} Erroneous state")
+        start = _start(place.offset)
+        if start is None or place.offset == _STORED:
+            raise refusal(KafkaError._INVALID_ARG, f"{failure} Invalid argument or configuration")
+        if place.offset == _INVALID:
+            start = self._parts.settings.reset
         self._parts.handing_out.forget([where])
         if self._seeks_in_client(partition, start):
             return
@@ -168,20 +181,21 @@ class Group:
         self._end(places, self._on_lost or self._on_revoke, commits=False)
 
     def _end(self, places: list[KafkaPartition], callback: _Callback | None, *, commits: bool) -> None:
-        wheres = [(place.topic, place.partition) for place in places]
         try:
             if callback is not None:
                 callback(self._own_consumer(), places)
         finally:
-            known = [where for where in wheres if where in self._parts.core.partitions]
+            known = self._parts.core.partitions
+            # An eager group ends all there is, also what was assigned by hand.
+            ended = list(known) if self._parts.live.is_eager else [one for one in _wheres(places) if one in known]
             if commits:
-                self._parts.commits.commit_auto(known)
+                self._parts.commits.commit_auto(ended)
             if self._parts.live.is_eager:
-                self._forget(known)
+                self._forget(ended)
                 self._parts.live.forget()
                 self._client.unassign()
             else:
-                self._give_up(known, commits=False)
+                self._give_up(ended, commits=False)
 
     def _give_up(self, wheres: Sequence[TopicPartition], *, commits: bool = True) -> None:
         if commits:
@@ -196,8 +210,26 @@ class Group:
         self._parts.core.drop(wheres)
 
 
-def _start(place: KafkaPartition) -> tuple[TopicPartition, Start]:
-    offset: int = place.offset
-    if offset < 0 and offset not in _STARTS:
-        raise KafkaException(kafka_error(KafkaError._INVALID_ARG, f"{offset} is no offset to start at"))
-    return (place.topic, place.partition), _STARTS[offset] if offset < 0 else offset
+def _wheres(places: Sequence[KafkaPartition]) -> list[TopicPartition]:
+    return [(place.topic, place.partition) for place in places]
+
+
+def _starts_of(places: Sequence[KafkaPartition]) -> list[tuple[TopicPartition, Start]]:
+    """Where to start with each; KafkaException for a place that is given twice, and for one that is none."""
+    starts: dict[TopicPartition, Start] = {}
+    for place, where in zip(places, _wheres(places), strict=True):
+        start = _start(place.offset)
+        if where in starts:
+            raise refusal(KafkaError._INVALID_ARG, f"Duplicate {where[0]} [{where[1]}] in input list")
+        if start is None:
+            reason = f"{where[0]} [{where[1]}] has invalid start offset {place.offset}"
+            raise refusal(KafkaError._INVALID_ARG, reason)
+        starts[where] = start
+    return list(starts.items())
+
+
+def _start(offset: int) -> Start | None:
+    """What an offset of librdkafka's says; None if it says nothing."""
+    if offset <= _TAIL:
+        return Tail(_TAIL - offset)
+    return _STARTS.get(offset) if offset < 0 else offset

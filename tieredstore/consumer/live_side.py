@@ -38,21 +38,35 @@ class LiveSide:
         """Those that the client still has, and that are not to come from it."""
         self.unchecked: set[TopicPartition] = set()
         """Those of which it is still to be checked that the last record that was given is of the broker's log."""
+        self._paused: set[TopicPartition] = set()
+        """Those that are paused in the client, which keeps that from one assignment to the next."""
         self._is_due = False
         self._assigned_at = -_REASSIGN_S
 
     def add(self, partition: Partition) -> None:
         """Have the client fetch a partition from its position on."""
-        where = partition.where
-        self.partitions[where] = partition
         assert partition.position is not None
+        if not self.is_eager:
+            self._client.incremental_assign([_place(partition)])
+        self.partitions[partition.where] = partition
         partition.assigned_at = partition.position
         self.begin_silent(partition)
         if self.is_eager:
             self._is_due = True
         else:
-            self._client.incremental_assign([_place(partition)])
+            self.set_paused(partition)
             self._begin_check([partition])
+
+    def set_paused(self, partition: Partition) -> None:
+        """Have the client pause a partition, or resume it, as the partition says."""
+        where = partition.where
+        if partition.paused:
+            # Also where that was said before: of what it is not assigned yet the client takes no notice.
+            self._client.pause([where])
+            self._paused.add(where)
+        elif where in self._paused:
+            self._client.resume([where])
+            self._paused.discard(where)
 
     def remove(self, partition: Partition) -> None:
         """Have the client fetch it no longer; what has come and was not given is dropped."""
@@ -96,8 +110,7 @@ class LiveSide:
             partition.assigned_at = partition.position if partition.position is not None else -1
             partition.held.clear()
             self.begin_silent(partition)
-            if partition.paused:
-                self._client.pause([partition.where])
+            self.set_paused(partition)
         self._begin_check(self.partitions.values())
 
     def check(self) -> None:

@@ -17,8 +17,16 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-Start: TypeAlias = int | Literal["committed"] | Reset
-"""An offset; or what the group has committed, else the reset."""
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """So many offsets before the end of the log."""
+
+    count: int
+
+
+Start: TypeAlias = int | Literal["committed"] | Reset | Tail
+"""An offset; or what the group has committed, else the reset; or where it is counted from the end."""
 
 _WAITS: Final = Waits()
 
@@ -74,7 +82,7 @@ class KnownLook:
     """A look on its way from the broker's thread to the bucket's."""
 
     look: Look
-    start: int | Reset
+    start: int | Reset | Tail
     live: LiveExtent | None = None
     latest: int | None = None
     """Where the broker has ``latest`` begin: the last stable offset, for ``read_committed``."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from tieredstore.consumer.looks import Answer, Asked, KnownLook, Look, blank_answer, cut_below
+from tieredstore.consumer.looks import Answer, Asked, KnownLook, Look, Start, Tail, blank_answer, cut_below
 from tieredstore.consumer.placement import Lost, OnBroker, OutOfRange, Placement, Unreadable, Waits, place, run_stop
 from tieredstore.consumer.settings import Mode, Reset
 from tieredstore.errors import AlreadyClosed
@@ -33,6 +33,8 @@ Waiting = TypeVar("Waiting")
 
 _LOGICAL: Final = {"earliest": -2, "latest": -1, "error": -1}
 """As librdkafka numbers the ends of a log."""
+_TAIL_BASE: Final = -2000
+"""And what it takes a count from, for a place that many offsets before the end."""
 
 CommittedOffsets: TypeAlias = Callable[[Sequence[TopicPartition]], Mapping[TopicPartition, int | None]]
 """Asks the coordinator for the group's offsets; None for none. KafkaException or BrokerUnavailable."""
@@ -105,17 +107,10 @@ class Lookups:
                 thread.start()
         self._changed.notify_all()
 
-    def answers(self) -> list[Answer]:
-        """Those that have come since the last call."""
-        given: list[Answer] = []
+    def answers(self) -> Iterator[Answer]:
+        """Take those that have come, one by one: what a caller does not get to is there for the next call."""
         while self._answers:
-            given.append(self._answers.popleft())
-        return given
-
-    @property
-    def has_answers(self) -> bool:
-        """Whether any has come."""
-        return bool(self._answers)
+            yield self._answers.popleft()
 
     def close(self) -> None:
         """Ask the threads to end; they do once broker and store have answered."""
@@ -215,7 +210,7 @@ class Lookups:
         starts = self._cluster.earliest_offsets(wheres)
         # What is not stable yet is there all the same: an offset behind it is none that is out of range.
         ends = self._cluster.end_offsets(wheres, "read_uncommitted")
-        asks_stable = self._reset == "latest" or any(one.look.is_review for one in there)
+        asks_stable = self._reset == "latest" or any(one.look.is_review or _is_by_end(one.start) for one in there)
         stable = self._cluster.end_offsets(wheres) if asks_stable and self._isolation == "read_committed" else ends
         for one in there:
             where = one.look.where
@@ -229,7 +224,7 @@ class Lookups:
             return replace(blank_answer(one), is_unset=True)
         if self._mode is not Mode.KAFKA_PREFERRED or one.live is None or self._is_recreated(one):
             return None
-        start = one.latest if one.start == "latest" else one.start
+        start = _before(one.latest, one.start) if _is_by_end(one.start) else one.start
         if not isinstance(start, int) or not one.live[0] <= start <= one.live[1]:
             return None
         return replace(blank_answer(one), placement=OnBroker(), position=start)
@@ -266,8 +261,7 @@ class Lookups:
             return replace(blank_answer(one), lineage=lineage, recreated=True, position=self._beginning(one, lineage))
         if self._mode is not Mode.REMOTE_ONLY and one.live is None and self._logs.lineage(where) is None:
             # Neither has it: the client waits for it, and says what is wrong in its own words.
-            start = one.start if isinstance(one.start, int) else _LOGICAL[one.start]
-            return replace(blank_answer(one), placement=OnBroker(), position=start)
+            return replace(blank_answer(one), placement=OnBroker(), position=_logical(one.start))
         if one.look.reload and not one.is_reloaded:
             self._reload(where, one.topic_id)
             one.is_reloaded = True
@@ -320,8 +314,9 @@ class Lookups:
         if one.start == "earliest" or (self._mode is Mode.REMOTE_ONLY and lineage is None):
             return self._beginning(one, lineage)
         if self._mode is Mode.REMOTE_ONLY or one.live is None:
-            return None if lineage is None else self._decided(lineage, lineage.earliest_offset, lineage.end_offset)
-        return one.latest
+            end = None if lineage is None else self._decided(lineage, lineage.earliest_offset, lineage.end_offset)
+            return _before(end, one.start)
+        return _before(one.latest, one.start)
 
     def _beginning(self, one: KnownLook, lineage: Lineage | None) -> int | None:
         if self._mode is Mode.REMOTE_ONLY or one.live is None:
@@ -367,6 +362,22 @@ class Lookups:
                 self._whole_at[where[0]] = begun
                 self._reloaded.add(where[0])
             self._listed_at[where] = time.monotonic()
+
+
+def _is_by_end(start: Start) -> bool:
+    return start == "latest" or isinstance(start, Tail)
+
+
+def _before(end: int | None, start: Start) -> int | None:
+    """Where a start lies that is told from the end; as librdkafka has it, none lies before offset 0."""
+    return end if end is None or not isinstance(start, Tail) else max(0, end - start.count)
+
+
+def _logical(start: int | Reset | Tail) -> int:
+    """As librdkafka numbers it."""
+    if isinstance(start, Tail):
+        return _TAIL_BASE - start.count
+    return start if isinstance(start, int) else _LOGICAL[start]
 
 
 def _closed() -> None:

@@ -1,0 +1,319 @@
+"""Calls that change what is assigned, paused, sought and committed: as confluent-kafka takes and refuses them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+import pytest
+from confluent_kafka import OFFSET_END, OFFSET_STORED, KafkaError, KafkaException, TopicPartition
+
+from tests.consumer.buckets import offsets_of, raised, read, reader_of, until
+from tests.support.scripted_member import ScriptedBroker, ScriptedLog, parts_of
+from tests.support.spark_stream_topics import Bucket
+from tieredstore.consumer import Consumer
+from tieredstore.model import TopicPartition as Where
+
+ORDERS: Final = ("orders", 0)
+OTHERS: Final = ("orders", 1)
+BOTH: Final = (ORDERS, OTHERS)
+EAGER: Final = pytest.mark.parametrize("is_eager", [False, True])
+MODES: Final = pytest.mark.parametrize("mode", ["kafka_preferred", "remote_preferred"])
+
+
+def places(*wheres: Where) -> list[TopicPartition]:
+    return [TopicPartition(*where) for where in wheres]
+
+
+def tail(count: int) -> int:
+    """librdkafka's RD_KAFKA_OFFSET_TAIL."""
+    return -2000 - count
+
+
+def code_of(call: Callable[[], object]) -> int:
+    with pytest.raises(KafkaException) as error:
+        call()
+    code: int = error.value.args[0].code()
+    return code
+
+
+# ---- a group that is left and joined again
+
+
+@EAGER
+@MODES
+def test_unsubscribed_and_subscribed_again(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, mode: str, *, is_eager: bool
+) -> None:
+    """Twice, once from the bucket and once from the broker: all partitions go on where they were committed."""
+    for partition in range(2):
+        bucket.write(20, partition=partition)
+    broker = ScriptedBroker({where: ScriptedLog(20, 40) for where in BOTH}, is_eager=is_eager)
+    with broker.consumer(bucket.options, monkeypatch, *BOTH, mode=mode) as (consumer, member):
+        given = read(consumer, 80)
+        for end in (60, 80):
+            consumer.unsubscribe()
+            assert consumer.assignment() == places(*BOTH)  # until the call that tells of it
+            assert until(consumer, lambda _: not consumer.assignment()) == []
+            assert member.fetching == {}
+            consumer.subscribe(["orders"])
+            member.assign_by_group(*BOTH)
+            for where in BOTH:
+                broker.logs[where].end = end
+            given += read(consumer, 40)
+        for partition in range(2):
+            assert offsets_of(given, partition) == list(range(80))
+
+
+@EAGER
+def test_what_is_revoked_can_be_committed_in_the_callback(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, *, is_eager: bool
+) -> None:
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20)}, is_eager=is_eager)
+    committed: list[Any] = []
+
+    def on_revoke(consumer: Consumer, revoked: list[TopicPartition]) -> None:
+        committed.append((revoked, consumer.commit(asynchronous=False), consumer.position(revoked)[0].offset))
+
+    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, _):
+        consumer.subscribe(["orders"], on_revoke=on_revoke)
+        read(consumer, 20)
+        consumer.unsubscribe()
+        until(consumer, lambda _: bool(committed))
+    assert broker.committed == {ORDERS: 20}
+    assert [(revoked, position) for revoked, _, position in committed] == [(places(ORDERS), 20)]
+
+
+def test_what_was_assigned_by_hand_stays_when_a_group_is_left(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20)})
+    with broker.consumer(bucket.options, monkeypatch, OTHERS) as (consumer, member):
+        member.rebalances.clear()
+        consumer.assign([TopicPartition(*ORDERS, 5)])
+        consumer.unsubscribe()
+        assert offsets_of(read(consumer, 15)) == list(range(5, 20))
+        assert consumer.assignment() == places(ORDERS)
+
+
+def test_a_client_that_refuses_one_partition_takes_the_others(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The refusal is raised, and tried again; nothing that was found out beside it is forgotten."""
+    broker = ScriptedBroker({where: ScriptedLog(0, 20) for where in BOTH})
+    with broker.consumer(bucket.options, monkeypatch, *BOTH) as (consumer, member):
+        member.fetching[ORDERS] = 0
+        error = raised(consumer, KafkaException)
+        assert error.args[0].code() == KafkaError._CONFLICT
+        del member.fetching[ORDERS]
+        messages = read(consumer, 40)
+        assert [offsets_of(messages, number) for number in range(2)] == [list(range(20))] * 2
+
+
+def test_a_callback_for_losses_that_raises_ends_no_partition(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call raises it; the partition goes on when the callback returns."""
+    bucket.write(10)
+    lost: list[Any] = []
+
+    def loss_cb(extent: Any) -> None:
+        lost.append(extent)
+        if len(lost) < 3:
+            raise ValueError("not now")
+
+    broker = ScriptedBroker({ORDERS: ScriptedLog(20, 30)})
+    own: dict[str, Any] = {"on_data_loss": "report", "loss_cb": loss_cb}
+    with broker.consumer(bucket.options, monkeypatch, ORDERS, **own) as (consumer, _):
+        given = until(consumer, lambda messages: len(messages) == 10, count=5)
+        for _ in range(2):
+            with pytest.raises(ValueError, match="not now"):
+                until(consumer, lambda _: len(lost) >= 3)
+        given += read(consumer, 10)
+        assert {(one.start, one.stop) for one in lost} == {(10, 20)}
+        assert offsets_of(given) == [*range(10), *range(20, 30)]
+
+
+# ---- pauses
+
+
+@EAGER
+@MODES
+def test_a_pause_outlives_the_assignment(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, mode: str, *, is_eager: bool
+) -> None:
+    """Made while the broker is read, it holds for the bucket too, and a resume ends it on both sides of the seam."""
+    bucket.write(20)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(20, 40), OTHERS: ScriptedLog(0, 10)}, is_eager=is_eager)
+    with broker.consumer(bucket.options, monkeypatch, *BOTH, mode=mode) as (consumer, member):
+        read(consumer, 50)
+        consumer.pause(places(ORDERS))
+        member.revoke_by_group(*BOTH)
+        assert until(consumer, lambda _: not consumer.assignment()) == []
+        broker.committed.clear()
+        member.assign_by_group(*BOTH)
+        assert offsets_of(read(consumer, 10), 1) == list(range(10))
+        assert consumer.tiered_stats()[ORDERS]["paused"]
+        consumer.resume(places(ORDERS))
+        assert offsets_of(read(consumer, 40)) == list(range(40))
+
+
+@EAGER
+def test_paused_or_resumed_between_two_assignments(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, *, is_eager: bool
+) -> None:
+    """By hand, as librdkafka has it: only of what was ever assigned."""
+    bucket.write(20)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(20, 40), OTHERS: ScriptedLog(0, 10)}, is_eager=is_eager)
+    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, member):
+        member.rebalances.clear()
+        consumer.pause(places(*BOTH))  # of no assignment yet
+        consumer.assign(places(*BOTH))
+        read(consumer, 50)
+        consumer.unassign()
+        consumer.pause(places(ORDERS))
+        consumer.assign([TopicPartition(*where, 0) for where in BOTH])
+        assert offsets_of(read(consumer, 10), 1) == list(range(10))
+        consumer.unassign()
+        consumer.resume(places(ORDERS))
+        consumer.assign([TopicPartition(*ORDERS, 0)])
+        assert offsets_of(read(consumer, 40)) == list(range(40))
+
+
+# ---- offsets that say a place, and positions
+
+
+@MODES
+def test_a_count_from_the_end(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+    """The broker's end, whichever side has the place; the beginning where there are not so many."""
+    bucket.write(20)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(20, 40)})
+    with broker.consumer(bucket.options, monkeypatch, ORDERS, mode=mode) as (consumer, member):
+        member.rebalances.clear()
+        for count in (5, 30, 500):
+            consumer.assign([TopicPartition(*ORDERS, tail(count))])
+            assert offsets_of(read(consumer, min(count, 40))) == list(range(max(0, 40 - count), 40))
+            consumer.seek(TopicPartition(*ORDERS, tail(count)))
+            assert offsets_of(read(consumer, min(count, 40))) == list(range(max(0, 40 - count), 40))
+
+
+def test_a_count_from_the_buckets_end(bucket: Bucket) -> None:
+    bucket.write(20)
+    with reader_of(bucket, TopicPartition(*ORDERS, tail(3))) as consumer:
+        assert offsets_of(read(consumer, 3)) == [17, 18, 19]
+
+
+def test_the_end_is_the_last_stable_offset(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the broker has it for ``read_committed``, whatever the reset."""
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 40, stable=30)})
+    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, member):
+        member.rebalances.clear()
+        for offset, first in ((OFFSET_END, 30), (tail(5), 25)):
+            consumer.assign([TopicPartition(*ORDERS, offset)])
+            assert read(consumer, 40 - first)[0].offset() == first
+
+
+def test_seeks(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an offset to where the reset says; what is committed is no place to seek."""
+    bucket.write(20)
+    broker = ScriptedBroker({ORDERS: ScriptedLog(20, 40)}, committed={ORDERS: 35})
+    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, _):
+        assert offsets_of(read(consumer, 5)) == list(range(35, 40))
+        for refused in (OFFSET_STORED, -3, -999):
+            assert code_of(partial(consumer.seek, TopicPartition(*ORDERS, refused))) == KafkaError._INVALID_ARG
+        assert code_of(lambda: consumer.seek(TopicPartition(*OTHERS, 5))) == KafkaError._STATE
+        assert consumer.consume(1, 0.01) == []
+        consumer.seek(TopicPartition(*ORDERS))
+        assert offsets_of(read(consumer, 40)) == list(range(40))
+
+
+# ---- commits
+
+
+def test_commits_of_partitions_with_and_without_a_position(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20), OTHERS: ScriptedLog(0, 0)})
+
+    def committed(consumer: Consumer) -> dict[int, int]:
+        return {place.partition: place.offset for place in consumer.commit(asynchronous=False)}
+
+    with broker.consumer(bucket.options, monkeypatch, *BOTH) as (consumer, _):
+        parts_of(consumer).commits._auto_s = None
+        assert code_of(lambda: consumer.commit(asynchronous=False)) == KafkaError._NO_OFFSET
+        assert consumer.commit() is None
+        read(consumer, 20)
+        assert committed(consumer) == {0: 20, 1: -1001}
+        assert code_of(lambda: consumer.commit(asynchronous=False)) == KafkaError._NO_OFFSET
+        broker.logs[OTHERS].end = 7
+        read(consumer, 7)
+        assert committed(consumer) == {0: -1001, 1: 7}
+        assert broker.committed == {ORDERS: 20, OTHERS: 7}
+
+
+# ---- what is refused changes nothing
+
+
+def test_refused_assignments_leave_what_there_is(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    bucket.write(20)
+    broker = ScriptedBroker({where: ScriptedLog(20, 40) for where in BOTH})
+    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, member):
+        given = until(consumer, bool, count=3)
+        member.is_group_cooperative = True
+        assert code_of(lambda: consumer.assign(places(OTHERS))) == KafkaError._STATE
+        assert code_of(consumer.unassign) == KafkaError._STATE
+        for twice in (consumer.assign, consumer.incremental_assign):
+            assert code_of(partial(twice, places(OTHERS, OTHERS))) == KafkaError._INVALID_ARG
+        assert code_of(lambda: consumer.incremental_assign([TopicPartition(*OTHERS, -3)])) == KafkaError._INVALID_ARG
+        assert code_of(lambda: consumer.incremental_assign(places(OTHERS, ORDERS))) == KafkaError._CONFLICT
+        assert code_of(lambda: consumer.incremental_unassign(places(ORDERS, OTHERS))) == KafkaError._INVALID_ARG
+        assert code_of(lambda: consumer.incremental_unassign(places(ORDERS, ORDERS))) == KafkaError._INVALID_ARG
+        assert consumer.assignment() == places(ORDERS)
+        given += until(consumer, lambda messages: len(given + messages) >= 40)
+        assert offsets_of(given) == list(range(40))
+
+
+def test_members_that_assign_all_at_once_are_refused_single_ones(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = ScriptedBroker({where: ScriptedLog(0, 20) for where in BOTH}, is_eager=True)
+    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, _):
+        read(consumer, 20)
+        assert code_of(lambda: consumer.incremental_assign(places(OTHERS))) == KafkaError._STATE
+        assert code_of(lambda: consumer.incremental_unassign(places(ORDERS))) == KafkaError._STATE
+        assert consumer.assignment() == places(ORDERS)
+        broker.logs[ORDERS].end = 30
+        assert offsets_of(read(consumer, 10)) == list(range(20, 30))
+
+
+CALLS: Final = (
+    "assign", "incremental_assign", "incremental_unassign", "pause", "resume", "position", "seek", "committed",
+    "get_watermark_offsets", "offsets_for_times",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("argument", [3, (), [3], None])
+def test_arguments_of_the_wrong_type(bucket: Bucket, monkeypatch: pytest.MonkeyPatch, call: str, argument: Any) -> None:
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20)})
+    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, _), pytest.raises(TypeError):
+        getattr(consumer, call)(argument)
+
+
+def test_arguments_of_store_offsets_and_commit(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = ScriptedBroker({ORDERS: ScriptedLog(0, 20)})
+    unsettled: Any = 3
+    with broker.consumer(bucket.options, monkeypatch, ORDERS) as (consumer, _):
+        message = read(consumer, 20)[0]
+        parts_of(consumer).commits._auto_store = False
+        for refused, kind in (
+            ({}, ValueError), ({"message": message, "offsets": places(ORDERS)}, ValueError),
+            ({"message": unsettled}, TypeError), ({"offsets": (places(ORDERS)[0],)}, TypeError),
+        ):  # fmt: skip
+            with pytest.raises(kind):
+                consumer.store_offsets(**refused)
+        assert code_of(lambda: consumer.store_offsets(offsets=[TopicPartition(*OTHERS, 3)])) == KafkaError._STATE
+        # Those that are assigned are taken; one that is no offset is none.
+        consumer.store_offsets(offsets=[TopicPartition(*ORDERS, 3), TopicPartition(*OTHERS, 3)])
+        assert consumer.commit(asynchronous=False) == [TopicPartition(*ORDERS, 3)]
+        consumer.store_offsets(offsets=places(ORDERS))
+        assert code_of(lambda: consumer.commit(asynchronous=False)) == KafkaError._NO_OFFSET
+        for refused, kind in (
+            ({"message": message, "offsets": places(ORDERS)}, ValueError), ({"message": unsettled}, TypeError),
+            ({"offsets": unsettled}, TypeError),
+        ):  # fmt: skip
+            with pytest.raises(kind):
+                consumer.commit(**refused)
