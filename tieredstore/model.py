@@ -79,6 +79,26 @@ class Uuid:
         return binascii.b2a_base64(self.bytes, newline=False).translate(_TO_URL_SAFE)[:22].decode("ascii")
 
 
+@dataclass(frozen=True, slots=True)
+class TopicId:
+    """A topic's id as evidence of which topic it is.
+
+    Kafka's own id is real. One that a layout derives from the topic's name is a key: it proves nothing.
+    """
+
+    value: Uuid
+    is_real: bool = True
+
+    @classmethod
+    def of(cls, value: Uuid, derived: Uuid | None) -> TopicId:
+        """An id that is real unless it is ``derived``, which the layout makes of the topic's name."""
+        return cls(value, is_real=value != derived)
+
+    def contradicts(self, other: TopicId) -> bool:
+        """Return whether the two are of different topics for certain."""
+        return self.is_real and other.is_real and self.value != other.value
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class TopicIdPartition:
     """One partition of one incarnation of a topic."""

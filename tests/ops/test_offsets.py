@@ -12,7 +12,7 @@ from tieredstore.catalog import Lineage
 from tieredstore.catalog.lineage import Span
 from tieredstore.errors import ConfigError
 from tieredstore.live import LiveCluster, LiveTopic
-from tieredstore.model import TopicPartition, Uuid
+from tieredstore.model import TopicId, TopicPartition, Uuid
 from tieredstore.ops.offsets import Extent, PartitionOffsets, with_broker
 from tieredstore.testing.segments import PARTITION
 
@@ -61,10 +61,10 @@ class Cluster:
         return dict.fromkeys(places, 20)
 
 
-def beside(topic_id: Uuid | None) -> list[PartitionOffsets]:
+def beside(topic_id: Uuid | None, *, is_real: bool = True) -> list[PartitionOffsets]:
     stored = [PartitionOffsets(number, lineage((0, 10))) for number in range(2)]
     cluster = cast("LiveCluster", cast("Any", Cluster(topic_id)))
-    return with_broker(stored, cluster, PARTITION.topic, PARTITION.topic_id)
+    return with_broker(stored, cluster, PARTITION.topic, TopicId(PARTITION.topic_id, is_real))
 
 
 def test_partitions_of_either_are_told() -> None:
@@ -83,3 +83,7 @@ def test_a_broker_without_the_topic_adds_nothing() -> None:
 def test_another_topic_of_the_name_is_not_compared() -> None:
     with pytest.raises(ConfigError, match=f"was created again: it is {OTHER_ID} on the broker"):
         beside(OTHER_ID)
+
+
+def test_a_derived_id_is_compared_with_no_other() -> None:
+    assert [each.broker for each in beside(OTHER_ID, is_real=False)] == [None, (8, 20), (8, 20)]

@@ -16,6 +16,7 @@ from tieredstore.cli.output import complain
 from tieredstore.cli.plots import PlotFile
 from tieredstore.cli.record_places import chosen_partitions
 from tieredstore.cli.record_rows import arrow_module
+from tieredstore.model import TopicId as KnownTopicId
 from tieredstore.model import Uuid
 from tieredstore.ops.offsets import PartitionOffsets, partition_offsets, with_broker
 
@@ -52,7 +53,7 @@ def offsets(
         catalog, incarnation = _catalog(manager, topic, topic_id)
         rows = partition_offsets(catalog, topic, incarnation)
         if client is not None:
-            rows = _beside_broker(rows, client, topic, incarnation)
+            rows = _beside_broker(rows, client, topic, manager.layout.topic_id(topic, incarnation))
         there = {row.partition for row in rows}
         if missing := [number for number in chosen or () if number not in there]:
             live = None if client is None else {topic: sorted(there)}
@@ -65,7 +66,7 @@ def offsets(
 
 
 def _beside_broker(
-    stored: list[PartitionOffsets], client: Mapping[str, str], topic: str, topic_id: Uuid
+    stored: list[PartitionOffsets], client: Mapping[str, str], topic: str, topic_id: KnownTopicId
 ) -> list[PartitionOffsets]:
     live = arrow_module("tieredstore.live")
     timeout_s: float = arrow_module("tieredstore.partitions.log_query").timeout_of(client)

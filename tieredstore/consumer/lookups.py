@@ -292,7 +292,7 @@ class Lookups:
         return self._answer(one)
 
     def _is_recreated(self, one: KnownLook) -> bool:
-        return one.look.topic_id is not None and one.topic_id != one.look.topic_id
+        return self._logs.contradicts(one.look.where[0], one.look.topic_id, one.topic_id)
 
     def _fresh_offset(self, one: KnownLook) -> int | None:
         """Where to start, by listings that are new enough for it; None where nothing is there yet to start at."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tieredstore.catalog import Catalog, Lineage
 from tieredstore.errors import ConfigError
-from tieredstore.model import Uuid
+from tieredstore.model import TopicId, Uuid
 
 if TYPE_CHECKING:
     from tieredstore.live import LiveCluster
@@ -57,7 +57,7 @@ def partition_offsets(catalog: Catalog, topic: str, topic_id: Uuid) -> list[Part
 
 
 def with_broker(
-    stored: list[PartitionOffsets], cluster: LiveCluster, topic: str, topic_id: Uuid
+    stored: list[PartitionOffsets], cluster: LiveCluster, topic: str, topic_id: TopicId
 ) -> list[PartitionOffsets]:
     """The same beside what the broker has, and the partitions that it alone has.
 
@@ -66,9 +66,9 @@ def with_broker(
     live = cluster.describe([topic]).get(topic)
     if live is None:
         return stored
-    if live.topic_id != topic_id:
+    if topic_id.contradicts(TopicId(live.topic_id)):
         raise ConfigError(
-            f"topic {topic!r} was created again: it is {live.topic_id} on the broker and {topic_id} in the bucket"
+            f"topic {topic!r} was created again: it is {live.topic_id} on the broker and {topic_id.value} in the bucket"
         )
     places = [(topic, number) for number in live.partitions]
     starts, ends = cluster.earliest_offsets(places), cluster.end_offsets(places)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import ConfigError, DataLoss, ResourceNotFound
 from tieredstore.kafka.records import COLUMNS
-from tieredstore.model import TopicIdPartition
+from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.partitions.losses import name_of
 from tieredstore.partitions.stored_window import StoredWindow
 from tieredstore.records.numbers import int64_values
@@ -31,11 +31,20 @@ _logger: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LiveSplit:
-    """The offsets ``start`` up to ``stop`` (half-open) of a partition, as the broker had them. Small, and picklable."""
+    """The offsets ``start`` up to ``stop`` (half-open) of a partition, as the broker had them. Small, and picklable.
+
+    ``derived_id`` stands for the topic in a bucket that stores no topic ids.
+    """
 
     partition: TopicIdPartition
     start: int
     stop: int
+    derived_id: Uuid | None = None
+
+    @property
+    def stored_partition(self) -> TopicIdPartition:
+        """The partition as the bucket has it."""
+        return replace(self.partition, topic_id=self.derived_id or self.partition.topic_id)
 
 
 def read_live_split(
@@ -94,7 +103,7 @@ def _read(
             begins = _live_start(live, partition, position, error)
             # The broker deletes what is in the bucket, so that is where the records may be now.
             source = open_source()
-            late = late_copies(source, partition, position, split.stop, query)
+            late = late_copies(source, split.stored_partition, position, split.stop, query)
             if late is not None:
                 # Nothing is lost then, whatever the policy; behind them the broker goes on.
                 lineage, end = late

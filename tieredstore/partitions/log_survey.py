@@ -13,6 +13,7 @@ from tieredstore.catalog.names import topic_ids
 from tieredstore.catalog.planning import load_catalog
 from tieredstore.errors import ConfigError, DataLoss
 from tieredstore.model import TopicPartition, Uuid
+from tieredstore.partitions.life import Life, choose_life, contradict
 from tieredstore.partitions.partition_log import PartitionLog
 from tieredstore.partitions.selections import Assign, named_topics, selected_topics
 from tieredstore.process.parallel import READERS, in_parallel
@@ -24,7 +25,7 @@ from tieredstore.records.times import offset_at
 if TYPE_CHECKING:
     from tieredstore.catalog.catalog_file import CatalogFile
     from tieredstore.catalog.lineage import Lineage
-    from tieredstore.catalog.view import Catalog, Incarnation
+    from tieredstore.catalog.view import Catalog
     from tieredstore.live import LiveCluster, LiveTopic
     from tieredstore.partitions.log_query import LogQuery
     from tieredstore.remote.source import SegmentSource
@@ -97,51 +98,42 @@ class LogSurvey:
         return [self._log_of(partition, ends[partition.where], extents) for partition in known]
 
     def _partitions(self, catalog: Catalog, topic: str) -> Iterator[_FoundPartition]:
-        life, live = self._lives(catalog, topic)
-        stored = () if life is None else life.partitions
+        life = self._life(catalog, topic)
+        stored = () if life.stored is None else life.stored.partitions
+        live = self._live_topics[topic] if life.is_live else None
         on_broker = () if live is None else live.partitions
-        topic_id = live.topic_id if live is not None else life.topic_id if life is not None else None
         for number in sorted({*stored, *on_broker}):
             where = topic, number
-            if topic_id is None or not self._is_wanted(where):
+            if not self._is_wanted(where):
                 continue
-            # What cannot be read of it is judged for the snapshot as a whole: see `check_readable`.
-            lineage = replace(catalog.lineage(topic, number, topic_id), problems=()) if number in stored else None
+            lineage, topic_id = None, live.topic_id if live is not None else None
+            if life.stored is not None and number in stored:
+                # What cannot be read of it is judged for the snapshot as a whole: see `check_readable`.
+                lineage = replace(catalog.lineage(topic, number, life.stored.topic_id), problems=())
+                topic_id = topic_id or life.stored.topic_id
+            assert topic_id is not None
             # One that was added to the topic a moment ago has no beginning yet.
             has_beginning = number in on_broker and where in self._live_starts
             if has_beginning or lineage is not None:
                 yield _FoundPartition(where, topic_id, lineage, has_beginning)
 
-    def _lives(self, catalog: Catalog, topic: str) -> tuple[Incarnation | None, LiveTopic | None]:
-        """The topic in the bucket and on the broker, both under one id; None for the one that is not to be read."""
-        live, wanted_id = self._live_topics.get(topic), self._query.topic_ids.get(topic)
-        if live is not None and wanted_id not in (None, live.topic_id):
-            self._lose(
-                f"topic {topic} is {live.topic_id} on the broker, and {self._query.words.topic_ids} names {wanted_id}"
-            )
-            return self._life(catalog, topic), None
-        if live is None:
-            if self._cluster is not None:
-                self._lose(f"topic {topic} is in the bucket, and the broker has no topic of this name")
-            return self._life(catalog, topic), None
-        ids = [life.topic_id for life in catalog.incarnations(topic)] if topic in catalog.topics() else []
-        if live.topic_id in ids:
-            return catalog.incarnation(topic, live.topic_id), live
-        # Who names the id knows that the bucket has another life of the topic, and loses nothing unawares.
-        if ids and wanted_id is None:
-            known = ", ".join(map(str, ids))
-            self._lose(
-                f"topic {topic} was created again: it is {live.topic_id} on the broker and {known} in the bucket"
-            )
-        return None, live
-
-    def _life(self, catalog: Catalog, topic: str) -> Incarnation | None:
-        if topic not in catalog.topics():
-            return None
+    def _life(self, catalog: Catalog, topic: str) -> Life:
+        """The life of a topic that bucket and broker share, or that the query takes in spite of what contradicts it."""
+        live, wanted, words = self._live_topics.get(topic), self._query.topic_ids.get(topic), self._query.words
+        live_id = None if live is None else live.topic_id
+        if live is None and self._cluster is not None:
+            self._lose(f"topic {topic} is in the bucket, and the broker has no topic of this name")
+        if contradict(self._source.layout, topic, live_id, wanted):
+            self._lose(f"topic {topic} is {live_id} on the broker, and {words.topic_ids} names {wanted}")
         try:
-            return catalog.incarnation(topic, self._query.topic_ids.get(topic))
+            life = choose_life(catalog, self._source.layout, topic, live=live_id, wanted=wanted)
         except ConfigError as error:
-            raise ConfigError(f"{error} with {self._query.words.choose_topic_id}") from None
+            raise ConfigError(f"{error} with {words.choose_topic_id}") from None
+        # Who names the id knows that the bucket has another life of the topic, and loses nothing unawares.
+        if life.others and wanted is None:
+            known = ", ".join(map(str, life.others))
+            self._lose(f"topic {topic} was created again: it is {live_id} on the broker and {known} in the bucket")
+        return life
 
     def _live_extents(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
         """The first offset and the end of each partition that the broker has."""
@@ -162,6 +154,7 @@ class LogSurvey:
             *known.where, known.topic_id, known.lineage,
             seam=live_start, earliest=live_start, end=live_end,
             live_start=live_start if known.where in live_extents else None,
+            derived_id=self._source.layout.derived_id(known.where[0]),
             time_lookup=self._offset_for_time,
         )  # fmt: skip
         if known.lineage is None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from tieredstore.errors import AlreadyClosed
 from tieredstore.model import TopicPartition, Uuid
+from tieredstore.partitions.life import contradict
 from tieredstore.partitions.losses import LossRule, losses_between, name_of, report_losses
 from tieredstore.partitions.selections import Assign
 from tieredstore.partitions.snapshots import LogSnapshots
@@ -236,7 +237,7 @@ class LogTail(Closing):
     def _identify(self, log: PartitionLog) -> None:
         """Begin anew with a topic that was created again."""
         followed = self._followed[log.where]
-        if followed.topic_id not in (None, log.topic_id):
+        if followed.topic_id is not None and not log.is_of(followed.topic_id):
             self._loss_rule(
                 f"topic {log.topic} was created again as {log.topic_id}, and {name_of(log.where)} of "
                 f"{followed.topic_id} was read up to offset {followed.position}"
@@ -360,7 +361,8 @@ class LogTail(Closing):
         live_topics = self._cluster.describe({topic for topic, _ in self._follower.positions})
         for where in list(self._follower.positions):
             live = live_topics.get(where[0])
-            if live is None or live.topic_id != self._followed[where].topic_id:
+            known = self._followed[where].topic_id
+            if live is None or contradict(self._source.layout, where[0], live.topic_id, known):
                 self._follower.remove([where])
                 self._look_at_soon(where)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from tieredstore.catalog.lineage import Lineage
-from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
+from tieredstore.model import TopicId, TopicIdPartition, TopicPartition, Uuid
 
 _ASSUMED_RECORD_BYTES: Final = 1024
 """For a partition that the bucket holds nothing of, so that nothing tells the size of its records."""
@@ -24,7 +24,8 @@ class PartitionLog:
     """One partition's offsets from ``earliest`` up to ``end`` (half-open), all of whose records are decided.
 
     The bucket is read below ``seam``, the broker from it on. ``live_start`` is the first offset that the broker has,
-    None if it is not asked or does not have the partition.
+    None if it is not asked or does not have the partition. ``topic_id`` is the broker's, or else the bucket's;
+    ``derived_id`` stands for it in a bucket that stores no topic ids.
     """
 
     topic: str
@@ -35,6 +36,7 @@ class PartitionLog:
     earliest: int
     end: int
     live_start: int | None = None
+    derived_id: Uuid | None = None
     # It belongs to whoever took the snapshot, and says nothing of the log.
     time_lookup: TimeLookup | None = field(default=None, repr=False, compare=False)
 
@@ -47,6 +49,16 @@ class PartitionLog:
     def topic_id_partition(self) -> TopicIdPartition:
         """The same in one life of the topic."""
         return TopicIdPartition(self.topic_id, self.topic, self.partition)
+
+    @property
+    def stored_partition(self) -> TopicIdPartition:
+        """The same as the bucket has it."""
+        return TopicIdPartition(self.derived_id or self.topic_id, self.topic, self.partition)
+
+    def is_of(self, topic_id: Uuid) -> bool:
+        """Whether this may be the log of a topic that was read under this id."""
+        read, own = TopicId.of(topic_id, self.derived_id), TopicId.of(self.topic_id, self.derived_id)
+        return not read.contradicts(own)
 
     @property
     def on_broker(self) -> bool:

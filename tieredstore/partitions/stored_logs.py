@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Collection, Iterable
 from dataclasses import replace
@@ -18,7 +19,6 @@ from tieredstore.catalog.view import Catalog
 from tieredstore.errors import (
     ConfigError,
     CorruptData,
-    DataLoss,
     ResourceNotFound,
     SegmentNotFound,
     UnknownKey,
@@ -26,6 +26,7 @@ from tieredstore.errors import (
 )
 from tieredstore.format.keys import Suffix
 from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicPartition, Uuid
+from tieredstore.partitions.life import choose_life, contradict
 from tieredstore.process.parallel import READERS
 from tieredstore.process.thread_pool import ThreadPool
 
@@ -60,7 +61,7 @@ class StoredLogs:
         ConfigError for a topic that was created again where no id tells which one is meant.
         """
         new = {topic for topic in topics if topic not in self._lives}
-        new |= {topic for topic in topics if topic in ids and self._lives.get(topic) not in (None, ids[topic])}
+        new |= {topic for topic in topics if self.contradicts(topic, self._lives.get(topic), ids.get(topic))}
         if new:
             self.listings += 1
             catalog = load_catalog(self._source, topics=new)
@@ -107,6 +108,10 @@ class StoredLogs:
         """Which life of a topic is read; None if the bucket has none."""
         return self._lives.get(topic)
 
+    def contradicts(self, topic: str, one: Uuid | None, other: Uuid | None) -> bool:
+        """Whether two ids of a topic are of different lives for certain; None is not known."""
+        return contradict(self._source.layout, topic, one, other)
+
     def forget(self, wheres: Iterable[TopicPartition]) -> None:
         """Those that nobody reads any more."""
         for where in wheres:
@@ -118,26 +123,22 @@ class StoredLogs:
         for where in [where for where in self._logs if where[0] == topic]:
             del self._logs[where]
         self._lives[topic] = None
-        lives = {life.topic_id for life in catalog.incarnations(topic)} if topic in catalog.topics() else set[Uuid]()
-        if topic_id is not None and lives and topic_id not in lives:
-            known = ", ".join(map(str, sorted(lives)))
-            self._say(f"topic {topic} is {topic_id} on the broker; what the bucket has of {known} is not read")
-            return
-        if not lives:
+        if topic not in catalog.topics():
             # DataLoss where there are segments of which none can be read: that is no absence.
-            try:
+            with contextlib.suppress(ResourceNotFound):
                 catalog.incarnations(topic)
-            except DataLoss:
-                raise
-            except ResourceNotFound:
-                return
+            return
         try:
-            life = catalog.incarnation(topic, topic_id)
+            life = choose_life(catalog, self._source.layout, topic, live=topic_id)
         except ConfigError as error:
             raise ConfigError(f"{error}; the broker tells which one, if bootstrap.servers names it") from None
-        self._lives[topic] = life.topic_id
-        for number in life.partitions:
-            self._logs[topic, number] = catalog.lineage(topic, number, life.topic_id)
+        if life.stored is None:
+            known = ", ".join(map(str, life.others))
+            self._say(f"topic {topic} is {topic_id} on the broker; what the bucket has of {known} is not read")
+            return
+        self._lives[topic] = life.stored.topic_id
+        for number in life.stored.partitions:
+            self._logs[topic, number] = catalog.lineage(topic, number, life.stored.topic_id)
 
     def _read(self, objects: SegmentObjects, new: list[RemoteLogSegmentMetadata], problems: list[Problem]) -> None:
         if objects.find(Suffix.MANIFEST) is None:

@@ -61,7 +61,7 @@ def _without_log(snapshot: LogSnapshot, query: LogQuery) -> Iterator[Problem]:
 
 
 def _problems_of(snapshot: LogSnapshot, log: PartitionLog) -> list[Problem]:
-    own = log.topic_id_partition
+    own = log.stored_partition
     return [problem for problem in snapshot.unreadable if problem.segment_id.topic_id_partition == own]
 
 

@@ -15,7 +15,7 @@ from tieredstore.pipelines.commit_log import Progress
 from tieredstore.pipelines.selection import PAST_A_LOSS, query_of
 from tieredstore.pipelines.starting import Starts, chosen, mark
 from tieredstore.pipelines.window_writing import Window
-from tieredstore.pipelines.windows import Policy, Waiting, due_windows
+from tieredstore.pipelines.windows import Policy, Waiting, due_windows, is_of
 
 if TYPE_CHECKING:
     from tieredstore.model import TopicPartition
@@ -122,7 +122,7 @@ def policy_of(own: PipelineSettings) -> Policy:
 def log_of(snapshot: LogSnapshot, window: Window) -> PartitionLog:
     """The log that has a window; DataLoss, which names the offsets, if none has it or its beginning any more."""
     log = snapshot.logs.get((window.topic, window.partition))
-    is_there = log is not None and str(log.topic_id) == window.topic_id
+    is_there = log is not None and is_of(log, window.topic_id)
     if log is None or not is_there or window.start < log.earliest:
         stop = min(window.stop, log.earliest) if log is not None and is_there else window.stop
         raise DataLoss(

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import ConfigError, DataLoss
+from tieredstore.model import Uuid
 from tieredstore.pipelines.commit_log import Progress
 from tieredstore.pipelines.window_writing import Window
 
@@ -65,7 +66,7 @@ def position_of(log: PartitionLog, progress: Progress | None, starting: str) -> 
     """
     if progress is None:
         return log.earliest if starting == "earliest" else log.end
-    if progress.topic_id != str(log.topic_id):
+    if not is_of(log, progress.topic_id):
         raise _other_life(log.topic)
     if progress.next_offset > log.end:
         raise DataLoss(
@@ -74,6 +75,12 @@ def position_of(log: PartitionLog, progress: Progress | None, starting: str) -> 
             "secor.kafka.topic_blacklist, or begin another secor.generation, to go on"
         )
     return progress.next_offset
+
+
+def is_of(log: PartitionLog, topic_id: str) -> bool:
+    """Return whether this may be the log of a topic that was written under this id."""
+    known = Uuid.spelled(topic_id)
+    return known is not None and log.is_of(known)
 
 
 def due_windows(
@@ -177,6 +184,8 @@ class _Sized:
 
     def __init__(self, log: PartitionLog, progress: Progress | None) -> None:
         self.log, self._progress = log, progress
+        # The commit log goes by one id, also where a broker came or went that tells another one than the bucket.
+        self.topic_id = str(log.topic_id) if progress is None else progress.topic_id
 
     def bytes_between(self, start: int, stop: int) -> int:
         """By its segments; where the bucket has none of it, as the latest windows were."""
@@ -194,7 +203,7 @@ def _cut(sized: _Sized, start: int, end: int, policy: Policy, *, with_rest: bool
             stop = _stop_by_bytes(sized, start, stop, policy.window_bytes)
         elif stop == end and not with_rest and not (policy.records and stop - start >= policy.records):
             return
-        yield Window(log.topic, str(log.topic_id), log.partition, start, stop)
+        yield Window(log.topic, sized.topic_id, log.partition, start, stop)
         start = stop
 
 

@@ -66,7 +66,7 @@ def export_folder(folder: Path, log: TopicLog, plan: ReadPlan, ending: str) -> G
 
 
 def _kind(log: TopicLog, plan: ReadPlan) -> dict[str, str]:
-    ids = {str(one.topic_id) for one in log.snapshot.logs.values()}
+    ids = {str(one.stored_partition.topic_id) for one in log.snapshot.logs.values()}
     schema: Any = topic_schema(types=plan.types)
     return {
         "topic": log.topic,

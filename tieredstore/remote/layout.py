@@ -6,19 +6,34 @@ from dataclasses import dataclass
 
 from tieredstore.format.custom_metadata import CustomMetadata
 from tieredstore.format.keys import Suffix, displayed_key, main_path, object_key
-from tieredstore.model import RemoteLogSegmentMetadata
+from tieredstore.model import RemoteLogSegmentMetadata, TopicId, Uuid
+from tieredstore.places.raw_keys import raw_topic_id
 
 
 @dataclass(frozen=True, slots=True)
 class KeyLayout:
     """The settings ``key.prefix`` and ``key.prefix.mask``.
 
-    ``tells_transactions``: whether a manifest without a transaction index says that there is nothing for one.
+    ``raw_cluster`` is the cluster's name in the raw layout, which stores no topic ids and no transaction indexes; None
+    for the plugin's keys.
     """
 
     prefix: str = ""
     masked: bool = False
-    tells_transactions: bool = True
+    raw_cluster: str | None = None
+
+    @property
+    def tells_transactions(self) -> bool:
+        """Whether a manifest without a transaction index says that there is nothing for one."""
+        return self.raw_cluster is None
+
+    def derived_id(self, topic: str) -> Uuid | None:
+        """The id that stands for a topic in a layout without topic ids; None in one that has them."""
+        return None if self.raw_cluster is None else raw_topic_id(self.raw_cluster, topic)
+
+    def topic_id(self, topic: str, value: Uuid) -> TopicId:
+        """An id of a topic, from a bucket, a broker or a checkpoint, which is real unless this layout derives it."""
+        return TopicId.of(value, self.derived_id(topic))
 
     def key(self, metadata: RemoteLogSegmentMetadata, suffix: Suffix) -> str:
         """The key under the current prefix: where an object is written, deleted, and a manifest is looked up."""

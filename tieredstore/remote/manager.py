@@ -69,7 +69,11 @@ class RemoteStorageManager(RemoteStorageManagerBase, Closing):
         for all readers of this manager together, not for each of them.
         """
         self.settings = settings
-        self.layout = KeyLayout(settings.key_prefix, settings.key_prefix_mask, not settings.endpoint.is_raw)
+        self.layout = KeyLayout(
+            settings.key_prefix,
+            settings.key_prefix_mask,
+            settings.endpoint.cluster if settings.endpoint.is_raw else None,
+        )
         self.manifest_rules = rules_of(settings)
         self.key_ring = key_ring_of(settings)
         self._fields = tuple(CustomMetadataField[name] for name in settings.custom_metadata_fields)

@@ -26,6 +26,7 @@ class Log:
     earliest: int
     end: int
     topic_id: Uuid = OLD
+    derived_id: Uuid | None = None
 
 
 Logs = dict[TopicPartition, LogBounds]

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, cast
 
 from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_INT32, MAX_OFFSET
-from tieredstore.model import TopicPartition, Uuid
+from tieredstore.model import TopicId, TopicPartition, Uuid
 from tieredstore.partitions.losses import name_of
 from tieredstore.partitions.partition_log import OffsetWindow
 
@@ -37,6 +37,11 @@ class LogBounds(Protocol):
     @property
     def topic_id(self) -> Uuid:
         """The life of the topic that the log is of."""
+        ...
+
+    @property
+    def derived_id(self) -> Uuid | None:
+        """What stands for the topic in a bucket that stores no topic ids."""
         ...
 
     @property
@@ -107,8 +112,11 @@ class StreamOffsets:
         was. Of a topic that was created again nothing stays.
         """
         moved = StreamOffsets.at(ends, logs)
-        stay = {where: at for where, at in self.offsets.items() if self._has_id(where[0], moved.topic_ids)}
-        ids = {topic: self.topic_ids[topic] for topic, _ in stay} | dict(moved.topic_ids)
+        derived, now = _derived_ids(logs), moved.topic_ids
+        stay = {where: at for where, at in self.offsets.items() if self._has_id(where[0], now, derived)}
+        kept = {topic: self.topic_ids[topic] for topic, _ in stay}
+        # A real id tells later whether the topic was created again, so a derived one never takes its place.
+        ids = {**kept, **{topic: own for topic, own in now.items() if topic not in kept or own != derived.get(topic)}}
         # The first batch ends here, and keeps where it began; from the second on nobody asks for that again.
         return StreamOffsets({**stay, **moved.offsets}, ids, stay if self.initial == self.offsets else None)
 
@@ -118,9 +126,8 @@ class StreamOffsets:
         Partitions that are new here begin at their earliest offset, and so do those of a topic that was created again.
         Of what cannot be read any more ``on_loss`` is told.
         """
-        ids = {topic: log.topic_id for (topic, _), log in logs.items()}
-        self._tell_of_gone(logs, ids, on_loss)
-        self._tell_of_other_ids(ids, on_loss)
+        self._tell_of_gone(logs, on_loss)
+        self._tell_of_other_ids(logs, on_loss)
         return {where: self._begin(where, log, on_loss) for where, log in sorted(logs.items())}
 
     def windows_to(self, end: StreamOffsets, logs: Mapping[TopicPartition, LogBounds], on_loss: OnLoss) -> Windows:
@@ -133,12 +140,13 @@ class StreamOffsets:
         if end.initial is not None:
             return StreamOffsets(end.initial, end.topic_ids).windows_to(replace(end, initial=None), logs, on_loss)
         windows: Windows = {}
+        derived = _derived_ids(logs)
         for where, stop in sorted(end.offsets.items()):
             topic_id = end.topic_ids[where[0]]
-            known, log = self._known(where, topic_id), logs.get(where)
+            known, log = self._known(where, topic_id, derived.get(where[0])), logs.get(where)
             if known is not None and known >= stop:
                 continue
-            if log is None or log.topic_id != topic_id:
+            if log is None or not _agree(log.topic_id, topic_id, log.derived_id):
                 now = "is gone" if log is None else f"is {log.topic_id} now"
                 on_loss(f"{name_of(where)} ({topic_id}) {now}, and offsets {known or 0} to {stop - 1} are to be read")
                 continue
@@ -152,19 +160,21 @@ class StreamOffsets:
                 windows[where] = start, min(stop, log.end)
         return windows
 
-    def _has_id(self, topic: str, ids: Mapping[str, Uuid]) -> bool:
-        return ids.get(topic, self.topic_ids[topic]) == self.topic_ids[topic]
+    def _has_id(self, topic: str, ids: Mapping[str, Uuid], derived: Mapping[str, Uuid | None]) -> bool:
+        own = self.topic_ids[topic]
+        return _agree(ids.get(topic, own), own, derived.get(topic))
 
-    def _known(self, where: TopicPartition, topic_id: Uuid) -> int | None:
+    def _known(self, where: TopicPartition, topic_id: Uuid, derived: Uuid | None) -> int | None:
         """How far this life of the topic was read; None if it was not."""
-        return self.offsets.get(where) if self.topic_ids.get(where[0]) == topic_id else None
+        own = self.topic_ids.get(where[0])
+        return self.offsets.get(where) if own is not None and _agree(own, topic_id, derived) else None
 
     def _begin(self, where: TopicPartition, log: LogBounds, on_loss: OnLoss) -> int:
-        known = self._known(where, log.topic_id)
+        known = self._known(where, log.topic_id, log.derived_id)
         if known is None:
             # A partition that was added to a topic begins at 0; if not, retention was faster than the stream.
             # A topic that was created again is told of elsewhere, once for all of its partitions.
-            if log.earliest and self.topic_ids.get(where[0], log.topic_id) == log.topic_id:
+            if log.earliest and _agree(self.topic_ids.get(where[0], log.topic_id), log.topic_id, log.derived_id):
                 on_loss(f"{name_of(where)} is new, and it begins at offset {log.earliest} instead of 0")
             return log.earliest
         if known > log.end:
@@ -173,19 +183,31 @@ class StreamOffsets:
             on_loss(f"{name_of(where)} ({log.topic_id}) begins at offset {log.earliest}, and it was read up to {known}")
         return min(max(known, log.earliest), log.end)
 
-    def _tell_of_gone(self, logs: Mapping[TopicPartition, LogBounds], ids: Mapping[str, Uuid], on_loss: OnLoss) -> None:
+    def _tell_of_gone(self, logs: Mapping[TopicPartition, LogBounds], on_loss: OnLoss) -> None:
+        ids, derived = {topic: log.topic_id for (topic, _), log in logs.items()}, _derived_ids(logs)
         for where, at in sorted(self.offsets.items()):
-            if where not in logs and self._has_id(where[0], ids):
+            if where not in logs and self._has_id(where[0], ids, derived):
                 on_loss(f"{name_of(where)} ({self.topic_ids[where[0]]}) is gone, and it was read up to offset {at}")
 
-    def _tell_of_other_ids(self, ids: Mapping[str, Uuid], on_loss: OnLoss) -> None:
-        for topic, topic_id in sorted(ids.items()):
+    def _tell_of_other_ids(self, logs: Mapping[TopicPartition, LogBounds], on_loss: OnLoss) -> None:
+        for topic, (topic_id, derived) in sorted(
+            {topic: (log.topic_id, log.derived_id) for (topic, _), log in logs.items()}.items()
+        ):
             known = self.topic_ids.get(topic, topic_id)
-            if known != topic_id:
+            if not _agree(known, topic_id, derived):
                 read = ", ".join(
                     f"{name_of(where)} {at}" for where, at in sorted(self.offsets.items()) if where[0] == topic
                 )
                 on_loss(f"topic {topic} was created again as {topic_id}, and {known} was read up to offsets {read}")
+
+
+def _derived_ids(logs: Mapping[TopicPartition, LogBounds]) -> dict[str, Uuid | None]:
+    return {topic: log.derived_id for (topic, _), log in logs.items()}
+
+
+def _agree(one: Uuid, other: Uuid, derived: Uuid | None) -> bool:
+    """Return whether two ids may be of one life of their topic."""
+    return not TopicId.of(one, derived).contradicts(TopicId.of(other, derived))
 
 
 def _foreign(reason: str) -> ConfigError:

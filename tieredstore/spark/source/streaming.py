@@ -155,7 +155,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = log.end_from(begin)
             if target is None:
                 windows[where] = begin, end
-            elif where in target.offsets and target.topic_ids[log.topic] == log.topic_id:
+            elif where in target.offsets and log.is_of(target.topic_ids[log.topic]):
                 windows[where] = begin, max(begin, min(end, target.offsets[where]))
         return windows
 
