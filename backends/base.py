@@ -11,7 +11,7 @@ from tieredstore.backends.contract import staging
 from tieredstore.backends.contract.bodies import Digest
 from tieredstore.backends.contract.ranges import check_whole
 from tieredstore.backends.values import AbandonedWrite, Body, Buffer, ObjectInfo, Prepared
-from tieredstore.errors import PreconditionFailed, TieredStoreError
+from tieredstore.errors import ConfigError, PreconditionFailed, TieredStoreError
 
 __all__ = [
     "DRAFT_PREFIX",
@@ -386,3 +386,11 @@ class DelegatingStore(ObjectStore):
     def close(self) -> None:
         """As ``inner``."""
         self.inner.close()
+
+
+def store_time_ms(store: ObjectStore) -> int:
+    """``store.now_ms()``, by which the age of anything in it is told; ConfigError where it does not tell."""
+    now_ms = store.now_ms()
+    if now_ms is None:
+        raise ConfigError(f"{store.identity} does not tell its time, so nobody knows how old anything in it is")
+    return now_ms

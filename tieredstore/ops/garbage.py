@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from tieredstore.backends.base import DRAFT_PREFIX, AbandonedWrite, ObjectStore
-from tieredstore.backends.clock import store_time_ms
+from tieredstore.backends.base import DRAFT_PREFIX, AbandonedWrite, ObjectStore, store_time_ms
 from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope
 from tieredstore.catalog.metadata_records import SegmentState
 from tieredstore.errors import ConfigError, ObjectNotFound, StoreError

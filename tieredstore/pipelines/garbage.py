@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.backends.base import DRAFT_PREFIX
-from tieredstore.backends.clock import store_time_ms
+from tieredstore.backends.base import DRAFT_PREFIX, store_time_ms
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines.commit_log import CommitLog
 from tieredstore.pipelines.entries import loaded_object

@@ -15,8 +15,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Final
 
-from tieredstore.backends.base import ObjectInfo
-from tieredstore.backends.clock import store_time_ms
+from tieredstore.backends.base import ObjectInfo, store_time_ms
 from tieredstore.errors import ConfigError, MessageCorrupt
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.format.batches import START_SIZE, BatchIndex, announced_index_size
