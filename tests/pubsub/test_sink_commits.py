@@ -14,7 +14,7 @@ from tests.support.dying_store import DyingStore, Killed
 from tests.support.pubsub_topics import topics_in, topics_later, topics_on, values_of
 from tieredstore.backends.base import Body, Buffer, ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.errors import CorruptData, DataLoss, InvalidRecord, PreconditionFailed, StoreUnavailable
+from tieredstore.errors import CorruptData, DataLoss, Fenced, InvalidRecord, PreconditionFailed, StoreUnavailable
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.consumer import Consumer
 from tieredstore.pubsub.garbage import GarbageCollection, GarbageOutcome
@@ -186,11 +186,32 @@ def test_a_driver_that_slept_deletes_nothing_that_was_notified_in_its_name() -> 
     commits_of(whole).commit(0, stored)  # recorded by the one that sleeps then, and seen through by the next one
     run_epoch(whole, 1)
     commits_of(whole).abort(0, stored)
-    assert not commits_of(whole).commit(0, stored)
+    with pytest.raises(Fenced, match="its epoch 1 has been"):
+        commits_of(whole).commit(0, stored)
     assert values_in(whole) == expected([0, 1])
     again = batches_of(whole, 0)
     commits_of(whole).abort(0, again)
     assert orphans_of(whole) == {batch.key for batch in again}
+
+
+@pytest.mark.parametrize("epoch", range(5))
+@pytest.mark.parametrize("tasks", [0, 1, TASKS, TASKS + 1])
+def test_an_older_checkpoint_that_was_put_back_is_told(epoch: int, tasks: int) -> None:
+    """Its next epoch was notified long ago, with other records: those that it has now would be written nowhere."""
+    topics = created(MemoryObjectStore())
+    for number in range(5):
+        run_epoch(topics, number)
+    stored = batches_of(topics, epoch, tasks)
+    if epoch == 4 and tasks == TASKS:  # the commit of the latest one was not answered: it is the same epoch again
+        assert not commits_of(topics).commit(epoch, stored)
+    else:
+        why = "its epoch 4 has been" if epoch < 4 else f"notified with {TASKS} records, and has {tasks} now"
+        with pytest.raises(Fenced, match=f"epoch {epoch} of query q .*{why}.*new checkpoint.*remove .*/sinks/orders/q"):
+            commits_of(topics).commit(epoch, stored)
+        commits_of(topics).abort(epoch, stored)
+    assert values_in(topics) == expected(range(5))
+    run_epoch(topics, 5)
+    assert values_in(topics) == expected(range(6))
 
 
 def test_two_drivers_of_one_query_at_once(tmp_path: Path) -> None:

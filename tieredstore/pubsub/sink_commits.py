@@ -16,11 +16,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
-from tieredstore.errors import CorruptData, DataLoss, NotificationCorrupt, ObjectNotFound, PreconditionFailed
+from tieredstore.errors import CorruptData, DataLoss, Fenced, NotificationCorrupt, ObjectNotFound, PreconditionFailed
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.format.notifications import parse_notification
 from tieredstore.pubsub.own_objects import OwnFolder, json_body, number_in
@@ -82,7 +82,10 @@ class SinkCommits:
 
     def commit(self, epoch: int, batches: Sequence[StoredBatch]) -> bool:
         """Notify of the epoch's batches; False if it was recorded before: these are another run's, and are deleted.
-        Those of an epoch that is over are left to ``pubsub gc``, since this run may have recorded them.
+
+        Fenced for an epoch that is over, or that was notified with another number of records: an older checkpoint was
+        put back, and what its epochs have now was never written. Batches of one that is over are left to ``pubsub gc``,
+        since this run may have recorded them.
 
         Return means that the epoch is notified, once. After an error nobody knows how far it came, and whoever commits
         it again goes on.
@@ -93,8 +96,8 @@ class SinkCommits:
                 self._finish(*stored)
                 continue
             if stored is not None and stored[0].epoch >= epoch:
-                if stored[0].epoch == epoch:
-                    self._discard(stored[0], batches)
+                self._check_same(stored[0], epoch, batches)
+                self._discard(stored[0], batches)
                 return False
             if not batches:
                 return True
@@ -105,6 +108,23 @@ class SinkCommits:
             if stored is not None and stored[0] == record:
                 self._finish(*stored)
                 return True
+
+    def _check_same(self, recorded: SinkRecord, epoch: int, batches: Sequence[StoredBatch]) -> None:
+        """Nothing of a checkpoint is known here but the number of its epoch, and what that has."""
+        if recorded.epoch > epoch:
+            why = f"is to be written, and its epoch {recorded.epoch} has been"
+        else:
+            before = _records_in(text.encode() for entry in recorded.entries for text in entry.notifications)
+            now = _records_in(batch.raw for batch in batches)
+            if before == now:
+                return
+            why = f"was notified with {before} records, and has {now} now"
+        raise Fenced(
+            f"epoch {epoch} of query {self._query} {why}: the query goes on from an older checkpoint, or another "
+            "driver of it has gone on. Nothing was written. Put the newer checkpoint back; or give the query a new "
+            f"checkpoint and have it begin where its records are missing; or remove {self._key}, and all epochs from "
+            f"{epoch} on are written, again if they were before"
+        )
 
     def abort(self, epoch: int, batches: Sequence[StoredBatch]) -> None:
         """Delete these batches, unless the epoch was recorded with them: then who commits it next goes on."""
@@ -195,6 +215,11 @@ def read_sink(folder: OwnFolder, key: str) -> SinkRecord:
     except (ValueError, KeyError, TypeError, RecursionError, NotificationCorrupt) as error:
         raise CorruptData(f"{key} is not what pubsub wrote: {error!r:.200}") from error
     return record
+
+
+def _records_in(notifications: Iterable[bytes]) -> int:
+    facts = (parse_notification(raw, "the record of a sink").facts for raw in notifications)
+    return sum(each.records for each in facts if each is not None)
 
 
 def _parse_entry(entry: dict[str, Any], key: str) -> _Entry:
