@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import pytest
 
 from tests.support.catalog_stores import MadeSegment, partition_of, run_of
 from tests.support.metadata_records import delete_record, segment_record, update_record
 from tests.support.stepped_actors import HOUR_MS, AgingStore, WorldClock
-from tieredstore.backends.memory import MemoryObjectStore
-from tieredstore.catalog.listing import Scope, list_in_scope, list_segments
+from tieredstore.catalog.listing import Scope, SegmentObjects, list_in_scope, list_segments
 from tieredstore.catalog.metadata_records import PartitionDelete, PartitionDeleteState, SegmentState, SegmentUpdate
-from tieredstore.errors import CorruptData
-from tieredstore.ops.brokers import LOOK_AGAIN_S, BrokersView
+from tieredstore.errors import ConfigError, CorruptData
+from tieredstore.ops.brokers import BrokersView
 from tieredstore.ops.garbage import collect_garbage
 from tieredstore.ops.garbage_steps import GarbageOutcome, GarbageStep
 from tieredstore.ops.holds import LegalHold, place_hold
@@ -45,14 +45,13 @@ class Topic:
 
     def __init__(self, values: Iterable[bytes]) -> None:
         self.values = list(values)
-        self.now_s = 0.0
 
     def read_on(self) -> Iterator[tuple[int, int, bytes]]:
         values, self.values = self.values, []
         return ((0, offset, value) for offset, value in enumerate(values))
 
     def view(self) -> BrokersView:
-        return BrokersView(self.read_on, lambda: self.now_s)
+        return BrokersView(self.read_on)
 
 
 @pytest.fixture
@@ -60,7 +59,7 @@ def topic() -> Topic:
     return Topic(records())
 
 
-def remove(store: MemoryObjectStore, topic: Topic, before: Before, *, force: bool = False) -> list[RemovalStep]:
+def remove(store: AgingStore, topic: Topic, before: Before, *, force: bool = False) -> list[RemovalStep]:
     with topic.view() as brokers:
         listed = list_in_scope(store, "", Scope("events"))
         return list(remove_segments(store, "", listed, before, brokers=brokers, force=force, dry_run=False, parallel=2))
@@ -70,15 +69,8 @@ def outcomes(steps: Iterable[RemovalStep]) -> list[str]:
     return [step.outcome.value for step in steps]
 
 
-def made_store() -> MemoryObjectStore:
-    store = MemoryObjectStore()
-    for segment in MADE:
-        segment.put(store)
-    return store
-
-
 def test_rm_leaves_what_the_brokers_list(topic: Topic) -> None:
-    store = made_store()
+    store = aged()
     steps = remove(store, topic, Before())
     assert outcomes(steps) == ["listed", "removed", "listed", "listed", "removed"]
     assert "the brokers list it" in str(steps[0].reason)
@@ -86,13 +78,13 @@ def test_rm_leaves_what_the_brokers_list(topic: Topic) -> None:
 
 
 def test_rm_of_the_oldest_ends_at_what_is_listed(topic: Topic) -> None:
-    store = made_store()
+    store = aged()
     assert outcomes(remove(store, topic, Before(offset=40))) == ["listed"]
     assert len(list(list_segments(store))) == len(MADE)
 
 
 def test_rm_takes_by_force_what_is_listed(topic: Topic) -> None:
-    store = made_store()
+    store = aged()
     steps = remove(store, topic, Before(), force=True)
     assert outcomes(steps) == ["removed"] * len(MADE)
     assert [step.reason is not None for step in steps] == [True, False, True, True, False]
@@ -102,24 +94,65 @@ def test_rm_takes_by_force_what_is_listed(topic: Topic) -> None:
 def test_of_a_deleted_topic_nothing_is_listed(topic: Topic) -> None:
     mark = PartitionDelete(MADE[0].where, 1, 5, PartitionDeleteState.DELETE_PARTITION_MARKED)
     topic.values.append(delete_record(mark))
-    assert outcomes(remove(made_store(), topic, Before())) == ["removed"] * len(MADE)
+    assert outcomes(remove(aged(), topic, Before())) == ["removed"] * len(MADE)
 
 
-def test_the_brokers_are_asked_again() -> None:
-    topic = Topic([])
-    with topic.view() as brokers:
-        segment_id = MADE[0].metadata.remote_log_segment_id
-        assert brokers.state_of(segment_id) is None
-        topic.values = [record_of(MADE[0], SegmentState.COPY_SEGMENT_STARTED)]
-        assert not brokers.lists(segment_id)
-        topic.now_s += LOOK_AGAIN_S
-        assert brokers.lists(segment_id)
-        assert brokers.state_of(segment_id) is SegmentState.COPY_SEGMENT_STARTED
+@pytest.mark.parametrize("tool", ["rm", "gc"])
+@pytest.mark.parametrize("copied_before", range(0, 21, 4))
+def test_what_is_copied_while_the_store_is_listed_stays(
+    tool: str, copied_before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker writes its record, copies, and is done, between any two segments of the listing; ages are no help."""
+    monkeypatch.setattr("tieredstore.ops.brokers._AT_ONCE", 2)
+    many = run_of(20, partition_of())
+    store, topic = aged(segments=many), Topic(record_of(segment, SegmentState.COPY_SEGMENT_STARTED) for segment in many)
+    new = run_of(1, partition_of("zebras"))[0]
+
+    def list_slowly(*arguments: Any) -> Iterator[SegmentObjects]:
+        before = list(list_in_scope(*arguments))
+        for number, objects in enumerate([*before, None]):
+            if number == copied_before:
+                topic.values += [record_of(new, SegmentState.COPY_SEGMENT_STARTED)]
+                store.clock.now_ms -= 25 * HOUR_MS
+                new.put(store)
+                store.clock.now_ms += 25 * HOUR_MS
+                topic.values += [record_of(new, SegmentState.COPY_SEGMENT_FINISHED)]
+                before += list(list_segments(store))[-1:]
+            if objects is not None:
+                yield objects
+        yield before[-1]
+
+    if tool == "gc":
+        monkeypatch.setattr("tieredstore.ops.garbage.list_in_scope", list_slowly)
+        collect(store, topic, unknown_too=True)
+    else:
+        with topic.view() as brokers:
+            listed = list_slowly(store, "", Scope())
+            list(remove_segments(store, "", listed, Before(), brokers=brokers, dry_run=False, parallel=1))
+    assert list(list_segments(store))[-1].segment_id == new.metadata.remote_log_segment_id
+
+
+@pytest.mark.parametrize("hours", [0, 23, 25])
+def test_what_no_record_names_goes_once_it_is_old(hours: int) -> None:
+    """Also where the topic that was asked lags, or is another cluster's."""
+    store, silent = aged(hours), Topic([])
+    assert set(outcomes(remove(store, silent, Before()))) == {"young" if hours < 24 else "removed"}
+    assert len(list(list_segments(store))) == (len(MADE) if hours < 24 else 0)
+    young = aged(0)
+    assert outcomes(remove(young, silent, Before(offset=10))) == ["young"]
+    assert set(outcomes(remove(young, silent, Before(), force=True))) == {"removed"}
+
+
+def test_a_store_that_does_not_tell_its_time_is_refused(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = aged()
+    monkeypatch.setattr(store, "now_ms", lambda: None)
+    with pytest.raises(ConfigError, match="does not tell its time"):
+        remove(store, topic, Before())
 
 
 def test_where_a_record_cannot_be_read_nothing_is_deleted(topic: Topic) -> None:
     topic.values.append(b"\1\x09\0")
-    store = made_store()
+    store = aged()
     with pytest.raises(CorruptData, match="offset 8 of __remote_log_metadata-0"):
         remove(store, topic, Before())
     assert len(list(list_segments(store))) == len(MADE)
@@ -128,9 +161,9 @@ def test_where_a_record_cannot_be_read_nothing_is_deleted(topic: Topic) -> None:
         collect(aged(), topic)
 
 
-def aged(hours: int = 25) -> AgingStore:
+def aged(hours: int = 25, segments: Sequence[MadeSegment] = MADE) -> AgingStore:
     world = AgingStore(WorldClock())
-    for segment in MADE:
+    for segment in segments:
         segment.put(world)
     world.clock.now_ms += hours * HOUR_MS
     return world
@@ -192,5 +225,5 @@ def test_what_another_clusters_brokers_say_deletes_nothing() -> None:
 
 def test_the_outcomes_of_rm_are_those_that_its_page_lists() -> None:
     assert {outcome.value for outcome in RemovalOutcome} == {
-        "removed", "leftover", "unknown", "held", "listed", "refused",
+        "removed", "leftover", "unknown", "held", "listed", "young", "refused",
     }  # fmt: skip

@@ -48,8 +48,10 @@ _WORDS: Final = {
     RemovalOutcome.UNKNOWN: "of which nobody knows where they end",
     RemovalOutcome.HELD: "under a legal hold",
     RemovalOutcome.LISTED: "that the brokers still list",
+    RemovalOutcome.YOUNG: "too young to be sure that the brokers do not list them",
     RemovalOutcome.REFUSED: "that the store refuses to delete",
 }
+_STAYING: Final = (RemovalOutcome.REFUSED, RemovalOutcome.HELD, RemovalOutcome.LISTED, RemovalOutcome.YOUNG)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -68,7 +70,7 @@ def rm(
     kafka_config: KafkaConfig = None,
     kafka_property: KafkaProperties = None,
     force: Annotated[
-        bool, typer.Option("--force", help="With --metadata-topic: also what the brokers still list.")
+        bool, typer.Option("--force", help="With --metadata-topic: also what the brokers list, or may list yet.")
     ] = False,
     yes: Yes = False,
     dry_run: DryRun = False,
@@ -80,7 +82,8 @@ def rm(
 
     Without --yes it only says what would go. A segment's manifest goes first, so that no half of one is ever visible.
     Brokers do not notice: one that still lists a segment fails its readers. With --metadata-topic they are asked, and
-    what they list stays; so does what is under a legal hold. With --before it ends, in each partition, at the first
+    what they list stays, and what no record of theirs names until it is twice as old as a copy may take
+    (upload.max.age.ms); so does what is under a legal hold. With --before it ends, in each partition, at the first
     segment that is not older, is listed, or does not tell.
 
     Example: tieredstore rm -c store.properties orders 0 --before 2026-01-31
@@ -109,6 +112,7 @@ def rm(
             bounds,
             rules=bucket.manifest_rules,
             brokers=brokers,
+            upload_max_age_ms=bucket.settings.upload_max_age_ms,
             force=force,
             dry_run=is_dry_run,
             parallel=parallel,
@@ -127,7 +131,7 @@ def rm(
             teller, bucket.store, outcomes, done=RemovalOutcome.REMOVED, freed=freed,
             sentence=_sum_of(outcomes, freed, dry_run=is_dry_run), words=_WORDS, dry_run=is_dry_run,
         )  # fmt: skip
-    if any(outcomes[outcome] for outcome in (RemovalOutcome.REFUSED, RemovalOutcome.HELD, RemovalOutcome.LISTED)):
+    if any(outcomes[outcome] for outcome in _STAYING):
         raise typer.Exit(StoreError.exit_code)
 
 

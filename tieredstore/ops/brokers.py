@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from tieredstore.catalog.metadata_records import (
     SegmentRecord,
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 METADATA_TOPIC: Final = "__remote_log_metadata"
 
-LOOK_AGAIN_S: Final = 10.0
-"""Seconds after which a tool that deletes asks the brokers again."""
+_AT_ONCE: Final = 500
+"""How many segments of a listing are seen before the records are read on: not a round trip for each."""
 
 _TABLES: Final = """
 PRAGMA journal_mode = OFF;
@@ -39,6 +39,9 @@ CREATE TABLE segment (
 _SELECT: Final = "SELECT state, start, end, size FROM segment WHERE topic = ? AND topic_id = ? AND part = ? AND id = ?"
 _MOVE_ALL_ON: Final = "UPDATE segment SET state = ?1 WHERE topic = ?2 AND topic_id = ?3 AND part = ?4"
 _MOVE_ON: Final = f"{_MOVE_ALL_ON} AND id = ?5 AND state < ?1"
+
+
+SeenT = TypeVar("SeenT")
 
 
 class MetadataTopic:
@@ -111,35 +114,30 @@ class BrokersSegments:
 
 
 class BrokersView(Closing):
-    """What the brokers say of a segment now, for a tool that deletes; they are asked again every ten seconds.
+    """The brokers' records as a tool that deletes may trust them: read on after a segment was seen. Close it.
 
-    CorruptData where one of their records cannot be read: nobody knows then what is still listed. Close it.
+    A broker writes the record of a copy before it copies. So a segment whose manifest was seen, and of which no record
+    is there when the topic is read on *after that*, is no broker's; of an older reading that says nothing.
+    CorruptData where one of the records cannot be read: nobody knows then what is still listed.
     """
 
-    def __init__(
-        self,
-        read_on: Callable[[], Iterable[tuple[int, int, bytes]]],
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, read_on: Callable[[], Iterable[tuple[int, int, bytes]]]) -> None:
         """``read_on`` gives what was not read before, as ``MetadataTopic`` does."""
         self._read_on = read_on
-        self._monotonic = monotonic
         self._segments = BrokersSegments()
-        self._read_at_s = -float("inf")
 
-    def state_of(self, segment_id: RemoteLogSegmentId) -> SegmentState | None:
-        """The state of the segment; None if no record was of it."""
-        now_s = self._monotonic()
-        if now_s - self._read_at_s >= LOOK_AGAIN_S:
+    def read_behind(self, seen: Iterable[SeenT]) -> Iterator[SeenT]:
+        """Yield what was ``seen`` in a store, each once the records that came before that moment are read."""
+        seen = iter(seen)
+        while piece := list(islice(seen, _AT_ONCE)):
             for partition, offset, value in self._read_on():
                 self._take(partition, offset, value)
-            self._read_at_s = now_s
+            yield from piece
+
+    def state_of(self, segment_id: RemoteLogSegmentId) -> SegmentState | None:
+        """Return the segment's state by the records that were read; None if none of them is of it."""
         row = self._segments.row_of(segment_id)
         return None if row is None else SegmentState(row[0])
-
-    def lists(self, segment_id: RemoteLogSegmentId) -> bool:
-        """Whether the brokers copy the segment, have it, or are deleting it."""
-        return self.state_of(segment_id) not in {None, SegmentState.DELETE_SEGMENT_FINISHED}
 
     def close(self) -> None:
         """Forget all."""

@@ -78,7 +78,8 @@ def find_garbage(
 ) -> Iterator[Garbage]:
     """What has no manifest in a listing, of whatever age, and what the brokers have forgotten, then the writes that did
     not end: all as they come."""
-    for objects in list_in_scope(store, prefix, scope):
+    listed = list_in_scope(store, prefix, scope)
+    for objects in listed if brokers is None else brokers.read_behind(listed):
         if objects.find(Suffix.MANIFEST) is None:
             yield Garbage.of_objects(objects)
         elif brokers is not None and (forgotten := _forgotten(brokers.state_of(objects.segment_id))) is not None:

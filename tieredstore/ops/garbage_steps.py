@@ -48,6 +48,12 @@ class Forgotten(enum.StrEnum):
     NEVER_NAMED = "the brokers' records do not name it"
 
 
+def written_ms(objects: SegmentObjects) -> int | None:
+    """Return when the youngest object was written, by the store's clock; None where the store does not tell."""
+    times = [info.modified_ms for _, info in objects.objects]
+    return None if None in times else max(time for time in times if time is not None)
+
+
 @dataclass(frozen=True, slots=True)
 class Garbage:
     """Objects without a manifest, a segment that brokers have forgotten, or a write that did not end.
@@ -67,9 +73,8 @@ class Garbage:
     @classmethod
     def of_objects(cls, objects: SegmentObjects, forgotten: Forgotten | None = None) -> Self:
         """What a segment without a manifest has, or one that brokers have ``forgotten``."""
-        times = [info.modified_ms for _, info in objects.objects]
-        youngest = None if None in times else max(time for time in times if time is not None)
         where = objects.segment_id.topic_id_partition
+        youngest = written_ms(objects)
         return cls(objects, objects.main_path, where, objects.start_offset, objects.stored_size, youngest, forgotten)
 
     @classmethod

@@ -5,9 +5,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
-from tieredstore.backends.base import ObjectStore
+from tieredstore.backends.base import ObjectStore, store_time_ms
 from tieredstore.catalog.listing import Scope, SegmentObjects
+from tieredstore.catalog.metadata_records import SegmentState
 from tieredstore.catalog.stored import StoredSegment
 from tieredstore.errors import CorruptData, StoreError
 from tieredstore.format.keys import parse_key
@@ -15,10 +17,15 @@ from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.ops.brokers import BrokersView
 from tieredstore.ops.deletion import delete_objects
+from tieredstore.ops.garbage import least_age_ms
+from tieredstore.ops.garbage_steps import written_ms
 from tieredstore.ops.holds import Holds
 from tieredstore.ops.listing import ListedSegment, load_stream
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
+
+_MAX_AGE_MS: Final = 43_200_000
+"""The default of ``upload.max.age.ms``."""
 
 
 class RemovalOutcome(enum.StrEnum):
@@ -38,6 +45,9 @@ class RemovalOutcome(enum.StrEnum):
 
     LISTED = "listed"
     """The brokers still list it: left alone."""
+
+    YOUNG = "young"
+    """The brokers do not list it, and it is not old enough to trust that: left alone."""
 
     REFUSED = "refused"
     """The store refuses to delete it."""
@@ -73,6 +83,26 @@ class Before:
         return (self.offset is None or end < self.offset) and (self.time_ms is None or newest_ms < self.time_ms)
 
 
+@dataclass(frozen=True, slots=True)
+class _Brokers:
+    """Brokers that are asked before a segment goes; what no record names is trusted to be nobody's if it is old."""
+
+    view: BrokersView
+    older_than_ms: int
+    force: bool
+
+    def judge(self, segment: ListedSegment) -> RemovalStep:
+        """Return the step of a segment that may go by all else."""
+        outcome, reason = RemovalOutcome.REMOVED, None
+        state = self.view.state_of(segment.objects.segment_id)
+        time_ms = written_ms(segment.objects)
+        if state is None and (time_ms is None or time_ms > self.older_than_ms):
+            outcome, reason = RemovalOutcome.YOUNG, "no record of the brokers names it yet"
+        elif state not in {None, SegmentState.DELETE_SEGMENT_FINISHED}:
+            outcome, reason = RemovalOutcome.LISTED, "the brokers list it, and will fail their readers once it is gone"
+        return RemovalStep(segment, RemovalOutcome.REMOVED if self.force else outcome, reason)
+
+
 def remove_segments(
     store: ObjectStore,
     prefix: str,
@@ -81,18 +111,23 @@ def remove_segments(
     *,
     rules: ManifestRules = DEFAULT_RULES,
     brokers: BrokersView | None = None,
+    upload_max_age_ms: int = _MAX_AGE_MS,
     force: bool = False,
     dry_run: bool = True,
     parallel: int = READERS,
 ) -> Iterator[RemovalStep]:
     """Delete the listed segments that lie ``before``, manifest first, one step each; nothing with ``dry_run``.
 
-    What is not before has no step. What the ``brokers`` list stays, unless ``force`` says otherwise. Neither the
-    listing nor manifests are held; legal holds are looked for, and brokers asked, again and again. Stopped or killed
-    anywhere, no half of a segment is visible, and a second run goes on; what had lost its manifest is a leftover then.
-    What the store refuses is a step; its other errors end the run.
+    What is not before has no step. With ``brokers`` stay, unless ``force`` says otherwise, what they list, and what
+    they do not list and is younger than twice ``upload_max_age_ms`` by the store's clock. Neither the listing nor
+    manifests are held; legal holds are looked for again and again. Stopped or killed anywhere, no half of a segment is
+    visible, and a second run goes on; what had lost its manifest is a leftover then. What the store refuses is a step;
+    its other errors end the run. ConfigError for ``brokers`` and a store that does not tell its time.
     """
     holds = Holds(store, prefix)
+    judge = None
+    if brokers is not None:
+        judge = _Brokers(brokers, store_time_ms(store) - least_age_ms(upload_max_age_ms), force=force)
 
     def remove(planned: RemovalStep) -> RemovalStep:
         if planned.outcome is not RemovalOutcome.REMOVED:
@@ -110,9 +145,8 @@ def remove_segments(
             return RemovalStep(segment, RemovalOutcome.REFUSED, str(error))
         return planned
 
-    planned = plan_removal(
-        load_stream(store, listed, rules=rules, parallel=parallel), before, holds, brokers, force=force
-    )
+    segments = load_stream(store, listed, rules=rules, parallel=parallel)
+    planned = _plan(segments if brokers is None else brokers.read_behind(segments), before, holds, judge)
     with ThreadPool(parallel, "tieredstore-rm") as pool:
         yield from in_parallel(pool, remove, planned, at_once=4 * parallel)
 
@@ -135,13 +169,8 @@ def topic_ids(store: ObjectStore, prefix: str, topic: str) -> list[Uuid]:
     return list(dict.fromkeys(ids))
 
 
-def plan_removal(
-    listed: Iterable[ListedSegment],
-    before: Before,
-    holds: Holds,
-    brokers: BrokersView | None = None,
-    *,
-    force: bool = False,
+def _plan(
+    listed: Iterable[ListedSegment], before: Before, holds: Holds, brokers: _Brokers | None
 ) -> Iterator[RemovalStep]:
     """What is to become of the segments, which come in the order of a listing."""
     ended: TopicIdPartition | None = None
@@ -151,7 +180,7 @@ def plan_removal(
         if segment.loaded is None:
             yield RemovalStep(segment, RemovalOutcome.LEFTOVER)
         elif before.is_everything:
-            yield _of_brokers(segment, brokers, force=force)
+            yield _judge(segment, brokers)
         elif isinstance(segment.loaded, CorruptData):
             ended = segment.partition
             yield RemovalStep(segment, RemovalOutcome.UNKNOWN, str(segment.loaded))
@@ -159,7 +188,7 @@ def plan_removal(
             ended = segment.partition
             yield RemovalStep(segment, RemovalOutcome.UNKNOWN, "its manifest does not tell where it ends")
         elif lies_before:
-            yield (step := _held(segment, holds) or _of_brokers(segment, brokers, force=force))
+            yield (step := _held(segment, holds) or _judge(segment, brokers))
             # What went from behind one that stays would leave a hole.
             if step.outcome is not RemovalOutcome.REMOVED:
                 ended = segment.partition
@@ -173,9 +202,5 @@ def _held(segment: ListedSegment, holds: Holds) -> RemovalStep | None:
     return None if hold is None else RemovalStep(segment, RemovalOutcome.HELD, f"legal hold {hold.name!r}")
 
 
-def _of_brokers(segment: ListedSegment, brokers: BrokersView | None, *, force: bool) -> RemovalStep:
-    """What is to go goes, unless the brokers list it."""
-    if brokers is None or not brokers.lists(segment.objects.segment_id):
-        return RemovalStep(segment, RemovalOutcome.REMOVED)
-    reason = "the brokers list it, and will fail their readers once it is gone"
-    return RemovalStep(segment, RemovalOutcome.REMOVED if force else RemovalOutcome.LISTED, reason)
+def _judge(segment: ListedSegment, brokers: _Brokers | None) -> RemovalStep:
+    return RemovalStep(segment, RemovalOutcome.REMOVED) if brokers is None else brokers.judge(segment)
