@@ -181,6 +181,15 @@ def _abort_of_the_committed(bucket: PlantedBucket) -> None:
     bucket.rebatch(11, change)
 
 
+def _commit_of_the_aborted(bucket: PlantedBucket) -> None:
+    """The marker that ends the aborted transaction says commit."""
+
+    def change(batch: bytearray) -> None:
+        batch[batch.index(b"\x08\0\0\0\0") + 4] = 1
+
+    bucket.rebatch(10, change)
+
+
 def _empty_batch(bucket: PlantedBucket) -> None:
     """Behind the last one a batch that the manifest does not know of."""
     last = bucket.headers(3)[-1].last_offset
@@ -430,6 +439,25 @@ DATA_FAULTS: Final = (
         "transaction that nothing ends",
         K.TRANSACTION_INDEX,
         lambda b: b.patch_index(IndexType.TRANSACTION, 2, struct.pack(">q", 99)),
+        suffix=INDEXES,
+    ),
+    _data(
+        "transaction that begins behind its records",
+        K.TRANSACTION_INDEX,
+        lambda b: b.patch_index(IndexType.TRANSACTION, 10, struct.pack(">q", OFFSETS + 13)),
+        suffix=INDEXES,
+    ),
+    _data(
+        "last stable offset behind the segment",
+        K.TRANSACTION_INDEX,
+        lambda b: b.patch_index(IndexType.TRANSACTION, 26, struct.pack(">q", 1 << 40)),
+        suffix=INDEXES,
+    ),
+    _data("committed transaction in the index", K.TRANSACTION_INDEX, _commit_of_the_aborted, suffix=INDEXES),
+    _data(
+        "entry of the offset index within the batch of the one before",
+        K.OFFSET_INDEX,
+        lambda b: b.patch_index(IndexType.OFFSET, 20, struct.pack(">i", b.headers()[6].position + 7)),
         suffix=INDEXES,
     ),
 )

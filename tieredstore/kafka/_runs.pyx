@@ -161,7 +161,11 @@ cdef class BatchRun:
         if entry < self.entry_offsets.shape[0] and latest.end > self.entry_positions[entry]:
             if self.entry_positions[entry] > latest.position or relative > self.entry_offsets[entry]:
                 return False
-            entry += relative == self.entry_offsets[entry]
+            if relative == self.entry_offsets[entry]:
+                entry += 1
+                # The next one leads to a batch behind this one.
+                if entry < self.entry_offsets.shape[0] and self.entry_positions[entry] < latest.end:
+                    return False
         # The batch that has the greatest timestamp so far is the one that holds the entry's offset.
         while time < self.timestamps.shape[0] and self.time_offsets[time] <= relative:
             if self.timestamps[time] != self.max_timestamp or latest.max_timestamp != self.max_timestamp:

@@ -149,6 +149,12 @@ def parse_producer_snapshot(raw: bytes) -> tuple[ProducerState, ...]:
     return tuple(ProducerState(*entry) for entry in _SNAPSHOT_ENTRY.iter_unpack(raw[_SNAPSHOT_HEADER.size :]))
 
 
+def open_transactions(states: Iterable[ProducerState]) -> dict[int, int]:
+    """The producers whose transactions are open, and the first offset of each."""
+    firsts = ((state.producer_id, state.current_txn_first_offset) for state in states)
+    return {producer: first for producer, first in firsts if first >= 0}
+
+
 def format_producer_snapshot(states: Iterable[ProducerState]) -> bytes:
     """The bytes of a ``.snapshot`` file, as Kafka writes it."""
     entries = [_SNAPSHOT_ENTRY.pack(*astuple(state)) for state in states]

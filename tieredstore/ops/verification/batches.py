@@ -48,11 +48,17 @@ class BatchChecks:
         self._times = indexes.times or read_time_index(b"", start)
         # How far the log and its indexes are seen, here as there: nearly all batches are taken by runs.
         self._run = BatchRun(start, *self._offsets.columns, *self._times.columns)
-        self._aborted = {(entry.producer_id, entry.last_offset) for entry in indexes.aborted or ()}
+        aborted = indexes.aborted or ()
+        self._aborted = {(entry.producer_id, entry.last_offset): entry for entry in aborted}
+        self._stable = max((entry.last_stable_offset for entry in aborted), default=-1)
+        self._known_open = indexes.opened or {}
         self._run.follows_transactions = (
             indexes.aborted is not None or stored.manifest.segment_indexes.transaction is None
         )
-        self._in_transaction: set[int] = set()
+        self._opened: dict[int, int] = {}
+        """Producers whose transactions are open, and the first offset of each in this log."""
+        self._ended: dict[int, int] = {}
+        """The latest marker of each producer."""
 
     @property
     def last_offset(self) -> int:
@@ -102,6 +108,8 @@ class BatchChecks:
     def take(self, header: BatchHeader, log: LogWalk) -> None:
         """The next batch."""
         self._settle()
+        # Before the checksum, which may pass beyond the chunk that the batch begins in.
+        marker = _marker_of(header, log) if header.is_control else b""
         self._is_damaged = (crc := log.checksum(header)) != header.crc
         if self._is_damaged:
             detail = f"the CRC of the batch at byte {header.position} of the log is {crc:08x}, not {header.crc:08x}"
@@ -116,7 +124,7 @@ class BatchChecks:
         self._run.max_timestamp = max(self._run.max_timestamp, header.max_timestamp)
         self._pending = header
         if header.is_transactional and self._run.follows_transactions:
-            self._take_transactional(header, log)
+            self._take_transactional(header, marker)
 
     def out_of_order(self, header: BatchHeader) -> None:
         """The batch that is taken next does not begin behind the one before it."""
@@ -147,9 +155,13 @@ class BatchChecks:
         if said >= 0 and run.max_timestamp != said:
             detail = f"the greatest timestamp of the records is {run.max_timestamp}, and the manifest says {said}"
             self.add(self.subject.finding(FindingKind.MAX_TIMESTAMP, detail, Suffix.MANIFEST))
+        if not run.follows_transactions:
+            return
         if self._aborted:
             offset, producer = min((offset, producer) for producer, offset in self._aborted)
             self._txn_finding(f"no marker at offset {offset} ends a transaction of producer {producer}")
+        else:
+            self._check_stable()
 
     def index_finding(self, detail: str) -> None:
         """What is wrong with the offset index; one wrong entry is all that needs to be known."""
@@ -200,8 +212,8 @@ class BatchChecks:
         header, run = self._pending, self._run
         self._pending = None
         self._check_epoch(header)
-        if run.next_entry < len(self._offsets):
-            self._hold_against(header, self._offsets[run.next_entry])
+        while run.next_entry < len(self._offsets) and self._hold_against(header, self._offsets[run.next_entry]):
+            run.next_entry += 1
         while run.next_time < len(self._times) and (time := self._times[run.next_time]).offset <= header.last_offset:
             run.next_time += 1
             # The batch that has the greatest timestamp so far is the one that holds the entry's offset.
@@ -209,39 +221,52 @@ class BatchChecks:
                 detail = f"it has timestamp {time.timestamp} at offset {time.offset}, not {run.max_timestamp}"
                 self._time_finding(detail)
 
-    def _hold_against(self, header: BatchHeader, entry: OffsetIndexEntry) -> None:
-        """An entry has the last offset of what was appended together, and where that begins."""
+    def _hold_against(self, header: BatchHeader, entry: OffsetIndexEntry) -> bool:
+        """Whether it is the batch's own; an entry has the last offset of what was appended together, and where that
+        begins."""
         if header.position + header.size_in_bytes <= entry.position:
-            return
+            return False
         if entry.position > header.position:
             self.index_finding(f"{_shown(entry)} leads into a batch")
         elif header.last_offset > entry.offset:
             self.index_finding(f"{_shown(entry)} has an offset at which no batch ends")
-        elif header.last_offset == entry.offset:
-            self._run.next_entry += 1
+        return header.last_offset == entry.offset and self._run.next_entry < len(self._offsets)
 
-    def _take_transactional(self, header: BatchHeader, log: LogWalk) -> None:
-        producer = header.producer_id
+    def _take_transactional(self, header: BatchHeader, marker: bytes) -> None:
+        producer, offset = header.producer_id, header.last_offset
         if not header.is_control:
-            self._in_transaction.add(producer)
+            self._opened.setdefault(producer, header.base_offset)
             self._run.begin_transaction(producer)
             return
         self._run.end_transactions()
-        is_listed = (producer, header.last_offset) in self._aborted
-        self._aborted.discard((producer, header.last_offset))
-        has_records = producer in self._in_transaction
-        self._in_transaction.discard(producer)
-        # A marker without records before it ends nothing, and Kafka does not list it.
-        if has_records and not is_listed and self._is_abort(header, log):
-            self._txn_finding(
-                f"it lacks the transaction of producer {producer} that offset {header.last_offset} aborts"
-            )
+        entry, first = self._aborted.pop((producer, offset), None), self._opened.pop(producer, None)
+        before, self._ended[producer] = self._ended.get(producer), offset
+        what = f"the transaction of producer {producer} that offset {offset}"
+        if marker_kind(marker) != ABORT:
+            if entry is not None:
+                self._txn_finding(f"it has {what} commits")
+        elif entry is None:
+            # A marker without records before it ends nothing, and Kafka does not list it.
+            if first is not None:
+                self._txn_finding(f"it lacks {what} aborts")
+        # Offsets of others between the two ends, or taken by compaction, change nothing for readers.
+        elif first is not None and first < entry.first_offset:
+            self._txn_finding(f"it has {what} aborts begin at {entry.first_offset}, behind its records at {first}")
+        elif before is not None and entry.first_offset <= before:
+            self._txn_finding(f"it has {what} aborts begin at {entry.first_offset}, before the one that {before} ends")
 
-    @staticmethod
-    def _is_abort(header: BatchHeader, log: LogWalk) -> bool:
-        start = header.position + HEADER_SIZE
-        stop = min(header.position + header.size_in_bytes, start + MARKER_BYTES)
-        return marker_kind(b"".join(bytes(piece) for piece in log.pieces(start, stop))) == ABORT
+    def _check_stable(self) -> None:
+        """Readers look no further for outcomes than the last stable offset of an entry."""
+        opened = min(self._opened.values(), default=self.last_offset + 1)
+        limit = min([opened, *self._known_open.values()])
+        if self._stable > limit:
+            self._txn_finding(f"it has the last stable offset {self._stable}, and at its end that is {limit} at most")
+
+
+def _marker_of(header: BatchHeader, log: LogWalk) -> bytes:
+    """What the records of a control batch begin with."""
+    stop = min(header.size_in_bytes, HEADER_SIZE + MARKER_BYTES)
+    return bytes(log.view(header.position)[HEADER_SIZE:stop])
 
 
 def _shown(entry: OffsetIndexEntry) -> str:

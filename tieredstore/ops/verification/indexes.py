@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -11,6 +11,7 @@ from tieredstore.format.keys import Suffix
 from tieredstore.format.manifest import IndexEntry
 from tieredstore.kafka.checkpoints import (
     LeaderEpochs,
+    open_transactions,
     parse_leader_epochs,
     parse_producer_snapshot,
     segment_leader_epochs,
@@ -49,6 +50,8 @@ class CheckedIndexes:
     offsets: OffsetIndex | None = None
     times: TimeIndex | None = None
     aborted: tuple[AbortedTransaction, ...] | None = None
+    opened: Mapping[int, int] | None = None
+    """Producers whose transactions are open at the end, and where each began."""
     epochs: LeaderEpochs | None = None
     findings: list[Finding] = field(default_factory=list[Finding])
 
@@ -113,6 +116,8 @@ class _IndexCheck:
         snapshot = self._parsed(
             contents, IndexType.PRODUCER_SNAPSHOT, lambda raw: parse_producer_snapshot(raw) if raw else ()
         )
+        if snapshot is not None:
+            result.opened = open_transactions(snapshot)
         end = self._metadata.end_offset
         if snapshot and end >= 0 and (last := max(state.last_offset for state in snapshot)) > end:
             self._contradiction(IndexType.PRODUCER_SNAPSHOT, f"it has a batch that ends at offset {last}, behind {end}")

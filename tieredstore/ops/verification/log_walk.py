@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import crc32c
 
 from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader
+from tieredstore.kafka.end_markers import MARKER_BYTES
 
 if TYPE_CHECKING:
     from tieredstore.remote.stream import SegmentStream
+
+_VIEW_SIZE: Final = HEADER_SIZE + MARKER_BYTES
 
 
 class LogWalk:
@@ -43,55 +45,55 @@ class LogWalk:
             self._load(b"")
 
     def view(self, position: int) -> memoryview:
-        """At least the bytes of a batch's header from a position on, if the log has so many: a ``LogView``."""
+        """At least the bytes of a batch's header and of the marker in it, if the log has so many: a ``LogView``."""
         first = position - self._begin
-        if first >= 0 and first + HEADER_SIZE <= len(self._chunk):
+        if first >= 0 and first + _VIEW_SIZE <= len(self._chunk):
             return self._chunk[first:]
-        wanted = min(position + HEADER_SIZE, self._size)
+        wanted = min(position + _VIEW_SIZE, self._size)
         self.skip_to(position)
         while self.end < wanted:
             self._load(self._kept_from(position))
         if position >= self._begin:
             return self._chunk[position - self._begin :]
-        return memoryview(self._kept_from(position, HEADER_SIZE))
+        return memoryview(self._kept_from(position, _VIEW_SIZE))
 
     def loaded(self, position: int) -> memoryview:
         """The bytes from a position on as far as they lie in one piece without loading more; maybe none."""
         first = position - self._begin
         return self._chunk[first:] if first >= 0 else self._chunk[:0]
 
-    def pieces(self, start: int, stop: int) -> Iterator[memoryview]:
-        """The bytes ``start`` up to ``stop``, each piece valid until the next is asked for."""
-        self.skip_to(start + 1 if start < stop else start)
-        if start < self._begin:
-            kept = memoryview(self._tail)[start - self._begin :][: stop - start]
-            yield kept
-            start += len(kept)
-        while start < stop:
-            self.skip_to(start + 1)
-            piece = self._chunk[start - self._begin : stop - self._begin]
-            yield piece
-            start += len(piece)
-
     def checksum(self, header: BatchHeader) -> int:
-        """The checksum that the batch's bytes have."""
+        """The checksum that the bytes have of the batch that was viewed last."""
         crc = crc32c.crc32c if header.magic == 2 else zlib.crc32
-        start = header.position + (21 if header.magic == 2 else 16) - self._begin
-        stop = header.position + header.size_in_bytes - self._begin
-        # Most batches lie within a chunk, and there may be thousands in it.
-        if start >= 0 and stop <= len(self._chunk):
-            return crc(self._chunk[start:stop])
-        value = 0
-        for piece in self.pieces(start + self._begin, stop + self._begin):
+        position = header.position + (21 if header.magic == 2 else 16)
+        stop, value = header.position + header.size_in_bytes, 0
+        while position < stop:
+            piece = self._piece(position, stop)
             value = crc(piece, value)
+            position += len(piece)
         return value
+
+    def _piece(self, start: int, stop: int) -> memoryview:
+        """Some of the bytes ``start`` up to ``stop``, one at least, valid until more is loaded."""
+        if start < self._begin:
+            return memoryview(self._tail_from(start))[: stop - start]
+        self.skip_to(start + 1)
+        return self._chunk[start - self._begin : stop - self._begin]
 
     def _kept_from(self, position: int, size: int | None = None) -> bytes:
         """The bytes from ``position`` that are loaded, ``size`` of them at most."""
-        kept = self._tail[position - self._begin :] if position < self._begin else b""
+        kept = self._tail_from(position) if position < self._begin else b""
         first = max(position - self._begin, 0)
         more = None if size is None else first + max(size - len(kept), 0)
         return kept + bytes(self._chunk[first:more])
+
+    def _tail_from(self, position: int) -> bytes:
+        """The bytes from ``position`` up to the loaded chunk."""
+        first = len(self._tail) - (self._begin - position)
+        # An answer of no bytes, or of others, would be taken for the log's.
+        if first < 0:
+            raise AssertionError(f"byte {position} of the log was passed: {len(self._tail)} bytes are kept")
+        return self._tail[first:]
 
     def _load(self, tail: bytes) -> None:
         """The next chunk in place of this one, of which ``tail`` is kept."""
