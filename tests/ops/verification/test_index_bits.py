@@ -51,13 +51,13 @@ def check(bits: list[int]) -> set[FindingKind]:
         damaged = bytearray(indexes)
         damaged[bit // 8] ^= 1 << bit % 8
         planted.put(Suffix.INDEXES, bytes(damaged))
-        found = [
+        findings = [
             finding.kind
             for checked in verify(planted.bucket, selection=Selection(Level.DATA), parallel=1)
             for finding in checked.findings
         ]
-        kinds.update(found)
-        assert found or outcome(planted) == whole, f"bit {bit}"
+        kinds.update(findings)
+        assert findings or outcome(planted) == whole, f"bit {bit}"
     return kinds
 
 

@@ -34,7 +34,7 @@ def findings_of(segments: Iterable[RemoteLogSegmentMetadata]) -> list[Finding]:
     for segment in sorted(segments, key=lambda s: main_path(s.remote_log_segment_id, s.start_offset)):
         extent = Extent(segment.end_offset, segment.segment_leader_epochs)
         findings += neighbours.take(subject_of(segment), extent)
-    return findings
+    return [*findings, *neighbours.finish()]
 
 
 def told(findings: Iterable[Finding], *kinds: FindingKind) -> set[int]:
@@ -67,6 +67,24 @@ def test_an_unclean_election_leaves_a_tail_behind() -> None:
     tail, later = make_segment(200, 299, ((0, 200),), number=3), make_segment(150, 180, ((1, 150),), number=4)
     assert kinds_of(old, new, later) == [(K.OVERLAP, (100, 149))]
     assert kinds_of(old, new, later, tail) == [(K.OVERLAP, (100, 149)), (K.LEFT_BEHIND, (200, 299))]
+
+
+def test_what_the_deposed_leader_shipped_is_lost_only_where_the_new_one_goes_on_without_it() -> None:
+    """Its segments end where the new leader's do not."""
+    old = [make_segment(start, start + 99, ((0, start),), number=start) for start in (0, 100, 200, 300)]
+    new = [
+        make_segment(100, 249, ((0, 100), (1, 150)), number=1000),
+        make_segment(250, 349, ((1, 250),), number=1250),
+        make_segment(370, 399, ((1, 370),), number=1370),
+    ]
+    assert kinds_of(*old, *new) == [
+        (K.OVERLAP, (100, 199)),
+        (K.LEFT_BEHIND_COVERED, (200, 299)),
+        (K.LEFT_BEHIND, (350, 369)),
+    ]
+    (lost,) = (finding for finding in findings_of([*old, *new]) if finding.kind is K.LEFT_BEHIND)
+    assert lost.start_offset == 300
+    assert kinds_of(*old, *new[:2])[-1] == (K.LEFT_BEHIND, (350, 399))
 
 
 def test_a_copy_of_the_old_leader_within_the_new_ones_is_covered() -> None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
+from tieredstore.limits import MAX_OFFSET
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.ops.verification.findings import Finding, FindingKind
 from tieredstore.ops.verification.subject import Extent, Subject
@@ -29,15 +31,19 @@ class Neighbours:
         """What shows against those before it. ``extent`` is None for a segment whose manifest is damaged or was not
         read; one that is not ``is_committed`` holds nothing."""
         where = subject.objects.segment_id.topic_id_partition
-        if where != self._partition:
-            self._partition = where
-            self._log = _LogSoFar()
-            yield from self._topic_findings(subject)
         start = subject.objects.start_offset
         # Keys in the digits of another locale come after all others: they are a run of their own.
-        if start < self._log.start:
+        if where != self._partition or start < self._log.start:
+            yield from self.finish()
             self._log = _LogSoFar()
+        if where != self._partition:
+            self._partition = where
+            yield from self._topic_findings(subject)
         yield from self._log.take(subject, extent, is_committed=is_committed)
+
+    def finish(self) -> Iterator[Finding]:
+        """What shows once nothing follows on those that were taken."""
+        return self._log.release(MAX_OFFSET + 1)
 
     def _topic_findings(self, subject: Subject) -> Iterator[Finding]:
         where = subject.objects.segment_id.topic_id_partition
@@ -53,6 +59,35 @@ def recreated_topic(where: TopicIdPartition, known: Uuid) -> Finding:
     return Finding(FindingKind.RECREATED_TOPIC, where, detail)
 
 
+@dataclass(slots=True)
+class _LeftBehind:
+    """A segment of a leader epoch that the log left behind, and those of its offsets that no other segment has yet."""
+
+    subject: Subject
+    extent: Extent
+    newest: int
+    missing: list[tuple[int, int]]
+
+    def cover(self, start: int, end: int) -> None:
+        """A segment of the log has the offsets ``start`` to ``end``."""
+        pieces = [
+            piece
+            for first, last in self.missing
+            for piece in ((first, min(last, start - 1)), (max(first, end + 1), last))
+        ]
+        self.missing = [(first, last) for first, last in pieces if first <= last]
+
+    def findings(self) -> Iterator[Finding]:
+        epoch, end = self.extent.epochs[-1][0], self.extent.end
+        for first, last in self.missing:
+            detail = f"offsets {first} to {last} are of leader epoch {epoch}, and the log went on in {self.newest}"
+            yield self.subject.finding(FindingKind.LEFT_BEHIND, detail, offsets=(first, last))
+        if not self.missing:
+            detail = f"it ends in leader epoch {epoch}, and the log went on in {self.newest}"
+            start = self.subject.objects.start_offset
+            yield self.subject.finding(FindingKind.LEFT_BEHIND_COVERED, detail, offsets=(start, end))
+
+
 class _LogSoFar:
     """What the segments of one partition hold up to some offset."""
 
@@ -60,6 +95,8 @@ class _LogSoFar:
         self.start = -1
         self._reach: int | None = None
         """The last offset that readers find up to here; None where it is not known."""
+        self._left: list[_LeftBehind] = []
+        """Until nothing that begins later can have their offsets."""
         self._left_until = -1
         self._epochs: list[tuple[int, int]] = []
         self._previous: tuple[int, Extent] | None = None
@@ -68,6 +105,7 @@ class _LogSoFar:
 
     def take(self, subject: Subject, extent: Extent | None, *, is_committed: bool) -> Iterator[Finding]:
         start = self.start = subject.objects.start_offset
+        yield from self.release(start)
         if not is_committed:
             self._leftovers += 1
         elif extent is None:
@@ -75,6 +113,12 @@ class _LogSoFar:
         else:
             yield from self._compare(subject, start, extent)
             self._previous = (start, extent)
+
+    def release(self, start: int) -> Iterator[Finding]:
+        """What is known of segments of old epochs, if all that follows begins at ``start`` or later."""
+        known = [left for left in self._left if left.extent.end < start]
+        self._left = [left for left in self._left if left.extent.end >= start]
+        return (finding for left in known for finding in left.findings())
 
     def _compare(self, subject: Subject, start: int, extent: Extent) -> Iterator[Finding]:
         if (start, extent) == self._previous and extent.end >= 0:
@@ -84,27 +128,30 @@ class _LogSoFar:
         newest = self._epochs[-1][0] if self._epochs else -1
         is_old = bool(extent.epochs) and extent.epochs[-1][0] < newest
         if is_old and extent.end >= 0 and self._reach is not None:
-            yield self._old_epoch(subject, start, extent, newest)
+            yield from self._old_epoch(subject, start, extent, newest)
             return
+        for left in self._left if extent.end >= 0 else ():
+            left.cover(start, extent.end)
         yield from self._against_reach(subject, start, extent)
         self._extend(start, extent, newest)
         self._is_hidden, self._leftovers = False, 0
 
-    def _old_epoch(self, subject: Subject, start: int, extent: Extent, newest: int) -> Finding:
+    def _old_epoch(self, subject: Subject, start: int, extent: Extent, newest: int) -> Iterator[Finding]:
         """A segment that ends in an older leader epoch than one that begins before it."""
         epoch, reach = extent.epochs[-1][0], self._reach
         assert reach is not None
         if extent.end > reach:
             first = max(start, reach + 1)
             self._left_until = max(self._left_until, extent.end)
-            detail = f"offsets {first} to {extent.end} are of leader epoch {epoch}, and the log went on in {newest}"
-            return subject.finding(FindingKind.LEFT_BEHIND, detail, offsets=(first, extent.end))
-        if self._epoch_at(extent.end) != epoch:
+            # The log may go on with them: its next segment begins where the one before it ended, not where this does.
+            self._left.append(_LeftBehind(subject, extent, newest, [(first, extent.end)]))
+        elif self._epoch_at(extent.end) != epoch:
             detail = (
                 f"it ends in leader epoch {epoch}, and offset {extent.end} is of epoch {self._epoch_at(extent.end)}"
             )
-            return subject.finding(FindingKind.LEFT_BEHIND_COVERED, detail, offsets=(start, extent.end))
-        return self._overlap(subject, start, min(extent.end, reach))
+            yield subject.finding(FindingKind.LEFT_BEHIND_COVERED, detail, offsets=(start, extent.end))
+        else:
+            yield self._overlap(subject, start, min(extent.end, reach))
 
     def _against_reach(self, subject: Subject, start: int, extent: Extent) -> Iterator[Finding]:
         reach = self._reach

@@ -77,9 +77,11 @@ def verify(
             max_weight=MAX_MANIFESTS_IN_FLIGHT,
         )
         neighbours = Neighbours()
-        for result in results:
+        for result, is_last in _with_last(results):
             checked = _with_neighbours(neighbours, result)
-            yield checked
+            yield (
+                dataclasses.replace(checked, findings=(*checked.findings, *neighbours.finish())) if is_last else checked
+            )
             # Once it was taken: what was found of a segment must not be lost with the process.
             if selection.state is not None:
                 _note(selection.state, result)
@@ -89,6 +91,14 @@ def _before(subjects: Iterator[Subject], stop_offset: int | None) -> Iterator[Su
     if stop_offset is None:
         return subjects
     return itertools.takewhile(lambda subject: subject.objects.start_offset < stop_offset, subjects)
+
+
+def _with_last(results: Iterator[SegmentResult]) -> Iterator[tuple[SegmentResult, bool]]:
+    """Each result, and whether none follows."""
+    following = next(results, None)
+    while (result := following) is not None:
+        following = next(results, None)
+        yield result, following is None
 
 
 def _with_neighbours(neighbours: Neighbours, result: SegmentResult) -> CheckedSegment:
