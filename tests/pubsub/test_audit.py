@@ -17,13 +17,17 @@ from tests.support.pubsub_topics import topics_in, topics_on
 from tieredstore.process.deadline import Deadline
 from tieredstore.pubsub.audit import AuditFault, AuditFinding, TopicAudit
 from tieredstore.pubsub.format.keys import BatchKey
+from tieredstore.pubsub.format.messages import ProducerRequest
 from tieredstore.pubsub.format.notifications import Notification, parse_notification
 from tieredstore.pubsub.producer import Producer
 from tieredstore.pubsub.topics import Topics
+from tieredstore.pubsub.writer import BatchWriter, SealedMessage
 from tieredstore.testing.notification_queue_tests import read_all
 
 NOW_MS = 1_700_001_000_000
-A, B, C = b"\x7f\0\0\1", b"\x0a\0\0\2", b"\xfd" + bytes(15)
+A, B, C = (b"\xfd" + bytes(14) + bytes([number]) for number in range(3))
+FOREIGN = b"\x7f\0\0\1"
+"""As MemQ's own producers have one."""
 
 
 def sent(producer: bytes, *request_ids: int, value: bytes = b"v") -> list[bytes]:
@@ -142,6 +146,32 @@ def test_what_is_young_may_still_come_and_what_retention_freed_is_no_loss(clock:
     del clock
 
 
+def test_a_hole_of_a_foreign_producer_is_lost_or_empty_and_what_a_broker_of_ours_tells_of_is_none(
+    tmp_path: Path, clock: Clock
+) -> None:
+    topics = topics_in(tmp_path)
+    topic = topics.create("orders")
+    store_messages(topics, "orders", [*sent(FOREIGN, 1, 9), *sent(A, 1)])
+    assert facts(audited(topics)[0]) == Counter({
+        ("lost_or_empty", FOREIGN, 0, 0): 1, ("lost_or_empty", FOREIGN, 2, 8): 1, ("lost", A, 0, 0): 1
+    })  # fmt: skip
+    writer = BatchWriter(topics, topic, topics.queue(topic))
+    empty = [ProducerRequest(FOREIGN, 1_700_000_000_000, number) for number in (0, 2, 3, 6, 8, 11, 12)]
+    message = message_of([b"v"], 13, address=FOREIGN)
+    sealed = SealedMessage(message, ProducerRequest(FOREIGN, 1_700_000_000_000, 13), 1, 0, 0)
+    writer.write([sealed], Deadline.after(60), empty=empty)
+    assert facts(audited(topics)[0]) == Counter({
+        ("lost_or_empty", FOREIGN, 4, 5): 1, ("lost_or_empty", FOREIGN, 7, 7): 1,
+        ("lost_or_empty", FOREIGN, 10, 10): 1, ("lost", A, 0, 0): 1,
+    })  # fmt: skip
+    done = tieredstore("pubsub", "audit", "orders", "--store", tmp_path, "--settle", "0s")
+    assert (done.code, "1 lost, 4 lost or empty;" in done.text) == (4, True)
+    store_messages(topics, "orders", sent(A, 0))
+    done = tieredstore("pubsub", "audit", "orders", "--store", tmp_path, "--settle", "0s")
+    assert (done.code, "4 lost or empty;" in done.text) == (0, True)
+    del clock
+
+
 def test_bodies_are_looked_at_where_that_is_asked_for() -> None:
     topics = topics_on(None, compression="none")
     topics.create("orders")
@@ -184,17 +214,21 @@ def test_the_command_says_it_and_its_exit_code(tmp_path: Path) -> None:
     store_messages(topics, "orders", sent(A, 0, 1))
     audit = ("pubsub", "audit", "orders", "--store", tmp_path)
     done = tieredstore(*audit)
-    assert (done.code, done.text) == (0, "2 Messages of 1 producer in topic orders: each request stands once\n")
+    assert done.code == 0
+    seen = "2 Messages of 1 producer in topic orders: each request stands once"
+    assert done.text == f"{seen}; headers of 1 object (224 B) read, and no record (--bodies)\n"
+    assert tieredstore(*audit, "--bodies").text == f"{seen}; 1 object (224 B) read in full\n"
     store_messages(topics, "orders", sent(A, 3, 5))
     assert (tieredstore(*audit).code, "2 pending" in tieredstore(*audit).text) == (0, True)
     done = tieredstore(*audit, "--settle", "0s")
     assert done.code == 4
     assert done.text.splitlines() == [
-        "lost: request 2 of producer 7f000001, started 2023-11-14T22:13:20.000Z: request 3 stands, and 2 not",
-        "lost: request 4 of producer 7f000001, started 2023-11-14T22:13:20.000Z: request 5 stands, and 4 not",
-        "4 Messages of 1 producer in topic orders: 2 lost",
+        f"lost: request 2 of producer {A.hex()}, started 2023-11-14T22:13:20.000Z: request 3 stands, and 2 not",
+        f"lost: request 4 of producer {A.hex()}, started 2023-11-14T22:13:20.000Z: request 5 stands, and 4 not",
+        "4 Messages of 1 producer in topic orders: 2 lost; headers of 2 objects (448 B) read, and no record (--bodies)",
     ]
     rows = [json.loads(line) for line in tieredstore(*audit, "--settle", "0s", "--json").text.splitlines()]
     assert [row.get("request_id") for row in rows] == [2, 4, None]
-    assert rows[-1]["summary"]["lost"] == 2
+    summary = rows[-1]["summary"]
+    assert [summary[name] for name in ("lost", "batches", "batch_bytes", "bodies_read")] == [2, 2, 448, False]
     assert tieredstore("pubsub", "audit", "nothing", "--store", tmp_path).code == 3

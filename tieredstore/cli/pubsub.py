@@ -259,7 +259,8 @@ def audit(
 
     Each producer counts its requests from 0, so that a hole tells of a loss; what it sent last and lost leaves none.
     Where retention has freed something it counts from the first that is there. The exit code is 4 if anything is found
-    but what is pending. MemQ's brokers acknowledge Messages without records and store none: a hole of theirs.
+    but what is pending, or lost or empty: MemQ's producers number requests without records, which no broker stores. A
+    broker of ours tells of those it had; else nobody knows what a hole of such a producer is.
 
     With --records, by MemQ's audit records: what producers say to have sent and consumers to have read, in Kafka, is
     paired by count and hash of message ids. --follow does so until it is stopped, into metrics.

@@ -8,12 +8,13 @@ from typing import Final
 import typer
 
 from tieredstore.cli.output import JsonValue, counted, iso_utc, print_json_line, print_lines
+from tieredstore.model import human_bytes
 from tieredstore.pubsub.audit import AuditFault, AuditFinding, TopicAudit
 from tieredstore.pubsub.audit_pairs import SETTLE_MS, AuditPairs
 from tieredstore.pubsub.topics import Topics
 
 _FAULTY_CODE: Final = 4
-_NO_FAULTS: Final = frozenset({AuditFault.PENDING, AuditFault.UNANNOUNCED})
+_NO_FAULTS: Final = frozenset({AuditFault.PENDING, AuditFault.LOST_OR_EMPTY, AuditFault.UNANNOUNCED})
 
 
 def show_audit(
@@ -25,7 +26,10 @@ def show_audit(
     for finding in audit.run():
         _show(name, finding, as_json=as_json)
     if as_json:
-        _sums(audit.requests, producers=audit.producers, messages=audit.messages, records=audit.records)
+        read: dict[str, JsonValue] = {
+            "batches": audit.batches, "batch_bytes": audit.batch_bytes, "bodies_read": audit.bodies
+        }  # fmt: skip
+        _sums(audit.requests, producers=audit.producers, messages=audit.messages, records=audit.records, read=read)
     else:
         print_lines([_summary(name, audit)])
     _exit_if_faulty(audit.requests)
@@ -51,7 +55,8 @@ def pair_records(
         sent = (
             f"{counted(counts.produced, 'Message')} sent to topic {name} by {counted(len(pairs.producers), 'producer')}"
         )
-        print_lines([f"{sent}: {_faults(log.requests) or 'each was read as it was sent'}"])
+        said = _faults(log.requests) or "each was read as it was sent"
+        print_lines([f"{sent}: {said}, as audit records say; no batch was read"])
     _exit_if_faulty(log.requests)
 
 
@@ -78,10 +83,17 @@ def _show(topic: str, finding: AuditFinding, *, as_json: bool) -> None:
         print_lines([_line(finding)])
 
 
-def _sums(requests: Counter[AuditFault], *, producers: int, messages: int, records: int) -> None:
+def _sums(
+    requests: Counter[AuditFault],
+    *,
+    producers: int,
+    messages: int,
+    records: int,
+    read: dict[str, JsonValue] | None = None,
+) -> None:
     faults: dict[str, JsonValue] = {fault.value: requests[fault] for fault in AuditFault}
     sums: dict[str, JsonValue] = {"producers": producers, "message_count": messages, "records": records}
-    print_json_line({"summary": sums | faults})
+    print_json_line({"summary": sums | (read or {}) | faults})
 
 
 def _exit_if_faulty(requests: Counter[AuditFault]) -> None:
@@ -108,20 +120,27 @@ def _row(topic: str, finding: AuditFinding) -> dict[str, JsonValue]:
 
 def _line(finding: AuditFinding) -> str:
     if finding.producer is None or finding.first is None:
-        return f"{finding.fault}: {finding.why}"
+        return f"{_words(finding.fault)}: {finding.why}"
     address, started_ms = finding.producer
     requests = f"request {finding.first}" if finding.first == finding.last else (
         f"requests {finding.first} to {finding.last}"
     )  # fmt: skip
-    return f"{finding.fault}: {requests} of producer {address.hex()}, started {iso_utc(started_ms)}: {finding.why}"
+    producer = f"producer {address.hex()}, started {iso_utc(started_ms)}"
+    return f"{_words(finding.fault)}: {requests} of {producer}: {finding.why}"
 
 
 def _summary(topic: str, audit: TopicAudit) -> str:
     if not audit.messages and not audit.requests:
         return f"no Messages in topic {topic}"
     seen = f"{counted(audit.messages, 'Message')} of {counted(audit.producers, 'producer')} in topic {topic}"
-    return f"{seen}: {_faults(audit.requests) or 'each request stands once'}"
+    objects = f"{counted(audit.batches, 'object')} ({human_bytes(audit.batch_bytes)})"
+    read = f"{objects} read in full" if audit.bodies else f"headers of {objects} read, and no record (--bodies)"
+    return f"{seen}: {_faults(audit.requests) or 'each request stands once'}; {read}"
 
 
 def _faults(requests: Counter[AuditFault]) -> str:
-    return ", ".join(f"{requests[fault]} {fault}" for fault in AuditFault if requests[fault])
+    return ", ".join(f"{requests[fault]} {_words(fault)}" for fault in AuditFault if requests[fault])
+
+
+def _words(fault: AuditFault) -> str:
+    return fault.replace("_", " ")

@@ -1,7 +1,8 @@
 """What became of each producer's requests, by the headers of a topic's Messages alone: lost, doubled, late, altered.
 
 A producer counts its requests from 0 without a gap, so that a hole between those that stand tells of a loss. What a
-producer sent last and lost leaves no hole, and nobody sees it here.
+producer sent last and lost leaves no hole, and nobody sees it here. MemQ's own producers number requests without
+records too, which no broker stores: a hole of theirs is lost or empty, unless a broker of ours tells that it was empty.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final
 
 from tieredstore.errors import CorruptData, MessageCorrupt, NotificationCorrupt, ObjectNotFound
 from tieredstore.pubsub.format.batches import BatchIndex
-from tieredstore.pubsub.format.messages import MessageHeader, ProducerRequest, check_crc, checksum
+from tieredstore.pubsub.format.messages import MessageHeader, ProducerRequest, check_crc, checksum, is_own_address
 from tieredstore.pubsub.format.notifications import BatchFacts, Notification, parse_notification
 from tieredstore.pubsub.queues import NotificationQueue, QueuedNotification
 from tieredstore.pubsub.stored_headers import headers_in, stored_headers
@@ -25,10 +26,11 @@ LATE_MS: Final = 60_000
 
 
 class AuditFault(enum.StrEnum):
-    """What is wrong with some requests; ``pending`` may still come, and ``unannounced`` was read all the same: these
-    are no faults."""
+    """What is wrong with some requests; ``pending`` may still come, ``lost_or_empty`` may be nothing at all, and
+    ``unannounced`` was read all the same: these are no faults."""
 
     LOST = "lost"
+    LOST_OR_EMPTY = "lost_or_empty"
     DOUBLED = "doubled"
     LATE = "late"
     ALTERED = "altered"
@@ -107,11 +109,18 @@ class TopicAudit:
     bodies: bool = False
     messages: int = 0
     records: int = 0
+    batches: int = 0
+    """Batches whose headers were read, or, with ``bodies``, all of them."""
+    batch_bytes: int = 0
     requests: Counter[AuditFault] = field(default_factory=Counter[AuditFault])
     """How many requests, or batches whose requests are not known, each fault is about."""
     _sightings: dict[tuple[bytes, int], list[_Sighting]] = field(
         default_factory=dict[tuple[bytes, int], list[_Sighting]]
     )
+    _empty: dict[tuple[bytes, int], list[tuple[int, int]]] = field(
+        default_factory=dict[tuple[bytes, int], list[tuple[int, int]]]
+    )
+    """Runs of requests without records, as brokers of ours tell."""
     _is_cut: bool = False
 
     @property
@@ -146,6 +155,9 @@ class TopicAudit:
             yield AuditFinding(AuditFault.ALTERED, None, None, None, str(error), partition, queued.offset)
             return
         batch = _Batch(partition, queued, key, notification)
+        for address, epoch_ms, runs in () if notification.facts is None else notification.facts.empty:
+            known = self._empty.setdefault((bytes.fromhex(address), epoch_ms), [])
+            known += zip(runs[::2], runs[1::2], strict=True)
         try:
             headers = self._headers(batch)
         except ObjectNotFound:
@@ -154,6 +166,7 @@ class TopicAudit:
         except CorruptData as error:
             yield batch.finding(AuditFault.ALTERED, str(error))
             return
+        self.batches, self.batch_bytes = self.batches + 1, self.batch_bytes + notification.total_size
         announced = None if notification.facts is None else _announced(notification.facts, notification.message_count)
         for number, header in headers:
             if isinstance(header, MessageCorrupt):
@@ -225,15 +238,16 @@ class TopicAudit:
     ) -> Iterator[AuditFinding]:
         # Retention has taken the first ones, if it has taken any.
         expected = seen[0] if self._is_cut else 0
+        empty = _Runs(self._empty.get(producer, ()))
+        absent = AuditFault.LOST if is_own_address(producer[0]) else AuditFault.LOST_OR_EMPTY
         for request_id in seen:
-            if request_id > expected:
-                behind = standing.get(request_id)
-                is_young = behind is not None and behind[0].appended_ms > self.now_ms - self.settle_ms
-                why = f"request {request_id} stands, and {_range(expected, request_id - 1)} not"
+            behind = standing.get(request_id)
+            is_young = behind is not None and behind[0].appended_ms > self.now_ms - self.settle_ms
+            for first, last in empty.left_of(expected, request_id - 1):
+                why = f"request {request_id} stands, and {_range(first, last)} not"
                 yield AuditFinding(
-                    AuditFault.PENDING if is_young else AuditFault.LOST, producer, expected, request_id - 1,
-                    f"{why} yet" if is_young else why,
-                )  # fmt: skip
+                    AuditFault.PENDING if is_young else absent, producer, first, last, f"{why} yet" if is_young else why
+                )
             expected = max(expected, request_id + 1)
 
     def _latecomers(self, producer: tuple[bytes, int], standing: dict[int, list[_Sighting]]) -> Iterator[AuditFinding]:
@@ -252,6 +266,24 @@ class TopicAudit:
             elif earliest_ms is None or first.appended_ms < earliest_ms:
                 earliest_ms, earliest_id = first.appended_ms, request_id
         yield from reversed(late)
+
+
+class _Runs:
+    """Runs of numbers in their order, asked for holes that ascend."""
+
+    def __init__(self, runs: Sequence[tuple[int, int]]) -> None:
+        self._runs = sorted(runs)
+        self._next = 0
+
+    def left_of(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """What of ``first`` to ``last`` is in no run."""
+        while first <= last:
+            while self._next < len(self._runs) and self._runs[self._next][1] < first:
+                self._next += 1
+            begin, end = self._runs[self._next] if self._next < len(self._runs) else (last + 1, last + 1)
+            if begin > first:
+                yield first, min(last, begin - 1)
+            first = end + 1
 
 
 def _entries(queue: NotificationQueue, partition: int) -> Iterator[QueuedNotification]:

@@ -12,8 +12,8 @@ from tieredstore.errors import ConfigError, DeliveryFailed, TieredStoreError
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.batch_memory import BatchMemory, room_for
-from tieredstore.pubsub.format.messages import Compression, ProducerRequest, message_header
-from tieredstore.pubsub.record_producer import ADDRESS_BYTES, Acks, OpenMessage, RecordProducer
+from tieredstore.pubsub.format.messages import ADDRESS_BYTES, Compression, ProducerRequest, message_header
+from tieredstore.pubsub.record_producer import Acks, OpenMessage, RecordProducer
 from tieredstore.pubsub.topics import Topics
 from tieredstore.pubsub.writer import BatchWriter, SealedMessage
 

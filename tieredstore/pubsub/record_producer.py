@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import threading
 import time
@@ -22,7 +21,7 @@ from tieredstore.pubsub.auditing import auditor_of
 from tieredstore.pubsub.batch_memory import BatchMemory
 from tieredstore.pubsub.counts import PRODUCERS, ProducerCounts
 from tieredstore.pubsub.format._writing import BodyWriter
-from tieredstore.pubsub.format.messages import Compression, Headers, ProducerRequest, seal_body
+from tieredstore.pubsub.format.messages import Compression, Headers, ProducerRequest, new_address, seal_body
 from tieredstore.pubsub.record_futures import UNTOLD, MessageOutcome, RecordFuture, RecordPlace
 from tieredstore.pubsub.writer import SealedMessage
 
@@ -31,9 +30,6 @@ Acks: TypeAlias = Literal["0", "1", "all"]
 _logger: Final = logging.getLogger(__name__)
 _MOST: Final = (1 << 63) - 1
 _LENGTHS: Final = 21  # what a record has beside its bytes as it is written: lengths, and its time
-
-ADDRESS_BYTES: Final = 16
-"""Bytes of a producer's address."""
 
 
 @dataclass(slots=True)
@@ -80,8 +76,7 @@ class RecordProducer(Closing):
         begin_again_after_fork(self)
 
     def _begin(self) -> None:
-        # As an address of IPv6 that is nobody's: no two producers have the same, so request ids always name a Message.
-        self._address = b"\xfd" + os.urandom(ADDRESS_BYTES - 1)
+        self._address = new_address()
         self._epoch_ms = time.time_ns() // 1_000_000
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from collections import deque
 from concurrent.futures import Future
@@ -15,7 +14,7 @@ from tieredstore.process.deadline import Deadline
 from tieredstore.process.futures import outcome
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.pubsub.format._writing import BodyWriter
-from tieredstore.pubsub.format.messages import Compression, Headers, ProducerRequest, seal_message
+from tieredstore.pubsub.format.messages import Compression, Headers, ProducerRequest, new_address, seal_message
 from tieredstore.pubsub.format.notifications import Notification
 from tieredstore.pubsub.sink_commits import StoredBatch
 from tieredstore.pubsub.topics import Topic, Topics
@@ -39,7 +38,7 @@ class SinkBatches(Closing):
         self._pool = ThreadPool(self._settings.uploads, "tieredstore-pubsub-sink")
         self._under_way: deque[Future[Notification]] = deque()
         self._stored: list[StoredBatch] = []
-        self._address, self._epoch_ms = b"\xfd" + os.urandom(15), time.time_ns() // 1_000_000
+        self._address, self._epoch_ms = new_address(), time.time_ns() // 1_000_000
         self._next_request = 0
         self._sealed: list[SealedMessage] = []
         self._sealed_bytes = 0

@@ -19,7 +19,7 @@ from tieredstore.pubsub.batch_puts import BatchPuts
 from tieredstore.pubsub.format.batches import batch_checksum, fill_batch, index_size
 from tieredstore.pubsub.format.keys import BatchKey
 from tieredstore.pubsub.format.messages import ProducerRequest
-from tieredstore.pubsub.format.notifications import BatchFacts, Notification
+from tieredstore.pubsub.format.notifications import BatchFacts, Notification, RequestRuns
 from tieredstore.pubsub.queues import NotificationQueue
 from tieredstore.pubsub.topics import Topic, Topics
 
@@ -69,10 +69,11 @@ class BatchWriter:
         deadline: Deadline,
         partition: int | None = None,
         memory: BatchMemory | None = None,
+        empty: Sequence[ProducerRequest] = (),
     ) -> tuple[int, int]:
         """Store the batch and notify of it, in ``partition`` or in the one whose turn it is; returns its read partition
-        and offset. DeliveryFailed otherwise."""
-        notification = self.store(messages, deadline, memory)
+        and offset. DeliveryFailed otherwise. The notification tells of ``empty`` requests too."""
+        notification = self.store(messages, deadline, memory, empty)
         partition = self._next_partition() if partition is None else partition
         key = notification.key
         try:
@@ -83,7 +84,11 @@ class BatchWriter:
         return partition, offset
 
     def store(
-        self, messages: Sequence[SealedMessage], deadline: Deadline, memory: BatchMemory | None = None
+        self,
+        messages: Sequence[SealedMessage],
+        deadline: Deadline,
+        memory: BatchMemory | None = None,
+        empty: Sequence[ProducerRequest] = (),
     ) -> Notification:
         """Store the batch, and notify of it not yet; DeliveryFailed if it cannot be. ``memory``: where all of its
         Messages lie as they are to be stored; without it they are copied together."""
@@ -92,7 +97,7 @@ class BatchWriter:
         body = fill_batch(stored, lambda size: memoryview(pool.slab(size))) if memory is None else memory.batch(stored)
         key = self._key(messages)
         self._puts.put(key, body, deadline)
-        return self._notification(messages, key, body)
+        return self._notification(messages, key, body, empty)
 
     def _key(self, messages: Sequence[SealedMessage]) -> str:
         """A key for the batch's life."""
@@ -108,7 +113,12 @@ class BatchWriter:
             self._turn += 1
             return self._turn % self._queue.partitions
 
-    def _notification(self, messages: Sequence[SealedMessage], key: str, body: Buffer) -> Notification:
+    def _notification(
+        self, messages: Sequence[SealedMessage], key: str, body: Buffer, empty: Sequence[ProducerRequest]
+    ) -> Notification:
+        named = request_runs(message.request for message in messages)
+        left_out = request_runs(empty)
+        values = _values(named)
         facts = BatchFacts(
             batch_id=uuid.uuid4().hex,
             records=sum(message.record_count for message in messages),
@@ -116,7 +126,9 @@ class BatchWriter:
             max_timestamp=_over_all(max, (message.max_timestamp for message in messages)),
             total_size=len(body),
             crc32=batch_checksum(body, [message.stored for message in messages]),
-            producers=_producers(messages),
+            # Nothing where a notification would become larger than readers take: they look into the object then.
+            producers=named if values <= _MOST_VALUES else (),
+            empty=left_out if values + _values(left_out) <= _MOST_VALUES else (),
         )
         return Notification(
             topic=self._topic.name,
@@ -138,15 +150,17 @@ def _over_all(choose: Callable[[list[int]], int], timestamps: Iterable[int | Non
     return choose(known)
 
 
-def _producers(messages: Sequence[SealedMessage]) -> tuple[tuple[str, int, tuple[int, ...]], ...]:
-    """Whose Messages they are, their request ids in runs; nothing where a notification would become larger than readers
-    take: they look into the object then."""
-    ids: dict[tuple[str, int], list[int]] = {}
-    for request in (message.request for message in messages):
+def request_runs(requests: Iterable[ProducerRequest | None]) -> tuple[RequestRuns, ...]:
+    """Whose requests they are, their ids in runs."""
+    ids: dict[tuple[str, int], set[int]] = {}
+    for request in requests:
         if request is not None:
-            ids.setdefault((request.address.hex(), request.epoch_ms), []).append(request.request_id)
-    named = tuple((address, epoch, tuple(_runs(sorted(numbers)))) for (address, epoch), numbers in ids.items())
-    return named if sum(_VALUES_A_PRODUCER + len(runs) for _, _, runs in named) <= _MOST_VALUES else ()
+            ids.setdefault((request.address.hex(), request.epoch_ms), set()).add(request.request_id)
+    return tuple((address, epoch, tuple(_runs(sorted(numbers)))) for (address, epoch), numbers in ids.items())
+
+
+def _values(named: tuple[RequestRuns, ...]) -> int:
+    return sum(_VALUES_A_PRODUCER + len(runs) for _, _, runs in named)
 
 
 def _runs(numbers: Sequence[int]) -> list[int]:

@@ -21,6 +21,7 @@ from tests.support.pubsub_topics import topics_on, values_of
 from tieredstore.backends.base import Body
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import StoreUnavailable
+from tieredstore.pubsub.audit import TopicAudit
 from tieredstore.pubsub.broker.authorization import Authorizer, Client
 from tieredstore.pubsub.broker.broker import Broker
 from tieredstore.pubsub.consumer import Consumer
@@ -39,6 +40,7 @@ from tieredstore.pubsub.format.packets import (
 )
 from tieredstore.pubsub.topics import Topics
 from tieredstore.testing.delegating import DelegatingObjectStore
+from tieredstore.testing.faults import FaultyStore
 from tieredstore.testing.notification_queue_tests import read_all
 
 HEADER = MessageHeader(ProducerRequest(b"\x7f\0\0\1", 1, 2), 0, Compression.NONE, 0, 0).to_bytes()
@@ -175,6 +177,41 @@ def test_a_message_without_records_is_acknowledged_and_not_stored_and_none_hides
         assert "no records, and has some" in answer.error
         assert running.broker.counts.empty_messages == 3
     assert batches(topics) == 0
+
+
+def test_the_numbers_of_messages_without_records_are_told_with_the_next_batch_and_are_no_loss() -> None:
+    """As MemQ's own producer numbers them, also where a batch with them fails first."""
+    store = HeldStore()
+    topics = topics_on(store, batch_ms="1")
+    topics.create("orders")
+    store.may.set()
+    with running_broker(topics) as running, PacketClient(running.place) as client:
+        for number, values in enumerate(([], [], [b"a"], [], [b"b"], [])):
+            assert client.ask(write_of(message_of(values, number)), number).code is Code.OK
+        assert running.broker.counts.empty_messages == 4
+    entries = read_all(topics.queue(topics.get("orders")), 0)
+    told = [facts.empty for entry in entries if (facts := parse_notification(entry.raw, "queue").facts) is not None]
+    producer = ("7f000001", 1_700_000_000_000)
+    assert told == [((*producer, (0, 1)),), ((*producer, (3, 3)),)]
+    assert list(TopicAudit(topics, topics.get("orders"), 1 << 60, 0).run()) == []
+
+
+def test_numbers_of_messages_without_records_are_told_again_when_their_batch_fails() -> None:
+    inner = MemoryObjectStore()
+    fresh_topics = topics_on(inner)
+    fresh_topics.create("orders")
+    store = FaultyStore(inner, fail_at=lambda operation: operation.name == "put" and is_away)
+    is_away = True
+    topics = topics_on(store, batch_ms="1", delivery_timeout_ms="1000")
+    with running_broker(topics) as running, PacketClient(running.place) as client:
+        assert client.ask(write_of(message_of([], 0))).code is Code.OK
+        assert client.ask(write_of(message_of([b"a"], 1))).code is Code.REQUEST_FAILED
+        is_away = False
+        assert client.ask(write_of(message_of([b"a"], 1))).code is Code.OK
+    (entry,) = read_all(fresh_topics.queue(fresh_topics.get("orders")), 0)
+    facts = parse_notification(entry.raw, "queue").facts
+    assert facts is not None
+    assert facts.empty == (("7f000001", 1_700_000_000_000, (0, 0)),)
 
 
 def test_a_message_that_comes_again_is_acknowledged_and_stored_once() -> None:

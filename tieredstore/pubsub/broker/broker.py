@@ -235,6 +235,7 @@ class Broker:
         if not header.record_count:
             # As MemQ's: acknowledged and not stored. Its reader leaves out what follows such a Message in a batch.
             self.counts.empty_messages += 1
+            processor.note_empty(header)
             self.room.give_back(held)
             self._acknowledge(connection, request, None)
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -18,12 +18,14 @@ from tieredstore.pubsub.batch_memory import BatchMemory
 from tieredstore.pubsub.broker.counts import BrokerCounts
 from tieredstore.pubsub.broker.seen import SeenMessages
 from tieredstore.pubsub.format.batches import index_size
-from tieredstore.pubsub.format.messages import MessageHeader
+from tieredstore.pubsub.format.messages import MessageHeader, ProducerRequest
 from tieredstore.pubsub.writer import SealedMessage
 
 _logger: Final = logging.getLogger(__name__)
 
 _LEAST_MEMORY: Final = 64 << 10
+_MOST_EMPTY: Final = 5_000
+"""Requests without records that wait for a notification; of more, the audit says that they are lost or empty."""
 
 Answer = Callable[[TieredStoreError | None], None]
 """Tells whoever sent a Message how it went; called once, on the loop."""
@@ -38,6 +40,7 @@ class Writer(Protocol):
         deadline: Deadline,
         partition: int | None = None,
         memory: BatchMemory | None = None,
+        empty: Sequence[ProducerRequest] = (),
     ) -> tuple[int, int]:
         """Where it stands: read partition and offset."""
         ...
@@ -77,6 +80,8 @@ class _OpenBatch:
     memory: BatchMemory
     timer: asyncio.TimerHandle
     held: list[_Held] = field(default_factory=list[_Held])
+    empty: tuple[ProducerRequest, ...] = ()
+    """Requests of which its notification tells that they had no records."""
 
     def sealed(self) -> list[SealedMessage]:
         """Its Messages, of which nobody has looked for the times of their records."""
@@ -118,6 +123,7 @@ class TopicProcessor:
         self._open: dict[int | None, _OpenBatch] = {}
         self._held: dict[bytes, _Held] = {}
         self._seen = SeenMessages()
+        self._empty: dict[ProducerRequest, None] = {}  # that no notification tells of yet, in their order
         self._under_way = 0
         self._is_idle = asyncio.Event()
         self._is_idle.set()
@@ -139,6 +145,12 @@ class TopicProcessor:
         if identity is not None:
             self._held[identity] = held
         self._add(held, data, self._lane(header))
+
+    def note_empty(self, header: MessageHeader) -> None:
+        """A Message without records was answered, and is not stored: the next notification tells of its number, which
+        would look like a loss."""
+        if header.request is not None and len(self._empty) < _MOST_EMPTY:
+            self._empty[header.request] = None
 
     def seal_all(self) -> None:
         """Have everything written now, full or not."""
@@ -184,6 +196,7 @@ class TopicProcessor:
     def _seal(self, lane: int | None) -> None:
         batch = self._open.pop(lane)
         batch.timer.cancel()
+        batch.empty, self._empty = tuple(self._empty), {}
         self._usual_size = max(_LEAST_MEMORY, batch.memory.used)
         self._uploads.submit(self._write, batch, lane, Deadline.after(self.limits.delivery_s))
 
@@ -191,7 +204,7 @@ class TopicProcessor:
         """On a thread of uploads."""
         failure: TieredStoreError | None = None
         try:
-            self._writer.write(batch.sealed(), deadline, lane, batch.memory)
+            self._writer.write(batch.sealed(), deadline, lane, batch.memory, batch.empty)
         except TieredStoreError as error:
             failure = error
         except BaseException as error:
@@ -202,6 +215,7 @@ class TopicProcessor:
     def _settle(self, batch: _OpenBatch, failure: TieredStoreError | None) -> None:
         if failure is not None:
             self._counts.failed_messages += len(batch.held)
+            self._empty = dict.fromkeys((*batch.empty, *self._empty))
             _logger.warning("%d Messages of topic %s are not stored: %s", len(batch.held), self.topic, failure)
         else:
             self._counts.batches += 1

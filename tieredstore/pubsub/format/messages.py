@@ -20,6 +20,7 @@
 from __future__ import annotations
 
 import enum
+import os
 import struct
 import threading
 import zlib
@@ -83,6 +84,20 @@ class Compression(enum.Enum):
 
 
 _COMPRESSIONS: Final[tuple[Compression, ...]] = tuple(Compression)  # by their numbers
+
+
+ADDRESS_BYTES: Final = 16
+"""Bytes of a producer's address, where it is ours."""
+
+
+def new_address() -> bytes:
+    """An address of IPv6 that is nobody's: no two producers have the same, so request ids always name a Message."""
+    return b"\xfd" + os.urandom(ADDRESS_BYTES - 1)
+
+
+def is_own_address(address: bytes) -> bool:
+    """Whether the producer is ours, which numbers no request that has no records."""
+    return len(address) == ADDRESS_BYTES and address.startswith(b"\xfd")
 
 
 class ProducerRequest(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import Final, NoReturn, cast
+from typing import Final, NoReturn, TypeAlias, cast
 
 from tieredstore.errors import NotificationCorrupt, excerpt, quoted
 from tieredstore.limits import MAX_INT32
@@ -25,12 +25,17 @@ _BATCH_ID: Final = re.compile("[0-9a-f]{32}")
 _MAX_KEY: Final = 1024
 
 
+RequestRuns: TypeAlias = tuple[str, int, tuple[int, ...]]
+"""A producer's address in hexadecimal, its epoch, and the first and last of each run of request ids."""
+
+
 @dataclass(frozen=True, slots=True)
 class BatchFacts:
     """What our writers add, so that nobody opens an object to know it. Timestamps are ms, None where no record has one.
 
     ``crc32`` is that of the whole object; ``producers`` are whose Messages are in it: of each its address in
-    hexadecimal, its epoch, and the first and last of each run of request ids.
+    hexadecimal, its epoch, and the first and last of each run of request ids. ``empty``, likewise: requests without
+    records, which the broker that wrote the batch has answered since its last one, and stored nowhere.
     """
 
     batch_id: str
@@ -39,7 +44,8 @@ class BatchFacts:
     max_timestamp: int | None
     total_size: int
     crc32: int
-    producers: tuple[tuple[str, int, tuple[int, ...]], ...] = ()
+    producers: tuple[RequestRuns, ...] = ()
+    empty: tuple[RequestRuns, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +128,7 @@ def _check_facts(facts: BatchFacts, notification: Notification, fields: _Fields)
 
 
 def _facts_fields(facts: BatchFacts) -> dict[str, object]:
+    empty: dict[str, object] = {"empty": _runs_fields(facts.empty)} if facts.empty else {}
     return {
         "batchId": facts.batch_id,
         "records": facts.records,
@@ -129,11 +136,12 @@ def _facts_fields(facts: BatchFacts) -> dict[str, object]:
         "maxTimestamp": facts.max_timestamp,
         "totalSize": facts.total_size,
         "crc32": facts.crc32,
-        "producers": [
-            {"address": address, "epoch": epoch, "requests": list(requests)}
-            for address, epoch, requests in facts.producers
-        ],
-    }
+        "producers": _runs_fields(facts.producers),
+    } | empty
+
+
+def _runs_fields(producers: tuple[RequestRuns, ...]) -> list[dict[str, object]]:
+    return [{"address": address, "epoch": epoch, "requests": list(requests)} for address, epoch, requests in producers]
 
 
 def _parse_facts(fields: _Fields) -> BatchFacts:
@@ -148,10 +156,11 @@ def _parse_facts(fields: _Fields) -> BatchFacts:
         total_size=fields.number("totalSize", 1, MAX_INT32),
         crc32=fields.number("crc32", 0, (1 << 32) - 1),
         producers=tuple(_parse_producer(fields, item) for item in fields.items("producers")),
+        empty=tuple(_parse_producer(fields, item) for item in (fields.items("empty") if fields.has("empty") else ())),
     )
 
 
-def _parse_producer(fields: _Fields, item: object) -> tuple[str, int, tuple[int, ...]]:
+def _parse_producer(fields: _Fields, item: object) -> RequestRuns:
     if not isinstance(item, dict):
         raise fields.wrong("producers", "holds what is no producer")
     producer = _Fields(cast("dict[str, object]", item), fields.where)
