@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket
 from tieredstore.errors import DataLoss
-from tieredstore.live import LiveCluster, LiveTopic
+from tieredstore.live import LiveCluster, LiveEnd, LiveTopic
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.partitions.log_query import LogQuery
 from tieredstore.partitions.log_snapshot import LogSnapshot
@@ -33,8 +33,8 @@ class Broker:
     def earliest_offsets(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
         return dict.fromkeys(places, 5)
 
-    def end_offsets(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return dict.fromkeys(places, 50)
+    def ends(self, places: Iterable[TopicPartition]) -> Mapping[TopicPartition, LiveEnd]:
+        return dict.fromkeys(places, LiveEnd(50))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.catalog_file import CatalogFile
 from tieredstore.config import settings_from
-from tieredstore.live import LiveCluster, LiveTopic
+from tieredstore.live import LiveCluster, LiveEnd, LiveTopic
 from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
 from tieredstore.partitions import LogQuery, LogSnapshot, Subscribe
 from tieredstore.remote import RemoteStorageManager
@@ -41,9 +41,9 @@ class CountingBroker:
         self.calls["earliest_offsets"] += 1
         return dict.fromkeys(partitions, 0)
 
-    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        self.calls["end_offsets"] += 1
-        return dict.fromkeys(partitions, 10)
+    def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LiveEnd]:
+        self.calls["ends"] += 1
+        return dict.fromkeys(partitions, LiveEnd(10))
 
 
 def topic_id_of(topic: str) -> Uuid:

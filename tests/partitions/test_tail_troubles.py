@@ -14,7 +14,7 @@ import pytest
 from tests.support.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket
 from tieredstore import live
 from tieredstore.errors import DataLoss, StoreUnavailable
-from tieredstore.live import LiveEvent, LiveTopic
+from tieredstore.live import LiveEnd, LiveEvent, LiveTopic
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.partitions import (
     LogQuery,
@@ -62,8 +62,8 @@ class Broker:
     def earliest_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         return {where: self.extents[where][0] for where in partitions}
 
-    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        return {where: self.extents[where][1] for where in partitions}
+    def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LiveEnd]:
+        return {where: LiveEnd(self.extents[where][1]) for where in partitions}
 
     def add(self, positions: Mapping[TopicPartition, int]) -> None:
         self.positions.update(positions)

@@ -19,6 +19,7 @@ LIST_OFFSETS: Final = 2
 METADATA: Final = 3
 OFFSET_COMMIT: Final = 8
 OFFSET_FETCH: Final = 9
+OFFSET_FOR_LEADER_EPOCH: Final = 23
 
 _PRODUCER: Final = 0
 _POINTER: Final = ctypes.c_void_p

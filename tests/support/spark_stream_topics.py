@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from tieredstore.config import settings_from
-from tieredstore.kafka.checkpoints import ProducerState
+from tieredstore.kafka.checkpoints import LeaderEpochs, ProducerState
 from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.model import RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 from tieredstore.remote import RemoteStorageManager
@@ -39,16 +39,24 @@ class Bucket:
         self._copied = 0
 
     def write(
-        self, count: int, topic: str = "orders", partition: int = 0, *, topic_id: Uuid = FIRST_ID, skip: int = 0
+        self,
+        count: int,
+        topic: str = "orders",
+        partition: int = 0,
+        *,
+        topic_id: Uuid = FIRST_ID,
+        skip: int = 0,
+        epochs: LeaderEpochs = ((0, 0),),
     ) -> RemoteLogSegmentMetadata:
-        """A segment of the next ``count`` offsets, or from ``skip`` later on; ten records a batch."""
+        """A segment of the next ``count`` offsets, or from ``skip`` later on; ten records a batch, of one epoch."""
         start = self.ends[topic, partition, topic_id] + skip
         offsets = range(start, start + count)
-        batches = [
-            build_batch([Record(value_of(topic, partition, offset)) for offset in offsets[at : at + 10]], offsets[at])
-            for at in range(0, count, 10)
-        ]
-        return self.copy(TopicIdPartition(topic_id, topic, partition), batches, offsets)
+        batches: list[bytes] = []
+        for at in range(0, count, 10):
+            records = [Record(value_of(topic, partition, offset)) for offset in offsets[at : at + 10]]
+            epoch = max(epoch for epoch, first in epochs if first <= offsets[at])
+            batches.append(build_batch(records, offsets[at], leader_epoch=epoch))
+        return self.copy(TopicIdPartition(topic_id, topic, partition), batches, offsets, epochs=epochs)
 
     def copy(
         self,
@@ -58,6 +66,7 @@ class Bucket:
         *,
         producers: Sequence[ProducerState] = (),
         aborted: Sequence[AbortedTransaction] = (),
+        epochs: LeaderEpochs = ((0, 0),),
     ) -> RemoteLogSegmentMetadata:
         """A segment of these batches."""
         self._copied += 1
@@ -69,6 +78,7 @@ class Bucket:
             end_offset=offsets.stop - 1,
             producers=producers,
             aborted=aborted,
+            leader_epochs=epochs,
         )
         metadata = segment.to_metadata(Uuid.random(), event_timestamp_ms=1000 + self._copied)
         self.manager.copy_log_segment_data(metadata, segment.files)

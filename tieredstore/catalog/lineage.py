@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_right
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Final, TypeAlias
 
@@ -99,6 +99,18 @@ class Lineage:
     def gaps(self) -> tuple[Gap, ...]:
         """What is missing between the earliest offset and the end."""
         return self.gaps_between(self.earliest_offset, self.end_offset)
+
+    def until(self, offset: int) -> Lineage | None:
+        """The log up to ``offset``, which is out; None if nothing is left of it."""
+        spans = self.spans_between(self.earliest_offset, offset)
+        epochs = tuple(entry for entry in self.epochs if entry[1] < offset)
+        return replace(self, spans=spans, epochs=epochs) if spans else None
+
+    def epoch_at(self, offset: int) -> int | None:
+        """The leader epoch of the record at ``offset``; None where no segment tells it."""
+        ruling = [epoch for epoch, start in self.epochs if start <= offset]
+        is_within = self.earliest_offset <= offset < self.end_offset
+        return ruling[-1] if is_within and ruling and ruling[-1] != NO_EPOCH else None
 
     def span_at(self, offset: int) -> Span:
         """The span that holds ``offset``; SegmentNotFound in a gap and outside of the log."""

@@ -7,7 +7,8 @@ from tieredstore.installation import install_command
 from tieredstore.model import Isolation
 
 try:
-    from tieredstore.live.cluster import LiveCluster, LiveTopic
+    from tieredstore.live.cluster import LiveCluster, LiveEnd, LiveTopic
+    from tieredstore.live.epochs import EpochEnd
     from tieredstore.live.follower import LiveEvent, LiveFollower
     from tieredstore.live.reader import LiveReader, read_live
 except ModuleNotFoundError as error:
@@ -17,4 +18,14 @@ except ModuleNotFoundError as error:
         raise
     raise ConfigError(f"to read from a broker needs the package {missing}: {install_command('kafka')}") from error
 
-__all__ = ["Isolation", "LiveCluster", "LiveEvent", "LiveFollower", "LiveReader", "LiveTopic", "read_live"]
+__all__ = [
+    "EpochEnd",
+    "Isolation",
+    "LiveCluster",
+    "LiveEnd",
+    "LiveEvent",
+    "LiveFollower",
+    "LiveReader",
+    "LiveTopic",
+    "read_live",
+]

@@ -22,7 +22,9 @@ from confluent_kafka import (
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from tieredstore.errors import BrokerError, BrokerUnavailable, ResourceNotFound, TieredStoreError
-from tieredstore.live.clients import LiveAdmin, check_configuration
+from tieredstore.live.clients import LiveAdmin, LiveConsumer, check_configuration
+from tieredstore.live.consumers import reading_configuration
+from tieredstore.live.epochs import EpochEnd, EpochInquiry
 from tieredstore.live.faults import fault, kind_of, unknown_s
 from tieredstore.live.group_client import GroupClient
 from tieredstore.live.properties import check_timeout, client_configuration
@@ -55,6 +57,14 @@ class LiveTopic:
     topic: str
     topic_id: Uuid
     partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveEnd:
+    """Where a partition ends, as its leader tells it, and the leader's epoch; None from a broker that tells none."""
+
+    offset: int
+    leader_epoch: int | None = None
 
 
 class LiveCluster(Closing):
@@ -143,6 +153,28 @@ class LiveCluster(Closing):
         """
         return self._offsets(dict.fromkeys(partitions, _LATEST), isolation)
 
+    def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LiveEnd]:
+        """The same by the cluster's own isolation, with the epoch of the leader that answered."""
+        answers = self._listed(dict.fromkeys(partitions, _LATEST), None)
+        return {where: LiveEnd(answer.offset, _epoch(answer.leader_epoch)) for where, answer in answers.items()}
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+        """Where on the leader's log the largest epoch ends that is not above the one asked for.
+
+        A partition is absent if the answer was not understood. A consumer of its own asks: some connections, and a
+        request to each broker that leads one of the partitions.
+        """
+        if not epochs:
+            return {}
+        doing = f"leader epochs of {self._servers} cannot be looked up"
+        consumer = LiveConsumer(reading_configuration(self._configuration, self._timeout_s))
+        try:
+            if self._login is not None:
+                consumer.set_sasl_credentials(*self._login)
+            return EpochInquiry(consumer, epochs, doing).ask(self._timeout_s)
+        finally:
+            consumer.close()
+
     def offsets_for_times(self, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
         """The offset of the first record of each whose timestamp is the given one (milliseconds) or later.
 
@@ -193,6 +225,9 @@ class LiveCluster(Closing):
     def _offsets(
         self, specs: Mapping[TopicPartition, Any], isolation: Isolation | None = None
     ) -> dict[TopicPartition, int]:
+        return {where: answer.offset for where, answer in self._listed(specs, isolation).items()}
+
+    def _listed(self, specs: Mapping[TopicPartition, Any], isolation: Isolation | None) -> dict[TopicPartition, Any]:
         if not specs:
             return {}
         client = self._clients.get()
@@ -206,7 +241,7 @@ class LiveCluster(Closing):
 
         watch = TopicWatch(client, self._timeout_s)
         answers = self._answers(client, ask, f"offsets of {self._servers} cannot be looked up", watch=watch)
-        return {where: answers[where].offset for where in specs}
+        return {where: answers[where] for where in specs}
 
     def _answers(
         self,
@@ -324,6 +359,10 @@ def _forget(client: LiveAdmin) -> None:
 def _named(what: object) -> str:
     """A topic by its name, a partition as topic and number."""
     return "-".join(map(str, cast("tuple[object, ...]", what))) if isinstance(what, tuple) else f"{what}"
+
+
+def _epoch(theirs: int | None) -> int | None:
+    return None if theirs is None or theirs < 0 else theirs
 
 
 def _untyped(client: LiveAdmin) -> Any:

@@ -9,10 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from tieredstore.catalog.lineage import NO_EPOCH
 from tieredstore.catalog.names import topic_ids
 from tieredstore.catalog.planning import load_catalog
-from tieredstore.errors import ConfigError, DataLoss
+from tieredstore.catalog.watermark import read_watermark
+from tieredstore.errors import BrokerUnavailable, ConfigError, CorruptData, DataLoss
 from tieredstore.model import TopicPartition, Uuid
+from tieredstore.partitions.history import Cut, History, cut_by_broker, cut_by_watermark, last_epoch
 from tieredstore.partitions.life import Life, choose_life, contradict
 from tieredstore.partitions.partition_log import PartitionLog
 from tieredstore.partitions.selections import Assign, named_topics, selected_topics
@@ -26,9 +29,17 @@ if TYPE_CHECKING:
     from tieredstore.catalog.catalog_file import CatalogFile
     from tieredstore.catalog.lineage import Lineage
     from tieredstore.catalog.view import Catalog
-    from tieredstore.live import LiveCluster, LiveTopic
+    from tieredstore.live import EpochEnd, LiveCluster, LiveTopic
     from tieredstore.partitions.log_query import LogQuery
     from tieredstore.remote.source import SegmentSource
+
+
+class _Extent(NamedTuple):
+    """The broker's offsets, and its leader's epoch."""
+
+    start: int
+    end: int
+    epoch: int | None
 
 
 class _FoundPartition(NamedTuple):
@@ -38,6 +49,19 @@ class _FoundPartition(NamedTuple):
     topic_id: Uuid
     lineage: Lineage | None
     on_broker: bool
+    live: _Extent | None = None
+    history: History | None = None
+
+    @property
+    def left(self) -> int:
+        """The leader epoch of the bucket's last record, -1 if that is not known."""
+        return NO_EPOCH if self.lineage is None else last_epoch(self.lineage)
+
+    @property
+    def is_left_behind(self) -> bool:
+        """Whether the broker's leader is of a later epoch than the bucket's last record."""
+        epoch = None if self.live is None else self.live.epoch
+        return epoch is not None and NO_EPOCH < self.left < epoch
 
 
 class LogSurvey:
@@ -90,12 +114,13 @@ class LogSurvey:
             self._live_topics |= self._cluster.describe([topic for topic in topics if topic not in self._live_topics])
         known = [partition for topic in topics for partition in self._partitions(catalog, topic)]
         extents = self._live_extents(partition.where for partition in known if partition.on_broker)
+        known = self._joined([partition._replace(live=extents.get(partition.where)) for partition in known])
         ends = {partition.where: end for partition in known if (end := self._end_before(partition)) is not None}
         asked = [partition for partition in known if partition.where not in ends]
         with ThreadPool(READERS, "tieredstore-logs") as pool:
             stored = in_parallel(pool, self._stored_end, asked, at_once=4 * READERS)
             ends |= zip([partition.where for partition in asked], stored, strict=True)
-        return [self._log_of(partition, ends[partition.where], extents) for partition in known]
+        return [self._log_of(partition, ends[partition.where]) for partition in known]
 
     def _partitions(self, catalog: Catalog, topic: str) -> Iterator[_FoundPartition]:
         life = self._life(catalog, topic)
@@ -135,32 +160,106 @@ class LogSurvey:
             self._lose(f"topic {topic} was created again: it is {live_id} on the broker and {known} in the bucket")
         return life
 
-    def _live_extents(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """The first offset and the end of each partition that the broker has."""
+    def _joined(self, known: list[_FoundPartition]) -> list[_FoundPartition]:
+        """Each with what its broker's log left of the bucket's, and without a bucket's log that is none of its own."""
+        histories = {one.where: history for one in known if (history := self._history_before(one)) is not None}
+        asked = [one for one in known if one.is_left_behind and one.where not in histories]
+        histories |= self._histories(asked)
+        return [self._cut(self._of_one_log(one), histories.get(one.where)) for one in known]
+
+    def _history_before(self, one: _FoundPartition) -> History | None:
+        """What was found out at the look before, if it still holds."""
+        log = self._before.get(one.where)
+        if log is None or log.history is None or one.lineage is None or one.live is None:
+            return None
+        before = log.history
+        now = last_epoch(one.lineage), one.lineage.end_offset, one.live.epoch
+        is_same = log.topic_id == one.topic_id and (before.stored_epoch, before.stored_end, before.live_epoch) == now
+        return before if is_same else None
+
+    def _histories(self, asked: list[_FoundPartition]) -> dict[TopicPartition, History]:
+        """Ask the broker where the bucket's last epochs end, all at once, and watermarks where it cannot tell."""
+        if self._cluster is None or not asked:
+            return {}
+        epochs = {one.where: one.left for one in asked}
+        answers = self._cluster.epoch_ends(epochs)
+        return {one.where: self._history(one, answers.get(one.where)) for one in asked}
+
+    def _history(self, one: _FoundPartition, answer: EpochEnd | None) -> History:
+        lineage, live, left = one.lineage, one.live, one.left
+        assert lineage is not None
+        assert live is not None
+        assert live.epoch is not None
+        cuts = [None if answer is None else cut_by_broker(lineage, answer)]
+        # A log that begins behind the epoch's end tells its beginning: what ruled before that it does not know.
+        if answer is None or answer.end <= live.start:
+            cuts.append(self._cut_by_watermark(lineage))
+            if answer is None and cuts == [None, None]:
+                raise BrokerUnavailable(
+                    f"the broker does not tell where leader epoch {left} of {lineage.partition} ends, the last one in "
+                    f"the bucket; its leader's is {live.epoch}"
+                )
+        cut = min((known for known in cuts if known is not None), key=lambda known: known.at, default=None)
+        return History(left, lineage.end_offset, live.epoch, cut)
+
+    def _cut_by_watermark(self, lineage: Lineage) -> Cut | None:
+        try:
+            mark = read_watermark(self._source.store, self._source.layout.prefix, lineage.partition)
+        except CorruptData as error:
+            self.losses.append(str(error))
+            return None
+        return None if mark is None else cut_by_watermark(lineage, mark.moved_back)
+
+    def _cut(self, one: _FoundPartition, history: History | None) -> _FoundPartition:
+        """A cut is no loss: the log is what the broker has, and from where it begins the bucket's is not of it."""
+        cut, lineage = (None if history is None else history.cut), one.lineage
+        if cut is None or lineage is None:
+            return one._replace(history=history)
+        self.losses.append(
+            f"offsets {cut.at} to {lineage.end_offset - 1} of {lineage.partition} in the bucket are of leader epoch "
+            f"{cut.left} or before, which the log left behind at offset {cut.at}: they are not read"
+        )
+        return one._replace(lineage=cut.applied(lineage), history=history)
+
+    def _of_one_log(self, one: _FoundPartition) -> _FoundPartition:
+        """An earlier epoch than the bucket's is no leader's of the log that was copied."""
+        epoch = None if one.live is None else one.live.epoch
+        if one.lineage is None or epoch is None or epoch >= one.left:
+            return one
+        self._lose(
+            f"the broker's log of {one.lineage.partition} is of leader epoch {epoch}, and the bucket has records of "
+            f"epoch {one.left}: it is not the log that was copied, or a deposed leader has answered"
+        )
+        return one._replace(lineage=None)
+
+    def _live_extents(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, _Extent]:
+        """What the broker has of each partition."""
         partitions = list(wanted)
         if self._cluster is None or not partitions:
             return {}
-        ends = self._cluster.end_offsets(partitions)
-        return {where: (start, max(start, ends[where])) for where in partitions for start in [self._live_starts[where]]}
+        ends, starts = self._cluster.ends(partitions), self._live_starts
+        return {
+            where: _Extent(starts[where], max(starts[where], ends[where].offset), ends[where].leader_epoch)
+            for where in partitions
+        }
 
     def _is_wanted(self, where: TopicPartition) -> bool:
         return self._assigned is None or where in self._assigned
 
-    def _log_of(
-        self, known: _FoundPartition, stored_end: int, live_extents: Mapping[TopicPartition, tuple[int, int]]
-    ) -> PartitionLog:
-        live_start, live_end = live_extents.get(known.where, (0, 0))
+    def _log_of(self, known: _FoundPartition, stored_end: int) -> PartitionLog:
+        live_start, live_end, live_epoch = known.live or (0, 0, None)
         log = PartitionLog(
             *known.where, known.topic_id, known.lineage,
             seam=live_start, earliest=live_start, end=live_end,
-            live_start=live_start if known.where in live_extents else None,
-            derived_id=self._source.layout.derived_id(known.where[0]),
+            live_start=None if known.live is None else live_start,
+            derived_id=self._source.layout.derived_id(known.where[0]), live_epoch=live_epoch, history=known.history,
             time_lookup=self._offset_for_time,
         )  # fmt: skip
         if known.lineage is None:
             return log
         seam = max(stored_end, known.lineage.earliest_offset)
-        if log.on_broker and live_end < seam:
+        # Of a later epoch's leader, whose log is this one up to here, the end is not known yet: it lags.
+        if log.on_broker and live_end < seam and not known.is_left_behind:
             self._lose(
                 f"the broker's log of {known.lineage.partition} ends at offset {live_end - 1}, and the bucket has "
                 f"records up to offset {seam - 1}"
@@ -181,7 +280,12 @@ class LogSurvey:
             return lineage.end_offset
         # A transaction that is open at the end may have begun in any segment since the last hole.
         first = max((gap.stop for gap in lineage.gaps), default=lineage.earliest_offset)
-        return decided_end(self._source, lineage, first, lineage.end_offset)
+        last, end = lineage.spans[-1], lineage.end_offset
+        is_cut = known.history is not None and known.history.cut is not None and end <= last.segment.end_offset
+        if is_cut and known.live is not None and known.live.start <= last.start:
+            # What its snapshot says is open may have had another outcome in the log that went on.
+            end = last.start
+        return decided_end(self._source, lineage, first, end) if first < end else end
 
     def _offset_for_time(self, log: PartitionLog, timestamp_ms: int) -> int | None:
         if log.lineage is not None:

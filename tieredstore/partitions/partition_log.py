@@ -8,6 +8,7 @@ from typing import Final, TypeAlias
 
 from tieredstore.catalog.lineage import Lineage
 from tieredstore.model import TopicId, TopicIdPartition, TopicPartition, Uuid
+from tieredstore.partitions.history import Cut, History
 
 _ASSUMED_RECORD_BYTES: Final = 1024
 """For a partition that the bucket holds nothing of, so that nothing tells the size of its records."""
@@ -25,7 +26,8 @@ class PartitionLog:
 
     The bucket is read below ``seam``, the broker from it on. ``live_start`` is the first offset that the broker has,
     None if it is not asked or does not have the partition. ``topic_id`` is the broker's, or else the bucket's;
-    ``derived_id`` stands for it in a bucket that stores no topic ids.
+    ``derived_id`` stands for it in a bucket that stores no topic ids. ``live_epoch`` is that of the broker's leader,
+    ``history`` what was found out about the bucket's epochs: ``lineage`` ends where its cut is.
     """
 
     topic: str
@@ -37,6 +39,8 @@ class PartitionLog:
     end: int
     live_start: int | None = None
     derived_id: Uuid | None = None
+    live_epoch: int | None = None
+    history: History | None = None
     # It belongs to whoever took the snapshot, and says nothing of the log.
     time_lookup: TimeLookup | None = field(default=None, repr=False, compare=False)
 
@@ -59,6 +63,11 @@ class PartitionLog:
         """Whether this may be the log of a topic that was read under this id."""
         read, own = TopicId.of(topic_id, self.derived_id), TopicId.of(self.topic_id, self.derived_id)
         return not read.contradicts(own)
+
+    @property
+    def cut(self) -> Cut | None:
+        """Where the log left what the bucket holds, if it did."""
+        return None if self.history is None else self.history.cut
 
     @property
     def on_broker(self) -> bool:

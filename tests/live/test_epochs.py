@@ -1,0 +1,82 @@
+"""Where leader epochs end, as librdkafka's mock of a cluster and a real broker tell it."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+
+from tests.support.kafka_topics import Produced, make_topic, produce
+from tests.support.mock_kafka import OFFSET_FOR_LEADER_EPOCH, MockKafka, mock_kafka
+from tests.support.servers.kafka import KafkaServer
+from tieredstore.errors import BrokerDenied, BrokerUnavailable
+from tieredstore.live import EpochEnd, LiveCluster
+
+
+def cluster_of(servers: str, timeout_s: float = 60) -> LiveCluster:
+    return LiveCluster({"bootstrap.servers": servers}, isolation="read_uncommitted", timeout_s=timeout_s)
+
+
+def filled(mock: MockKafka, count: int) -> None:
+    mock.make_topic("orders", 2)
+    producer = Producer({"bootstrap.servers": mock.bootstrap_servers, "log_level": 0})
+    for _ in range(count):
+        producer.produce("orders", b"value", partition=0)
+    assert producer.flush(30) == 0
+
+
+def test_one_inquiry_has_the_ends_of_several_partitions() -> None:
+    with mock_kafka() as mock:
+        filled(mock, 10)
+        with cluster_of(mock.bootstrap_servers) as cluster:
+            # An empty log has no epochs.
+            assert cluster.epoch_ends({("orders", 0): 0, ("orders", 1): 0}) == {("orders", 0): EpochEnd(0, 10)}
+            assert cluster.epoch_ends({}) == {}
+
+
+def test_an_epoch_that_the_leader_does_not_know_has_no_answer() -> None:
+    with mock_kafka() as mock:
+        filled(mock, 10)
+        with cluster_of(mock.bootstrap_servers) as cluster:
+            assert cluster.epoch_ends({("orders", 0): 5}) == {}
+
+
+def test_what_may_pass_is_asked_again() -> None:
+    with mock_kafka() as mock:
+        filled(mock, 10)
+        mock.push_errors(OFFSET_FOR_LEADER_EPOCH, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.REQUEST_TIMED_OUT)
+        with cluster_of(mock.bootstrap_servers) as cluster:
+            assert cluster.epoch_ends({("orders", 0): 0}) == {("orders", 0): EpochEnd(0, 10)}
+
+
+def test_a_broker_that_is_away_is_an_error_in_time() -> None:
+    with mock_kafka() as mock:
+        filled(mock, 10)
+        mock.set_down(1)
+        begun = time.monotonic()
+        with cluster_of(mock.bootstrap_servers, timeout_s=1.5) as cluster, pytest.raises(BrokerUnavailable):
+            cluster.epoch_ends({("orders", 0): 0})
+        assert time.monotonic() - begun < 15
+
+
+@pytest.mark.broker
+def test_a_real_leader_tells_its_epoch_and_where_it_ends(kafka: KafkaServer) -> None:
+    topic = make_topic(kafka)
+    produce(kafka, topic, [Produced(None, b"value")] * 30)
+    with cluster_of(kafka.bootstrap_servers) as cluster:
+        end = cluster.ends([(topic, 0)])[topic, 0]
+        assert (end.offset, end.leader_epoch) == (30, 0)
+        assert cluster.epoch_ends({(topic, 0): 0}) == {(topic, 0): EpochEnd(0, 30)}
+        assert cluster.epoch_ends({(topic, 0): 7}) == {}
+
+
+@pytest.mark.broker
+def test_who_may_not_read_the_topic_is_told(kafka: KafkaServer) -> None:
+    user = {
+        "bootstrap.servers": kafka.sasl_servers, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN",
+        "sasl.username": "reader", "sasl.password": "wrong",
+    }  # fmt: skip
+    topic = make_topic(kafka)
+    with LiveCluster(user, isolation="read_uncommitted", timeout_s=20) as cluster, pytest.raises(BrokerDenied):
+        cluster.epoch_ends({(topic, 0): 0})

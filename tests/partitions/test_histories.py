@@ -1,0 +1,199 @@
+"""Bucket and broker after elections: one history or two, by the leader epochs of both."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from tests.support.small_segments import new_metadata
+from tests.support.spark_stream_topics import FIRST_ID, Bucket
+from tieredstore.catalog.lineage import Lineage, Span
+from tieredstore.catalog.watermark import MoveBack, Watermark, watermark_key
+from tieredstore.errors import BrokerUnavailable, DataLoss
+from tieredstore.kafka.checkpoints import LeaderEpochs
+from tieredstore.live import EpochEnd, LiveCluster, LiveEnd, LiveTopic
+from tieredstore.model import Isolation, TopicIdPartition, TopicPartition
+from tieredstore.partitions import LogQuery, LogSnapshot, PartitionLog, Subscribe, read_window
+from tieredstore.partitions.history import Cut, cut_by_broker, cut_by_watermark
+from tieredstore.records.numbers import int64_values
+
+ORDERS: TopicPartition = ("orders", 0)
+WHERE = TopicIdPartition(FIRST_ID, *ORDERS)
+
+LOST: LeaderEpochs = ((0, 0), (3, 20))
+"""Of the bucket: epoch 3 began at 20, and its leader was deposed."""
+
+
+class Broker:
+    """Has one log; ``answer`` is what it says of the end of the epoch that it is asked for."""
+
+    def __init__(self, start: int, end: int, epoch: int | None, answer: EpochEnd | None = None) -> None:
+        self.start, self.end, self.epoch, self.answer = start, end, epoch, answer
+        self.calls: Counter[str] = Counter()
+
+    def topics(self) -> tuple[str, ...]:
+        return ("orders",)
+
+    def describe(self, topics: Iterable[str]) -> dict[str, LiveTopic]:
+        return {name: LiveTopic(name, FIRST_ID, (0,)) for name in topics}
+
+    def earliest_offsets(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        return dict.fromkeys(places, self.start)
+
+    def ends(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, LiveEnd]:
+        return dict.fromkeys(places, LiveEnd(self.end, self.epoch))
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+        self.calls["epoch_ends"] += 1
+        assert set(epochs.values()) == {3}
+        return {} if self.answer is None else dict.fromkeys(epochs, self.answer)
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[Bucket]:
+    """Three segments: 0 to 19 of epoch 0, and 20 to 39 and 40 to 59 of epoch 3."""
+    topics = Bucket(tmp_path)
+    for _ in range(3):
+        topics.write(20, epochs=LOST)
+    yield topics
+    topics.close()
+
+
+def taken(
+    bucket: Bucket,
+    broker: Broker,
+    *,
+    lenient: bool = False,
+    before: LogSnapshot | None = None,
+    isolation: Isolation = "read_uncommitted",
+) -> LogSnapshot:
+    query = LogQuery(Subscribe(("orders",)), isolation=isolation, on_data_loss="report" if lenient else "fail")
+    return LogSnapshot.take(bucket.manager, query, cluster=cast("LiveCluster", broker), before=before)
+
+
+def extent(log: PartitionLog) -> tuple[int, int, int]:
+    return log.earliest, log.seam, log.end
+
+
+def lineage(epochs: LeaderEpochs, stop: int) -> Lineage:
+    # Where the segments lie is of no interest to epochs.
+    return Lineage(WHERE, epochs, (Span(new_metadata(100), 0, stop),))
+
+
+@pytest.mark.parametrize(
+    ("epochs", "answer", "at"),
+    [
+        (LOST, EpochEnd(3, 60), None),
+        (LOST, EpochEnd(3, 70), None),
+        (LOST, EpochEnd(3, 59), 59),
+        (LOST, EpochEnd(3, 20), 20),
+        (LOST, EpochEnd(0, 20), 20),
+        (LOST, EpochEnd(0, 7), 7),
+        (LOST, EpochEnd(2, 0), 0),
+        # The broker's leader of epoch 0 went on where the bucket's of epoch 3 began: another election that was unclean.
+        (LOST, EpochEnd(0, 30), 20),
+        (LOST, EpochEnd(0, 99), 20),
+        (((0, 0), (1, 10), (3, 20)), EpochEnd(0, 99), 10),
+        (((0, 0), (1, 10), (3, 20)), EpochEnd(1, 15), 15),
+    ],
+)
+def test_the_last_epoch_that_both_have_tells_where_they_part(
+    epochs: LeaderEpochs, answer: EpochEnd, at: int | None
+) -> None:
+    assert cut_by_broker(lineage(epochs, 60), answer) == (None if at is None else Cut(at, 3, "broker"))
+
+
+def test_a_watermark_that_was_moved_back_for_a_later_epoch_tells_it_too() -> None:
+    moves = [MoveBack(50, 5, 3, 0), MoveBack(60, 30, 5, 0), MoveBack(60, 40, 4, 0)]
+    assert cut_by_watermark(lineage(LOST, 60), moves) == Cut(30, 3, "watermark")
+    assert cut_by_watermark(lineage(LOST, 60), moves[:1]) is None
+    assert cut_by_watermark(lineage(LOST, 30), moves) is None
+
+
+def test_a_log_that_a_later_epoch_has_left_is_read_up_to_there_and_from_the_broker_on(bucket: Bucket) -> None:
+    snapshot = taken(bucket, Broker(5, 100, 4, EpochEnd(3, 27)))
+    log = snapshot.logs[ORDERS]
+    assert extent(log) == (0, 27, 100)
+    assert log.cut == Cut(27, 3, "broker")
+    (problem,) = snapshot.problems
+    assert problem.startswith(f"offsets 27 to 59 of {WHERE} in the bucket are of leader epoch 3 or before")
+    given = read_window(log, 0, 27, source=bucket.manager, query=LogQuery(Subscribe(("orders",))))
+    assert list(itertools.chain.from_iterable(int64_values(batch, "offset") for batch in given)) == list(range(27))
+
+
+def test_what_a_clean_election_kept_is_one_history_though_the_end_lags(bucket: Bucket) -> None:
+    snapshot = taken(bucket, Broker(0, 55, 4, EpochEnd(3, 60)))
+    assert (extent(snapshot.logs[ORDERS]), snapshot.problems) == ((0, 60, 60), ())
+
+
+@pytest.mark.parametrize("epoch", [None, 3])
+def test_where_no_epoch_tells_more_a_log_that_ends_before_the_bucket_is_a_loss(
+    bucket: Bucket, epoch: int | None
+) -> None:
+    broker = Broker(0, 55, epoch)
+    with pytest.raises(DataLoss, match="ends at offset 54, and the bucket has records up to offset 59"):
+        taken(bucket, broker)
+    assert extent(taken(bucket, broker, lenient=True).logs[ORDERS]) == (0, 60, 60)
+    assert extent(taken(bucket, Broker(0, 90, epoch)).logs[ORDERS]) == (0, 60, 90)
+    assert not broker.calls
+
+
+def test_an_earlier_epoch_is_none_of_the_log_that_was_copied(bucket: Bucket) -> None:
+    broker = Broker(10, 90, 2)
+    with pytest.raises(DataLoss, match="is of leader epoch 2, and the bucket has records of epoch 3"):
+        taken(bucket, broker)
+    assert extent(taken(bucket, broker, lenient=True).logs[ORDERS]) == (10, 10, 90)
+
+
+def note_move(bucket: Bucket, to_offset: int, epoch: int) -> None:
+    mark = Watermark(WHERE, to_offset, epoch, moved_back=(MoveBack(60, to_offset, epoch, 0),))
+    bucket.manager.store.put(watermark_key("", WHERE), mark.to_bytes())
+
+
+def test_a_broker_that_does_not_answer_leaves_it_to_the_watermark(bucket: Bucket) -> None:
+    broker = Broker(0, 100, 4)
+    with pytest.raises(BrokerUnavailable, match=r"where leader epoch 3 of orders-0 .* ends.* its leader's is 4"):
+        taken(bucket, broker)
+    note_move(bucket, 30, 4)
+    log = taken(bucket, broker).logs[ORDERS]
+    assert (extent(log), log.cut) == ((0, 30, 100), Cut(30, 3, "watermark"))
+
+
+def test_a_log_that_begins_behind_the_bucket_leaves_it_to_the_watermark_as_well(bucket: Bucket) -> None:
+    """Of an epoch that retention has deleted Kafka tells the log's beginning in place of the end."""
+    broker = Broker(60, 100, 4, EpochEnd(3, 60))
+    assert extent(taken(bucket, broker).logs[ORDERS]) == (0, 60, 100)
+    note_move(bucket, 30, 4)
+    assert extent(taken(bucket, broker).logs[ORDERS]) == (0, 30, 100)
+
+
+def test_the_broker_is_asked_again_only_if_something_has_changed(bucket: Bucket) -> None:
+    broker = Broker(0, 100, 4, EpochEnd(3, 27))
+    first = taken(bucket, broker)
+    broker.end = 200
+    second = taken(bucket, broker, before=first)
+    assert (extent(second.logs[ORDERS]), broker.calls["epoch_ends"]) == ((0, 27, 200), 1)
+    broker.epoch, broker.answer = 5, EpochEnd(3, 23)
+    third = taken(bucket, broker, before=second)
+    assert (extent(third.logs[ORDERS]), broker.calls["epoch_ends"]) == ((0, 23, 200), 2)
+    # The later leader's first segment settles it in the bucket.
+    bucket.ends["orders", 0, FIRST_ID] = 23
+    bucket.write(40, epochs=((0, 0), (3, 20), (5, 23)))
+    fourth = taken(bucket, broker, before=third)
+    assert (extent(fourth.logs[ORDERS]), broker.calls["epoch_ends"]) == ((0, 63, 200), 2)
+
+
+def test_outcomes_of_the_history_that_was_left_decide_nothing(tmp_path: Path) -> None:
+    """Within a segment the seam lies where it begins: its producer snapshot tells of another log's end."""
+    bucket = Bucket(tmp_path)
+    bucket.write(20, epochs=LOST)
+    bucket.write(40, epochs=LOST)
+    cut = EpochEnd(3, 27)
+    assert extent(taken(bucket, Broker(5, 90, 4, cut), isolation="read_committed").logs[ORDERS]) == (0, 20, 90)
+    assert extent(taken(bucket, Broker(25, 90, 4, cut), isolation="read_committed").logs[ORDERS]) == (0, 27, 90)
+    bucket.close()

@@ -1,0 +1,98 @@
+"""Where leader epochs end on the brokers, asked by a consumer, since librdkafka's administrative client cannot ask it.
+
+A consumer that seeks with a leader epoch has the leader validate the place (Kafka's OffsetForLeaderEpoch) before
+anything is fetched. No log reaches the offset that is sought here, so each answer is the client's error "log
+truncation", whose text has the two numbers: the largest epoch up to the one asked for that the leader knows, and its
+end.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from confluent_kafka import KafkaException, Message
+from confluent_kafka import TopicPartition as KafkaPartition
+
+from tieredstore.live.clients import LiveConsumer
+from tieredstore.live.faults import OUT_OF_RANGE, fault, translated
+from tieredstore.model import TopicPartition
+
+_BEYOND: Final = 1 << 62
+"""An offset that no log reaches."""
+
+_ANSWER: Final = re.compile(r"broker end offset is (\d+) \(offset leader epoch (\d+)\)", re.ASCII)
+_POLL_S: Final = 0.1
+_FIRST_WAIT_S: Final = 1.0
+"""How long the first answer is waited for before the place is sought again; twice as long each time."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEnd:
+    """The largest epoch up to the one that was asked for, and the offset behind its last record.
+
+    Where retention has deleted all of an epoch, the leader tells the beginning of its log.
+    """
+
+    epoch: int
+    end: int
+
+
+class EpochInquiry:
+    """One inquiry of the leaders of some partitions, by a consumer that fetches nothing. For one thread."""
+
+    def __init__(self, consumer: LiveConsumer, epochs: Mapping[TopicPartition, int], doing: str) -> None:
+        self._consumer = consumer
+        self._epochs = epochs
+        self._doing = doing
+        self._unsought = set(epochs)
+        self._answers: dict[TopicPartition, EpochEnd | None] = {}
+
+    def ask(self, timeout_s: float) -> dict[TopicPartition, EpochEnd]:
+        """The answers; a partition is absent if its leader knows no epoch so early, or was not understood.
+
+        BrokerUnavailable if not all have come in ``timeout_s``, BrokerDenied, BrokerError.
+        """
+        end, wait_s = time.monotonic() + timeout_s, _FIRST_WAIT_S
+        places = [KafkaPartition(*where, _BEYOND) for where in self._epochs]
+        with translated(self._doing):
+            self._consumer.assign(places)
+            self._consumer.pause(places)
+        again = time.monotonic() + wait_s
+        while waiting := self._epochs.keys() - self._answers.keys():
+            self._seek()
+            for message in self._consumer.consume(len(waiting), _POLL_S):
+                self._hear(message)
+            now = time.monotonic()
+            if (final := self._consumer.trouble.final(self._doing)) is not None:
+                raise final
+            if now > end and len(self._answers) < len(self._epochs):
+                raise self._consumer.trouble.unavailable(self._doing, timeout_s)
+            if now > again:
+                wait_s *= 2
+                again, self._unsought = now + wait_s, set(waiting)
+        return {where: answer for where, answer in self._answers.items() if answer is not None}
+
+    def _seek(self) -> None:
+        for where in list(self._unsought - self._answers.keys()):
+            try:
+                self._consumer.seek(KafkaPartition(*where, _BEYOND, leader_epoch=self._epochs[where]))
+            except KafkaException:
+                continue  # the assignment has not begun yet
+            self._unsought.discard(where)
+
+    def _hear(self, message: Message) -> None:
+        error, topic, partition = message.error(), message.topic(), message.partition()
+        if error is None or topic is None or partition is None:
+            return
+        if error.code() in OUT_OF_RANGE:
+            match = _ANSWER.search(error.str())
+            self._answers[topic, partition] = None if match is None else EpochEnd(int(match[2]), int(match[1]))
+            return
+        broker_error = fault(error, self._doing)
+        if not broker_error.retryable:
+            raise broker_error
+        self._consumer.trouble.note(error)

@@ -1,0 +1,63 @@
+"""Whether the bucket's log and the broker's are one history, told by leader epochs; and where they part. Pure.
+
+A record is told by its leader epoch and its offset. After an unclean election the bucket may hold records of a deposed
+leader that the log left behind. Its last epoch then ends before the bucket does, on the broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from tieredstore.catalog.lineage import NO_EPOCH
+
+if TYPE_CHECKING:
+    from tieredstore.catalog.lineage import Lineage
+    from tieredstore.catalog.watermark import MoveBack
+    from tieredstore.live import EpochEnd
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """From ``at`` on a later epoch ruled than the bucket's last one, ``left``, whose records there nobody else has."""
+
+    at: int
+    left: int
+    source: Literal["broker", "watermark"]
+
+    def applied(self, lineage: Lineage) -> Lineage | None:
+        """The bucket's log without what the broker's left behind; as it is if the bucket has a later epoch by now."""
+        return lineage.until(self.at) if last_epoch(lineage) == self.left else lineage
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What was found out about a partition. It holds as long as the first three are what they are."""
+
+    stored_epoch: int
+    stored_end: int
+    live_epoch: int
+    cut: Cut | None = None
+
+
+def last_epoch(lineage: Lineage) -> int:
+    """The leader epoch of the bucket's last record; -1 if no segment tells it."""
+    return lineage.epochs[-1][0] if lineage.epochs else NO_EPOCH
+
+
+def cut_by_broker(lineage: Lineage, answer: EpochEnd) -> Cut | None:
+    """Where the broker's log left the bucket's, by the end of the largest epoch that it shares with the bucket's last.
+
+    None if they are one history up to the bucket's end.
+    """
+    above = [start for epoch, start in lineage.epochs if epoch > answer.epoch]
+    at = min([answer.end, *above])
+    return Cut(at, last_epoch(lineage), "broker") if at < lineage.end_offset else None
+
+
+def cut_by_watermark(lineage: Lineage, moves: Iterable[MoveBack]) -> Cut | None:
+    """The same by what an uploader wrote down when it met a newer leader epoch below what was shipped."""
+    left = last_epoch(lineage)
+    at = min((move.to_offset for move in moves if move.leader_epoch > left), default=lineage.end_offset)
+    return Cut(at, left, "watermark") if at < lineage.end_offset else None
