@@ -109,10 +109,11 @@ def _of_connection_string(options: AzureOptions, transport: Transport | None) ->
 
 
 def _client_options(transport: Transport | None) -> dict[str, Any]:
-    # No retries of the SDK's: ours are around each call.
+    # No retries of the SDK's: ours are around each call. A redirection would take body and signature elsewhere.
     return {
         "transport": transport,
         "retry_total": 0,
+        "permit_redirects": False,
         "max_single_get_size": _ANY_SIZE,
         "max_single_put_size": _ANY_SIZE,
     }

@@ -169,6 +169,9 @@ def configured(session: AnySession, adapter: HTTPAdapter, proxy: SocksProxy | No
     """``session`` with this adapter for everything, behind ``proxy`` or, without one, the environment's."""
     session.mount("https://", adapter)
     session.mount("http://", adapter)
+    # A redirection would take bodies and credentials wherever the answer says: it is an answer like any other.
+    untyped: Any = session
+    untyped.get_redirect_target = _nowhere
     # Otherwise a password for the host in ~/.netrc would take the place of the chosen credentials.
     session.auth = _unchanged
     session.hooks["response"].append(_taken_if_refused)
@@ -194,6 +197,10 @@ def _taken_if_refused(response: requests.Response, **_: object) -> None:
     """Read the body of a refusal: the SDKs ask again with a new token, and leave the connection of the first open."""
     if response.status_code == requests.codes.unauthorized:
         response.content  # noqa: B018  a property that reads
+
+
+def _nowhere(_: requests.Response) -> None:
+    return None
 
 
 def _unchanged(request: requests.PreparedRequest) -> requests.PreparedRequest:

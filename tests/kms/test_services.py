@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +33,7 @@ from tieredstore.errors import (
     KeyServiceError,
     KeyServiceUnavailable,
 )
+from tieredstore.kms import calls
 from tieredstore.kms.azure import AzureKeySource
 from tieredstore.kms.base import KeySource
 from tieredstore.kms.calls import asked
@@ -325,10 +327,41 @@ def test_names_that_can_be_none_are_refused_before_anybody_is_asked(
     assert "secret" not in str(caught.value)
 
 
-def test_vaults_token_does_not_follow_a_redirection(monkeypatch: pytest.MonkeyPatch) -> None:
-    with vault(monkeypatch) as case, serving(Vault()) as elsewhere:
-        case.service.headers["Location"] = f"{elsewhere.url}/v1/transit/encrypt/one"
-        case.service.planned.append(Answer(307))
-        with pytest.raises(KeyServiceError):
-            case.first().seal(SECRET)
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_neither_key_nor_token_follows_a_redirection(case: Case, status: int) -> None:
+    sealed = case.first().seal(SECRET)
+    elsewhere: KeyService
+    with serving(KeyService()) as elsewhere:
+        case.service.headers["Location"] = f"{elsewhere.url}/v1/there"
+        for call in (lambda: case.first().seal(SECRET), lambda: case.first().open(sealed)):
+            case.service.planned.extend([Answer(status)] * 2)
+            with pytest.raises(KeyServiceError):
+                once(call)
+            case.service.planned.clear()
         assert elsewhere.requests == []
+
+
+@pytest.mark.parametrize("service", ["aws", "gcp"])
+def test_an_endpoint_of_credentials_that_drips_ends_by_the_deadline(
+    service: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Credentials are looked for where the client is made, before anything is asked of the service."""
+    for name in list(os.environ):
+        if name.startswith(("AWS_", "GOOGLE_", "GCE_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(calls, "POLICY", RetryPolicy(attempts=1, timeout_s=1))
+    with serving(KeyService()) as endpoint:
+        host = endpoint.url.removeprefix("http://")
+        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{endpoint.url}/keys")
+        monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
+        monkeypatch.setenv("GCE_METADATA_HOST", host)
+        monkeypatch.setenv("GCE_METADATA_IP", host)
+        endpoint.headers["Metadata-Flavor"] = "Google"
+        endpoint.planned.extend([Answer(200, b"{" + b" " * 10_000, drip_s=0.1)] * 9)
+        key = f"{RING}/one" if service == "gcp" else "alias/one"
+        started = time.monotonic()
+        with pytest.raises(KeyServiceUnavailable, match="did not answer within"):
+            key_source(service, key, None)
+        assert time.monotonic() - started < 30
+        assert endpoint.requests

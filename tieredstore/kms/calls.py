@@ -20,12 +20,12 @@ POLICY: Final = RetryPolicy(attempts=4, base_delay_s=0.25, max_delay_s=4.0, time
 _Result = TypeVar("_Result")
 
 
-def asked(what: str, request: Callable[[], _Result], policy: RetryPolicy = POLICY) -> _Result:
+def asked(what: str, request: Callable[[], _Result], policy: RetryPolicy | None = None) -> _Result:
     """What ``request`` gives; KeyServiceUnavailable, naming ``what``, once tries or time are used up.
 
     What an SDK makes of an answer that is none is KeyServiceError.
     """
-    return policy.call(what, partial(_bounded, request))
+    return (policy or POLICY).call(what, partial(_bounded, request))
 
 
 def _bounded(request: Callable[[], _Result], attempt: Attempt) -> _Result:

@@ -6,14 +6,16 @@ By REST and not gRPC, whose threads do not survive the forks of Spark's workers.
 from __future__ import annotations
 
 import re
-from typing import Final, Protocol, Self, cast
+from typing import Any, Final, Protocol, Self, cast
 from urllib.parse import urlsplit
 
 import crc32c
+import google.auth
 import requests
 from google.api_core import exceptions
 from google.auth import exceptions as auth_exceptions
 from google.auth.credentials import AnonymousCredentials
+from google.auth.transport.requests import Request
 from google.cloud.kms_v1.services.key_management_service import KeyManagementServiceClient
 from google.cloud.kms_v1.services.key_management_service.transports import KeyManagementServiceRestTransport
 from google.cloud.kms_v1.types import DecryptRequest, DecryptResponse, EncryptRequest, EncryptResponse
@@ -32,6 +34,7 @@ from tieredstore.kms.calls import READ_TIMEOUT_S
 from tieredstore.redaction import redacted
 
 _NAME: Final = re.compile(r"projects/[^/]+/locations/[^/]+/keyRings/[^/]+/cryptoKeys/[^/]+")
+_SCOPES: Final = ("https://www.googleapis.com/auth/cloud-platform",)
 _ERRORS: Final = (exceptions.GoogleAPICallError, auth_exceptions.GoogleAuthError, requests.RequestException, ValueError)
 _LATER: Final = (
     exceptions.TooManyRequests,
@@ -66,14 +69,15 @@ class GcpKeySource(KeySource):
                 "projects/P/locations/L/keyRings/R/cryptoKeys/K"
             )
         endpoint = urlsplit(endpoint_url or "https://cloudkms.googleapis.com")
+        login = _staying(requests.Session())
         try:
             transport = KeyManagementServiceRestTransport(
-                host=endpoint.netloc,
-                url_scheme=endpoint.scheme,
-                credentials=AnonymousCredentials() if endpoint.scheme == "http" else None,  # type: ignore[no-untyped-call]
+                host=endpoint.netloc, url_scheme=endpoint.scheme, credentials=_credentials(endpoint.scheme, login)
             )
         except auth_exceptions.GoogleAuthError as error:
             raise KeyServiceDenied(f"Google Cloud KMS was not asked for {key}: {excerpt(redacted(error))}") from error
+        # The SDK makes these by itself, and they are not public (seen in google-cloud-kms 3 and google-auth 2).
+        _staying(getattr(transport, "_session"))._auth_request = _request(login)  # noqa: B009
         return cls(key, cast("_Client", KeyManagementServiceClient(transport=transport)))
 
     def seal(self, secret: bytes) -> bytes:
@@ -97,6 +101,29 @@ class GcpKeySource(KeySource):
         if crc32c.crc32c(response.plaintext) != response.plaintext_crc32c:
             raise KeyServiceUnavailable("bytes changed on the way back from Google Cloud KMS")
         return response.plaintext
+
+
+def _credentials(scheme: str, login: requests.Session) -> Any:
+    if scheme == "http":
+        return AnonymousCredentials()  # type: ignore[no-untyped-call]
+    untyped: Any = google.auth
+    credentials, _ = untyped.default(scopes=_SCOPES, request=_request(login))
+    return credentials
+
+
+def _request(session: requests.Session) -> Any:
+    make: Any = Request
+    return make(session)
+
+
+def _staying(session: Any) -> Any:
+    """The session, which follows no redirection: that would take the key to be sealed, or a token, elsewhere."""
+    session.get_redirect_target = _nowhere
+    return session
+
+
+def _nowhere(_: requests.Response) -> None:
+    return None
 
 
 def _translated(error: Exception, key: str) -> TieredStoreError:

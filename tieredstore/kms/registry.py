@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from tieredstore.config.installed import KEY_SOURCES, installed_class
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.kms.base import KeySource
+from tieredstore.kms.calls import asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,10 @@ _SERVICES: Final = {
 
 
 def key_source(service: str, key: str, endpoint_url: str | None = None) -> KeySource:
-    """The service's key; ConfigError if there is no such service, or its SDK is not installed."""
+    """The service's key; ConfigError if there is no such service, or its SDK is not installed.
+
+    KeyServiceUnavailable, as of any request, if it does not come by the deadline: an SDK may look for credentials.
+    """
     named = _SERVICES.get(service) or _installed(service)
     module, _, name = named.path.partition(":")
     try:
@@ -43,7 +48,7 @@ def key_source(service: str, key: str, endpoint_url: str | None = None) -> KeySo
         raise
     if not (isinstance(offered, type) and issubclass(offered, KeySource)):
         raise ConfigError(f"{excerpt(named.path)} is not a class that derives from KeySource")
-    return offered.from_settings(key, endpoint_url)
+    return asked(f"opening the key of {service}", partial(offered.from_settings, key, endpoint_url))
 
 
 def _installed(service: str) -> _Service:
