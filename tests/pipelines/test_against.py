@@ -170,9 +170,9 @@ def test_secors_files_are_verified_by_their_names_and_beside_the_log(topic: Stor
     assert len(listed(store)) == 6
     assert list(verify_output(pipeline, store)) == []
     assert against(topic, store, pipeline) == ([], 300, 0)
-    first, second = (f"out/{TOPIC}/offset={at}/1_{NUMBER}_{0:020}.seq" for at in (0, 50))
+    first, second = (f"out/{TOPIC}/base_offset={at}/1_{NUMBER}_{0:020}.seq" for at in (0, 50))
     # As a retry leaves it that cuts elsewhere; of what is missing the log alone tells.
-    elsewhere = first.replace("offset=0", "offset=9")
+    elsewhere = first.replace("base_offset=0", "base_offset=9")
     store.put(elsewhere, store.get(first))
     (problem,) = verify_output(pipeline, store)
     assert (problem.kind, problem.subject) == ("twice", elsewhere)

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.pipelines.naming import Naming
@@ -69,7 +71,7 @@ def parquet_rows(data: bytes) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("codec", ["none", "gzip", "zstd", "snappy"])
 def test_parquet_has_the_whole_envelope(codec: str) -> None:
     ((key, data),) = write(Parquet(codec), batch()).items()
-    assert key == f"events/offset=0/1_3_{0:020}.parquet"
+    assert key == f"events/base_offset=0/1_3_{0:020}.parquet"
     rows = parquet_rows(data)
     assert [{name: row[name] for name in ("key", "value", "headers")} for row in rows] == list(ROWS)
     assert [(row["topic"], row["partition"], row["offset"]) for row in rows] == [("events", 3, at) for at in range(5)]
@@ -138,3 +140,20 @@ def test_a_file_ends_at_the_record_that_reaches_a_limit() -> None:
 
 def test_a_window_without_records_has_no_file() -> None:
     assert write(Parquet()) == {}
+
+
+@pytest.mark.parametrize("values", [[b"a|", b"b"], [b"|"], [b"a||b"], [b"a|||"]])
+def test_a_value_whose_end_begins_the_delimiter_is_put_aside(values: list[bytes]) -> None:
+    how = Text("none", b"||")
+    rows = batch(rows=[{"key": None, "value": value, "headers": None} for value in [*values, b"good", None]])
+    assert list(how.faults(rows)) == [row for row, value in enumerate(values) if value != b"b"]
+
+
+@given(st.lists(st.binary(max_size=6).map(lambda value: bytes(b"|ab"[byte % 3] for byte in value))))
+def test_what_is_no_fault_is_read_back(values: list[bytes]) -> None:
+    for delimiter in (b"|", b"||", b"|a|", b"aba"):
+        how = Text("none", delimiter)
+        rows: Any = batch(rows=[{"key": None, "value": value, "headers": None} for value in values])
+        bad = how.faults(rows)
+        good = [value for row, value in enumerate(values) if row not in bad]
+        assert b"".join(value + delimiter for value in good).split(delimiter) == [*good, b""]

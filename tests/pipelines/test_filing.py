@@ -54,7 +54,7 @@ def value(**fields: object) -> bytes:
 
 def test_a_backup_is_filed_by_offset() -> None:
     how = parser(**{"secor.offsets.per.partition": "10"})
-    assert filed(how, records(b"", None, b"", start=9)) == ["offset=0", "offset=10", "offset=10"]
+    assert filed(how, records(b"", None, b"", start=9)) == ["base_offset=0", "base_offset=10", "base_offset=10"]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,9 @@ def test_directories_of_time_are_secors(properties: dict[str, str], directory: s
 
 
 def test_a_day_and_offsets_within() -> None:
-    assert filed(parser(**{"secor.message.parser.class": "daily-offset"}), records(b"x")) == ["dt=2014-07-21/offset=0"]
+    assert filed(parser(**{"secor.message.parser.class": "daily-offset"}), records(b"x")) == [
+        "dt=2014-07-21/base_offset=0"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -117,11 +119,17 @@ def test_what_has_no_usable_time_is_bad_and_never_1970(name: str) -> None:
 
 
 def test_fields_are_escaped_as_hive_does() -> None:
-    how = parser(**{"secor.message.parser.class": "split-by-field", "message.split.field.name": "k"})
+    by_field = {"secor.message.parser.class": "split-by-field", "message.split.field.name": "k"}
+    how = parser(**by_field)
+    secors = parser(**by_field, **{"partitioner.granularity.field.prefix": ""})
+    assert filed(secors, records(*(value(k=name, timestamp=DAY) for name in ("plain", "..", "_x", ".x")))) == [
+        f"{name}/dt=2014-07-21" for name in ("plain", "%2E%2E", "%5Fx", "%2Ex")
+    ]
     names = ["plain", "../../etc", "..", ".", "a/b", "a=b", "%2F", "\x00", "å", 7, "_SUCCESS", ".x"]
     directories = filed(how, records(*(value(k=name, timestamp=DAY) for name in names)))
     assert [directory and directory.partition("/dt=")[0] for directory in directories] == [
-        "plain", "%2E.%2F..%2Fetc", "%2E%2E", "%2E", "a%2Fb", "a%3Db", "%252F", "%00", "å", "7", "%5FSUCCESS", "%2Ex",
+        "k=plain", "k=..%2F..%2Fetc", "k=%2E%2E", "k=%2E", "k=a%2Fb", "k=a%3Db", "k=%252F", "k=%00", "k=å", "k=7",
+        "k=_SUCCESS", "k=.x",
     ]  # fmt: skip
     nothings: tuple[object, ...] = ("", "x" * 300, True, None, [])
     assert filed(how, records(*(value(k=nothing, timestamp=DAY) for nothing in nothings))) == [None] * 5

@@ -259,13 +259,13 @@ def test_watermarks(logs: list[PartitionLog], positions: dict[int, Progress], ex
         (TimeDirectories(hours=True, minutes=True), "dt=2026-01-01/hr=23/min=58", "2026-01-01T23:59Z"),
         (TimeDirectories(formats=("%Y-%m", "%H", "%M")), "dt=2026-12", "2027-01-01T00:00Z"),
         (TimeDirectories(formats=("%Y", "%H", "%M")), "dt=2026", "2027-01-01T00:00Z"),
-        (TimeDirectories(formats=("%Y/%m", "%H", "%M")), "dt=2026%2F11", "2026-12-01T00:00Z"),
+        (TimeDirectories(formats=("%Y/%m", "%H", "%M")), "dt=2026/11", "2026-12-01T00:00Z"),
         # The day has 25 hours, and one of them comes twice.
         (TimeDirectories("Europe/Berlin"), "dt=2025-10-26", "2025-10-26T23:00Z"),
         (TimeDirectories("Europe/Berlin", hours=True), "dt=2025-10-26/hr=02", "2025-10-26T02:00Z"),
         # Midnight does not come.
         (TimeDirectories("Africa/Cairo"), "dt=2026-04-23", "2026-04-23T22:00Z"),
-        (TimeDirectories(), "offset=0", None),
+        (TimeDirectories(), "base_offset=0", None),
         (TimeDirectories(), "dt=2026-01-01/hr=00", None),
         (TimeDirectories(formats=("%m-%d", "%H", "%M")), "dt=01-01", None),
         (TimeDirectories(formats=("%Y-%d", "%H", "%M")), "dt=2026-01", None),

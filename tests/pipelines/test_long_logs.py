@@ -69,7 +69,7 @@ def test_files_are_verified_many_at_once_and_told_in_order(topic: StoredTopic, s
         store.delete([key])
         store.put(key, bytes(size))
     store.delete(keys[5:6])
-    problems = list(verify_output(pipeline, Crowd(store, "/offset=")))
+    problems = list(verify_output(pipeline, Crowd(store, "/base_offset=")))
     wrong = [("content", key) for key in keys[3::7]] + [("missing", keys[5])]
     assert [(one.kind, one.subject) for one in problems] == sorted(wrong, key=lambda one: one[1])
 

@@ -23,8 +23,9 @@ from tieredstore.pipelines.parsers import Parser
 
 DAY_MS: Final = 86_400_000
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-LAST_MS: Final = 253_402_300_800_000 - DAY_MS
-"""The end of the last day but one of the year 9999."""
+FIRST: Final = datetime(1583, 1, 1, tzinfo=UTC)
+LAST_MS: Final = 253_402_300_800_000
+"""The end of the year 9999."""
 PER_DIRECTORY: Final = 1000
 PATTERN: Final = "yyyy/MM/dd HH:mm:ss"
 ZONE: Final = "Asia/Tokyo"
@@ -89,10 +90,18 @@ def outcome(
 
 
 def day_of(time_ms: int, zone: str = "UTC") -> str | None:
-    """Where a time belongs, by Python's calendar; None for what is no time."""
-    if not 0 < time_ms < LAST_MS:
+    """Where a time since the epoch belongs, by Python's calendar; None for what is no time."""
+    return None if time_ms <= 0 else day_of_date(time_ms, zone)
+
+
+def day_of_date(time_ms: int, zone: str = "UTC") -> str | None:
+    """The same of a date, which may lie before 1970."""
+    try:
+        day = (EPOCH + timedelta(milliseconds=time_ms)).astimezone(ZoneInfo(zone))
+    except OverflowError:
         return None
-    day = (EPOCH + timedelta(milliseconds=time_ms)).astimezone(ZoneInfo(zone))
+    if day.astimezone(UTC) < FIRST:
+        return None
     return f"dt={day.year:04}-{day.month:02}-{day.day:02}"
 
 
@@ -152,7 +161,7 @@ def test_a_message_that_was_damaged_is_filed_below_the_topic_or_bad(
 def test_records_by_offset_and_by_their_own_time(parsers: Parsers, offset: int, times: list[int]) -> None:
     times = [*times, -1, 0, 1, DAY_MS - 1, DAY_MS, LAST_MS - 1, LAST_MS]
     nothing = [None] * len(times)
-    within = [f"offset={at // PER_DIRECTORY * PER_DIRECTORY}" for at in range(offset, offset + len(times))]
+    within = [f"base_offset={at // PER_DIRECTORY * PER_DIRECTORY}" for at in range(offset, offset + len(times))]
     days = [day_of(time_ms) for time_ms in times]
     assert outcome(parsers["offset"], *nothing, offset=offset, times=times) == within
     assert outcome(parsers["kafka-timestamp"], *nothing, times=times) == days
@@ -171,7 +180,7 @@ def test_times_by_an_expression(parsers: Parsers, number: int, before: bytes, af
     assert outcome(parsers["regex"], value) == [expected]
 
 
-moments = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 30))  # noqa: DTZ001  the zone's, below
+moments = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59))  # noqa: DTZ001  the zone's, below
 
 
 @given(moments)
@@ -180,7 +189,7 @@ def test_dates_in_a_zone(parsers: Parsers, moment: datetime) -> None:
     in_zone = moment.replace(microsecond=0, tzinfo=ZoneInfo(ZONE))
     since_epoch_ms = (in_zone - EPOCH) // timedelta(milliseconds=1)
     value = json.dumps({"timestamp": text}).encode()
-    assert outcome(parsers["date"], value) == [day_of(since_epoch_ms, ZONE)]
+    assert outcome(parsers["date"], value) == [day_of_date(since_epoch_ms, ZONE)]
 
 
 @given(st.text(max_size=30) | st.integers() | st.floats() | st.none() | st.booleans() | st.lists(st.integers()))

@@ -67,8 +67,8 @@ def test_a_backup_holds_every_record_once_and_goes_on(topic: StoredTopic, store:
     assert listed_offsets(store) == list(range(300))
     assert sum(window.records for entry in entries for window in entry.windows) == 300
     keys = listed(store)
-    assert keys[0] == f"out/{TOPIC}/offset=0/1_{NUMBER}_{0:020}.parquet"
-    assert {key.split("/")[2] for key in keys} == {"offset=0", "offset=150"}
+    assert keys[0] == f"out/{TOPIC}/base_offset=0/1_{NUMBER}_{0:020}.parquet"
+    assert {key.split("/")[2] for key in keys} == {"base_offset=0", "base_offset=150"}
     assert [offsets_of(store, key)[0] for key in keys] == [int(key[-28:-8]) for key in keys]
     assert run_once(topic, store, SMALL) == []
     topic.copy_plain(300, 50, size=100)
@@ -189,7 +189,7 @@ def test_an_output_name_that_somebody_else_has_is_an_error_that_names_it(
 def test_a_root_with_files_and_no_log_is_refused_and_a_generation_has_one_owner(
     topic: StoredTopic, store: ObjectStore
 ) -> None:
-    store.put(f"out/{TOPIC}/offset=0/1_0_{7:020}.parquet", b"whose is it?")
+    store.put(f"out/{TOPIC}/base_offset=0/1_0_{7:020}.parquet", b"whose is it?")
     with pytest.raises(ConfigError, match="no commit log"):
         run_once(topic, store, SMALL)
     second = pipeline_of(secor__generation="2", secor__max__file__size__bytes="9000")
@@ -245,7 +245,7 @@ def test_planted_faults_are_named_by_verify(topic: StoredTopic, store: ObjectSto
     store.delete([missing])
     store.put(short, store.get(short)[:-1])
     store.put(other, bytes([data[0] ^ 1]) + data[1:])
-    stranger = f"out/{TOPIC}/offset=0/1_9_{0:020}.parquet"
+    stranger = f"out/{TOPIC}/base_offset=0/1_9_{0:020}.parquet"
     store.put(stranger, b"x")
     problems = {problem.kind: problem.subject for problem in verify_output(SMALL, store)}
     assert problems == {"missing": missing, "size": short, "content": other, "stranger": stranger}

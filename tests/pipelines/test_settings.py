@@ -22,15 +22,17 @@ from tieredstore.partitions.selections import is_selected, selected_topics
 from tieredstore.pipelines import PipelineSettings, pipeline_from
 from tieredstore.pipelines.commit_log import CommitLog, LogState, Progress
 from tieredstore.pipelines.inspection import verify_output
+from tieredstore.pipelines.parsers import OffsetParser
 from tieredstore.pipelines.printing import printed
 from tieredstore.pipelines.reference import renewed
 from tieredstore.pipelines.schemas import REGISTRY_NAMES
 from tieredstore.pipelines.selection import selection_of
-from tieredstore.pipelines.setup import fingerprint_of, naming_of
+from tieredstore.pipelines.setup import field_prefix_of, fingerprint_of, format_of, naming_of, recipe_of
+from tieredstore.pipelines.text_format import Text
 from tieredstore.schema_registry import RegistrySettings
 from tieredstore.testing.segments import Record, build_batch
 
-MINIMAL = "fa8acdd8ffcf399b59fc86783ef9d140084bddfec163aea308f81dfa687feabc"
+MINIMAL = "27deb23d051acfc4f13e5869a6a576a514332ae38c0529636f828e60f8fbada8"
 """The fingerprint of a file that leaves all as it is by default."""
 SECORS = "com.pinterest.secor.io.impl"
 WHOLE_SAMPLE = """
@@ -283,7 +285,7 @@ def test_settings_that_come_with_another_version_change_no_fingerprint() -> None
 
 def test_an_extension_of_ones_own() -> None:
     naming = naming_of(pipeline_of(**texts({"secor.file.extension": ".part"})))
-    assert naming.data_key("t", "offset=0", 3, 7) == f"out/t/offset=0/1_3_{7:020}.part"
+    assert naming.data_key("t", "base_offset=0", 3, 7) == f"out/t/base_offset=0/1_3_{7:020}.part"
 
 
 def test_the_page_has_every_property() -> None:
@@ -308,3 +310,89 @@ def test_a_snapshot_each_thousand_entries_says_what_they_say() -> None:
     assert snapshot.key.endswith(f"{999:020}.json")
     again = CommitLog(store, "", "p", 1)
     assert again.read() == LogState(1001, -1, {("t", 0): Progress(str(Uuid(bytes(16))), 5, 6, 1, 5)})
+
+
+COLUMNS = {"columns": "json", "json.schema.*": "dt STRING, id BIGINT", "secor.message.parser.class": "json"}
+
+
+@pytest.mark.parametrize(
+    ("properties", "words"),
+    [
+        (COLUMNS, "a column 'dt', and directories have that name too: give partitioner.granularity.date.prefix"),
+        ({**COLUMNS, "json.schema.*": "HR INT", "partitioner.granularity.hour": "true"}, "granularity.hour.prefix"),
+        (
+            {"secor.message.parser.class": "split-by-field", "message.split.field.name": "Key"},
+            "a column key, and directories have that name too: give partitioner.granularity.field.prefix",
+        ),
+        (
+            {"secor.message.parser.class": "kafka-timestamp", "partitioner.granularity.date.prefix": "timestamp="},
+            "give partitioner.granularity.date.prefix another one",
+        ),
+        (
+            {
+                "secor.message.parser.class": "kafka-timestamp",
+                "partitioner.granularity.date.prefix": "value=",
+                "secor.file.reader.writer.factory": "text",
+            },
+            "files of text have a column value",
+        ),
+    ],
+)
+def test_directories_and_columns_of_one_name_are_refused(properties: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        recipe_of(pipeline_of(**texts(properties)))
+
+
+def test_secors_directories_of_offsets_are_a_warning_for_files_with_that_column(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    secors = {"secor.offsets.prefix": "offset="}
+    recipe_of(pipeline_of(**texts({**secors, "secor.file.reader.writer.factory": "sequencefile"})))
+    assert not caplog.text
+    recipe = recipe_of(pipeline_of(**texts({**secors, "secor.file.reader.writer.factory": "orc"})))
+    assert recipe.parser == OffsetParser(prefix="offset=")
+    assert "files of orc have a column offset" in caplog.text
+
+
+def test_directories_by_a_field_are_named_for_it() -> None:
+    by_field = {"secor.message.parser.class": "split-by-field", "message.split.field.name": "a/b"}
+    assert field_prefix_of(pipeline_of(**texts(by_field)).own) == "a%2Fb="
+    columns = {"columns": "json", "json.schema.*": "country STRING"}
+    assert field_prefix_of(pipeline_of(**texts({**by_field, **columns})).own) == "by_a%2Fb="
+    secors = {"partitioner.granularity.field.prefix": ""}
+    assert field_prefix_of(pipeline_of(**texts({**by_field, **secors})).own) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "delimiter"),
+    [
+        ("\\u0001", b"\x01"),
+        ("\x01", b"\x01"),
+        ("\\f", b"\f"),
+        ("\\t", b"\t"),
+        (" ", b" "),
+        ("\\u00e9|", "é|".encode()),
+        ("\\ud83d\\ude00", "😀".encode()),
+        ("||", b"||"),
+    ],
+)
+def test_delimiters_are_escapes_of_javas_properties(text: str, delimiter: bytes) -> None:
+    own = pipeline_of(**texts({"secor.file.writer.Delimiter": text, "secor.file.reader.writer.factory": "text"})).own
+    assert format_of(own) == Text("zstd", delimiter)
+
+
+def test_half_a_character_is_no_delimiter() -> None:
+    with pytest.raises(ConfigError, match=r"secor\.file\.writer\.Delimiter"):
+        pipeline_of(**texts({"secor.file.writer.Delimiter": "\\ud83d", "secor.file.reader.writer.factory": "text"}))
+
+
+@pytest.mark.parametrize("name", ["secor.kafka.topic_filter", "secor.kafka.topic_blacklist"])
+def test_expressions_that_mean_something_else_in_java_are_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="a class of characters within another"):
+        pipeline_of(**texts({name: r"[a-z&&[^q]]+"}))
+
+
+@pytest.mark.parametrize("pattern", ["yyyy/", "/yyyy", "yyyy//MM"])
+def test_a_date_format_with_an_empty_level_is_refused(pattern: str) -> None:
+    with pytest.raises(ConfigError, match="empty level"):
+        pipeline_of(**texts({"partitioner.granularity.date.format": pattern}))

@@ -190,7 +190,7 @@ def test_a_dropped_generation_is_gone_for_good_and_nothing_else_is(topic: Stored
     run_once(topic, store, SMALL)
     run_once(topic, store, NEXT)
     others = [key for key in listed(store) if "/2_" in key]
-    stranger = f"out/{TOPIC}/offset=0/1_9_{0:020}.parquet"
+    stranger = f"out/{TOPIC}/base_offset=0/1_9_{0:020}.parquet"
     store.put(stranger, b"x")
     going = list(drop_generation(SMALL, store, apply=False))
     assert len(going) == len(listed(store)) - len(others) - 1
@@ -244,7 +244,7 @@ class Later(FaultyStore):
 def test_gc_takes_what_nobody_will_publish_and_leaves_what_is_committed(topic: StoredTopic, store: ObjectStore) -> None:
     with pytest.raises(TieredStoreError):
         run_once(topic, FaultyStore(store, lambda operation: operation.name == "publish"), SMALL)
-    key = f"out/{TOPIC}/offset=0/1_7_{0:020}.parquet"
+    key = f"out/{TOPIC}/base_offset=0/1_7_{0:020}.parquet"
     zombie = store.prepare(key, b"of a task that was killed", staging_prefix=commit_log_of(SMALL, store).staging_prefix)
     later = Later(store)
     young = list(collect_garbage(SMALL, store, min_age_ms=DAY_MS, apply=True))

@@ -62,5 +62,6 @@ def check(seed: int, count: int) -> int:
     payloads = list(texts(seed, count))
     answers = said([*payloads], lead=seed % 4)
     for payload, answer in zip(payloads, answers, strict=True):
-        assert answer is None or answer == decided(payload), payload
+        # A quick 0 is no time, as the slow way says.
+        assert answer is None or (answer or None) == decided(payload), payload
     return sum(answer is not None for answer in answers)

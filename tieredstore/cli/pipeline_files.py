@@ -123,7 +123,7 @@ def print_(
 
     Of text also what the file beside it says. Files of bad messages can be shown as well.
 
-    Example: tieredstore pipeline print backup.properties kafka/orders/offset=0/1_0_00000000000000000000.parquet
+    Example: tieredstore pipeline print backup.properties kafka/orders/base_offset=0/1_0_00000000000000000000.parquet
     """
     from tieredstore.cli.record_output import write_json, write_table  # noqa: PLC0415  loads what records need
     from tieredstore.cli.record_rows import JsonBytes  # noqa: PLC0415  as above

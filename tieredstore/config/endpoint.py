@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from pydantic import Field, SecretStr, model_validator
 
 from tieredstore.config.fields import SettingsGroup, broken_rule
-from tieredstore.config.values import NAME, Kind, choice, integer, string, words
+from tieredstore.config.values import NAME, Kind, choice, compiled, integer, string, words
 
 if TYPE_CHECKING:
     from tieredstore.config.source import SettingsReader
@@ -34,9 +34,9 @@ _STORAGE: Final = "storage."
 def check_pattern(text: str) -> None:
     """ValueError for what is no regular expression, or empty."""
     try:
-        re.compile(text)
-    except re.error as error:
-        raise ValueError(f"{text!r:.80} is no regular expression: {error}") from None
+        compiled(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r:.80} {error}") from None
     if not text:
         raise ValueError
 

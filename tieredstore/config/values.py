@@ -7,10 +7,11 @@ whether the text may be shown, so that errors and the reference are made from th
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import AnyStr, Final
 from urllib.parse import urlsplit
 
 from pydantic import GetCoreSchemaHandler, SecretStr, ValidationInfo
@@ -43,6 +44,21 @@ def host_and_port(text: str, most: int = (1 << 16) - 1) -> tuple[str, int]:
     if not colon or not host or not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > most:
         raise ValueError
     return host.strip("[]"), int(port)
+
+
+def compiled(pattern: AnyStr) -> re.Pattern[AnyStr]:
+    """Compile a pattern that users write; ValueError for what is none, and for what means something else in Java.
+
+    Java intersects and nests classes of characters (``[a-z&&[^q]]``), which Python reads as their characters.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", FutureWarning)
+            return re.compile(pattern)
+    except FutureWarning:
+        raise ValueError("has a class of characters within another, which Python does not know: write it out") from None
+    except re.error as error:
+        raise ValueError(f"is no regular expression: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,10 @@ _BESIDE: Final = ("offset", "partition", "timestamp", "key", "headers")
 KAFKA_FIELD: Final = _arrow.field(KAFKA, _arrow.struct([ENVELOPE.field(name) for name in _BESIDE]))
 
 
+Taken = tuple[tuple[str, str], ...]
+"""The names of partitions in paths, in small letters, each with the setting that gives it: no column may have one."""
+
+
 def _place(row: int) -> str:
     return f"the value of row {row}"
 
@@ -57,6 +61,7 @@ class OfOneSchema(Decoder):
 
     schemas: Schemas
     kind: str
+    taken: Taken = ()
     value_type: ValueType | None = None
     rest: JsonRest | None = None
 
@@ -65,7 +70,7 @@ class OfOneSchema(Decoder):
         match self.kind:
             case "json":
                 schema = self.schemas.ddl_of(topic)
-                _check_names(schema, topic)
+                _check_names(schema, topic, self.taken)
                 return replace(self, value_type=Json(schema, on_invalid="null"), rest=JsonRest(schema))
             case "protobuf":
                 value_type: ValueType = replace(self.schemas.protobuf_of(topic), on_invalid="null")
@@ -73,7 +78,7 @@ class OfOneSchema(Decoder):
                 data = self.schemas.avro_of(topic)
                 assert data.schema is not None
                 value_type = Avro(data.schema, data.lookup, on_invalid="null")
-        _check_names(_fields_of(value_type.arrow_type), topic)
+        _check_names(_fields_of(value_type.arrow_type), topic, self.taken)
         return replace(self, value_type=value_type)
 
     def decoded(self, values: Any) -> tuple[Any, dict[int, str]]:
@@ -121,10 +126,16 @@ def _fields_of(kind: Any) -> list[Any]:
     return [kind.field(number) for number in range(kind.num_fields)]
 
 
-def _check_names(fields: Any, topic: str) -> None:
-    taken = [one.name for one in fields if one.name in (KAFKA, REST)]
-    if taken:
-        raise ConfigError(f"the schema of {topic} has a column {quoted(taken[0])}, which is the pipeline's own name")
+def _check_names(fields: Any, topic: str, taken: Taken) -> None:
+    directories = dict(taken)
+    for name in (one.name for one in fields):
+        if name in (KAFKA, REST):
+            raise ConfigError(f"the schema of {topic} has a column {quoted(name)}, which is the pipeline's own name")
+        if (setting := directories.get(name.lower())) is not None:
+            raise ConfigError(
+                f"the schema of {topic} has a column {quoted(name)}, and directories have that name too: "
+                f"give {setting} another one"
+            )
 
 
 class ColumnsFile(FileWriter):
@@ -159,12 +170,13 @@ class OfRegistry(Decoder):
     """Avro whose schemas a registry has: a file has the columns of all that its records were written by."""
 
     lookup: SchemaLookup
+    taken: Taken = ()
     seen: _Seen | None = field(default=None, compare=False)
     """The schemas of a window, of which each is united with those before it."""
 
     def for_window(self, topic: str) -> OfRegistry:
         """A window's schemas are united anew, so that the same window gives the same files."""
-        return replace(self, seen=_Seen(self.lookup, topic))
+        return replace(self, seen=_Seen(self.lookup, topic, self.taken))
 
     def decoded(self, values: Any) -> tuple[Any, dict[int, str]]:
         """Each by the schema that wrote it, to see that it is whole; which columns it has, the file's end tells."""
@@ -194,8 +206,8 @@ class OfRegistry(Decoder):
 class _Seen:
     """The schemas that a window has shown so far, in its order."""
 
-    def __init__(self, lookup: SchemaLookup, topic: str) -> None:
-        self._lookup, self._topic = lookup, topic
+    def __init__(self, lookup: SchemaLookup, topic: str, taken: Taken) -> None:
+        self._lookup, self._topic, self._taken = lookup, topic, taken
         self._reasons: dict[int, str | None] = {}
         self._readers: dict[int, Avro] = {}
         self._united: Any = None
@@ -214,7 +226,7 @@ class _Seen:
         try:
             schema = self._lookup(number)
             parsed = parsed_schema(schema)
-            _check_names(_fields_of(arrow_type_of(parsed)), self._topic)
+            _check_names(_fields_of(arrow_type_of(parsed)), self._topic, self._taken)
             self._readers[number] = Avro(schema, self._lookup, on_invalid="null")
             whole = parsed if self._united is None else parsed_schema(united(self._united, parsed))
             arrow_type_of(whole)

@@ -14,8 +14,9 @@ from tieredstore.errors import ConfigError
 
 MINUTE_MS: Final = 60_000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-LAST_MS: Final = 253_402_300_800_000 - 86_400_000
-"""A day before the year 10000: in any zone a time before it has a year of four digits."""
+FIRST_MS: Final = -12_212_553_600_000
+"""1583 in UTC: Java's calendars are Julian before October 1582, Python's are not."""
+_YEAR_10000_MS: Final = 253_402_300_800_000
 _ESCAPED: Final = re.compile(r"[\x00-\x1f\x7f\"#%'*/:=?\\{}\[\]^\ufffe\uffff\ud800-\udfff]")
 _LONGEST: Final = 200
 _NO_PATH: Final = re.compile(r"[\x00-\x1f\x7f\\\ud800-\udfff]")
@@ -35,14 +36,29 @@ class TimeDirectories:
     prefixes: tuple[str, str, str] = ("dt=", "hr=", "min=")
     formats: tuple[str, str, str] = ("%Y-%m-%d", "%H", "%M")
 
+    @property
+    def last_ms(self) -> int:
+        """Where the year 9999 ends in UTC or in the zone, whichever is earlier."""
+        ahead = ZoneInfo(self.zone).utcoffset(datetime(9999, 12, 30)) or timedelta()  # noqa: DTZ001  the zone's
+        return _YEAR_10000_MS - max(0, ahead // timedelta(milliseconds=1))
+
+    def minute_of(self, timestamp_ms: int) -> int | None:
+        """Return the minute of a time; None before 1583 and from ``last_ms`` on, which have no directory."""
+        return timestamp_ms // MINUTE_MS if FIRST_MS <= timestamp_ms < self.last_ms else None
+
     def of_minute(self, minute: int) -> str:
         """The path of the minute since the epoch."""
         moment = (_EPOCH + timedelta(minutes=minute)).astimezone(ZoneInfo(self.zone))
         return "/".join(escaped(moment.strftime(how), prefix) for prefix, how in self._parts())
 
     def _parts(self) -> list[tuple[str, str]]:
+        """Prefix and format of each level; a format with slashes is as many levels, as in Secor."""
         depth = 3 if self.minutes else 2 if self.hours else 1
-        return list(zip(self.prefixes, self.formats, strict=True))[:depth]
+        return [
+            ("" if level else prefix, how)
+            for prefix, formats in list(zip(self.prefixes, self.formats, strict=True))[:depth]
+            for level, how in enumerate(formats.split("/"))
+        ]
 
     def end_ms(self, path: str) -> int | None:
         """The time since the epoch at which that of a path is over; None for a path that these do not write.
@@ -92,11 +108,6 @@ def _end_ms(times: Sequence[int], zone: ZoneInfo) -> int:
     return length_ms + int(max(start.replace(fold=fold).timestamp() for fold in (0, 1)) * 1000)
 
 
-def minute_of(timestamp_ms: int) -> int | None:
-    """The minute of a time; None for one that no path should have: none at all, or beyond the year 9999."""
-    return timestamp_ms // MINUTE_MS if 0 < timestamp_ms < LAST_MS else None
-
-
 def escaped(part: str, prefix: str = "") -> str:
     """``prefix``, and a text as one part of a path, by Hive's rules: what a path or a partition means otherwise is
     ``%XX``.
@@ -141,3 +152,27 @@ def java_format(pattern: str, name: str) -> str:
         else:
             pieces.append(piece.replace("%", "%%"))
     return "".join(pieces)
+
+
+def date_expression(pattern: str, name: str, *, is_strict: bool = False) -> str:
+    """Return an expression for the texts that a pattern of ``SimpleDateFormat`` parses, a group for each field.
+
+    As in Java, a number has as many digits as there are unless another follows at once, blanks may stand before it,
+    and text behind the date is ignored; strict, all of the text is the date. Groups are named by the letters.
+    ConfigError for letters that mean more, or that come twice.
+    """
+    java_format(pattern, name)
+    pieces = _PATTERN.findall(pattern)
+    expressions: list[str] = []
+    for piece, following in zip(pieces, [*pieces[1:], ""], strict=False):
+        if piece in _CODES:
+            digits = rf"[ \t0-9]{{{len(piece)}}}" if following in _CODES else r"[ \t]*[0-9]{1,9}"
+            expressions.append(f"(?P<{piece}>{digits})")
+        else:
+            expressions.append(re.escape((piece[1:-1] or "'") if piece.startswith("'") else piece))
+    expression = "".join(expressions)
+    try:
+        re.compile(expression)
+    except re.error:
+        raise ConfigError(f"{name} has a part of a date twice: give each once") from None
+    return expression + (r"\Z" if is_strict else "")

@@ -79,7 +79,9 @@ class FilingSettings(SettingsGroup):
         default=10000000, alias="secor.offsets.per.partition", description="Offsets of a directory of `offset`."
     )
     offsets_prefix: Annotated[str, string("without /", _path_prefix)] = Field(
-        default="offset=", alias="secor.offsets.prefix", description="What such a directory's name begins with."
+        default="base_offset=",
+        alias="secor.offsets.prefix",
+        description="What such a directory's name begins with; Secor's `offset=` hides the column `offset` of files.",
     )
     hours: Annotated[bool, BOOLEAN] = Field(
         default=False, alias="partitioner.granularity.hour", description="Directories of hours within those of days."
@@ -106,7 +108,13 @@ class FilingSettings(SettingsGroup):
         default="mm", alias="partitioner.granularity.minute.format", description="How a minute is written."
     )
     zone: Annotated[str, string("a time zone", _time_zone)] = Field(
-        default="UTC", alias="secor.parser.timezone", description="Of the directories, and of dates without a zone."
+        default="UTC", alias="secor.parser.timezone", description="Of the directories, and of what `date` parses."
+    )
+    strict: Annotated[bool, BOOLEAN] = Field(
+        default=False,
+        alias="secor.parser.strict",
+        description="Whether what Secor files leniently (JSON that is no UTF-8 or has raw control characters, numbers "
+        "in texts with blanks or fractions, text behind a date) is a bad message.",
     )
     timestamp_name: Annotated[str, string("a field")] = Field(
         default="timestamp", alias="message.timestamp.name", description="The field that has the time."
@@ -126,10 +134,11 @@ class FilingSettings(SettingsGroup):
         alias="message.split.field.name",
         description="The field that `split-by-field` and `avro-split-by-field` file by.",
     )
-    field_prefix: Annotated[str, string("without /", _path_prefix)] = Field(
-        default="",
+    field_prefix: Annotated[str | None, string("without /", _path_prefix)] = Field(
+        default=None,
         alias="partitioner.granularity.field.prefix",
-        description="Of directories by a field; unset, none, and for `avro-split-by-field` the field's name and `=`.",
+        description="Of directories by a field; unset, the field's name and `=` (`by_` before it where files have "
+        "`columns`); there and empty, none, as Secor's `split-by-field`.",
     )
     timestamp_id: Annotated[str, string("a field's id, or several with dots", _ids)] = Field(
         default="1",

@@ -64,9 +64,10 @@ class NamingSettings(GroupSettings):
         if self.parser == "offset":
             raise broken_rule("secor.s3.alter.path.date", "needs directories of days, and the parser offset has none")
         codes = java_format(self.date_format, "partitioner.granularity.date.format")
-        if not all(any(code in codes for code in codes_of) for codes_of in (("%Y", "%y"), ("%m",), ("%d",))):
+        has_day = all(any(code in codes for code in codes_of) for codes_of in (("%Y", "%y"), ("%m",), ("%d",)))
+        if "/" in codes or not has_day:
             raise broken_rule(
                 "secor.s3.alter.path.date",
-                "needs a partitioner.granularity.date.format that tells year, month and day",
+                "needs a partitioner.granularity.date.format that tells year, month and day in one level",
             )
         return self

@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tieredstore.pipelines.directories import LAST_MS, MINUTE_MS, TimeDirectories, escaped, is_path, minute_of
+from tieredstore.pipelines.directories import MINUTE_MS, TimeDirectories, escaped, is_path
 from tieredstore.pipelines.times import BadMessage, Field, Time
 
 __all__ = ["BadMessage", "FieldParser", "Filed", "MessageParser", "OffsetParser", "Parser", "TimeParser"]
@@ -20,6 +20,7 @@ _arrow: Final[Any] = pa
 _compute: Final[Any] = pc
 
 
+_NO_DIRECTORY: Final = "its time is none that a directory can have"
 _STRAY: Final = "its parser files it in what is no directory: a part of the path is empty, . or .., or has a backslash"
 
 
@@ -118,7 +119,7 @@ class OffsetParser(Parser):
     """So many offsets in each directory: what a backup is filed by."""
 
     per_directory: int = 10_000_000
-    prefix: str = "offset="
+    prefix: str = "base_offset="
 
     def file(self, records: pa.RecordBatch) -> Filed:
         """By the offset alone, so that nothing is bad."""
@@ -148,7 +149,7 @@ class TimeParser(Parser):
         times = untyped.column("timestamp") if self.time_of is None else self.time_of.quick(untyped.column("value"))
         if times is None:
             times = _arrow.nulls(untyped.num_rows, _arrow.int64())
-        within = _compute.and_(_compute.greater(times, 0), _compute.less(times, LAST_MS))
+        within = _compute.and_(_compute.greater(times, 0), _compute.less(times, self.directories.last_ms))
         minutes = _compute.if_else(within, _compute.divide(times, MINUTE_MS), None)
         known: dict[int, str] = {}
         at = 0
@@ -169,9 +170,9 @@ class TimeParser(Parser):
     def _file_one_by_one(self, filed: Filed, records: Any, known: dict[int, str]) -> None:
         offsets = _integers(records, "offset")
         for row, time_ms in enumerate(self._times(records)):
-            minute = time_ms if isinstance(time_ms, str) else minute_of(time_ms)
-            if minute is None or isinstance(minute, str):
-                filed.put_aside(minute or "its time is none that a directory can have")
+            minute = None if isinstance(time_ms, str) else self.directories.minute_of(time_ms)
+            if minute is None:
+                filed.put_aside(time_ms if isinstance(time_ms, str) else _NO_DIRECTORY)
                 continue
             directory = self._directory(minute, known)
             if self.by_offset is not None:
@@ -191,7 +192,7 @@ class TimeParser(Parser):
     def _times(self, records: pa.RecordBatch) -> list[int | str]:
         """Of each row the time, or why there is none."""
         if self.time_of is None:
-            return cast("list[int | str]", _integers(records, "timestamp"))
+            return [time_ms if time_ms > 0 else _NO_DIRECTORY for time_ms in _integers(records, "timestamp")]
         times: list[int | str] = []
         for value in _values(records):
             try:
@@ -216,7 +217,7 @@ class FieldParser(Parser):
         for value in _values(records):
             try:
                 payload = _some(value)
-                filed.add(f"{self._name(payload)}/{self.directories.of_minute(_minute(self.time_of(payload)))}")
+                filed.add(f"{self._name(payload)}/{self.directories.of_minute(self._minute(payload))}")
             except BadMessage as bad:
                 filed.put_aside(str(bad))
         return filed
@@ -229,6 +230,12 @@ class FieldParser(Parser):
     def for_topic(self, topic: str) -> FieldParser:
         """With the schemas of the topic."""
         return replace(self, field=self.field.for_topic(topic), time_of=self.time_of.for_topic(topic))
+
+    def _minute(self, payload: bytes) -> int:
+        minute = self.directories.minute_of(self.time_of(payload))
+        if minute is None:
+            raise BadMessage(_NO_DIRECTORY)
+        return minute
 
     def _name(self, payload: bytes) -> str:
         content = self.field.of(payload)
@@ -247,13 +254,6 @@ def runs_of(numbers: Any) -> Iterator[tuple[Any, int]]:
         ends = cast("list[int]", runs.run_ends.to_pylist())
         for number, start, stop in zip(runs.values.to_pylist(), [0, *ends], ends, strict=False):
             yield number, stop - start
-
-
-def _minute(time_ms: int) -> int:
-    minute = minute_of(time_ms)
-    if minute is None:
-        raise BadMessage("its time is none that a directory can have")
-    return minute
 
 
 def _some(value: bytes | None) -> bytes:

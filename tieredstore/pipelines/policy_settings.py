@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
 from pydantic import Field, model_validator
 
 from tieredstore.config.fields import broken_rule
-from tieredstore.config.values import BOOLEAN, integer, long, string
+from tieredstore.config.values import BOOLEAN, compiled, integer, long, string
 from tieredstore.pipelines.table_settings import TableSettings
 
 
 def regex(text: str) -> str:
     """What is one; ValueError for anything else."""
-    try:
-        re.compile(text)
-    except re.error:
-        raise ValueError from None
+    compiled(text)
     return text
 
 

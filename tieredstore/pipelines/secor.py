@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Final
 
@@ -85,7 +86,7 @@ OURS: Final = frozenset(
     {
         "pipeline.name", "pipeline.finalize", "startingOffsets", "commit.to.group", "name.offset", "columns", "frame",
         "max.file.records", "outage.seconds", "thrift.idl", "protobuf.descriptor.set",
-        "table", "table.iceberg.name", "table.iceberg.catalog",
+        "secor.parser.strict", "table", "table.iceberg.name", "table.iceberg.catalog",
     }
 )  # fmt: skip
 """Settings that Secor has not; it has all others."""
@@ -102,6 +103,7 @@ ALSO_CALLED: Final[Mapping[str, str]] = {
 WRITER: Final = "secor.file.reader.writer.factory"
 CODEC: Final = "secor.compression.codec"
 DELIMITER: Final = "secor.file.writer.Delimiter"
+FIELD_PREFIX: Final = "partitioner.granularity.field.prefix"
 
 HARMLESS: Final[Mapping[str, frozenset[str]]] = {
     "aws.client.pathstyleaccess": frozenset({"false"}),
@@ -160,21 +162,28 @@ CODEC_CLASSES: Final = {
 }
 
 
-_BLANKS: Final = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\s": " "}
-_WRITTEN: Final = {blank: escape for escape, blank in _BLANKS.items()}
+_BLANKS: Final = {"\\n": "\n", "\\t": "\t", "\\r": "\r", "\\s": " ", "\\f": "\f"}
+_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[ntrsf])")
 
 
 def delimiter_bytes(text: str) -> bytes:
-    """What a delimiter's setting stands for: blanks are written as escapes, since settings lose theirs."""
-    for escape, blank in _BLANKS.items():
-        text = text.replace(escape, blank)
-    return text.encode()
+    """Return what a delimiter's setting stands for, in UTF-8; ValueError for half a pair of surrogates.
+
+    Control characters are written as escapes of Java's properties, since settings lose blanks at their ends.
+    """
+    plain = _ESCAPE.sub(lambda escape: _BLANKS.get(escape[0]) or chr(int(escape[1], 16)), text)
+    return plain.encode("utf-16", "surrogatepass").decode("utf-16").encode()
+
+
+def _delimiter_text(delimiter: str) -> str:
+    return "".join(f"\\u{ord(character):04x}" if character <= " " else character for character in delimiter)
 
 
 def given_properties(properties: Mapping[str, str]) -> dict[str, str]:
     """What a file says, by the names that are read here, without those that stand empty.
 
-    Two that stand empty say something all the same: files are not compressed, and nothing stands between their values.
+    Three that stand empty say something all the same: files are not compressed, nothing stands between their values,
+    and directories by a field begin with nothing.
     """
     given: dict[str, str] = {}
     for name, text in properties.items():
@@ -187,8 +196,10 @@ def given_properties(properties: Mapping[str, str]) -> dict[str, str]:
         given[CODEC] = "none"
     # A blank is no less a delimiter than others; of Secor's two formats of text one has a new line whatever is given.
     delimiter = properties.get(DELIMITER, "\n")
-    if not delimiter.strip() and delimiter != "\n" and (delimiter or _parts_by_setting(given)):
-        given[DELIMITER] = "".join(_WRITTEN.get(character, character) for character in delimiter)
+    if delimiter.strip() or (delimiter != "\n" and (delimiter or _parts_by_setting(given))):
+        given[DELIMITER] = _delimiter_text(delimiter)
+    if FIELD_PREFIX in properties:
+        given[FIELD_PREFIX] = properties[FIELD_PREFIX].strip()
     return given
 
 

@@ -18,10 +18,10 @@ from tieredstore.config.fields import broken_rule, property_names
 from tieredstore.config.nearest import nearest_name
 from tieredstore.config.properties import OwnProperties, read_properties, shown_name
 from tieredstore.config.source import SettingProblem, SettingsReader
-from tieredstore.config.values import BOOLEAN, choice, integer, long, string
+from tieredstore.config.values import BOOLEAN, choice, compiled, integer, long, string
 from tieredstore.errors import ConfigError
 from tieredstore.pipelines import secor
-from tieredstore.pipelines.directories import java_format
+from tieredstore.pipelines.directories import date_expression, java_format
 from tieredstore.pipelines.filing_settings import named_text
 from tieredstore.pipelines.policy_settings import PolicySettings, regex
 from tieredstore.pipelines.schemas import (
@@ -66,6 +66,11 @@ _CHUNK_SIZE: Final = {"chunk.size": "4194304"}
 def _name(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", text):
         raise ValueError
+    return text
+
+
+def _delimiter(text: str) -> str:
+    secor.delimiter_bytes(text)
     return text
 
 
@@ -135,7 +140,7 @@ class PipelineSettings(PolicySettings):
     extension: Annotated[str, string("begins with a dot", _extension)] = Field(
         default="", alias="secor.file.extension", description="What files end with; unset, by format and codec."
     )
-    delimiter: Annotated[str, string("a text; \\n, \\t, \\r and \\s are blanks")] = Field(
+    delimiter: Annotated[str, string("a text; \\n, \\t, \\r, \\s, \\f and \\uXXXX are escapes", _delimiter)] = Field(
         default="\\n",
         alias="secor.file.writer.Delimiter",
         description="What ends a value in a file of text; there and empty, nothing does.",
@@ -191,25 +196,31 @@ class PipelineSettings(PolicySettings):
                 "secor.compression.codec",
                 f"is {self.codec}, which a file of {self.format} cannot be: give one of {', '.join(able)}",
             )
-        for name, pattern in (
-            ("partitioner.granularity.date.format", self.date_format),
-            ("partitioner.granularity.hour.format", self.hour_format),
-            ("partitioner.granularity.minute.format", self.minute_format),
-            ("message.timestamp.input.pattern", self.timestamp_pattern if self.parser == "date" else ""),
+        for name, pattern, read in (
+            ("partitioner.granularity.date.format", self.date_format, java_format),
+            ("partitioner.granularity.hour.format", self.hour_format, java_format),
+            ("partitioner.granularity.minute.format", self.minute_format, java_format),
+            ("message.timestamp.input.pattern", self._date_pattern, date_expression),
         ):
             try:
-                java_format(pattern, name)
+                read(pattern, name)
             except ConfigError as error:
                 raise broken_rule(name, str(error).removeprefix(f"{name} ")) from None
+            if read is java_format and not all(pattern.split("/")):
+                raise broken_rule(name, "has an empty level: no slash stands at its ends, nor beside another")
         if self.parser == "regex":
             self._check_timestamp_regex()
         return self
 
+    @property
+    def _date_pattern(self) -> str:
+        return self.timestamp_pattern if self.parser == "date" else ""
+
     def _check_timestamp_regex(self) -> None:
         try:
-            groups = re.compile(self.timestamp_pattern.encode()).groups
-        except re.error:
-            raise broken_rule("message.timestamp.input.pattern", "is no regular expression for bytes") from None
+            groups = compiled(self.timestamp_pattern.encode()).groups
+        except ValueError as error:
+            raise broken_rule("message.timestamp.input.pattern", str(error)) from None
         if not groups:
             raise broken_rule("message.timestamp.input.pattern", "has no group, which is what holds the time")
 

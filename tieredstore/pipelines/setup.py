@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import logging
 from datetime import date
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from tieredstore.config.named_class import named_class
+from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_INT64
 from tieredstore.pipelines import secor
 from tieredstore.pipelines.columns import Columns, Decoder, OfOneSchema, OfRegistry
 from tieredstore.pipelines.container_formats import AvroContainer, Orc
-from tieredstore.pipelines.directories import TimeDirectories, java_format
+from tieredstore.pipelines.directories import TimeDirectories, date_expression, escaped, java_format
 from tieredstore.pipelines.input_limits import InputLimits
 from tieredstore.pipelines.naming import Naming
 from tieredstore.pipelines.parquet_format import Parquet
@@ -26,12 +29,14 @@ from tieredstore.pipelines.text_format import Text
 from tieredstore.pipelines.times import DateTime, EpochTime, Iso8601Time, JsonField, MessagePackTime, RegexTime, Time
 from tieredstore.pipelines.transforming import Transforming
 from tieredstore.pipelines.window_writing import Recipe
-from tieredstore.pipelines.writers import Format, JsonLines
+from tieredstore.pipelines.writers import ENVELOPE, Format, JsonLines
 
 if TYPE_CHECKING:
     from tieredstore.values.thrift import Protocol
 
-_VERSION: Final = 1
+_logger: Final = logging.getLogger(__name__)
+
+_VERSION: Final = 2
 """Of what the same settings make of the same records: one more whenever that changes, as when a default does."""
 
 _NOT_OF_FILES: Final = frozenset(
@@ -61,8 +66,8 @@ def parser_of(own: PipelineSettings, schemas: Schemas | None = None) -> Parser:
         case "kafka-timestamp":
             return TimeParser(times)
         case "split-by-field":
-            split = JsonField(own.split_field, own.timestamp_separator)
-            return FieldParser(split, times, _time_of(own), own.field_prefix)
+            split = JsonField(own.split_field, own.timestamp_separator, own.strict)
+            return FieldParser(split, times, _time_of(own), field_prefix_of(own))
         case _ if ":" in own.parser:
             own_parser: Parser = _own("secor.message.parser.class", own.parser, Parser)()
             return own_parser
@@ -72,18 +77,19 @@ def parser_of(own: PipelineSettings, schemas: Schemas | None = None) -> Parser:
 
 def _time_of(own: PipelineSettings) -> Time:
     """Where the time is in values that say themselves what they are."""
-    field = JsonField(own.timestamp_name, own.timestamp_separator)
+    field = JsonField(own.timestamp_name, own.timestamp_separator, own.strict)
     match own.parser:
         case "iso8601":
-            return Iso8601Time(field)
+            return Iso8601Time(field, own.strict)
         case "date":
-            return DateTime(field, java_format(own.timestamp_pattern, "pattern"), own.zone)
+            expression = date_expression(own.timestamp_pattern, "message.timestamp.input.pattern", is_strict=own.strict)
+            return DateTime(field, expression, own.zone)
         case "regex":
             return RegexTime(own.timestamp_pattern)
         case "messagepack":
             return MessagePackTime(own.timestamp_name)
         case _:
-            return EpochTime(field)
+            return EpochTime(field, own.strict)
 
 
 def _times(own: PipelineSettings) -> TimeDirectories:
@@ -104,18 +110,19 @@ def _of_schemas(own: PipelineSettings, times: TimeDirectories, schemas: Schemas)
     path = field_path(own.timestamp_name, own)
     match own.parser:
         case "protobuf":
-            return TimeParser(times, EpochTime(ProtobufField(path, schemas)))
+            return TimeParser(times, EpochTime(ProtobufField(path, schemas), own.strict))
         case "thrift":
             ids = tuple(map(int, own.timestamp_id.split(".")))
-            return TimeParser(times, EpochTime(ThriftField(ids, cast("Protocol", own.thrift_protocol), schemas)))
+            field = ThriftField(ids, cast("Protocol", own.thrift_protocol), schemas)
+            return TimeParser(times, EpochTime(field, own.strict))
         case "avro-iso8601":
-            return TimeParser(times, Iso8601Time(AvroField(path, schemas)))
+            return TimeParser(times, Iso8601Time(AvroField(path, schemas), own.strict))
         case "avro-split-by-field":
             split = AvroField(field_path(own.split_field, own), schemas)
-            prefix = own.field_prefix or f"{own.split_field}="
-            return FieldParser(split, times, EpochTime(AvroField(path, schemas)), prefix)
+            time_of = EpochTime(AvroField(path, schemas), own.strict)
+            return FieldParser(split, times, time_of, field_prefix_of(own))
         case _:
-            return TimeParser(times, EpochTime(AvroField(path, schemas)))
+            return TimeParser(times, EpochTime(AvroField(path, schemas), own.strict))
 
 
 def _own(setting: str, name: str, base: type) -> Any:
@@ -127,9 +134,10 @@ def format_of(own: PipelineSettings, schemas: Schemas | None = None) -> Format:
     """What files are written; without schemas it knows their names alone."""
     if own.columns == "none" or schemas is None:
         return _format_of(own)
-    known: Decoder = OfOneSchema(schemas, own.columns)
+    taken = tuple(partition_names(own).items())
+    known: Decoder = OfOneSchema(schemas, own.columns, taken)
     if own.columns == "avro" and not schemas.avro and schemas.registry is not None:
-        known = OfRegistry(schemas.registry)
+        known = OfRegistry(schemas.registry, taken)
     return Columns(_format_of(own), known, own.local_path or None)
 
 
@@ -152,6 +160,60 @@ def _format_of(own: PipelineSettings) -> Format:
             return Text(own.codec, secor.delimiter_bytes(own.delimiter))
 
 
+def field_prefix_of(own: PipelineSettings) -> str:
+    """Return what directories by a field begin with; unset, the field's name, but never that of a column of files."""
+    if own.field_prefix is not None:
+        return own.field_prefix
+    return f"{'' if own.columns == 'none' else 'by_'}{escaped(own.split_field)}="
+
+
+def partition_names(own: PipelineSettings) -> dict[str, str]:
+    """Return the names that readers take from paths (``dt`` of ``dt=``), in small letters, each with its setting."""
+    settings = {
+        "partitioner.granularity.field.prefix": field_prefix_of(own) if own.parser.endswith("split-by-field") else "",
+        "secor.offsets.prefix": own.offsets_prefix if own.parser in {"offset", "daily-offset"} else "",
+    }
+    if own.parser != "offset":
+        settings["partitioner.granularity.date.prefix"] = own.date_prefix
+        settings["partitioner.granularity.hour.prefix"] = own.hour_prefix if own.hours or own.minutes else ""
+        settings["partitioner.granularity.minute.prefix"] = own.minute_prefix if own.minutes else ""
+    if ":" in own.parser:
+        return {}
+    return {prefix.partition("=")[0].lower(): setting for setting, prefix in settings.items() if "=" in prefix}
+
+
+def _check_names(pipeline: Pipeline) -> None:
+    """Refuse directories that have the name of a column: readers would see one of both, and not say which.
+
+    Secor's own ``offset=``, if it is asked for, is a warning.
+    """
+    own = pipeline.own
+    if own.columns != "none":
+        decoder = format_of(own, pipeline.schemas)
+        for table in (pipeline.schemas.ddl, pipeline.schemas.avro, pipeline.schemas.messages):
+            for topic, _ in table:
+                decoder.for_window(topic)
+        return
+    names = partition_names(own)
+    for column in _COLUMNS.get(own.format, ()):
+        setting = names.get(column.lower())
+        if setting is None:
+            continue
+        words = f"files of {own.format} have a column {column}, and directories have that name too: give {setting} "
+        if setting != "secor.offsets.prefix" or "offsets_prefix" not in own.model_fields_set:
+            raise ConfigError(f"{words}another one")
+        _warn_once(f"{words}another one, unless it is Secor's that is wanted: Spark and DuckDB read the directory's")
+
+
+_COLUMNS: Final = {**dict.fromkeys(("parquet", "orc", "avro", "json"), ENVELOPE.names), "text": ["value"]}
+"""What readers find in the files of each format."""
+
+
+@functools.cache
+def _warn_once(words: str) -> None:
+    _logger.warning(words)
+
+
 def naming_of(pipeline: Pipeline) -> Naming:
     """The names of its files."""
     own = pipeline.own
@@ -170,6 +232,7 @@ def places_of(pipeline: Pipeline) -> Places:
 
 def recipe_of(pipeline: Pipeline) -> Recipe:
     """All that decides what its windows become."""
+    _check_names(pipeline)
     own, naming = pipeline.own, naming_of(pipeline)
     # Secor passes over the size then, and over these two otherwise.
     limits = InputLimits(own.max_payload_bytes, own.max_range_ms) if own.is_deterministic else None

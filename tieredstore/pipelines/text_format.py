@@ -42,7 +42,10 @@ class Text(Format):
         if not self.delimiter:
             return {}
         values = cast("Any", records).column("value")
-        inside = _compute.fill_null(_compute.match_substring(values, self.delimiter), False)
+        # A value's end may complete the delimiter before it begins ("|" before "||"), so look in both together.
+        ended = _compute.binary_join_element_wise(values, self.delimiter, b"")
+        first = _compute.find_substring(ended, self.delimiter)
+        inside = _compute.fill_null(_compute.less(first, _compute.binary_length(values)), False)
         rows = cast("Sequence[int]", _compute.indices_nonzero(inside).to_pylist())
         return dict.fromkeys(rows, "its value has the delimiter of text inside")
 

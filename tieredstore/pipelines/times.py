@@ -7,14 +7,24 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol, Self, cast
 from zoneinfo import ZoneInfo
 
 from tieredstore.pipelines.json_times import json_times
 from tieredstore.pipelines.messagepack import unpacked
 
-_INTEGER: Final = re.compile(r"-?\d{1,19}")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_INTEGER: Final = re.compile(r"[0-9]{1,19}")
+_NUMBER: Final = re.compile(r"[\x00-\x20]*([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[fFdD]?[\x00-\x20]*")
+"""What Java's ``Double.valueOf`` takes, but for hexadecimal numbers."""
+_XML_DATE: Final = re.compile(
+    r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:T(\d\d):(\d\d):(\d\d(?:\.\d+)?))?)?)?(Z|[+-](?:0\d|1[0-3]):[0-5]\d|[+-]14:00)?",
+    re.ASCII,
+)
+"""A dateTime, date, gYearMonth or gYear of XML Schema, part 2, as Secor's parser takes them."""
+_OTHER_DATE: Final = re.compile(r"(?:\d{4}-\d\d-\d\d|\d{8}|\d{4}-?W\d\d(?:-?\d)?)(?:[Tt ].+)?", re.ASCII)
+"""Dates of ISO 8601 that XML Schema does not have."""
 
 
 class BadMessage(ValueError):
@@ -74,6 +84,8 @@ class JsonField:
 
     name: str
     separator: str = ""
+    is_strict: bool = False
+    """Whether control characters in texts, and bytes that are not UTF-8, make a message bad."""
 
     @property
     def path(self) -> list[str]:
@@ -83,7 +95,7 @@ class JsonField:
     def of(self, payload: bytes) -> object:
         """The field's value; BadMessage where there is none."""
         try:
-            content: object = json.loads(payload)
+            content: object = json.loads(payload) if self.is_strict else _read_leniently(payload)
         except (ValueError, RecursionError):
             raise BadMessage("its value is not JSON") from None
         for part in self.path:
@@ -99,6 +111,12 @@ class JsonField:
         return self
 
 
+def _read_leniently(payload: bytes) -> object:
+    """Read JSON as Secor's reader does where it meets what real topics have: Latin-1, and raw control characters."""
+    text = payload.decode(json.detect_encoding(payload), "replace")
+    return json.loads(text, strict=False)
+
+
 def _text_of(field: Field, payload: bytes) -> str:
     """The field's value, which must be a text."""
     content = field.of(payload)
@@ -111,6 +129,9 @@ def _text_of(field: Field, payload: bytes) -> str:
 class EpochTime(_TimeInField):
     """A time since the epoch, in s, ms, us or ns, in a field."""
 
+    is_strict: bool = False
+    """Whether a text must be a whole number alone."""
+
     def quick(self, values: Any) -> Any:
         """Of whole numbers in JSON."""
         return json_times(values, self.field.path) if isinstance(self.field, JsonField) else None
@@ -118,15 +139,26 @@ class EpochTime(_TimeInField):
     def __call__(self, payload: bytes) -> int:
         """In ms."""
         content = self.field.of(payload)
-        if isinstance(content, Millis):
+        # A Timestamp that is not set is 0.
+        if isinstance(content, Millis) and content:
             return content
-        if isinstance(content, str) and _INTEGER.fullmatch(content):
-            content = int(content)
-        if isinstance(content, float) and content == content and abs(content) < 2**63:
-            content = int(content)
-        if not isinstance(content, int) or isinstance(content, bool):
+        number = _whole_number(content, is_strict=self.is_strict)
+        if number is None:
             raise BadMessage(f"its field {self.field.name} is no number since the epoch")
-        return to_millis(content)
+        return to_millis(number)
+
+
+def _whole_number(content: object, *, is_strict: bool = False) -> int | None:
+    """Return a number, or the number in a text, without its fraction; None if there is none above 0."""
+    if isinstance(content, str):
+        number = None if is_strict else _NUMBER.fullmatch(content)
+        if _INTEGER.fullmatch(content):
+            content = int(content)
+        elif number is not None:
+            content = float(number[1])
+    if isinstance(content, float) and 0 < content < 2**63:
+        content = int(content)
+    return content if isinstance(content, int) and not isinstance(content, bool) and content > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,45 +173,95 @@ class MessagePackTime(Time):
             content = unpacked(payload)
         except (ValueError, RecursionError):
             raise BadMessage("its value is not MessagePack") from None
-        time = content.get(self.name) if isinstance(content, dict) else None
-        if isinstance(time, str) and _INTEGER.fullmatch(time):
-            time = int(time)
-        if isinstance(time, float) and abs(time) < 2**63:
-            time = int(time)
-        if not isinstance(time, int) or isinstance(time, bool):
+        time = _whole_number(content.get(self.name) if isinstance(content, dict) else None, is_strict=True)
+        if time is None:
             raise BadMessage(f"its value has no field {self.name} with a number since the epoch")
         return to_millis(time)
 
 
 @dataclass(frozen=True, slots=True)
 class Iso8601Time(_TimeInField):
-    """A date with a time by ISO 8601, in a field; without a zone it is in UTC."""
+    """A date of XML Schema, or another of ISO 8601, in a field; without a zone it is in UTC."""
+
+    is_strict: bool = False
+    """Whether only what XML Schema has is a date."""
 
     def __call__(self, payload: bytes) -> int:
         """In ms."""
-        content = _text_of(self.field, payload)
+        content = _text_of(self.field, payload).strip(" \t\r\n")
         try:
-            moment = datetime.fromisoformat(content)
-            return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+            if (parts := _XML_DATE.fullmatch(content)) is not None:
+                return _xml_millis(parts)
+            if not self.is_strict and _OTHER_DATE.fullmatch(content):
+                moment = datetime.fromisoformat(content)
+                return _millis_of(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
         except (ValueError, OverflowError):
-            raise BadMessage(f"its field {self.field.name} is no date by ISO 8601") from None
+            pass
+        raise BadMessage(f"its field {self.field.name} is no date by ISO 8601")
+
+
+def _xml_millis(parts: re.Match[str]) -> int:
+    year, month, day, hour, minute, second, zone = parts.groups()
+    whole, _, fraction = (second or "0").partition(".")
+    ahead = timedelta()
+    if zone is not None and zone != "Z":
+        ahead = timedelta(hours=int(zone[1:3]), minutes=int(zone[4:])) * (-1 if zone[0] == "-" else 1)
+    since = _time_of_day(int(hour or 0), int(minute or 0), int(whole))
+    millis = int(fraction[:3].ljust(3, "0"))
+    return _millis_of(datetime(int(year), int(month or 1), int(day or 1), tzinfo=UTC) + since - ahead) + millis
+
+
+def _time_of_day(hour: int, minute: int, second: int) -> timedelta:
+    """Return the time since midnight, 24:00:00 and leap seconds among them; ValueError for what is none."""
+    since = timedelta(hours=hour, minutes=minute, seconds=second)
+    if minute > 59 or second > 60 or (hour > 23 and since != timedelta(days=1)):
+        raise ValueError
+    return since
+
+
+def _millis_of(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class DateTime(_TimeInField):
-    """A date in a format of the user's, in a field of JSON, in a zone."""
+    """A date in a pattern of Java's, in a field, in a zone; a number stands for its digits."""
 
-    format: str
+    expression: str
+    """See :func:`~tieredstore.pipelines.directories.date_expression`."""
     zone: str = "UTC"
 
     def __call__(self, payload: bytes) -> int:
         """In ms."""
-        content = _text_of(self.field, payload)
+        content = self.field.of(payload)
+        if isinstance(content, int) and not isinstance(content, bool):
+            content = str(content)
+        if not isinstance(content, str):
+            raise BadMessage(f"its field {self.field.name} is no text")
         try:
-            moment = datetime.strptime(content, self.format).replace(tzinfo=ZoneInfo(self.zone))
-            return int(moment.timestamp() * 1000)
+            if (match := re.match(self.expression, content)) is not None:
+                return self._millis(match.groupdict())
         except (ValueError, OverflowError):
-            raise BadMessage(f"its field {self.field.name} is no date of the pattern") from None
+            pass
+        raise BadMessage(f"its field {self.field.name} is no date of the pattern")
+
+    def _millis(self, fields: Mapping[str, str]) -> int:
+        year = int(fields.get("yyyy") or _full_year(fields.get("yy", "0")))
+        month, day = int(fields.get("MM", 1)), int(fields.get("dd", 1))
+        hour, minute, second = (int(fields.get(unit, 0)) for unit in ("HH", "mm", "ss"))
+        day_start = datetime(year, month, day, tzinfo=ZoneInfo(self.zone))
+        return _millis_of((day_start + _time_of_day(hour, minute, second)).astimezone(UTC))
+
+
+def _full_year(text: str) -> int:
+    """Return the year that ``yy`` parses: of exactly two digits one from 1950 to 2049.
+
+    Java's window moves with its clock (80 years back, 20 ahead), which would file the same message differently later.
+    """
+    year = int(text)
+    if len(text.strip()) != 2:
+        return year
+    return year + (1900 if year >= 50 else 2000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +274,14 @@ class RegexTime(Time):
         """In ms."""
         match = re.search(self.pattern.encode(), payload)
         digits = match[1] if match is not None else None
-        if digits is None or not re.fullmatch(rb"\d{1,19}", digits):
+        number = (
+            None
+            if digits is None
+            else _whole_number(digits.decode("ascii", "replace").removeprefix("+"), is_strict=True)
+        )
+        if number is None:
             raise BadMessage("its value does not match the expression of the time")
-        return to_millis(int(digits))
+        return to_millis(number)
 
 
 def to_millis(number: int) -> int:
