@@ -3,44 +3,16 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from pathlib import Path
 
 from tests.support.module_imports import import_graph, longest_chain, product_sources
-from tests.support.paths import REPOSITORY
 
 MOST_MODULES_IN_A_CHAIN = 16
 """A reader who follows imports from the top to the ground meets no more modules than this."""
-
-SAY_NOTHING = frozenset({"found", "made", "told"})
-"""Names that tell how a value came about where a reader asks what it is."""
-
-
-def sources() -> list[Path]:
-    """Every Python file of the repository that is ours, once."""
-    folders = ("tieredstore", "backends", "pyspark_memq", "pyspark_tieredstore", "benchmarks", "examples", "tests")
-    return [path for folder in folders for path in sorted((REPOSITORY / folder).rglob("*.py"))]
 
 
 def test_the_longest_chain_of_imports_is_short() -> None:
     chain = longest_chain(import_graph(product_sources()))
     assert len(chain) <= MOST_MODULES_IN_A_CHAIN, " -> ".join(chain)
-
-
-def bound_names(tree: ast.AST) -> Iterator[str]:
-    """The variables and parameters of a module, one for each place that binds one."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif isinstance(node, ast.arg):
-            yield node.arg
-        elif isinstance(node, ast.MatchAs | ast.MatchStar) and node.name:
-            yield node.name
-
-
-def test_variables_are_named_for_what_they_hold() -> None:
-    names = {path: set(bound_names(ast.parse(path.read_text()))) & SAY_NOTHING for path in sources()}
-    assert not {str(path.relative_to(REPOSITORY)): said for path, said in names.items() if said}
 
 
 def is_the_one_spelling(statement: ast.stmt) -> bool:
