@@ -56,7 +56,7 @@ PRINTING = {
     "lifecycle apply": ["lifecycle apply --dry-run"],
     "doctor": ["doctor"],
     "pipeline run": ["pipeline run kept.properties --once"],
-    "pipeline status": ["pipeline status kept.properties"],
+    "pipeline status": [f"pipeline status {file}.properties" for file in ("kept", "replaced")],
     "pipeline verify": ["pipeline verify kept.properties --against bucket"],
     "pubsub audit": ["pubsub audit holes --store ./batches --settle 0s"],
     "pipeline print": [f"pipeline print kept.properties {KEPT} -n 3"],
@@ -125,6 +125,11 @@ def _kept_twice(folder: Path) -> None:
     timed = "secor.generation=3\nsecor.message.parser.class=json\nmessage.timestamp.name=id\n"
     (folder / "timed.properties").write_text((folder / "kept.properties").read_text() + timed)
     assert tieredstore("pipeline", "run", "timed.properties", "--once").code == 0
+    replaced = (folder / "kept.properties").read_text() + "secor.generation=4\n"
+    (folder / "replaced.properties").write_text(replaced)
+    assert tieredstore("pipeline", "run", "replaced.properties", "--once").code == 0
+    backfill = "backfill", "replaced.properties", "--topic", "none", "--generation", 5, "--replace", 4, "--yes"
+    assert tieredstore("pipeline", *backfill).code == 0
     (folder / "kept" / "none").mkdir(exist_ok=True)
     (folder / "kept" / "none" / ".~tieredstore-left").write_bytes(b"of a killed run")
 

@@ -18,12 +18,12 @@ from tieredstore.backends.base import Body, ObjectStore, Prepared
 from tieredstore.backends.filesystem import FilesystemObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.partitions import LogSnapshot
-from tieredstore.pipelines.driver import Driver, Written
+from tieredstore.pipelines.driver import Driver
 from tieredstore.pipelines.inspection import verify_output
 from tieredstore.pipelines.log_reading import LogReading
 from tieredstore.pipelines.selection import query_of
 from tieredstore.pipelines.setup import naming_of, recipe_of
-from tieredstore.pipelines.window_writing import Window, write_window
+from tieredstore.pipelines.window_writing import Window, Written, write_window
 from tieredstore.testing.delegating import DelegatingObjectStore
 
 PIPELINE = pipeline_of(max__file__records="100")

@@ -56,13 +56,13 @@ class Running:
         written += values
 
     def look(self) -> int:
-        """At what there is, and then, when all of that is old enough, once more; how many batches that became."""
+        """At what there is, and then, when all of that is old enough, once more; how many batches have files."""
+        batches = 0
         # What was seen a moment ago counts.
-        self._now_s += LOOK_S
-        batches = int(self._runner.step() is not None)
-        self._now_s += AGE_S
-        while self._runner.step() is not None:
-            batches += 1
+        for passed_s in (LOOK_S, AGE_S):
+            self._now_s += passed_s
+            while (entry := self._runner.step()) is not None:
+                batches += bool(entry.files)
         return batches
 
     def check(self, *, missing: int = 0) -> None:

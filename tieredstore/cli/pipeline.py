@@ -46,7 +46,7 @@ _STATUS: Final = (
 
 _NUMBERS: Final = (
     "partition", "next_offset", "end_offset", "lag", "lag_seconds", "records", "files", "max_timestamp_ms",
-    "max_timestamp",
+    "max_timestamp", "problem", "replaced",
 )  # fmt: skip
 """What is null of a topic that is nowhere."""
 
@@ -171,7 +171,8 @@ def status(file: _File, as_json: Json = False, wide: Wide = False) -> None:
     """Show how far each partition is written, and how much of its log is not: offsets, and since when.
 
     SEC is how old the latest written record is, by its own time, where there are some that are not written. A topic
-    that is named and nowhere has a row without numbers; exit code 3 if there is nothing else.
+    that is named and nowhere has a row without numbers; exit code 3 if there is nothing else. Offsets that are lost
+    are named on stderr for as long as the next run ends with them, those whose files gave way below the table.
 
     Example: tieredstore pipeline status backup.properties
     """
@@ -186,6 +187,10 @@ def status(file: _File, as_json: Json = False, wide: Wide = False) -> None:
         query = selection.query_of(settings)
         snapshot = partitions.LogSnapshot.take(parts.source, query)
         rows = inspection.partition_statuses(settings, parts.store, snapshot)
+        positions = inspection.commit_log_of(settings, parts.store).read().positions
+        lost: dict[tuple[str, int], str] = inspection.losses_of(snapshot, positions, query)
+        for sentence in dict.fromkeys(lost.values()):
+            complain(sentence)
         written = {row.topic for row in rows}
         absent: list[str] = topics.absent_topics(query, snapshot, written)
         try:
@@ -196,10 +201,16 @@ def status(file: _File, as_json: Json = False, wide: Wide = False) -> None:
             complain(str(error))
     now_ms = time.time_ns() // 1_000_000
     if as_json:
-        print_json([*(_status_json(row, now_ms) for row in rows), *map(_absent_json, absent)])
+        lines = (_status_json(row, now_ms, lost.get((row.topic, row.partition))) for row in rows)
+        print_json([*lines, *map(_absent_json, absent)])
         return
     cells = [*(_status_cells(row, now_ms) for row in rows), *([topic, *["-"] * 8] for topic in absent)]
     print_table(_STATUS, cells, wide=wide)
+    print_lines(
+        f"{row.topic}-{row.partition}: offsets {one.first} to {one.last} gave way to generation {one.generation}"
+        for row in rows
+        for one in row.replaced
+    )
 
 
 @app.command()
@@ -257,7 +268,7 @@ def _compared(settings: Any, against: Against, problems: list[Any]) -> Any:
     return comparison
 
 
-def _status_json(row: Any, now_ms: int) -> JsonValue:
+def _status_json(row: Any, now_ms: int, problem: str | None) -> JsonValue:
     return {
         "topic": row.topic,
         "partition": row.partition,
@@ -269,11 +280,20 @@ def _status_json(row: Any, now_ms: int) -> JsonValue:
         "files": row.files,
         "max_timestamp_ms": None if row.max_timestamp < 0 else row.max_timestamp,
         "max_timestamp": None if row.max_timestamp < 0 else iso_utc(row.max_timestamp),
+        "problem": problem,
+        "replaced": [
+            {"generation": one.generation, "first_offset": one.first, "last_offset": one.last} for one in row.replaced
+        ],
     }
 
 
 def _absent_json(topic: str) -> JsonValue:
     return {"topic": topic, **dict.fromkeys(_NUMBERS)}
+
+
+def _held(count: int, row: Any) -> str:
+    """A number of what is there; where all of it gave way, by whom it was replaced."""
+    return str(count) if count or not row.replaced else f"by {row.replaced[-1].generation}"
 
 
 def _status_cells(row: Any, now_ms: int) -> list[str]:
@@ -285,8 +305,8 @@ def _status_cells(row: Any, now_ms: int) -> list[str]:
         "-" if row.end_offset is None else str(row.end_offset),
         "-" if row.lag is None else str(row.lag),
         "-" if lag_s is None else str(round(lag_s)),
-        str(row.records),
-        str(row.files),
+        _held(row.records, row),
+        _held(row.files, row),
         "-" if row.max_timestamp < 0 else iso_utc(row.max_timestamp) or "-",
     ]
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from tieredstore.errors import ConfigError, DataLoss
 from tieredstore.limits import MAX_INT64
-from tieredstore.pipelines.driver import Driver, Written
+from tieredstore.pipelines.driver import Driver
 from tieredstore.pipelines.entries import Entry, WrittenWindow
 from tieredstore.pipelines.framing import NEEDS_SPARK
 from tieredstore.pipelines.holdings import Holdings
 from tieredstore.pipelines.iceberg import table_of
 from tieredstore.pipelines.replacing import Replacement
 from tieredstore.pipelines.setup import naming_of, recipe_of
-from tieredstore.pipelines.window_writing import Window, write_window, written_at_once
+from tieredstore.pipelines.window_writing import ReadUpTo, Window, Written, write_window, written_at_once
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
@@ -132,7 +132,10 @@ class Backfill:
                     f"offsets {rest[0].start} to {rest[0].stop - 1} of {rest[0].topic}-{rest[0].partition} are not in "
                     "the source any more: its log ends before them"
                 )
-            yield self.driver.commit(written_at_once(windows, self._write, self._store, self._threads))
+            batch = written_at_once(windows, self._write, self._store, self._threads)
+            if batch.written:
+                yield self.driver.commit(batch.written)
+            batch.check()
         if replacement is not None:
             self.driver.finalize_again(replacement.finish(entry))
         self.driver.log.append("published", self.driver.fingerprint)
@@ -145,14 +148,14 @@ class Backfill:
     def _replacement(self) -> Replacement:
         return Replacement(self._pipeline, self._store, self._replaces, self.driver, self._write_as)
 
-    def _write(self, window: Window) -> Written:
-        return self._write_as(window, self._pipeline.own.generation)
+    def _write(self, window: Window, reached: ReadUpTo | None = None) -> Written:
+        return self._write_as(window, self._pipeline.own.generation, reached)
 
-    def _write_as(self, window: Window, generation: int) -> Written:
+    def _write_as(self, window: Window, generation: int, reached: ReadUpTo | None = None) -> Written:
         """Under the names of a generation."""
         recipe = replace(self._recipe, naming=replace(self._recipe.naming, generation=generation))
         records = self._source.records(window)
         try:
-            return write_window(window, records, recipe, self._store)
+            return write_window(window, records, recipe, self._store, reached)
         finally:
             records.close()

@@ -96,13 +96,11 @@ class LogState:
         if entry.kind in {"take-over", "seal"}:
             self.other = entry.other
         match entry.kind:
-            case "begin":
-                pass
             case "published":
                 self.is_published = self.is_backfilled = True
             case "seal" | "drop":
                 self.closed = entry.kind
-            case "take-over":
+            case "begin" | "take-over":
                 self._count_all(entry)
             case "backfill" | "replacing" | "replaced":
                 self._apply_backfill(entry)

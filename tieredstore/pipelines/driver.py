@@ -15,7 +15,7 @@ from tieredstore.pipelines.entries import Entry, OutputFile, WrittenWindow
 from tieredstore.pipelines.finalizing import Finalizer, Finished
 from tieredstore.pipelines.naming import Naming
 from tieredstore.pipelines.setup import fingerprint_of
-from tieredstore.pipelines.window_writing import Window, discard_files
+from tieredstore.pipelines.window_writing import Window, Written, discard_files, marked
 from tieredstore.process.stopping import nothing_under_way
 
 if TYPE_CHECKING:
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     from tieredstore.pipelines.settings import PipelineSettings
 
 _logger: Final = logging.getLogger(__name__)
-
-Written = tuple[WrittenWindow, dict[int, str]]
-"""A window's files, and why some of its records were put aside, by offset: the first of them at least."""
 
 Rewrite = Callable[[Window], Written]
 """Writes a window once more."""
@@ -69,8 +66,11 @@ class Driver:
         self.is_complete = False
         """Whether all that is committed is published: after a failure ``resume`` sees to that."""
 
-    def begin(self, topics: Sequence[str], rewrite: Rewrite) -> None:
+    def begin(self, topics: Sequence[str], rewrite: Rewrite, starts: Sequence[Window] = ()) -> None:
         """Take over: read the log, write an entry of one's own, and finish what is committed.
+
+        The entry says where partitions begin (``starts``) of which nothing is committed: so what is lost before it is
+        read is lost to each later run as well, which would otherwise begin behind it.
 
         ConfigError for a generation that is another pipeline's, has ended, or has files and no log, and for a root that
         would run together with the topics' names.
@@ -86,7 +86,7 @@ class Driver:
             # Each try of one that waits for the catalog would be an entry.
             with nothing_under_way():
                 self.table.check()
-        self._append_begin()
+        self._append_begin(starts)
         self._finish_last()
 
     def refuse_strangers(self, topics: Sequence[str]) -> None:
@@ -97,16 +97,19 @@ class Driver:
             self.log.check_alone()
             raise
 
-    def _append_begin(self) -> None:
-        """One that ends at this moment may say so meanwhile: that is no reason not to begin behind it."""
-        for _ in range(_BEGINS):
+    def _append_begin(self, starts: Sequence[Window]) -> None:
+        """Append the entry; another driver may append one as it ends, so begin behind that."""
+        for attempt in range(_BEGINS + 1):
+            known = self.log.state.positions
+            new = [window for window, _ in marked(starts) if window.where not in known]
             try:
-                self.log.append("begin", self.fingerprint)
+                self.log.append("begin", self.fingerprint, new)
             except Fenced:
+                if attempt == _BEGINS:
+                    raise
                 refuse_closed(self.log.read(), self._own.generation)
             else:
                 return
-        self.log.append("begin", self.fingerprint)
 
     def resume(self) -> None:
         """Go on after an operation that failed, or whose answer was lost: publish what was committed all the same.

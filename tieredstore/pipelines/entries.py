@@ -16,14 +16,14 @@ EntryKind: TypeAlias = Literal[
     "begin", "batch", "rewrite", "published", "redrive", "finalize", "take-over", "seal", "drop",
     "backfill", "replacing", "replaced",
 ]  # fmt: skip
-"""``begin``: a driver takes over; ``batch``: windows were written; ``rewrite``: those of the entry before, once more,
-since the store had dropped what was prepared and other bytes came out; ``published``: all files of the entries before
-it were seen, so that none of them that is gone later is written again; ``redrive``: messages that had been put aside
-were parsed again; ``finalize``: directories whose time is over are said to be complete. The first of a log may be
-``take-over``: it goes on where another generation was sealed. ``seal`` and ``drop`` end a log. ``backfill``: the
-windows are to be written, from their starts up to their stops, and none is yet; in the log of the generation whose
-files give way to these: ``replacing`` before anything of it goes, and ``replaced`` with the windows whose files are
-deleted."""
+"""``begin``: a driver takes over, and says where partitions begin that are new to the log; ``batch``: windows were
+written; ``rewrite``: those of the entry before, once more, since the store had dropped what was prepared and other
+bytes came out; ``published``: all files of the entries before it were seen, so that none of them that is gone later is
+written again; ``redrive``: messages that had been put aside were parsed again; ``finalize``: directories whose time is
+over are said to be complete. The first of a log may be ``take-over``: it goes on where another generation was sealed.
+``seal`` and ``drop`` end a log. ``backfill``: the windows are to be written, from their starts up to their stops, and
+none is yet; in the log of the generation whose files give way to these: ``replacing`` before anything of it goes, and
+``replaced`` with the windows whose files are deleted."""
 
 Part = TypeVar("Part")
 

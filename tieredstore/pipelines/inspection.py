@@ -5,28 +5,46 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from tieredstore.errors import ObjectNotFound, ResourceNotFound
+from tieredstore.errors import DataLoss, ObjectNotFound, ResourceNotFound
+from tieredstore.partitions.losses import losses_between, report_losses
+from tieredstore.partitions.unreadable import check_readable
 from tieredstore.pipelines.commit_log import CommitLog
 from tieredstore.pipelines.committed import Committed, CommittedFile
 from tieredstore.pipelines.family import Family, with_those_above
+from tieredstore.pipelines.holdings import Holdings
 from tieredstore.pipelines.named_output import named_faults, named_topics
+from tieredstore.pipelines.planner import log_of
 from tieredstore.pipelines.setup import naming_of, places_of
 from tieredstore.pipelines.starting import Starts, chosen
 from tieredstore.pipelines.successes import SUCCESS, read_success
+from tieredstore.pipelines.window_writing import Window
+from tieredstore.pipelines.windows import is_of, position_of
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
+    from tieredstore.model import TopicPartition
+    from tieredstore.partitions.log_query import LogQuery
     from tieredstore.partitions.log_snapshot import LogSnapshot
+    from tieredstore.pipelines.commit_log import Progress
     from tieredstore.pipelines.entries import OutputFile
     from tieredstore.pipelines.settings import Pipeline
 
 _PIECE: Final = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """Offsets ``first`` to ``last`` (inclusive) whose files gave way to those of a generation."""
+
+    generation: int
+    first: int
+    last: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +58,8 @@ class PartitionStatus:
     max_timestamp: int
     files: int
     records: int
+    replaced: tuple[Replaced, ...] = ()
+    """Offsets that the generation wrote and another one holds by now."""
 
     @property
     def lag(self) -> int | None:
@@ -75,9 +95,11 @@ def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnap
 
     ConfigError for a generation that another pipeline writes.
     """
-    state = commit_log_of(pipeline, store).read()
+    commits = commit_log_of(pipeline, store)
+    state = commits.read()
     if state.number < 0:
         naming_of(pipeline).is_claimed(store)
+    replaced = _replaced(pipeline, store, commits) if state.linked else {}
     positions = state.positions
     new = [log for where, log in snapshot.logs.items() if where not in positions]
     begins = Starts(pipeline).of(new, is_new=False) if new and chosen(pipeline.own) else {}
@@ -98,9 +120,46 @@ def partition_statuses(pipeline: Pipeline, store: ObjectStore, snapshot: LogSnap
                 -1 if progress is None else progress.max_timestamp,
                 0 if progress is None else progress.files,
                 0 if progress is None else progress.records,
+                tuple(replaced.get((topic, number), ())),
             )
         )
     return statuses
+
+
+def _replaced(pipeline: Pipeline, store: ObjectStore, log: CommitLog) -> dict[TopicPartition, list[Replaced]]:
+    """By partition what gave way, and which generation holds it now; of one that was dropped, which it gave way to."""
+    family = Family(store, log, pipeline.output.key_prefix, pipeline.own.name)
+    replaced: dict[TopicPartition, list[Replaced]] = {}
+    for where, holdings in Holdings.of(log).windows.items():
+        for one in (one for one in holdings if not one.is_held):
+            held = family.holder(Window(*one.window.where_in_life, one.window.start, one.window.stop))
+            ranges = replaced.setdefault(where, [])
+            now = Replaced(one.given_to if held is None else held[0], one.window.start, one.window.stop - 1)
+            if ranges and (ranges[-1].generation, ranges[-1].last + 1) == (now.generation, now.first):
+                now = replace(now, first=ranges.pop().first)
+            ranges.append(now)
+    return replaced
+
+
+def losses_of(
+    snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress], query: LogQuery
+) -> dict[TopicPartition, str]:
+    """A sentence for each partition whose next offsets are lost, as the next run will end with it."""
+    sentences: dict[TopicPartition, str] = {}
+    for where, progress in sorted(positions.items()):
+        log = snapshot.logs.get(where)
+        if log is None or not is_of(log, progress.topic_id):
+            continue
+        start = progress.next_offset
+        window = Window(log.topic, progress.topic_id, log.partition, start, max(start, log.end))
+        try:
+            position_of(log, progress, "earliest")
+            log_of(snapshot, window)
+            report_losses(losses_between(log, start, window.stop), query)
+            check_readable(snapshot, query, {where: (start, window.stop)}, starts_there={where})
+        except DataLoss as error:
+            sentences[where] = str(error)
+    return sentences
 
 
 def check_written(pipeline: Pipeline, store: ObjectStore) -> None:

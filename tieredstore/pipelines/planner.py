@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import DataLoss
 from tieredstore.limits import MAX_INT64
@@ -73,21 +73,29 @@ class Planner:
     ) -> list[Window]:
         """The windows to be written now, a batch at the most; all that there is if ``is_last``.
 
-        An error for what is there and cannot be read. Where partitions begin elsewhere than with their first record,
-        that comes first, in windows of no offsets.
+        An error for what is there and cannot be read. Where partitions begin that are new comes first, in windows of
+        no offsets: that is committed before anything is read.
         """
         if marks := self._marks(snapshot, positions):
+            for one in marks:
+                # Its records wait from now on.
+                self._waiting.age_s((one.topic, one.partition), one.start, self._clock())
             return marks
         windows = due_windows(
             snapshot, positions, self._policy, self._waiting, self._clock(),
             starting=self.starting, is_last=is_last, wall_s=self._wall_clock(),
         )  # fmt: skip
-        reach: dict[Any, tuple[int, int]] = {}
+        reach: dict[TopicPartition, tuple[int, int]] = {}
         for window in windows:
             where = window.topic, window.partition
             reach[where] = reach.get(where, (window.start, 0))[0], window.stop
-        if reach:
-            check_readable(snapshot, self.query, reach, starts_there=reach, stops_there=())
+        # What lies behind windows is met by those that come next; behind a log that is written to its end, now.
+        ends = {
+            where: (log.end, log.end) for where, log in snapshot.logs.items()
+            if where not in reach and where in positions and positions[where].next_offset >= log.end
+        }  # fmt: skip
+        if snapshot.unreadable:
+            check_readable(snapshot, self.query, reach | ends, starts_there=reach | ends, stops_there=reach)
         return windows
 
     def splits(self, source: SegmentSource, snapshot: LogSnapshot, window: Window) -> tuple[WindowSplit, ...]:
@@ -98,9 +106,16 @@ class Planner:
         where = {(window.topic, window.partition): (window.start, window.stop)}
         return tuple(plan_windows(source, snapshot, where, self.query, SplitLimits(max_bytes=MAX_INT64)))
 
+    def firsts(self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress]) -> list[Window]:
+        """Marks of partitions that have records, of which nothing is committed, and that begin with the first one."""
+        if self.starting != "earliest":
+            return []
+        new = (log for where, log in snapshot.logs.items() if where not in positions)
+        return [mark(log, log.earliest) for log in new if log.end_from(log.earliest) > log.earliest]
+
     def _marks(self, snapshot: LogSnapshot, positions: Mapping[TopicPartition, Progress]) -> list[Window]:
         if self.starting == "earliest":
-            return []
+            return self.firsts(snapshot, positions)
         new = [log for where, log in snapshot.logs.items() if where not in positions]
         begins = self._starts.of(new, is_new=not positions) if new else {}
         return [mark(log, begins[log.where]) for log in new if log.where in begins]

@@ -12,8 +12,7 @@ import pyarrow.parquet as pq
 
 from tieredstore.errors import CorruptData
 from tieredstore.pipelines.downloads import downloaded
-from tieredstore.pipelines.driver import Written
-from tieredstore.pipelines.window_writing import Recipe, Window, write_window
+from tieredstore.pipelines.window_writing import Recipe, Window, Written, write_window
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore

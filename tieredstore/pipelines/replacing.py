@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import ConfigError
-from tieredstore.pipelines.driver import Driver, Written
+from tieredstore.pipelines.driver import Driver
 from tieredstore.pipelines.entries import Entry, WrittenWindow
 from tieredstore.pipelines.family import with_those_above
 from tieredstore.pipelines.holdings import Holdings
 from tieredstore.pipelines.setup import naming_of
-from tieredstore.pipelines.window_writing import Window
+from tieredstore.pipelines.window_writing import Window, Written
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Self
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from tieredstore.errors import ConfigError, ObjectNotFound
 from tieredstore.pipelines.absent_topics import check_topics
 from tieredstore.pipelines.committed import Committed
-from tieredstore.pipelines.driver import Driver, Rewrite, RewriteAside, Written, refuse_closed
+from tieredstore.pipelines.driver import Driver, Rewrite, RewriteAside, refuse_closed
 from tieredstore.pipelines.entries import Entry
 from tieredstore.pipelines.finalizing import Finished, watermarks
 from tieredstore.pipelines.framing import NEEDS_SPARK
@@ -24,8 +24,10 @@ from tieredstore.pipelines.planner import Planner, log_of
 from tieredstore.pipelines.redrive import Aside, Redriven, asides, redriven, redriven_into
 from tieredstore.pipelines.setup import naming_of, recipe_of
 from tieredstore.pipelines.window_writing import (
+    ReadUpTo,
     Recipe,
     Window,
+    Written,
     discard_files,
     marked,
     write_window,
@@ -98,8 +100,8 @@ class Runner:
         self.refuse_backfill()
         snapshot = self.begin()
         self.check_topics(snapshot)
-        while (entry := self._step(snapshot, is_last=True)) is not None:
-            yield entry
+        while windows := self._due(snapshot, is_last=True):
+            yield from self._write_batch(snapshot, windows)
         if self.finalizes:
             self.finalize()
         self.driver.mark_published()
@@ -154,7 +156,9 @@ class Runner:
         """Write what is due by the policies; None if nothing is."""
         self._refuse_frame()
         self.refuse_backfill()
-        return self._step(self.begin(), is_last=False)
+        snapshot = self.begin()
+        entries = self._write_batch(snapshot, self._due(snapshot, is_last=False))
+        return next(iter([*entries]), None)
 
     def check_topics(self, snapshot: LogSnapshot) -> None:
         """ResourceNotFound if the settings select what is neither there nor written, once this has begun."""
@@ -174,7 +178,8 @@ class Runner:
             topics = sorted({topic for topic, _ in snapshot.logs})
             if self._take_over is not None:
                 take_over(self._own, self.driver, self._parts.store, self._take_over, topics, self._rewriters)
-            self.driver.begin(topics, self._write_again)
+            starts = self._planner.firsts(snapshot, self.driver.log.read().positions)
+            self.driver.begin(topics, self._write_again, starts)
             self._has_begun = True
             positions = self.driver.log.state.positions
             snapshot = self._planner.snapshot_reaching({where: one.next_offset for where, one in positions.items()})
@@ -226,28 +231,35 @@ class Runner:
         if self._has_begun:
             self.driver.resume()
 
-    def _step(self, snapshot: LogSnapshot, *, is_last: bool) -> Entry | None:
-        windows = self._planner.due(snapshot, self.driver.log.state.positions, is_last=is_last)
+    def _due(self, snapshot: LogSnapshot, *, is_last: bool) -> list[Window]:
+        return self._planner.due(snapshot, self.driver.log.state.positions, is_last=is_last)
+
+    def _write_batch(self, snapshot: LogSnapshot, windows: Sequence[Window]) -> Iterator[Entry]:
+        """Write windows, as far as they can be read; then raise what could not be read."""
         if not windows:
-            return None
+            return
         if windows[0].is_mark:
-            return self.driver.commit(marked(windows))
-        return self.driver.commit(
-            written_at_once(windows, partial(self._write, snapshot), self._parts.store, self._threads)
-        )
+            yield self.driver.commit(marked(windows))
+            return
+        batch = written_at_once(windows, partial(self._write, snapshot), self._parts.store, self._threads)
+        if batch.written:
+            yield self.driver.commit(batch.written)
+        batch.check()
 
     def _write_again(self, window: Window, recipe: Recipe | None = None) -> Written:
         snapshot = self._planner.snapshot_reaching({(window.topic, window.partition): window.stop})
-        return self._write(snapshot, window, recipe)
+        return self._write(snapshot, window, recipe=recipe)
 
-    def _write(self, snapshot: LogSnapshot, window: Window, recipe: Recipe | None = None) -> Written:
+    def _write(
+        self, snapshot: LogSnapshot, window: Window, reached: ReadUpTo | None = None, *, recipe: Recipe | None = None
+    ) -> Written:
         if self._own.frame:
             if self.write_by_frame is None:
                 raise ConfigError(NEEDS_SPARK)
             return self.write_by_frame(window, self._planner.splits(self._parts.source, snapshot, window))
         records = self._reading.records(log_of(snapshot, window), window.start, window.stop)
         try:
-            return write_window(window, records, recipe or self._recipe, self._parts.store)
+            return write_window(window, records, recipe or self._recipe, self._parts.store, reached)
         finally:
             records.close()
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tieredstore.errors import TieredStoreError
+from tieredstore.errors import CorruptData, DataLoss, TieredStoreError
 from tieredstore.pipelines.entries import OutputFile, WrittenWindow
 from tieredstore.pipelines.file_bodies import Bodies, FileBody
 from tieredstore.pipelines.input_limits import InputLimits, Reached
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 # What its type stubs say of batches is partial.
 _arrow: Final[Any] = pa
 _compute: Final[Any] = pc
+
+UNREADABLE: Final = (CorruptData, DataLoss)
+"""Errors of records that are lost or damaged: what lies before them is committed, and trying again is of no use."""
 
 _QUARANTINE_SCHEMA: Final = _arrow.schema([*ENVELOPE, _arrow.field("reason", _arrow.string())])
 
@@ -70,22 +73,61 @@ class Recipe:
     """So many are under way at most, the stalest of which is ended; 0 for any number."""
 
 
+Written: TypeAlias = tuple[WrittenWindow, dict[int, str]]
+"""A window's files, and why some of its records were put aside, by offset: the first of them at least."""
+
+
+@dataclass(slots=True)
+class ReadUpTo:
+    """How far the records of a window were read: ``offset`` is behind the last one."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A window that cannot be read beyond ``reached``: it is lost or damaged there, and stays so."""
+
+    window: Window
+    reached: int
+    error: TieredStoreError
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Windows that were prepared, and what is to be raised once they are committed."""
+
+    written: Sequence[Written]
+    failure: TieredStoreError | None = None
+
+    def check(self) -> None:
+        """Raise what kept other windows from being written."""
+        if self.failure is not None:
+            raise self.failure
+
+
 def write_window(
-    window: Window, records: Iterable[pa.RecordBatch], recipe: Recipe, store: ObjectStore
-) -> tuple[WrittenWindow, dict[int, str]]:
+    window: Window,
+    records: Iterable[pa.RecordBatch],
+    recipe: Recipe,
+    store: ObjectStore,
+    reached: ReadUpTo | None = None,
+) -> Written:
     """Prepare the files of a window, whose records come ascending; why some of them were put aside, by offset.
 
     The same records become the same files, in whatever batches they come. What was prepared before an error is
-    discarded again, as far as the store lets.
+    discarded again, as far as the store lets; ``reached`` says then how far the records were read.
     """
     bodies = Bodies(store, recipe.staging_prefix, recipe.local_path)
     with bodies, _WindowWriting(window, recipe, bodies) as writing:
         for batch in records:
             writing.take(batch)
+            if reached is not None:
+                reached.offset = cast("Any", batch).column("offset")[-1].as_py() + 1
         return writing.written(), writing.reasons
 
 
-def marked(windows: Sequence[Window]) -> list[tuple[WrittenWindow, dict[int, str]]]:
+def marked(windows: Sequence[Window]) -> list[Written]:
     """Windows of no offsets as they are committed: there is nothing to write."""
     return [
         (WrittenWindow(one.topic, one.topic_id, one.partition, one.start, one.stop, 0, 0, 0, ()), {}) for one in windows
@@ -93,21 +135,55 @@ def marked(windows: Sequence[Window]) -> list[tuple[WrittenWindow, dict[int, str
 
 
 def written_at_once(
-    windows: Sequence[Window],
-    write: Callable[[Window], tuple[WrittenWindow, dict[int, str]]],
-    store: ObjectStore,
-    threads: int,
-) -> list[tuple[WrittenWindow, dict[int, str]]]:
-    """Windows written by ``write`` on threads, in their order. What was prepared before an error is discarded."""
-    written: list[tuple[WrittenWindow, dict[int, str]]] = []
+    windows: Sequence[Window], write: Callable[[Window, ReadUpTo], Written], store: ObjectStore, threads: int
+) -> Batch:
+    """Windows written by ``write`` on threads, in their order, as far as they can be read.
+
+    What was prepared before any other error is discarded.
+    """
+
+    prepared: list[OutputFile] = []
+
+    def attempt(window: Window) -> Written | Failed:
+        reached = ReadUpTo(window.start)
+        try:
+            written = write(window, reached)
+        except UNREADABLE as error:
+            return Failed(window, reached.offset, error)
+        prepared.extend(written[0].files)
+        return written
+
     try:
         with ThreadPool(threads, "tieredstore-pipeline") as pool:
-            # One by one, so that what was prepared before an error is known.
-            written.extend(in_parallel(pool, write, windows, at_once=threads))
+            outcomes = list(in_parallel(pool, attempt, windows, at_once=threads))
+        return readable(outcomes, attempt, store)
     except BaseException:
-        discard_files(store, [file for window, _ in written for file in window.files])
+        discard_files(store, prepared)
         raise
-    return written
+
+
+def readable(
+    outcomes: Sequence[Written | Failed], attempt: Callable[[Window], Written | Failed], store: ObjectStore
+) -> Batch:
+    """Of each partition what lies before the first offset that cannot be read; the rest is discarded.
+
+    Outcomes are in the order of their windows. ``attempt`` writes the beginning of a window that failed.
+    """
+    written: list[Written] = []
+    failures: dict[tuple[str, int], Failed] = {}
+    for one in outcomes:
+        if isinstance(one, Failed):
+            failures.setdefault((one.window.topic, one.window.partition), one)
+        elif one[0].where in failures:
+            discard_files(store, one[0].files)
+        else:
+            written.append(one)
+    for failed in failures.values():
+        if failed.reached > failed.window.start:
+            again = attempt(replace(failed.window, stop=failed.reached))
+            if not isinstance(again, Failed):
+                written.append(again)
+    return Batch(written, next((failed.error for failed in failures.values()), None))
 
 
 def discard_files(store: ObjectStore, files: Sequence[OutputFile]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import ConfigError, DataLoss
 from tieredstore.model import Uuid
+from tieredstore.partitions.losses import losses_between
 from tieredstore.pipelines.commit_log import Progress
 from tieredstore.pipelines.window_writing import Window
 
@@ -98,8 +99,9 @@ def due_windows(
 
     ``wall_s`` is the time of day, for the minute mark alone.
     Those of one partition follow each other without a gap; partitions take turns. An offset range without any record
-    has a window too: it is committed, and not looked at again. Partitions that do not begin at the ``earliest`` record
-    and of which nothing is committed are left out: where they begin has to be committed first.
+    has a window too: it is committed, and not looked at again. A window ends where offsets are missing, so that what
+    lies before them is written; one that begins there is DataLoss to whoever reads it. Partitions that do not begin at
+    the ``earliest`` record and of which nothing is committed are left out: where they begin has to be committed first.
     """
     waits: list[tuple[float, TopicPartition, Iterator[Window]]] = []
     for where, log in snapshot.logs.items():
@@ -108,6 +110,7 @@ def due_windows(
         if end <= start:
             waiting.clear(where)
             continue
+        end = next((loss.start for loss in losses_between(log, start, end) if loss.start > start), end)
         age_s = waiting.age_s(where, start, now_s)
         is_old = is_last or age_s >= policy.age_of(log.topic, wall_s)
         waits.append((age_s, where, _cut(_Sized(log, positions.get(where)), start, end, policy, with_rest=is_old)))

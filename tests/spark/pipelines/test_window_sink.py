@@ -15,6 +15,7 @@ from tests.support.window_sinks import Driven, HereSession
 from tieredstore.errors import (
     AlreadyClosed,
     ConfigError,
+    CorruptData,
     DataLoss,
     Fenced,
     InvalidValue,
@@ -24,12 +25,16 @@ from tieredstore.errors import (
 from tieredstore.partitions.log_snapshot import LogSnapshot
 from tieredstore.pipelines import Runner, load_pipeline
 from tieredstore.pipelines.finalizing import Finished
-from tieredstore.pipelines.inspection import commit_log_of
+from tieredstore.pipelines.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.opened import open_parts
 from tieredstore.pipelines.planner import Planner
+from tieredstore.pipelines.window_writing import ReadUpTo, Written
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.stopping import is_without_work
 from tieredstore.spark import start_pipelines
 from tieredstore.spark.pipelines import window_sink
+from tieredstore.spark.pipelines.window_planning import whole_plan
+from tieredstore.spark.pipelines.window_tasks import OpenPipeline, WindowTask
 from tieredstore.testing.delegating import Operation
 from tieredstore.testing.faults import FaultyStore
 
@@ -72,14 +77,54 @@ def test_too_many_bad_messages_end_it_and_nothing_of_the_batch_appears(kept: Kep
     assert not list(kept.store.abandoned_writes(ROOT))
 
 
-def test_what_a_task_cannot_do_ends_it_and_the_others_leave_nothing(kept: Kept) -> None:
+def test_what_a_task_cannot_do_ends_it_and_the_others_leave_nothing(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with closing(Driven(kept)) as driven:
         batch = driven.batch()
-        kept.bucket.delete(kept.segments[1])
-        with pytest.raises(DataLoss):
+        write = OpenPipeline.write
+
+        def full(pipeline: OpenPipeline, task: WindowTask, reached: ReadUpTo) -> Written:
+            if task.window.partition == 1:
+                raise InvalidValue("nobody knows")
+            return write(pipeline, task, reached)
+
+        monkeypatch.setattr(OpenPipeline, "write", full)
+        with pytest.raises(InvalidValue):
             driven.sink(batch, 0)
     assert listed(kept.store, ROOT) == []
     assert not list(kept.store.abandoned_writes(ROOT))
+
+
+@pytest.mark.parametrize("is_ahead", [False, True])
+def test_what_lies_before_a_loss_or_damage_is_written_and_the_error_ends_it(kept: Kept, is_ahead: bool) -> None:
+    """Of one partition the second segment is lost, of the other the third is damaged in its middle."""
+    kept.write(20)
+    kept.write(20)
+    pipeline = load_pipeline(kept.file())
+    with closing(Driven(kept)) as driven:
+        with open_parts(pipeline) as parts:
+            positions = commit_log_of(pipeline, kept.store).read().positions
+            plan = whole_plan(pipeline, parts, positions) if is_ahead else None
+        batch = driven.batch(plan)
+        kept.bucket.delete(kept.segments[2])
+        identity = str(kept.segments[5].remote_log_segment_id.id)
+        (log,) = kept.folder.rglob(f"*{identity}.log")
+        log.write_bytes(log.read_bytes()[:-5] + b"other")
+        if plan is not None:
+            driven.sink.write_ahead(plan, "a query's")
+        with pytest.raises(DataLoss):
+            driven.sink(batch, 0)
+        assert isinstance(driven.sink.failure, DataLoss)
+        written = kept.offsets()
+        assert written[TOPIC, 0] == list(range(20))
+        assert written[TOPIC, 1][:40] == list(range(40))
+        assert len(written[TOPIC, 1]) < 60
+        assert not list(kept.store.abandoned_writes(ROOT))
+        assert list(verify_output(pipeline, kept.store)) == []
+    with closing(Driven(kept)) as driven, pytest.raises((DataLoss, CorruptData)):
+        driven.sink(driven.batch(), 0)
+    assert kept.offsets() == written
 
 
 def test_a_driver_that_is_there_by_now_ends_it(kept: Kept) -> None:

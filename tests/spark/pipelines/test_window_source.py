@@ -40,6 +40,24 @@ def reader(kept: Kept) -> Iterator[WindowReader]:
     reader.stop()
 
 
+def begin(kept: Kept) -> None:
+    """Twenty records in each partition, and a driver that has begun: its log says where they begin."""
+    kept.write(20)
+    pipeline = load_pipeline(kept.file())
+    with open_parts(pipeline) as parts, Runner(pipeline, parts) as runner:
+        runner.begin()
+
+
+def test_where_partitions_begin_comes_before_anything_is_read(kept: Kept, reader: WindowReader) -> None:
+    kept.write(20)
+    start = reader.initialOffset()
+    end = latest(reader, start)
+    assert [window[2:] for window in end["windows"]] == [[0, 0, 0], [1, 0, 0]]
+    while (later := latest(reader, end)) == end:
+        pass
+    assert [window[2:] for window in later["windows"]] == [[0, 0, 20], [1, 0, 20]]
+
+
 def latest(reader: WindowReader, start: Offset) -> Offset:
     """As Spark asks: by JSON, there and back."""
     end: Offset = json.loads(json.dumps(reader.latestOffset(json.loads(json.dumps(start)), LIMIT)))
@@ -64,7 +82,7 @@ def reports_of(kept: Kept, tasks: list[WindowTask], **changes: str) -> list[Any]
 
 
 def test_offsets_are_windows_and_what_is_handed_out_counts_as_written(kept: Kept, reader: WindowReader) -> None:
-    kept.write(20)
+    begin(kept)
     start = reader.initialOffset()
     assert latest(reader, start) == start, "they are young"
     end = start
@@ -153,7 +171,7 @@ def forced(reader: WindowReader, start: Offset) -> Offset:
 def test_a_bucket_that_is_away_is_no_error_until_it_is_for_too_long(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept.write(20)
+    begin(kept)
     reader = WindowReader(str(kept.file(outage__seconds="100")), clock=Clock())
     start = reader.initialOffset()
     assert latest(reader, start) == start
@@ -170,13 +188,14 @@ def test_a_bucket_that_is_away_is_no_error_until_it_is_for_too_long(
 
 
 def test_errors_of_ours_come_back_as_reports_and_others_are_sparks(kept: Kept, reader: WindowReader) -> None:
-    kept.write(20)
+    begin(kept)
     reader.prepareForTriggerAvailableNow()
     start = reader.initialOffset()
     (first, _) = tasks_between(reader, start, latest(reader, start))
     # The rest of a window, as of a batch of which a part is written.
-    (report,) = reports_of(kept, [first.from_offset(7)])
+    report, inner = reports_of(kept, [first.between(7, 20), first.between(3, 5)])
     assert [report.written[0].files[0].first_offset, report.written[0].records] == [7, 13]
+    assert [inner.written[0].files[0].first_offset, inner.written[0].records] == [3, 2]
     changed = Job(str(kept.file()), "of other settings", (first,))
     untyped: Any = pa
     (batch,) = changed.run([untyped.RecordBatch.from_pydict({"id": [0]})])

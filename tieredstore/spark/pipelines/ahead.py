@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tieredstore.backends.base import ObjectStore
-    from tieredstore.pipelines.driver import Written
+    from tieredstore.pipelines.window_writing import Batch
 
 _CLOSING_S: Final = 10.0
 _CANCELLING_S: Final = 0.2
@@ -35,11 +35,11 @@ class AheadBatch:
         spark: SparkSession,
         group: str,
         tasks: Sequence[WindowTask],
-        write: Callable[[Sequence[WindowTask]], list[Written]],
+        write: Callable[[Sequence[WindowTask]], Batch],
         store: ObjectStore,
     ) -> None:
         self._spark, self._group, self._tasks, self._write, self._store = spark, group, list(tasks), write, store
-        self._written: list[Written] | None = None
+        self._written: Batch | None = None
         self._error: BaseException | None = None
         self._ended = threading.Event()
         self._discarding = threading.Lock()
@@ -47,7 +47,7 @@ class AheadBatch:
         self._thread = InheritableThread(target=self._run, name="tieredstore-ahead", daemon=True)
         self._thread.start()
 
-    def take(self, tasks: Sequence[WindowTask]) -> list[Written] | None:
+    def take(self, tasks: Sequence[WindowTask]) -> Batch | None:
         """What was written, if it is these windows; None, and all of it is discarded, if it is not.
 
         Waits for the job, as Spark's own jobs are waited for: what stops the query ends it. Raises its error.
@@ -74,8 +74,8 @@ class AheadBatch:
     def _discard(self) -> None:
         with self._discarding:
             written, self._written = self._written, None
-            if written and not self._is_taken:
-                discard_files(self._store, [file for window, _ in written for file in window.files])
+            if written is not None and not self._is_taken:
+                discard_files(self._store, [file for window, _ in written.written for file in window.files])
 
     def _run(self) -> None:
         try:

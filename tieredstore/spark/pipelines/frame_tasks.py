@@ -26,7 +26,7 @@ from tieredstore.spark.source.workers import spare_modules
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
-    from tieredstore.pipelines.driver import Written
+    from tieredstore.pipelines.window_writing import Written
 
 # What its type stubs say of batches is partial.
 _arrow: Final[Any] = pa

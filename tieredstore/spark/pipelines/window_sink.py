@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from tieredstore.errors import AlreadyClosed, ResourceNotFound, TieredStoreError
 from tieredstore.pipelines.framing import frame_function
 from tieredstore.pipelines.outage import Outage
-from tieredstore.pipelines.window_writing import discard_files, marked
+from tieredstore.pipelines.window_writing import Batch, Failed, discard_files, marked, readable
 from tieredstore.pipelines.windows import unwritten
 from tieredstore.process.deadline import Deadline
 from tieredstore.process.stopping import nothing_under_way
@@ -26,7 +26,6 @@ from tieredstore.spark.pipelines.window_tasks import (
     Job,
     Report,
     WindowTask,
-    error_named,
     error_within,
     unpacked,
 )
@@ -36,9 +35,9 @@ if TYPE_CHECKING:
 
     from tieredstore.partitions.split_plan import WindowSplit
     from tieredstore.pipelines.counts import Counts
-    from tieredstore.pipelines.driver import Driver, Written
+    from tieredstore.pipelines.driver import Driver
     from tieredstore.pipelines.runner import Runner
-    from tieredstore.pipelines.window_writing import Window
+    from tieredstore.pipelines.window_writing import Window, Written
 
 _logger: Final = logging.getLogger(__name__)
 
@@ -281,32 +280,56 @@ class WindowSink:
         """Write what of the windows is not written; False if nothing is left."""
         by_end = {(task.window.topic, task.window.partition, task.window.stop): task for task in tasks}
         rest = [
-            by_end[window.topic, window.partition, window.stop].from_offset(window.start)
+            by_end[window.topic, window.partition, window.stop].between(window.start, window.stop)
             for window in unwritten([task.window for task in tasks], self.driver.log.state.positions)
         ]
         if rest and rest[0].window.is_mark:
             self.driver.commit(marked([task.window for task in rest]))
         elif rest:
             ahead, self._ahead = self._ahead, None
-            written = None if ahead is None else ahead.take(rest)
-            self.driver.commit(self._written(rest) if written is None else written)
+            batch = (None if ahead is None else ahead.take(rest)) or self._written(rest)
+            if batch.written:
+                self.driver.commit(batch.written)
+            batch.check()
         return bool(rest)
 
     def _write_framed(self, window: Window, splits: tuple[WindowSplit, ...]) -> Written:
         """A window once more that the store had dropped."""
-        (written,) = self._written([WindowTask(window, splits)])
+        batch = self._written([WindowTask(window, splits)])
+        batch.check()
+        (written,) = batch.written
         return written
 
-    def _written(self, tasks: Sequence[WindowTask]) -> list[Written]:
-        numbers: Any = self._spark.range(0, len(tasks), 1, len(tasks))
+    def _written(self, tasks: Sequence[WindowTask]) -> Batch:
+        """The windows of tasks as far as they can be read; with a frame all of them, or none."""
         if self._frame is not None:
             framed = FrameJob(self._file, self.driver.fingerprint, tuple(tasks))
-            rows, read = framed.rows(numbers, self._frame)
-            return framed.whole(self._prepared(rows), read(), self.driver.store)
-        job = Job(self._file, self.driver.fingerprint, tuple(tasks))
-        return self._prepared(numbers.mapInArrow(job.run, SCHEMA))
+            rows, read = framed.rows(self._numbers(tasks), self._frame)
+            written = [one for one in self._outcomes(rows) if not isinstance(one, Failed)]
+            return Batch(framed.whole(written, read(), self.driver.store))
+        of_window = {(task.window.topic, task.window.partition, task.window.start): task for task in tasks}
+        outcomes = self._run(tasks)
 
-    def _prepared(self, job: Any) -> list[Written]:
+        def attempt(window: Window) -> Written | Failed:
+            task = of_window[window.topic, window.partition, window.start]
+            (again,) = self._run([task.between(window.start, window.stop)])
+            return again
+
+        try:
+            return readable(outcomes, attempt, self.driver.store)
+        except BaseException:
+            self._discard(outcomes)
+            raise
+
+    def _numbers(self, tasks: Sequence[WindowTask]) -> Any:
+        """A row for each task, in as many tasks of Spark's."""
+        return self._spark.range(0, len(tasks), 1, len(tasks))
+
+    def _run(self, tasks: Sequence[WindowTask]) -> list[Written | Failed]:
+        job = Job(self._file, self.driver.fingerprint, tuple(tasks))
+        return self._outcomes(self._numbers(tasks).mapInArrow(job.run, SCHEMA))
+
+    def _outcomes(self, job: Any) -> list[Written | Failed]:
         """What the tasks of a job report, once it has run; the gravest error of theirs."""
         try:
             reports: list[Report] = [unpacked(row[REPORT]) for row in job.collect()]
@@ -314,10 +337,19 @@ class WindowSink:
             if (ours := error_within(error)) is None:
                 raise
             raise ours from error
-        written = [report.written for report in reports if report.written is not None]
-        errors = [error_named(*report.error) for report in reports if report.error is not None]
+        outcomes: list[Written | Failed] = []
+        errors: list[TieredStoreError] = []
+        for report in reports:
+            try:
+                outcomes.append(report.outcome())
+            except TieredStoreError as error:
+                errors.append(error)
         if errors:
-            discard_files(self.driver.store, [file for window, _ in written for file in window.files])
+            self._discard(outcomes)
             # One that no waiting mends says more than those that it might.
             raise min(errors, key=lambda error: error.retryable)
-        return written
+        return outcomes
+
+    def _discard(self, outcomes: Sequence[Written | Failed]) -> None:
+        prepared = (one[0].files for one in outcomes if not isinstance(one, Failed))
+        discard_files(self.driver.store, [file for files in prepared for file in files])

@@ -7,9 +7,10 @@ ours that kept it from that, which the driver judges; any other error is Spark's
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -27,15 +28,15 @@ from tieredstore.pipelines.parts import COLUMNS, Parts
 from tieredstore.pipelines.selection import query_of
 from tieredstore.pipelines.settings import Pipeline, load_pipeline
 from tieredstore.pipelines.setup import fingerprint_of, recipe_of
-from tieredstore.pipelines.window_writing import Recipe, Window, write_window
+from tieredstore.pipelines.window_writing import UNREADABLE, Failed, ReadUpTo, Recipe, Window, Written, write_window
 from tieredstore.process.per_process import PerProcess
+from tieredstore.records.numbers import int64_values
 from tieredstore.records.settings import ReadSettings
 from tieredstore.spark.source.workers import spare_modules
 
 if TYPE_CHECKING:
     from tieredstore.live import LiveReader
     from tieredstore.partitions.split_plan import WindowSplit
-    from tieredstore.pipelines.driver import Written
 
 # What its type stubs say of batches is partial.
 _arrow: Final[Any] = pa
@@ -58,10 +59,9 @@ class WindowTask:
     window: Window
     splits: tuple[WindowSplit, ...]
 
-    def from_offset(self, start: int) -> WindowTask:
-        """The rest of the window; splits that begin before it give more, which is passed over."""
-        window = self.window
-        return WindowTask(Window(window.topic, window.topic_id, window.partition, start, window.stop), self.splits)
+    def between(self, start: int, stop: int) -> WindowTask:
+        """A part of the window; what splits give beside it is passed over."""
+        return WindowTask(replace(self.window, start=start, stop=stop), self.splits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,19 +87,32 @@ class Job:
                 yield _arrow.RecordBatch.from_pydict({REPORT: [report]})
 
     def _report(self, task: WindowTask) -> Report:
+        reached = ReadUpTo(task.window.start)
         try:
-            written, reasons = opened(self.file, self.fingerprint).write(task)
+            written, reasons = opened(self.file, self.fingerprint).write(task, reached)
         except TieredStoreError as error:
-            return Report(error=(type(error).__name__, str(error)))
+            return Report(error=(type(error).__name__, str(error)), window=task.window, reached=reached.offset)
         return Report((written, dict(sorted(reasons.items())[:SHOWN_REASONS])))
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What became of a window: one of the two. Picklable."""
+    """What became of a window: it was written, or an error kept it from that. Picklable."""
 
     written: Written | None = None
     error: tuple[str, str] | None = None
+    window: Window | None = None
+    """The one that an error is about, where that is known, and behind which of its records it came."""
+    reached: int = -1
+
+    def outcome(self) -> Written | Failed:
+        """What is committed of it; any error but of lost or damaged records is raised."""
+        if self.written is not None:
+            return self.written
+        error = error_named(*(self.error or ("TieredStoreError", "a task gave no report")))
+        if self.window is None or not isinstance(error, UNREADABLE):
+            raise error
+        return Failed(self.window, self.reached, error)
 
 
 def error_named(name: str, sentence: str) -> TieredStoreError:
@@ -153,11 +166,11 @@ class OpenPipeline:
     stack: ExitStack
     reader: LiveReader | None = field(default=None)
 
-    def write(self, task: WindowTask) -> Written:
+    def write(self, task: WindowTask, reached: ReadUpTo) -> Written:
         """Prepare the files of its window."""
         records = self.records(task)
         try:
-            return write_window(task.window, records, self.recipe, self.parts.store)
+            return write_window(task.window, records, self.recipe, self.parts.store, reached)
         finally:
             records.close()
 
@@ -175,8 +188,11 @@ class OpenPipeline:
             else:
                 batches = read_record_split(self.parts.source, split, query, settings)
             for batch in batches:
-                if rest := _from_offset(batch, task.window.start):
+                if (rest := _between(batch, task.window.start, task.window.stop)) is not None:
                     yield rest
+                if int64_values(batch, "offset")[-1] >= task.window.stop - 1:
+                    # What lies behind the window may be damaged.
+                    return
 
     def _live_reader(self) -> LiveReader:
         if self.reader is None:
@@ -185,13 +201,13 @@ class OpenPipeline:
         return self.reader
 
 
-def _from_offset(batch: Any, start: int) -> Any:
-    """The records from an offset on; None if there are none."""
-    offsets = batch.column("offset")
-    if offsets[0].as_py() >= start:
+def _between(batch: Any, start: int, stop: int) -> Any:
+    """The records of the offsets ``start`` up to ``stop``; None if there are none."""
+    offsets = int64_values(batch, "offset")
+    if offsets[0] >= start and offsets[-1] < stop:
         return batch
-    passed = sum(1 for offset in offsets.to_pylist() if offset < start)
-    return batch.slice(passed) if passed < batch.num_rows else None
+    first, behind = bisect_left(offsets, start), bisect_left(offsets, stop)
+    return batch.slice(first, behind - first) if first < behind else None
 
 
 def _close_all(opened: dict[tuple[str, str], OpenPipeline]) -> None:
