@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal, TypeAlias, cast
 
@@ -272,3 +273,41 @@ def human_bytes(count: int) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} GiB"
+
+
+_DAY: Final = re.compile(r"(?:19|20)\d{6}", re.ASCII)
+_SECONDS_OF_CENTURIES: Final = range(946_684_800, 4_102_444_800)  # the years 2000 to 2099
+_BEYOND_LOGS: Final = 10**12
+"""No log is so long, at a hundred thousand records a second for a hundred days; milliseconds since 1970 are more."""
+_WAY_TO_WRITE_A_TIME: Final = "a time is written 2026-01-31T08:00:00Z, or @ and the milliseconds since 1970"
+_NAMED: Final = 3
+
+
+def check_offset(offset: int, ends: Mapping[str, int] | None = None) -> None:
+    """Refuse an offset that was probably meant for a time, or is beyond the end of all these logs.
+
+    ``ends`` are the logs by name, each with one more than its last offset. Raise ConfigError with the way to write a
+    time: what deletes up to such an offset deletes everything, and what reads from it reads nothing.
+    """
+    if offset >= _BEYOND_LOGS:
+        raise ConfigError(f"{offset} is no offset of a log; {hint_of_number(offset) or _WAY_TO_WRITE_A_TIME}")
+    if ends and offset > max(ends.values()):
+        shown = ", ".join(f"{name} ({end})" for name, end in list(ends.items())[:_NAMED])
+        more = f" and {len(ends) - _NAMED} more" if len(ends) > _NAMED else ""
+        raise ConfigError(
+            f"offset {offset} is beyond the end of {shown}{more}; {hint_of_number(offset) or _WAY_TO_WRITE_A_TIME}"
+        )
+
+
+def hint_of_number(offset: int) -> str | None:
+    """Return what an offset that looks like a time may be, and how that is written; None for other numbers."""
+    if _DAY.fullmatch(str(offset)):
+        try:
+            return f"a day is written {datetime.strptime(str(offset), '%Y%m%d').replace(tzinfo=UTC):%Y-%m-%d}"
+        except ValueError:
+            return None
+    if offset in _SECONDS_OF_CENTURIES:
+        return f"a time in seconds since 1970 is written @{offset}000"
+    if offset // 1000 in _SECONDS_OF_CENTURIES:
+        return f"a time in milliseconds since 1970 is written @{offset}"
+    return None

@@ -108,6 +108,21 @@ def test_rm_takes_the_oldest_of_a_partition(root: Path) -> None:
     assert "2 segments deleted" in done.text
 
 
+@pytest.mark.parametrize(
+    ("before", "hint"),
+    [
+        ("1795428000000", "a time in milliseconds since 1970 is written @1795428000000"),
+        ("1795428000", "is beyond the end of events-0 (40); a time in seconds since 1970 is written @1795428000000"),
+        ("41", "offset 41 is beyond the end of events-0 (40); a time is written"),
+    ],
+)
+def test_rm_refuses_what_was_meant_for_a_time(root: Path, before: str, hint: str) -> None:
+    for yes in ((), ("--yes",)):
+        refused = run(root, "rm", "events", 0, "--before", before, *yes)
+        assert (refused.code, count(root)) == (2, 20)
+        assert hint in refused.stderr
+
+
 def test_rm_takes_what_is_older_than_a_time(root: Path) -> None:
     rows, summary = rows_of(run(root, "rm", "events", "--before", "1970-01-01T00:00:00.011Z", "--yes", "--json"))
     assert [(row["partition"], row["base_offset"], row["last_offset"]) for row in rows] == [(0, 0, 9), (1, 0, 9)]

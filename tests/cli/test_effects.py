@@ -206,3 +206,49 @@ def test_every_command_says_what_it_does() -> None:
 def below(group: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     for name, command in cast("dict[str, Any]", group.commands).items():
         yield from below(command, f"{path}{name} ") if hasattr(command, "commands") else [(path + name, command)]
+
+
+PLACED: Final = {
+    "rm": ["--before", "rm single 0 -c {}"],
+    "cat": ["--from --to", "cat single -c {}"],
+    "consume": ["--from", "consume single --exit-eof -c {}"],
+    "pipeline backfill": ["--from --to", "pipeline backfill {} --topic single --generation 2 --replace 1 --yes"],
+}
+"""Commands whose options take an offset or a time."""
+
+
+@pytest.mark.parametrize("command", PLACED)
+@pytest.mark.parametrize(
+    ("place", "hint"),
+    [("1795428000000", "@1795428000000"), ("1795428000", "@1795428000000"), ("20260131", "2026-01-31"), ("4", "@")],
+)
+def test_a_number_beyond_the_log_is_refused_with_the_way_to_write_a_time(
+    command: str, place: str, hint: str, tmp_path: Path
+) -> None:
+    more = {"pipeline.name": "kept", "output.storage.backend.class": "filesystem", "output.storage.root": "output"}
+    (tmp_path / "output").mkdir()
+    settings = write_settings(tmp_path)
+    assert tieredstore("copy", "-c", settings, ORIGINALS).code == 0
+    if "pipeline" in command:
+        write_settings(tmp_path, more)
+        assert tieredstore("pipeline", "run", "--once", settings).code == 0
+    options, line = PLACED[command]
+    for option in options.split():
+        scene = in_folder(tmp_path, *line.format(settings).split())
+        before = scene.look()
+        refused = tieredstore(*scene.arguments, option, place)
+        assert (refused.code, refused.text) == (2, ""), refused
+        assert "is beyond the end of single-0 (3)" in refused.stderr or "is no offset of a log" in refused.stderr
+        assert "is written " in refused.stderr
+        assert hint in refused.stderr
+        assert scene.look() == before
+
+
+def test_no_other_command_takes_a_place() -> None:
+    taking = {
+        path
+        for path, command in below(command_of(app))
+        if any({"--from", "--to", "--before", "--since", "--until"} & set(one.opts) for one in command.params)
+    }
+    # A store, an age, a number of an entry, an age, and a word.
+    assert taking == PLACED.keys() | {"cp", "verify", "pipeline changes", "pubsub audit", "pubsub consume"}

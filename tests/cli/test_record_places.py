@@ -6,8 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tieredstore.cli.record_places import LastRecords, check_window, hint_of_number, parse_partitions, parse_place
+from tieredstore.cli.record_places import (
+    LastRecords,
+    check_window,
+    parse_offset_or_time,
+    parse_partitions,
+    parse_place,
+)
 from tieredstore.errors import ConfigError
+from tieredstore.model import check_offset, hint_of_number
 
 numbers = st.integers(0, 400)
 parts = st.one_of(numbers.map(lambda n: (n, n)), st.tuples(numbers, numbers).map(lambda pair: (min(pair), max(pair))))
@@ -69,7 +76,7 @@ def test_other_signs_count_nothing(text: str) -> None:
 
 
 def test_offsets_that_kafka_cannot_have_are_refused() -> None:
-    assert parse_place("9223372036854775807") == 2**63 - 1
+    assert parse_place("999999999999") == 10**12 - 1
     with pytest.raises(ConfigError, match="is not an offset: those are from 0 to 9223372036854775807"):
         parse_place("9223372036854775808")
 
@@ -100,6 +107,26 @@ def test_no_log_has_such_windows() -> None:
 )
 def test_a_number_that_looks_like_a_time_is_told_as_one(number: int, hint: str | None) -> None:
     assert hint_of_number(number) == hint
+
+
+@pytest.mark.parametrize("number", ["1795428000000", "4102444800000000", "9223372036854775807"])
+def test_a_number_that_no_log_reaches_is_refused_with_the_way_to_write_a_time(number: str) -> None:
+    for parse in (parse_place, parse_offset_or_time):
+        with pytest.raises(ConfigError, match=r"is no offset of a log; a time .*is written .*@") as refused:
+            parse(number)
+        assert (f"@{number}" in str(refused.value)) == (number == "1795428000000")
+
+
+def test_an_offset_beyond_the_ends_of_all_logs_is_refused() -> None:
+    ends = {"orders-0": 5, "orders-1": 9, "orders-2": 3, "orders-3": 4}
+    for offset in (0, 5, 9):
+        check_offset(offset, ends)
+    beyond = r"offset 10 is beyond the end of orders-0 \(5\), orders-1 \(9\), orders-2 \(3\) and 1 more; a time is"
+    with pytest.raises(ConfigError, match=beyond):
+        check_offset(10, ends)
+    with pytest.raises(ConfigError, match=r"orders-0 \(7\); a day is written 2026-01-31"):
+        check_offset(20260131, {"orders-0": 7})
+    check_offset(10**12 - 1)
 
 
 @given(st.integers(0, 2**63 - 1))

@@ -77,7 +77,7 @@ def test_a_topic_goes_and_a_dry_run_says_exactly_that(store: MemoryObjectStore) 
 
 @pytest.mark.parametrize(
     ("before", "starts"),
-    [(0, []), (9, []), (10, [0]), (19, [0]), (20, [0, 10]), (39, [0, 10, 20]), (10**9, [0, 10, 20, 30])],
+    [(0, []), (9, []), (10, [0]), (19, [0]), (20, [0, 10]), (39, [0, 10, 20]), (40, [0, 10, 20, 30])],
 )
 @pytest.mark.parametrize("by", ["offset", "time"])
 def test_whole_segments_before_a_place_go(store: MemoryObjectStore, before: int, starts: list[int], by: str) -> None:
@@ -85,6 +85,18 @@ def test_whole_segments_before_a_place_go(store: MemoryObjectStore, before: int,
     steps = run(store, place, Scope("events", TOPIC_ID, 0))
     assert rows_of(steps) == [(0, start, "removed") for start in starts]
     assert left(store) == [(0, start) for start in (0, 10, 20, 30) if start not in starts] + [(1, 0), (1, 10)]
+
+
+@pytest.mark.parametrize("offset", [41, 1_795_428_000, 1_795_428_000_000, 2**63 - 1])
+def test_an_offset_beyond_the_end_deletes_nothing(store: MemoryObjectStore, offset: int) -> None:
+    with pytest.raises(ConfigError, match="is written"):
+        run(store, Before(offset=offset), Scope("events", TOPIC_ID, 0))
+    assert len(left(store)) == 6
+    # Where nobody knows how far the log reaches it takes what lies before that.
+    store.put(MadeSegment(FIRST, 30, 39).key(), b"{")
+    if offset < 10**12:
+        steps = run(store, Before(offset=offset), Scope("events", TOPIC_ID, 0))
+        assert rows_of(steps) == [(0, 0, "removed"), (0, 10, "removed"), (0, 20, "removed"), (0, 30, "unknown")]
 
 
 def test_each_partition_ends_at_its_first_segment_that_stays(store: MemoryObjectStore) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 from tieredstore.cli.record_places import LastRecords, RecordPlace
 from tieredstore.cli.record_rows import arrow_module
 from tieredstore.errors import ResourceNotFound
+from tieredstore.model import check_offset
 
 if TYPE_CHECKING:
     from tieredstore.cli.record_filter import PartitionRecords
@@ -156,6 +157,9 @@ class ConsumedTopic:
         start = self._request.start
         if isinstance(start, LastRecords):
             return [self._place(number, self._before_end(number, start.count)) for number in partitions]
+        if isinstance(start, int):
+            names = {number: f"{self._request.topic}-{number}" for number in partitions}
+            check_offset(start, {name: self._extent(number)[1] for number, name in names.items()})
         if isinstance(start, str | int):
             offset = {"earliest": _BEGINNING, "latest": _END}.get(str(start), start)
             return [self._place(number, offset) for number in partitions]
@@ -164,11 +168,15 @@ class ConsumedTopic:
         return self._consumer.offsets_for_times(asked, _ANSWER_S)
 
     def _before_end(self, number: int, count: int) -> int:
+        first, end = self._extent(number)
+        return max(first, end - count)
+
+    def _extent(self, number: int) -> tuple[int, int]:
+        """The first offset of a partition, and the one behind its last."""
         extent = self._consumer.get_watermark_offsets(self._place(number, 0), _ANSWER_S)
         if extent is None:
             raise self._trouble.unavailable(self._doing, _ANSWER_S)
-        first, end = int(extent[0]), int(extent[1])
-        return max(first, end - count)
+        return int(extent[0]), int(extent[1])
 
     def _place(self, number: int, offset: Any) -> Any:
         return self._kafka.TopicPartition(self._request.topic, number, offset)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from tieredstore.cli.left_out import LeftOut
 from tieredstore.cli.output import complain
-from tieredstore.cli.record_places import LastRecords, RecordPlace, hint_of_number
+from tieredstore.cli.record_places import LastRecords, RecordPlace
 from tieredstore.cli.record_rows import SHOWN, arrow_module
 from tieredstore.errors import ConfigError
-from tieredstore.model import TopicPartition, Uuid
+from tieredstore.model import TopicPartition, Uuid, check_offset, hint_of_number
 from tieredstore.process.parallel import READERS, in_parallel
 from tieredstore.process.thread_pool import ThreadPool
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from tieredstore.remote.source import SegmentSource
 
 _POLL_S: Final = 1.0
-_NAMED: Final = 3
 
 ACCEPT_LOSS: Final = "use --data-loss report"
 """What a person does who puts up with losses."""
@@ -134,11 +133,11 @@ class LogReading:
                 self.left_out.aborted_in_tail = tail.aborted
 
     def _windows(self, *, stops_at_start: bool = False) -> dict[TopicPartition, Window]:
-        """What to read of each partition; told of on stderr are numbers that nobody can have meant, and DataLoss by the
-        policy is raised for what cannot be read."""
+        """What to read of each partition; ConfigError for numbers beyond the logs, DataLoss by the policy for what
+        cannot be read."""
         for option, place in (("--from", self._request.start), ("--to", self._request.stop)):
             if isinstance(place, int):
-                _tell_of_number(option, place, self._logs)
+                _check_number(option, place, self._logs)
         # Times and the last records are looked up in the logs, several at once.
         with ThreadPool(READERS, "tieredstore-windows") as pool:
             looked_up = in_parallel(pool, self._window, self._logs, at_once=2 * READERS)
@@ -192,13 +191,9 @@ def check_followed(request: LogRequest) -> None:
         raise ConfigError("--follow has no end: leave --to out, or --follow")
 
 
-def _tell_of_number(option: str, offset: int, logs: Iterable[PartitionLog]) -> None:
-    """Says on stderr that a number is behind the end of logs, or looks like a time: it was perhaps not an offset."""
+def _check_number(option: str, offset: int, logs: Iterable[PartitionLog]) -> None:
+    """Refuse a number that lies beyond the logs; tell on stderr of one within them that looks like a time."""
+    check_offset(offset, {f"{log.topic}-{log.partition}": log.end for log in logs})
     hint = hint_of_number(offset)
-    beyond = [f"{log.topic}-{log.partition} ({log.end})" for log in logs if offset > log.end]
-    if beyond:
-        more = f" and {len(beyond) - _NAMED} more" if len(beyond) > _NAMED else ""
-        behind = f"offset {offset} is behind the end of {', '.join(beyond[:_NAMED])}{more}"
-        complain(behind if hint is None else f"{behind}; {hint}")
-    elif hint is not None:
+    if hint is not None:
         complain(f"{option} {offset} is taken for an offset; {hint}")

@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 
 from tieredstore.errors import ConfigError, excerpt
 from tieredstore.limits import MAX_INT32, MAX_OFFSET
+from tieredstore.model import check_offset
 
 _OFFSET: Final = re.compile(r"\d{1,19}", re.ASCII)
 _LAST: Final = re.compile(r"-(\d{1,19})", re.ASCII)
@@ -17,9 +18,6 @@ _MILLISECONDS: Final = re.compile(r"@(\d{1,18})", re.ASCII)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _RANGE: Final = re.compile(r"(\d{1,10})(?:-(\d{1,10}))?", re.ASCII)
 _MOST_PARTITIONS: Final = 100_000
-
-_DAY: Final = re.compile(r"(?:19|20)\d{6}", re.ASCII)
-_SECONDS_OF_CENTURIES: Final = range(946_684_800, 4_102_444_800)  # the years 2000 to 2099
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,20 +79,6 @@ def parse_partitions(texts: Sequence[str] | None) -> tuple[int, ...] | None:
     return tuple(sorted({number for each in ranges for number in each}))
 
 
-def hint_of_number(offset: int) -> str | None:
-    """What an offset that looks like a time is perhaps, and how that is written; None for other numbers."""
-    if _DAY.fullmatch(str(offset)):
-        try:
-            return f"a day is written {datetime.strptime(str(offset), '%Y%m%d').replace(tzinfo=UTC):%Y-%m-%d}"
-        except ValueError:
-            return None
-    if offset in _SECONDS_OF_CENTURIES:
-        return f"a time in seconds since 1970 is written @{offset}000"
-    if offset // 1000 in _SECONDS_OF_CENTURIES:
-        return f"a time in milliseconds since 1970 is written @{offset}"
-    return None
-
-
 def _ranges(text: str) -> Iterator[range]:
     for part in text.split(","):
         match = _RANGE.fullmatch(part.strip(" "))
@@ -108,4 +92,5 @@ def _offset(text: str) -> int:
     offset = int(text)
     if offset > MAX_OFFSET:
         raise ConfigError(f"{offset} is not an offset: those are from 0 to {MAX_OFFSET}")
+    check_offset(offset)
     return offset

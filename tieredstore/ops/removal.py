@@ -12,9 +12,9 @@ from tieredstore.catalog.listing import Scope, SegmentObjects
 from tieredstore.catalog.metadata_records import SegmentState
 from tieredstore.catalog.stored import StoredSegment
 from tieredstore.errors import CorruptData, StoreError
-from tieredstore.format.keys import parse_key
+from tieredstore.format.keys import Suffix, parse_key
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
-from tieredstore.model import TopicIdPartition, Uuid
+from tieredstore.model import TopicIdPartition, Uuid, check_offset
 from tieredstore.ops.brokers import BrokersView
 from tieredstore.ops.deletion import delete_objects
 from tieredstore.ops.garbage import least_age_ms
@@ -119,11 +119,16 @@ def remove_segments(
     """Delete the listed segments that lie ``before``, manifest first, one step each; nothing with ``dry_run``.
 
     What is not before has no step. With ``brokers`` stay, unless ``force`` says otherwise, what they list, and what
-    they do not list and is younger than twice ``upload_max_age_ms`` by the store's clock. Neither the listing nor
-    manifests are held; legal holds are looked for again and again. Stopped or killed anywhere, no half of a segment is
-    visible, and a second run goes on; what had lost its manifest is a leftover then. What the store refuses is a step;
-    its other errors end the run. ConfigError for ``brokers`` and a store that does not tell its time.
+    they do not list and is younger than twice ``upload_max_age_ms`` by the store's clock. Manifests are not held, and
+    the listing only for an offset: ConfigError before anything goes where that is beyond the end of all that is listed,
+    since it would take everything, and may be meant for a time. Legal holds are looked for again and again. Stopped or
+    killed anywhere, no half of a segment is visible, and a second run goes on; what had lost its manifest is a leftover
+    then. What the store refuses is a step; its other errors end the run. ConfigError for ``brokers`` and a store that
+    does not tell its time.
     """
+    if before.offset is not None:
+        listed = list(listed)
+        _check_reached(store, listed, before.offset, rules)
     holds = Holds(store, prefix)
     judge = None
     if brokers is not None:
@@ -167,6 +172,30 @@ def topic_ids(store: ObjectStore, prefix: str, topic: str) -> list[Uuid]:
         folder = f"{prefix}{info.key.removeprefix(prefix).partition('/')[0]}"
         position = f"{folder}0" if len(folder) < len(info.key) else info.key
     return list(dict.fromkeys(ids))
+
+
+def _check_reached(store: ObjectStore, listed: Iterable[SegmentObjects], offset: int, rules: ManifestRules) -> None:
+    latest: dict[TopicIdPartition, list[SegmentObjects]] = {}
+    for objects in listed:
+        if objects.start_offset >= offset:
+            check_offset(offset)
+            return
+        where = objects.segment_id.topic_id_partition
+        start = latest[where][0].start_offset if where in latest else -1
+        if objects.find(Suffix.MANIFEST) is None:
+            continue
+        if objects.start_offset > start:
+            latest[where] = [objects]
+        elif objects.start_offset == start:
+            latest[where].append(objects)
+    ends: dict[str, int] = {}
+    for segment in load_stream(store, (one for last in latest.values() for one in last), rules=rules):
+        if not isinstance(segment.loaded, StoredSegment) or segment.loaded.metadata.end_offset < 0:
+            ends.clear()
+            break  # where nobody knows how far the log reaches the removal ends by itself
+        name = f"{segment.partition.topic}-{segment.partition.partition}"
+        ends[name] = max(ends.get(name, 0), segment.loaded.metadata.end_offset + 1)
+    check_offset(offset, ends)
 
 
 def _plan(

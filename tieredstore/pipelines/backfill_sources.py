@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, TypeAlias
 
 from tieredstore.errors import DataLoss
+from tieredstore.model import check_offset
 from tieredstore.pipelines.commit_log import Progress
 from tieredstore.pipelines.log_reading import LogReading
 from tieredstore.pipelines.planner import Planner, log_of
@@ -37,6 +38,13 @@ class Selected:
     def has(self, topic: str, partition: int) -> bool:
         """Whether it is one of these."""
         return topic == self.topic and (self.partitions is None or partition in self.partitions)
+
+    def check_reached(self, ends: Mapping[int, int]) -> None:
+        """Refuse an offset beyond the ends of all selected partitions, by their numbers: it was perhaps for a time."""
+        named = {f"{self.topic}-{number}": end for number, end in ends.items() if self.has(self.topic, number)}
+        for place in (self.start, self.stop):
+            if isinstance(place, int):
+                check_offset(place, named)
 
 
 class RecordSource(ABC):
@@ -71,6 +79,7 @@ class LogSource(RecordSource):
 
     def extents(self, selected: Selected) -> list[Window]:
         """As of the start."""
+        selected.check_reached({log.partition: log.end for _, log in sorted(self._snapshot.logs.items())})
         return [
             Window(log.topic, str(log.topic_id), log.partition, *_extent(log, selected))
             for where, log in sorted(self._snapshot.logs.items())

@@ -61,6 +61,7 @@ class KeptFiles(RecordSource):
 
     def extents(self, selected: Selected) -> list[Window]:
         """Whole files where a time is given; ConfigError for offsets whose files gave way to another generation's."""
+        selected.check_reached({number: max(one.stop for one in its) for number, its in sorted(self._pieces.items())})
         windows = [
             Window(selected.topic, self._topic_ids.get(number, ""), number, *self._extent(number, selected))
             for number in sorted(self._pieces)

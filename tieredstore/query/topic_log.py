@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
 from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_OFFSET
-from tieredstore.model import Isolation, Uuid
+from tieredstore.model import Isolation, Uuid, check_offset
 from tieredstore.partitions.live_window import open_reader
 from tieredstore.partitions.log_query import LogQuery, QueryWords, timeout_of
 from tieredstore.partitions.log_snapshot import LogSnapshot
@@ -90,6 +90,8 @@ class TopicLog:
         """The offsets (half-open) of each partition from ``starts`` up to ``stops``, as :func:`read_topic` has them."""
         self._check_named(starts)
         self._check_named(stops)
+        for places in (starts, stops):
+            self._check_reached(places)
         windows: dict[TopicPartition, OffsetWindow] = {}
         for where, log in sorted(self.snapshot.logs.items()):
             start, stop = _place_of(starts, where), _place_of(stops, where)
@@ -98,7 +100,7 @@ class TopicLog:
             first = log.earliest if start is None else _offset(log, start)
             end = log.end_from(first)
             last = end if stop is None else min(end, _offset(log, stop))
-            # An offset behind the end is not there yet, and times need not ascend with offsets.
+            # An offset beyond the end of this log is not there yet, and times need not ascend with offsets.
             windows[where] = first, max(first, last)
         return windows
 
@@ -107,6 +109,16 @@ class TopicLog:
             missing = [number for number in places if (self.topic, number) not in self.snapshot.logs]
             if missing:
                 raise ConfigError(f"there is no partition {missing[0]} of {self.topic} among those that are read")
+
+    def _check_reached(self, places: Places) -> None:
+        """Refuse an offset that no log reaches for which it was given."""
+        ends: dict[int, dict[str, int]] = {}
+        for where, log in sorted(self.snapshot.logs.items()):
+            place = _place_of(places, where)
+            if isinstance(place, int):
+                ends.setdefault(place, {})[f"{log.topic}-{log.partition}"] = log.end
+        for offset, logs in ends.items():
+            check_offset(offset, logs)
 
     def judge(self, windows: Mapping[TopicPartition, Sequence[OffsetWindow]], starts: Places, stops: Places) -> None:
         """DataLoss for what of the windows nobody has. By the other policy it is told of as each piece is planned."""
