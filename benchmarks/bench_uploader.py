@@ -50,7 +50,7 @@ from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import build_segment
 from tieredstore.uploader import Uploader
-from tieredstore.uploader.running import uploader_service
+from tieredstore.uploader.service import uploader_service
 
 PARTS: Final = ("many", "large", "idle", "appends", "produce", "memory")
 TARGETS: Final = {

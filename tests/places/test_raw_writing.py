@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,13 +18,14 @@ from tieredstore.catalog import load_catalog
 from tieredstore.config.loading import uploader_settings_from
 from tieredstore.errors import ConfigError, SegmentConflict
 from tieredstore.kafka.logdir import PARTITION_METADATA, LogSegment, describe, discover
-from tieredstore.model import Uuid
+from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.places.opening import placed
 from tieredstore.records import read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.doubles import CountingStore
 from tieredstore.testing.faults import FaultyStore, Moment
-from tieredstore.uploader import Uploader, once, schedule
+from tieredstore.uploader import Uploader, schedule
+from tieredstore.uploader import uploader as module
 
 FOLDER = "p/kafkaCluster1/events-0/"
 
@@ -31,7 +34,7 @@ FOLDER = "p/kafkaCluster1/events-0/"
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "_FIRST_DELAY_S", 0.001)
     monkeypatch.setattr(schedule, "WAIT_S", 0.001)
-    monkeypatch.setattr(once, "_AGAIN_S", 0.001)
+    monkeypatch.setattr(module, "_AGAIN_S", 0.001)
 
 
 @pytest.fixture
@@ -196,3 +199,72 @@ def test_a_broker_without_topic_ids_is_shipped(disk: BrokerDisk) -> None:
 def test_what_would_be_encrypted_is_not_stored_raw() -> None:
     with pytest.raises(ConfigError, match="nothing is encrypted or compressed"):
         raw_settings(**{"compression.enabled": "true"})  # type: ignore[arg-type]
+
+
+def test_what_lies_on_disk_before_the_first_stored_segment_is_shipped(disk: BrokerDisk) -> None:
+    """Pinterest's uploader was ended while it shipped the first segments of the partition, out of order."""
+    store, first = MemoryObjectStore(), MemoryObjectStore()
+    run_once(disk, first)
+    for ending in ("index", "timeindex", "log"):
+        store.put(f"{FOLDER}{20:020d}.{ending}", first.get(f"{FOLDER}{20:020d}.{ending}"))
+    counting = CountingStore(store)
+    assert run_once(disk, counting) == []
+    assert values_read(store) == whole(disk)
+    assert [key for key in counting.keys_of("put") if f"{20:020d}" in key] == [], "it is there already"
+    assert (watermark_in(store)["next_offset"], watermark_in(store)["holes"]) == (30, [])
+
+
+def test_what_was_deleted_before_the_first_stored_segment_is_named_no_loss_and_what_is_between_is(
+    disk: BrokerDisk,
+) -> None:
+    store, first = MemoryObjectStore(), MemoryObjectStore()
+    run_once(disk, first)
+    disk.grow()
+    for ending in ("index", "timeindex", "log"):
+        store.put(f"{FOLDER}{20:020d}.{ending}", first.get(f"{FOLDER}{20:020d}.{ending}"))
+    # 0 to 9 nobody has any more; 10 to 19 are here.
+    for path in disk.files(0):
+        path.unlink()
+    disk.bases.pop(0)
+    assert run_once(disk, store) == []
+    assert values_read(store) == [*whole(disk)[10:], *disk.values(30, 0)]
+    assert watermark_in(store)["holes"] == []
+
+
+def watermark_in(store: MemoryObjectStore) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(store.get("p/!tieredstore/watermarks/events/0.json"))
+    return document
+
+
+def test_a_topic_that_was_created_again_is_named_and_nothing_of_it_is_shipped(disk: BrokerDisk, tmp_path: Path) -> None:
+    store = MemoryObjectStore()
+    assert run_once(disk, store) == []
+    again = BrokerDisk(tmp_path / "again", TopicIdPartition(Uuid(bytes([3] * 16)), "events", 0))
+    again.epochs = ((5, 0),)
+    again.grow(6)
+    before = {info.key: store.get(info.key) for info in store.list()}
+    (reason,) = run_once(again, store)
+    for word in (str(again.partition.topic_id), str(disk.partition.topic_id), "created again", "key.prefix"):
+        assert word in reason
+    assert {info.key: store.get(info.key) for info in store.list()} == before
+    # The old one goes on.
+    disk.grow()
+    assert run_once(disk, store) == []
+    assert watermark_in(store)["next_offset"] == 40
+
+
+def test_a_broker_that_knows_topic_ids_since_now_goes_on_where_it_did_not(disk: BrokerDisk) -> None:
+    metadata = disk.folder / PARTITION_METADATA
+    raw = metadata.read_bytes()
+    metadata.unlink()
+    store = MemoryObjectStore()
+    assert run_once(disk, store) == []
+    for content in (raw, None):
+        disk.grow()
+        if content is None:
+            metadata.unlink()
+        else:
+            metadata.write_bytes(content)
+        assert run_once(disk, store) == []
+        assert watermark_in(store)["next_offset"] == disk.bases[-1]
+        assert watermark_in(store)["holes"] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,11 +17,12 @@ from tieredstore.kafka.checkpoints import LeaderEpochs, format_leader_epochs
 from tieredstore.kafka.logdir import LEADER_EPOCH_CHECKPOINT
 from tieredstore.limits import MAX_INT64
 from tieredstore.model import TopicIdPartition, TopicPartition
+from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.batches import Record, build_batch
 from tieredstore.testing.segments import PARTITION, write_segment
 from tieredstore.uploader import Uploader
 from tieredstore.uploader.partition import Partition
-from tieredstore.uploader.settling import Settled
+from tieredstore.uploader.settled import Settled
 
 RECORDS = 10
 """Records of a segment, two a batch."""
@@ -95,6 +97,25 @@ class BrokerDisk:
         for path in self.folder.glob("*.deleted"):
             path.unlink()
 
+    def copy_to(self, log_dir: Path) -> BrokerDisk:
+        """The partition in another log directory, as a broker has it when it moves one: a log of its own, of what is
+        live. Its first file, from 0 on, was truncated at once where the log begins later, and is about to be deleted.
+        """
+        copy = BrokerDisk(log_dir, self.partition, self.epochs, self.end, list(self.bases))
+        copy.folder.mkdir(parents=True)
+        for path in self.folder.iterdir():
+            if not path.name.endswith(".deleted"):
+                shutil.copyfile(path, copy.folder / path.name)
+        if self.bases and self.bases[0]:
+            (copy.folder / f"{0:020d}.log.deleted").write_bytes(b"")
+            for suffix in ("index", "timeindex"):
+                (copy.folder / f"{0:020d}.{suffix}.deleted").write_bytes(bytes(240))
+        return copy
+
+    def leave(self) -> None:
+        """The folder is marked: the partition is in another log directory, or another broker's."""
+        self.folder.rename(self.folder.with_name(f"{self.folder.name}.0123456789abcdef0123456789abcdef-delete"))
+
     def cut(self, base: int) -> None:
         """The log is truncated: what begins at ``base`` or behind it is gone, and written anew."""
         for path in [path for at in self.bases if at >= base for path in self.files(at)]:
@@ -148,3 +169,9 @@ def extents(store: ObjectStore, partition: TopicIdPartition = PARTITION, prefix:
 def watermark_of(store: ObjectStore, partition: TopicIdPartition = PARTITION) -> Watermark:
     """What the partition's object says."""
     return Watermark.parse(store.get(watermark_key("", partition)), partition)
+
+
+def logs_of(store: ObjectStore) -> list[bytes]:
+    """What the logs of the whole segments are, in the order of keys."""
+    with RemoteStorageManager(settings_from(STORE), store=store) as manager:
+        return [manager.open(segment.metadata).read() for segment in stored(store)]

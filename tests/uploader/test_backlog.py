@@ -20,10 +20,10 @@ from tieredstore.process.stopping import Stop
 from tieredstore.testing.delegating import Operation
 from tieredstore.testing.faults import FaultyStore, Moment
 from tieredstore.testing.segments import PARTITION
-from tieredstore.uploader import Uploader, progress, running
+from tieredstore.uploader import Uploader, service, shipping
 from tieredstore.uploader.partition import Partition
-from tieredstore.uploader.running import uploader_service
-from tieredstore.uploader.settling import Settled
+from tieredstore.uploader.service import uploader_service
+from tieredstore.uploader.settled import Settled
 
 SEGMENTS = 40
 
@@ -41,7 +41,7 @@ def ship_all(uploader: Uploader) -> None:
     uploader.sweep()
     uploader.ask_settled()
     for _ in range(20 * SEGMENTS):
-        for partition in uploader.folders.partitions:
+        for partition in uploader.disk.partitions:
             partition.not_before_s = 0.0
         uploader.schedule.ring()
         ready = uploader.schedule.take(0)
@@ -60,7 +60,7 @@ def test_moves_that_fail_cost_no_reading_of_all_that_is_stored(
     disk: BrokerDisk, moment: Moment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a store that fails now and then one request of a hundred succeeds, and a hundred in a row do not."""
-    monkeypatch.setattr(progress, "_MOVES_S", -1.0)
+    monkeypatch.setattr(shipping, "_MOVES_S", -1.0)
     moves = 0
 
     def fails(operation: Operation) -> bool:
@@ -82,9 +82,9 @@ def test_moves_that_fail_cost_no_reading_of_all_that_is_stored(
 def test_a_partition_that_is_shipped_for_the_first_time_is_asked_for_once_and_its_watermark_written_once(
     disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "_MOVES_S", 1e9)
+    monkeypatch.setattr(shipping, "_MOVES_S", 1e9)
     # Whoever leads a partition at the second look and not at the first, before it was seen, asks for it once more.
-    monkeypatch.setattr(running, "_LEADERSHIP_S", 20.0)
+    monkeypatch.setattr(service, "_LEADERSHIP_S", 20.0)
     store = FaultyStore(MemoryObjectStore())
     with uploader_of(disk.log_dir, store) as uploader, uploader_service(uploader):
         until(60, lambda: uploader.counts.segments == SEGMENTS and not uploader.gauges()["lag_segments"])
@@ -142,11 +142,11 @@ def test_a_look_at_what_is_held_costs_no_file_of_it_a_look(disk: BrokerDisk, mon
         uploader.ask_leadership()
         assert uploader.sweep().files == 4 * SEGMENTS
         monkeypatch.setattr(os, "fstat", counted)
-        uploader.folders.touch(disk.folder)
+        uploader.disk.touch(disk.folder)
         uploader.sweep(only_touched=True)
         assert looks == 0
         disk.mark_deleted(2)
-        uploader.folders.touch(disk.folder)
+        uploader.disk.touch(disk.folder)
         uploader.sweep(only_touched=True)
         assert looks == 2
 
@@ -166,7 +166,7 @@ def test_who_notices_rests_longer_than_it_works(disk: BrokerDisk, monkeypatch: p
 
     with uploader_of(disk.log_dir, MemoryObjectStore()) as uploader:
         uploader.ask_leadership()
-        threads = running._Threads(uploader)  # pyright: ignore[reportPrivateUsage]
+        threads = service._Threads(uploader)  # pyright: ignore[reportPrivateUsage]
         threads.notice(BusyDay(0.0))
     assert rests[0] == pytest.approx(0.4)
 
@@ -197,7 +197,7 @@ def test_a_partition_whose_leader_answers_does_not_wait_for_that_of_a_dead_one(
     other.grow(2)
     alive, dead = (PARTITION.topic, 0), (PARTITION.topic, 1)
     settling = HalfDead(dead)
-    monkeypatch.setattr("tieredstore.uploader.settling._NEW_S", -1.0)
+    monkeypatch.setattr("tieredstore.uploader.settled._NEW_S", -1.0)
     with uploader_of(disk.log_dir, MemoryObjectStore(), settling) as uploader:
         uploader.ask_leadership()
         uploader.sweep()

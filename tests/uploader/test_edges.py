@@ -35,7 +35,8 @@ from tieredstore.kafka.log_scan import LogExtent, scan_log
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.testing.faults import FaultyStore
 from tieredstore.testing.segments import PARTITION
-from tieredstore.uploader import Uploader, once, schedule
+from tieredstore.uploader import Uploader, schedule
+from tieredstore.uploader import uploader as module
 
 WHOLE = [(0, 9), (10, 19), (20, 29)]
 
@@ -46,7 +47,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "_FIRST_DELAY_S", 0.001)
     monkeypatch.setattr(schedule, "_LONGEST_DELAY_S", 0.01)
     monkeypatch.setattr(schedule, "WAIT_S", 0.0)
-    monkeypatch.setattr(once, "_AGAIN_S", 0.001)
+    monkeypatch.setattr(module, "_AGAIN_S", 0.001)
 
 
 @pytest.fixture
@@ -201,7 +202,7 @@ def test_a_clock_that_jumps_changes_nothing(disk: BrokerDisk, monkeypatch: pytes
         assert shipping.gauges()["oldest_segment_age_seconds"] >= 0
         assert shipping.run_once() == []
         disk.grow()
-        shipping.folders.touch(disk.folder)
+        shipping.disk.touch(disk.folder)
         assert shipping.run_once() == []
     assert extents(store) == [*WHOLE, (30, 39)]
     watermark = watermark_of(store)
@@ -277,7 +278,7 @@ def cut(disk: BrokerDisk, store: FaultyStore, shipping: Uploader, number: int) -
             disk.cut(10)
             disk.lead(4)
             disk.grow(4)
-            shipping.folders.touch(disk.folder)
+            shipping.disk.touch(disk.folder)
             shipping.sweep()
         return False
 

@@ -14,7 +14,7 @@ import pytest
 from tests.support.cli_process import tieredstore
 from tests.support.paths import REPOSITORY
 from tieredstore.config.loading import uploader_settings_from
-from tieredstore.uploader.counts import Counts, CountsCollector
+from tieredstore.uploader.metrics import Counts, CountsCollector
 
 EXAMPLES = REPOSITORY / "examples" / "uploader"
 YAML: Any = importlib.import_module("yaml")

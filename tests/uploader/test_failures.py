@@ -27,7 +27,8 @@ from tieredstore.config import settings_from
 from tieredstore.ops.listing import QUARANTINE
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.faults import FaultyStore, Moment
-from tieredstore.uploader import once, progress, schedule
+from tieredstore.uploader import schedule, shipping
+from tieredstore.uploader import uploader as module
 
 WHOLE = [(0, 9), (10, 19), (20, 29)]
 
@@ -37,10 +38,10 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries follow on each other."""
     monkeypatch.setattr(schedule, "_FIRST_DELAY_S", 0.001)
     monkeypatch.setattr(schedule, "WAIT_S", 0.001)
-    monkeypatch.setattr(once, "_AGAIN_S", 0.001)
+    monkeypatch.setattr(module, "_AGAIN_S", 0.001)
     # A watermark is moved behind each segment, so that the number of operations does not depend on the machine; where
     # it is moved but once ``test_kills`` has them.
-    monkeypatch.setattr(progress, "_MOVES_S", -1.0)
+    monkeypatch.setattr(shipping, "_MOVES_S", -1.0)
 
 
 @pytest.fixture
@@ -144,7 +145,7 @@ def test_files_may_be_renamed_at_any_opening(
     store = MemoryObjectStore()
     with uploader_of(disk.log_dir, store) as shipping:
         assert shipping.run_once() == []
-        shipping.folders.touch(disk.folder)
+        shipping.disk.touch(disk.folder)
         assert shipping.run_once() == []
     assert extents(store)[:3] == WHOLE
     assert watermark_of(store).holes == ()
@@ -195,10 +196,10 @@ def test_a_store_may_fail_while_a_segment_is_kept_aside(disk: BrokerDisk, moment
 
 
 def test_a_snapshot_that_never_comes_is_a_hole_after_a_while(disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tieredstore.uploader import holding  # noqa: PLC0415
+    from tieredstore.uploader import pins  # noqa: PLC0415
 
-    monkeypatch.setattr(holding, "INCOMPLETE_S", 0.02)
-    monkeypatch.setattr(once, "INCOMPLETE_S", 0.3)
+    monkeypatch.setattr(pins, "INCOMPLETE_S", 0.02)
+    monkeypatch.setattr(module, "INCOMPLETE_S", 0.3)
     (disk.folder / f"{20:020d}.snapshot").unlink()
     store = MemoryObjectStore()
     assert run_once(disk.log_dir, store) == []
@@ -225,10 +226,10 @@ def test_a_snapshot_that_comes_late_is_waited_for(disk: BrokerDisk) -> None:
 def test_a_snapshot_that_comes_after_it_was_given_up_and_before_its_turn_is_no_loss(
     disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tieredstore.uploader import holding  # noqa: PLC0415
+    from tieredstore.uploader import pins  # noqa: PLC0415
 
-    monkeypatch.setattr(holding, "INCOMPLETE_S", -1.0)
-    monkeypatch.setattr(once, "INCOMPLETE_S", 0.05)
+    monkeypatch.setattr(pins, "INCOMPLETE_S", -1.0)
+    monkeypatch.setattr(module, "INCOMPLETE_S", 0.05)
     snapshot = disk.folder / f"{20:020d}.snapshot"
     raw = snapshot.read_bytes()
     snapshot.unlink()
@@ -236,7 +237,7 @@ def test_a_snapshot_that_comes_after_it_was_given_up_and_before_its_turn_is_no_l
     settling.high = 10
     with uploader_of(disk.log_dir, store, settling) as shipping:
         assert len(shipping.run_once()) == 1
-        (partition,) = shipping.folders.partitions
+        (partition,) = shipping.disk.partitions
         assert [segment.lost is None for segment in partition.segments.values()] == [False, True]
         snapshot.write_bytes(raw)
         settling.high = 30
@@ -287,13 +288,13 @@ def test_what_is_about_to_be_deleted_takes_the_place_of_what_is_not(disk: Broker
         shipping.ask_leadership()
         shipping.sweep()
         disk.mark_deleted(3)
-        shipping.folders.touch(disk.folder)
+        shipping.disk.touch(disk.folder)
         assert shipping.sweep().files == 8
         disk.delete()
         # The last of them was never held: two listings agree that it is gone.
-        shipping.folders.touch(disk.folder)
+        shipping.disk.touch(disk.folder)
         shipping.sweep()
-        shipping.folders.touch(disk.folder)
+        shipping.disk.touch(disk.folder)
         shipping.sweep()
         settling.high = 100
         assert shipping.run_once() == []
@@ -305,14 +306,14 @@ def test_what_is_about_to_be_deleted_takes_the_place_of_what_is_not(disk: Broker
 def test_where_the_disk_is_full_the_oldest_deleted_files_are_let_go_and_told(
     disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tieredstore.uploader import holding  # noqa: PLC0415
+    from tieredstore.uploader import pins  # noqa: PLC0415
 
     free = iter([9.0, 9.0, 50.0])
 
     def free_percent(_: Path) -> float:
         return next(free, 50.0)
 
-    monkeypatch.setattr(holding, "free_percent", free_percent)
+    monkeypatch.setattr(pins, "free_percent", free_percent)
     store, settling = MemoryObjectStore(), SaidSettling()
     settling.high = 0
     with uploader_of(disk.log_dir, store, settling) as shipping:

@@ -25,7 +25,7 @@ from tieredstore.model import TopicPartition
 from tieredstore.testing.faults import FaultyStore, Moment
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import Leadership
-from tieredstore.uploader.settling import REPLICATION_CHECKPOINT
+from tieredstore.uploader.settled import REPLICATION_CHECKPOINT
 
 FOLLOWER = "tests.uploader.test_filling.Follower"
 
@@ -224,7 +224,7 @@ def test_the_leader_is_ready_again_once_its_holes_are_filled(tmp_path: Path, sto
         assert "holes" not in shipping.health.reasons()
         # Its own watermark was moved meanwhile: it reads it again, and goes on.
         leader.grow()
-        shipping.folders.touch(leader.folder)
+        shipping.disk.touch(leader.folder)
         shipping.run_once()
     assert watermark_of(store).next_offset == 40
     assert holes(store) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,8 @@ from tieredstore.testing.faults import FaultyStore
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import Uploader
 from tieredstore.uploader.following import Following
-from tieredstore.uploader.settling import REPLICATION_CHECKPOINT
+from tieredstore.uploader.partition import Role
+from tieredstore.uploader.settled import REPLICATION_CHECKPOINT
 
 NAME = (PARTITION.topic, PARTITION.partition)
 
@@ -42,8 +44,9 @@ class Replica:
     def look(self) -> None:
         """At the folders and at the store, a minute later."""
         self.now_s += 1000.0
-        for partition in self.uploader.folders.partitions:
-            self.uploader.folders.touch(partition.folder)
+        for partition in self.uploader.disk.partitions:
+            if partition.folder is not None:
+                self.uploader.disk.touch(partition.folder)
         self.uploader.sweep()
         self.uploader.follow()
         self.uploader.sweep()
@@ -121,14 +124,14 @@ def test_what_the_leader_ships_is_let_go(replica: Replica, store: MemoryObjectSt
     run_once(leader.log_dir, store)
     replica.look()
     assert replica.files == 0
-    assert all(partition.first is None for partition in replica.uploader.folders.partitions)
+    assert all(partition.first is None for partition in replica.uploader.disk.partitions)
 
 
 def test_until_somebody_has_asked_only_what_is_about_to_be_deleted_is_held(replica: Replica) -> None:
     replica.uploader.sweep()
     assert replica.files == 0
     replica.disk.mark_deleted(1)
-    replica.uploader.folders.touch(replica.disk.folder)
+    replica.uploader.disk.touch(replica.disk.folder)
     replica.uploader.sweep()
     assert replica.files == 4
 
@@ -210,7 +213,7 @@ def test_of_a_log_that_began_anew_under_a_later_leader_only_what_was_replicated_
 def test_who_is_deposed_goes_on_holding_what_it_had_not_shipped(replica: Replica, store: MemoryObjectStore) -> None:
     replica.lead()
     retention(replica.disk, 3)
-    replica.uploader.folders.touch(replica.disk.folder)
+    replica.uploader.disk.touch(replica.disk.folder)
     replica.uploader.sweep()
     replica.uploader.follow()
     replica.retire()
@@ -228,7 +231,7 @@ def test_what_was_cut_while_another_led_for_a_moment_is_looked_at_again(
     replica.look()
     replica.lead()
     replica.disk.grow()
-    replica.uploader.folders.touch(replica.disk.folder)
+    replica.uploader.disk.touch(replica.disk.folder)
     assert replica.uploader.sweep().files >= 8
     replica.led.clear()
     replica.uploader.ask_leadership()
@@ -245,13 +248,15 @@ def test_what_was_cut_while_another_led_for_a_moment_is_looked_at_again(
 
 def test_nothing_is_let_go_of_what_a_worker_reads(replica: Replica) -> None:
     replica.look()
-    (partition,) = replica.uploader.folders.partitions
-    partition.is_busy = True
-    partition.passed(30)
-    assert len(partition.pending(lambda segment: segment.held is not None)) == 1
-    partition.is_busy = False
-    partition.passed(30)
-    assert partition.first is None
+    (partition,) = replica.uploader.disk.partitions
+    first = partition.first
+    assert first is not None
+    with contextlib.closing(first.open()) as held:
+        partition.is_busy = True
+        partition.pass_to(30)
+        assert partition.first is None
+        retention(replica.disk, 3)
+        assert len(held.log.read_bytes()) == held.size_in_bytes > 0
 
 
 def test_who_leads_is_asked_anew_before_a_new_leader_asks_for_an_end(
@@ -259,14 +264,14 @@ def test_who_leads_is_asked_anew_before_a_new_leader_asks_for_an_end(
 ) -> None:
     """The client would ask the leader of before, and wait for it ten seconds if it is dead."""
     replica.look()
-    (partition,) = replica.uploader.folders.partitions
+    (partition,) = replica.uploader.disk.partitions
     asked: list[bool] = []
-    broker = SimpleNamespace(look_anew=lambda: asked.append(partition.is_followed))
+    broker = SimpleNamespace(look_anew=lambda: asked.append(partition.role is Role.FOLLOWED))
     monkeypatch.setattr(replica.uploader, "_broker", broker)
     replica.lead()
     replica.uploader.ask_leadership()
     assert asked == [True], "once, and while the partition is not taken for led yet"
-    assert not partition.is_followed
+    assert partition.role is Role.LED
 
 
 def lost_by_the_leader(replica: Replica, store: MemoryObjectStore) -> None:
@@ -290,8 +295,8 @@ def test_what_the_leader_could_not_ship_is_filled_by_what_is_held(replica: Repli
 
 def test_what_fills_no_hole_is_let_go(replica: Replica, store: MemoryObjectStore) -> None:
     lost_by_the_leader(replica, store)
-    (partition,) = replica.uploader.folders.partitions
-    (segment,) = partition.pending(lambda segment: segment.held is not None)
+    (partition,) = replica.uploader.disk.partitions
+    (segment,) = [segment for segment in partition.pending() if segment.held is not None]
     assert segment.held is not None
     with open(f"/proc/self/fd/{segment.held.log.descriptor}", "r+b") as log:  # noqa: PTH123  it has no name any more
         log.seek(-1, 2)
@@ -331,7 +336,7 @@ def test_what_is_followed_gives_way_to_what_is_led(tmp_path: Path, store: Memory
         replica.uploader.ask_leadership()
         other.mark_deleted(2)
         replica.look()
-        held = {p.name: len(p.pending(lambda s: s.held is not None)) for p in replica.uploader.folders.partitions}
+        held = {p.name: sum(s.held is not None for s in p.pending()) for p in replica.uploader.disk.partitions}
         assert held == {NAME: 0, ("led", 0): 2}
 
 

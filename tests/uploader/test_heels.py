@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,14 @@ from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.config import settings_from
 from tieredstore.records import read_records
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.uploader import Uploader, once, schedule
+from tieredstore.uploader import Uploader, schedule
+from tieredstore.uploader import uploader as module
 
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(schedule, "WAIT_S", 0.001)
-    monkeypatch.setattr(once, "_AGAIN_S", 0.001)
+    monkeypatch.setattr(module, "_AGAIN_S", 0.001)
 
 
 class Life:
@@ -30,18 +32,25 @@ class Life:
 
     def __init__(self, folder: Path, seed: int, *, links: bool) -> None:
         self.source = random.Random(seed)
-        self.disk = BrokerDisk(folder / "logs")
+        self.log_dirs = [folder / "logs", folder / "logs2"]
+        for log_dir in self.log_dirs:
+            log_dir.mkdir(parents=True)
+        self.disk = BrokerDisk(self.log_dirs[0])
         self.store, self.settling = MemoryObjectStore(), SaidSettling()
         self.settling.stable = 0
         self.links = folder / "links" if links else None
         if self.links is not None:
             self.links.mkdir(parents=True)
         self.expected: dict[int, bytes] = {}
+        self.has_moved = False
         self.roll()
         self.uploader = self.started()
 
     def started(self) -> Uploader:
-        return uploader_of(self.disk.log_dir, self.store, self.settling, hold_dir=str(self.links or ""))
+        log_dirs = ",".join(map(str, self.log_dirs))
+        return uploader_of(
+            self.disk.log_dir, self.store, self.settling, hold_dir=str(self.links or ""), log_dirs=log_dirs
+        )
 
     def roll(self) -> None:
         """A segment is closed and marked deleted in one."""
@@ -58,7 +67,7 @@ class Life:
     def look(self) -> None:
         uploader = self.uploader
         uploader.ask_leadership()
-        uploader.folders.touch(self.disk.folder)
+        uploader.disk.touch(self.disk.folder)
         uploader.sweep()
         uploader.inquiries._answers._answers.clear()  # pyright: ignore[reportPrivateUsage]
         uploader.ask_topics()
@@ -71,19 +80,42 @@ class Life:
             self.ship()
 
     def ship(self) -> None:
+        self.has_moved = False
         self.look()
         assert self.uploader.run_once() == []
 
     def restart(self) -> None:
         if self.links is not None:
             self.look()
+        elif self.has_moved:
+            # What was marked deleted on the disk before is held by the process alone.
+            self.ship()
         self.uploader.close()
         if self.links is not None:
             self.disk.delete()
         self.uploader = self.started()
 
+    def move(self) -> None:
+        """To the other log directory; looked at while both have it, while none seems to, or only afterwards."""
+        self.look()
+        there = self.log_dirs[self.disk.log_dir == self.log_dirs[0]]
+        future = self.disk.copy_to(there.with_name("future"))
+        moved = BrokerDisk(there, self.disk.partition, self.disk.epochs, self.disk.end, self.disk.bases)
+        order = self.source.randrange(3)
+        if order:
+            future.folder.rename(moved.folder)
+            if order == 1:
+                self.look()
+        self.disk.leave()
+        if not order:
+            self.look()
+            future.folder.rename(moved.folder)
+        for path in self.disk.log_dir.glob("*-delete"):
+            shutil.rmtree(path)
+        self.disk, self.has_moved = moved, True
+
     def go(self, steps: int) -> None:
-        ways = [self.roll, self.roll, self.roll, self.lead, self.look, self.ship, self.delete, self.restart]
+        ways = [self.roll, self.roll, self.roll, self.lead, self.look, self.ship, self.delete, self.restart, self.move]
         for _ in range(steps):
             self.source.choice(ways)()
         self.roll()

@@ -20,7 +20,7 @@ from tieredstore.model import IndexType, TopicIdPartition, Uuid
 from tieredstore.ops.listing import QUARANTINE
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.segments import PARTITION
-from tieredstore.uploader import holding
+from tieredstore.uploader import pins
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_more_is_linked_than_may_be_open(disk: BrokerDisk, hold_dir: Path, store
         assert len(links(hold_dir)) == 7
         disk.mark_deleted(7)
         disk.delete()
-        shipping.folders.touch(disk.folder)
+        shipping.disk.touch(disk.folder)
         shipping.sweep()
         settling.high = 100
         assert shipping.run_once() == []
@@ -188,7 +188,7 @@ def test_where_the_disk_is_full_the_oldest_links_go_and_are_told(
     disk.mark_deleted(3)
     disk.delete()
     free = iter([9.0, 9.0, 50.0])
-    monkeypatch.setattr(holding, "free_percent", lambda _: next(free, 50.0))
+    monkeypatch.setattr(pins, "free_percent", lambda _: next(free, 50.0))
     run_once(disk.log_dir, store, hold_dir=str(hold_dir))
     assert extents(store) == [(20, 29)]
     (hole,) = watermark_of(store).holes
@@ -320,29 +320,102 @@ def test_another_file_system_and_another_uploader_are_refused(
         uploader_of(other.log_dir, store, hold_dir=str(hold_dir))
 
 
-def test_a_partition_that_moves_to_another_disk_takes_along_what_is_held(
-    tmp_path: Path, disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore
+def test_a_link_that_is_made_after_the_answer_says_that_it_is_replicated(
+    disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore
 ) -> None:
-    """Of the first two segments only what is held is left: they never were on the new disk."""
-    second = BrokerDisk(tmp_path / "logs2")
-    second.log_dir.mkdir()
+    """The broker writes a snapshot after the next log, and the answer comes in between."""
+    snapshot = disk.folder / f"{30:020d}.snapshot"
+    raw = snapshot.read_bytes()
+    snapshot.unlink()
+    settling = SaidSettling()
+    settling.high, settling.stable = 30, 0
+    with uploader_of(disk.log_dir, MemoryObjectStore(), settling, hold_dir=str(hold_dir)) as shipping:
+        shipping.ask_leadership()
+        assert shipping.sweep().incomplete == 1
+        shipping.ask_settled()
+        snapshot.write_bytes(raw)
+        shipping.sweep()
+        # And one that is closed between two answers.
+        disk.grow()
+        shipping.disk.touch(disk.folder)
+        settling.high = 40
+        shipping.inquiries._answers._answers.clear()  # pyright: ignore[reportPrivateUsage]
+        shipping.ask_settled()
+        shipping.sweep()
+    assert links(hold_dir) == named((0, 9), (10, 19), (20, 29), (30, 39))
+    assert [path.parent.name for path in sorted(hold_dir.glob("*/*/*/settled"))] == links(hold_dir)
+    # All that would tell where a later leader began is cut from the checkpoint: only the links say it.
+    disk.lead(7)
+    disk.grow(2)
+    disk.mark_deleted(5)
+    disk.delete()
+    run_once(disk.log_dir, store, hold_dir=str(hold_dir))
+    assert extents(store)[:4] == [(0, 9), (10, 19), (20, 29), (30, 39)]
+    # That one was not closed yet when somebody ran.
+    assert [(hole.first_offset, hole.last_offset) for hole in watermark_of(store).holes] == [(40, 49)]
+
+
+def test_a_full_disk_has_its_bytes_back_when_they_are_let_go(
+    disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hard links need no room, and the small file beside them does."""
+    real, is_full, free = Path.write_bytes, [True], [50.0]
+
+    def write_bytes(path: Path, data: bytes) -> int:
+        if is_full[0] and path.is_relative_to(hold_dir):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(path, data)
+
+    monkeypatch.setattr(Path, "write_bytes", write_bytes)
+    monkeypatch.setattr(pins, "free_percent", lambda _: free[0])
+    logs_held = [(disk.folder / f"{base:020d}.log").open("rb") for base in (0, 10, 20)]
     settling = SaidSettling()
     settling.high = 0
-    log_dirs = f"{disk.log_dir},{second.log_dir}"
-    with uploader_of(disk.log_dir, store, settling, log_dirs=log_dirs, hold_dir=str(hold_dir)) as shipping:
+    with uploader_of(disk.log_dir, store, settling, hold_dir=str(hold_dir)) as shipping:
         shipping.ask_leadership()
-        shipping.sweep()
+        assert shipping.sweep().files == 12
+        assert list(hold_dir.glob("*/*/*")) == [], "half a link keeps the log's bytes"
         disk.mark_deleted(2)
         disk.delete()
-        shipping.folders.touch(disk.folder)
+        shipping.disk.touch(disk.folder)
+        assert shipping.sweep().unlinked_bytes > 0
+        free[0] = 5.0
         shipping.sweep()
-        shutil.copytree(disk.folder, second.folder)
+        assert [os.fstat(log.fileno()).st_nlink for log in logs_held] == [0, 0, 1]
+        assert shipping.sweep().unlinked_bytes == 0
+        # There is room again: what is held is linked, too.
+        is_full[0], free[0] = False, 50.0
         shipping.sweep()
-        settling.high = 100
-        assert [left.reason for left in shipping.run_once()] != [], "the new folder waits until the old one is gone"
-        settling.high = 0
-        disk.folder.rename(disk.folder.with_name("events-0.0123456789abcdef0123456789abcdef-delete"))
+        assert links(hold_dir) == named((20, 29))
         settling.high = 100
         assert shipping.run_once() == []
-    assert sorted(extents(store)) == [(0, 9), (10, 19), (20, 29)]
-    assert watermark_of(store).holes == ()
+    assert extents(store) == [(20, 29)]
+    assert [(hole.first_offset, hole.last_offset) for hole in watermark_of(store).holes] == [(0, 19)]
+    for log in logs_held:
+        log.close()
+
+
+def test_links_go_where_a_full_disk_has_no_room_for_another_name(
+    disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold_only(disk, hold_dir)
+    real = Path.rename
+
+    def rename(path: Path, target: Path) -> Path:
+        if str(target).endswith(".gone"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(path, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    assert run_once(disk.log_dir, store, hold_dir=str(hold_dir)) == []
+    assert list(hold_dir.iterdir()) == []
+    assert (disk.folder / f"{0:020d}.log").stat().st_nlink == 1
+
+
+def test_a_folder_without_its_log_is_no_link(disk: BrokerDisk, hold_dir: Path, store: MemoryObjectStore) -> None:
+    hold_only(disk, hold_dir)
+    for log in hold_dir.glob("*/*/*/*.log"):
+        log.unlink()
+    assert run_once(disk.log_dir, store, hold_dir=str(hold_dir)) == []
+    assert (extents(store), watermark_of(store).holes) == ([(0, 9), (10, 19), (20, 29)], ())
+    assert list(hold_dir.iterdir()) == []

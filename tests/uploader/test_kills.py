@@ -12,7 +12,8 @@ import pytest
 from tests.support.uploader_disk import BrokerDisk, extents, run_once, stored, uploader_of, watermark_of
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.testing.faults import FaultyStore, Moment
-from tieredstore.uploader import once, progress, schedule
+from tieredstore.uploader import schedule, shipping
+from tieredstore.uploader import uploader as module
 
 WHOLE: Final = [(0, 9), (10, 19), (20, 29)]
 _CHANGES: Final = ("link", "mkdir", "rename", "unlink", "rmdir", "open")
@@ -31,8 +32,8 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries follow on each other, and the number of operations does not depend on the machine."""
     monkeypatch.setattr(schedule, "_FIRST_DELAY_S", 0.001)
     monkeypatch.setattr(schedule, "WAIT_S", 0.001)
-    monkeypatch.setattr(once, "_AGAIN_S", 0.001)
-    monkeypatch.setattr(progress, "_MOVES_S", 1e9)
+    monkeypatch.setattr(module, "_AGAIN_S", 0.001)
+    monkeypatch.setattr(shipping, "_MOVES_S", 1e9)
 
 
 def shipped(log_dir: Path) -> MemoryObjectStore:

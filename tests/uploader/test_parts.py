@@ -25,11 +25,11 @@ from tieredstore.model import (
 )
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import BrokerEnvironment, Leadership
-from tieredstore.uploader.environment import broker_environment
+from tieredstore.uploader.broker import broker_environment
 from tieredstore.uploader.leadership import UNKNOWN_S, LeadershipView, leadership_of
-from tieredstore.uploader.settling import Settled, high_watermarks, stable_offset
+from tieredstore.uploader.settled import Settled, high_watermarks, stable_offset
 from tieredstore.uploader.topics import TopicSelection, refusal, warnings
-from tieredstore.uploader.watermark_store import agrees, chain_of
+from tieredstore.uploader.watermarks import agrees, chain_of
 
 SERVER = """\
 node.id=7
@@ -234,6 +234,14 @@ def test_a_watermark_is_made_of_segments_that_join(
     known = None if begin is None else Watermark(PARTITION, begin, -1)
     chain = chain_of(PARTITION, [segment(*extent) for extent in extents], ((0, 0),), known)
     assert (None if chain is None else chain.next_offset) == next_offset
+
+
+@pytest.mark.parametrize(("begin", "next_offset"), [(None, 20), (0, 0), (5, 5), (10, 20), (15, 20)])
+def test_a_watermark_that_is_made_begins_where_the_log_on_disk_does(begin: int | None, next_offset: int) -> None:
+    """The first stored segment is not where the partition began."""
+    chain = chain_of(PARTITION, [segment(10, 19)], ((0, 0),), None, lambda: begin)
+    assert chain is not None
+    assert chain.next_offset == next_offset
 
 
 def test_segments_of_leaders_that_were_deposed_hold_nothing_of_the_log() -> None:

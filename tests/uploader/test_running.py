@@ -23,8 +23,9 @@ from tieredstore.config import settings_from
 from tieredstore.errors import ConfigError, StoreUnavailable
 from tieredstore.model import TopicPartition
 from tieredstore.testing.delegating import DelegatingObjectStore
-from tieredstore.uploader import Leadership, running
-from tieredstore.uploader.running import uploader_service
+from tieredstore.uploader import Leadership
+from tieredstore.uploader import service as module
+from tieredstore.uploader.service import uploader_service
 from tieredstore.uploader.uploader import Uploader
 
 LONG_S = 60
@@ -55,7 +56,7 @@ def test_what_is_closed_while_it_runs_is_shipped(
     disk: BrokerDisk, interval_ms: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if interval_ms == "100":
-        monkeypatch.setattr(running, "Watch", NoWatch)
+        monkeypatch.setattr(module, "Watch", NoWatch)
     store = MemoryObjectStore()
     with uploader_of(disk.log_dir, store, scan_interval_ms=interval_ms, listen="127.0.0.1:0") as uploader:
         with uploader_service(uploader) as service:
@@ -179,7 +180,7 @@ def test_whatever_waits_for_a_store_that_is_silent_ends_the_service(
     """Nothing but an upload has a time limit of its own."""
     verb, prefix, own = SILENCES[silence]
     for name in ("_FILL_S", "_FOLLOW_S", "_FIRST_EXPIRY_S"):
-        monkeypatch.setattr(running, name, 0.05)
+        monkeypatch.setattr(module, name, 0.05)
     inner = MemoryObjectStore()
     if silence != "a step":
         run_once(disk.log_dir, inner)

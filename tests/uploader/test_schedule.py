@@ -10,17 +10,16 @@ from tests.support.uploader_disk import BrokerDisk, run_once, uploader_of
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.kafka.logdir import FoundSegment
 from tieredstore.model import TopicIdPartition, Uuid
-from tieredstore.uploader.closed_segment import ClosedSegment
-from tieredstore.uploader.partition import Partition
+from tieredstore.uploader.partition import Partition, Role, Segment
 from tieredstore.uploader.schedule import WAIT_S, Schedule
 
 _ID = Uuid(bytes([7] * 16))
 
 
 def partition_of(number: int, noticed_s: float, *, is_deleted: bool = False) -> Partition:
-    partition = Partition(TopicIdPartition(_ID, "events", number), Path("nowhere"))
+    partition = Partition(TopicIdPartition(_ID, "events", number), Path("nowhere"), Role.LED)
     place = FoundSegment(Path("nowhere"), "events", number, 0, 10, is_deleted=is_deleted)
-    partition.segments[0] = ClosedSegment(place, noticed_s, ((0, 0),))
+    partition.segments[0] = Segment(place, noticed_s, ((0, 0),))
     return partition
 
 
@@ -33,7 +32,7 @@ class Line:
 
     def may_ship(self, partition: Partition) -> bool:
         self.looks += 1
-        return partition.first is not None
+        return partition.first is not None and partition.role is Role.LED
 
     def take(self) -> int | None:
         partition = self.schedule.take(0)
@@ -107,7 +106,7 @@ def test_what_a_ring_tells_of_is_seen_and_what_has_changed_since_is_passed_over(
     line = Line(one, two)
     assert line.take() == 1
     line.partitions = (one, two, three)
-    two.is_dropped = True
+    two.leave()
     assert line.take() is None
     line.schedule.ring()
     assert [line.take(), line.take()] == [3, None]
@@ -148,18 +147,21 @@ def test_a_touched_folder_alone_is_listed_and_what_left_it_is_seen_by_the_next_s
         assert uploader.run_once() == []
         disk.grow()
         other.grow()
-        uploader.folders.touch(disk.folder)
+        uploader.disk.touch(disk.folder)
         uploader.sweep(only_touched=True)
-        by_topic = {partition.where.topic: partition for partition in uploader.folders.partitions}
+        by_topic = {partition.where.topic: partition for partition in uploader.disk.partitions}
         assert [sorted(by_topic[topic].segments) for topic in ("events", "other")] == [[10], []]
         uploader.sweep()
         assert sorted(by_topic["other"].segments) == [10]
         # A folder that nobody knows, and one that is gone meanwhile.
-        uploader.folders.touch(tmp_path / "unknown-0")
+        uploader.disk.touch(tmp_path / "unknown-0")
         disk.folder.rename(tmp_path / "events-0.0123-delete")
-        uploader.folders.touch(disk.folder)
+        uploader.disk.touch(disk.folder)
         uploader.sweep(only_touched=True)
-        assert len(uploader.folders.partitions) == 2
+        assert len(uploader.disk.partitions) == 2
         uploader.sweep()
-        assert [partition.where.topic for partition in uploader.folders.partitions] == ["other"]
+        assert {one.where.topic: one.role for one in uploader.disk.partitions} == {
+            "events": Role.LEAVING,
+            "other": Role.LED,
+        }
     assert run_once(tmp_path, store) == []

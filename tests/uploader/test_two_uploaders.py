@@ -17,7 +17,8 @@ from tieredstore.config import settings_from
 from tieredstore.records import read_records
 from tieredstore.remote import RemoteStorageManager
 from tieredstore.testing.faults import FaultyStore
-from tieredstore.uploader import once, schedule
+from tieredstore.uploader import schedule
+from tieredstore.uploader import uploader as module
 
 _DEADLINE_S: Final = 120.0
 
@@ -27,7 +28,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tries follow on each other."""
     monkeypatch.setattr(schedule, "_FIRST_DELAY_S", 0.001)
     monkeypatch.setattr(schedule, "WAIT_S", 0.001)
-    monkeypatch.setattr(once, "_AGAIN_S", 0.001)
+    monkeypatch.setattr(module, "_AGAIN_S", 0.001)
 
 
 class Turns:

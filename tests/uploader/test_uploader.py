@@ -112,7 +112,7 @@ def test_epochs_that_retention_has_cut_are_those_that_were_there(tmp_path: Path,
         assert uploader.run_once() == []
     assert [segment.metadata.segment_leader_epochs for segment in stored(store)] == [((0, 0),), ((3, 10),), ((5, 20),)]
     other = MemoryObjectStore()
-    disk.grow()
+    disk.grow(2)
     disk.mark_deleted(2)
     # Seen for the first time after they were marked: only the batches tell.
     run_once(tmp_path, other)
@@ -223,14 +223,14 @@ def test_a_broker_that_was_away_while_another_led_does_not_take_its_records_for_
         first.grow(2)
         first.lead(2)
         first.grow(3)
-        uploader.folders.touch(first.folder)
+        uploader.disk.touch(first.folder)
         uploader.sweep()
-        for partition in uploader.folders.partitions:
+        for partition in uploader.disk.partitions:
             partition.must_reload = True
         assert uploader.run_once() == []
         first.mark_deleted(3)
         first.grow(2)
-        uploader.folders.touch(first.folder)
+        uploader.disk.touch(first.folder)
         assert uploader.run_once() == []
     assert watermark_of(store).holes == ()
     with RemoteStorageManager(settings_from(STORE), store=store) as manager:
@@ -289,7 +289,7 @@ def test_a_topic_made_again_is_another_one(disk: BrokerDisk, store: MemoryObject
             path.unlink()
         again = BrokerDisk(disk.log_dir, TopicIdPartition(Uuid.random(), "events", 0))
         again.grow(2)
-        uploader.folders.touch(again.folder)
+        uploader.disk.touch(again.folder)
         assert uploader.run_once() == []
     assert extents(store, again.partition) == [(0, 9)]
     assert watermark_of(store, again.partition).next_offset == 10

@@ -26,9 +26,8 @@ from tieredstore.model import TopicPartition
 from tieredstore.testing.segments import PARTITION
 from tieredstore.uploader import BrokerEnvironment
 from tieredstore.uploader import zookeeper as module
-from tieredstore.uploader.environment import broker_environment
+from tieredstore.uploader.broker import ZooKeeperTls, broker_environment
 from tieredstore.uploader.zookeeper import ZooKeeperLeadership
-from tieredstore.uploader.zookeeper_tls import ZooKeeperTls
 
 pytestmark = [pytest.mark.slow, pytest.mark.broker]
 

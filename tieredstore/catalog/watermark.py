@@ -43,7 +43,8 @@ class Hole:
     """Offsets (both ends inclusive) that were not shipped, why, when, and by which broker's uploader.
 
     ``quarantine`` is the key prefix under which what there was of them lies; None if nothing was left.
-    ``leader_epochs`` are those under which they were written; none where that was not known.
+    ``leader_epochs`` are those under which they were written, as far back as they are known (see
+    :func:`epochs_within`); none where nothing was.
     """
 
     first_offset: _Offset
@@ -121,10 +122,11 @@ class Watermark:
             and last.quarantine is None
             and (last.last_offset + 1, last.reason) == (hole.first_offset, hole.reason)
         ):
-            epochs = (
-                *last.leader_epochs,
-                *(entry for entry in hole.leader_epochs if entry[0] != last.leader_epochs[-1][0]),
-            ) if last.leader_epochs and hole.leader_epochs else ()  # fmt: skip
+            epochs: LeaderEpochs = ()
+            if last.leader_epochs and hole.leader_epochs:
+                epoch, start = last.leader_epochs[-1]
+                later = (entry for entry in hole.leader_epochs if entry[0] > epoch and entry[1] > start)
+                epochs = (*last.leader_epochs, *later)
             joined = dataclasses.replace(last, last_offset=hole.last_offset, at_ms=hole.at_ms, leader_epochs=epochs)
             holes = (*self.holes[:-1], joined)
         return dataclasses.replace(
@@ -166,14 +168,24 @@ class Watermark:
         return (json.dumps({"version": VERSION, **named, **fields}) + "\n").encode()
 
     @classmethod
-    def parse(cls, raw: bytes | None, where: TopicIdPartition) -> Watermark:
-        """Read an object's content, None if that is too large. CorruptData if it is no watermark of the partition."""
+    def parse(cls, raw: bytes | None, where: TopicIdPartition, made_id: Uuid | None = None) -> Watermark:
+        """Read an object's content, None if that is too large. CorruptData if it is no watermark of the partition.
+
+        ``made_id`` is the topic's where the layout has one place for all topics of a name, and brokers may not know
+        ids: it stands for any id. With another real one the topic was created again: ConfigError.
+        """
         try:
             document = _adapter().validate_python(json.loads(raw or b""))
-            document.require(where)
+            document.require(where, made_id)
         except (ValueError, RecursionError, ConfigError) as error:
             reason = " ".join(str(error).split())
             raise CorruptData(f"the watermark of {where} cannot be read: {reason:.200}") from error
+        if document.topic_id not in {str(where.topic_id), str(made_id)} and where.topic_id != made_id:
+            raise ConfigError(
+                f"topic {where.topic!r} was created again: its id on this broker is {where.topic_id}, and what is "
+                f"stored is of {document.topic_id}, under names that do not tell them apart. Nothing is shipped. Set "
+                "another key.prefix for the new topic, or remove the old one's objects, its watermark included"
+            )
         return cls(
             where,
             document.next_offset,
@@ -202,11 +214,12 @@ class _Document:
     holes: tuple[Hole, ...]
     moved_back: tuple[MoveBack, ...]
 
-    def require(self, where: TopicIdPartition) -> None:
-        """Raise ValueError unless it is a watermark of this version and of that partition."""
+    def require(self, where: TopicIdPartition, made_id: Uuid | None) -> None:
+        """Raise ValueError unless it is of this version and partition; of any topic id where ids are made."""
         if self.version != VERSION:
             raise ValueError("it is of another version")
-        if (self.topic, self.topic_id, self.partition) != (where.topic, str(where.topic_id), where.partition):
+        topic_id = self.topic_id if made_id is not None else str(where.topic_id)
+        if (self.topic, self.topic_id, self.partition) != (where.topic, topic_id, where.partition):
             raise ValueError(f"it is of another partition: {self.topic}-{self.partition}, topic id {self.topic_id}")
 
 
@@ -215,10 +228,12 @@ def _adapter() -> TypeAdapter[_Document]:
     return TypeAdapter(_Document)
 
 
-def read_watermark(store: ObjectStore, prefix: str, where: TopicIdPartition) -> Watermark | None:
-    """Read a partition's watermark, with one request; None if there is none. CorruptData if it is damaged."""
+def read_watermark(
+    store: ObjectStore, prefix: str, where: TopicIdPartition, made_id: Uuid | None = None
+) -> Watermark | None:
+    """Read a partition's watermark, with one request; None if there is none. Raises what ``parse`` raises."""
     try:
-        return Watermark.parse(store.get_small(watermark_key(prefix, where), MAX_BYTES), where)
+        return Watermark.parse(store.get_small(watermark_key(prefix, where), MAX_BYTES), where, made_id)
     except ObjectNotFound:
         return None
 
@@ -245,8 +260,14 @@ def partition_of_hole(prefix: str, key: str) -> TopicIdPartition | None:
 
 
 def epochs_within(epochs: LeaderEpochs, first: int, last: int) -> LeaderEpochs:
-    """The epochs in force from one offset to another; none where the first one's is not known any more."""
-    return segment_leader_epochs(epochs, first, last) if epochs and epochs[0][1] <= first else ()
+    """Return the epochs in force from one offset to another, as far back as they are known.
+
+    Where none of these is known any more, it is the first that is, though it begins behind them: a replica whose log
+    has that epoch there has the same records before it.
+    """
+    if epochs and epochs[0][1] <= first:
+        return segment_leader_epochs(epochs, first, last)
+    return tuple(entry for entry in epochs if entry[1] <= last) or epochs[:1]
 
 
 def watermark_key(prefix: str, where: TopicIdPartition) -> str:

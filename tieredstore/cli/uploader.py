@@ -76,7 +76,7 @@ def uploader(
 
 def _run(path: Path, settings: Settings, own: UploaderSettings, *, json_logs: bool) -> None:
     from tieredstore.uploader import Uploader  # noqa: PLC0415  as above
-    from tieredstore.uploader.running import uploader_service  # noqa: PLC0415
+    from tieredstore.uploader.service import uploader_service  # noqa: PLC0415
 
     log_lines(as_json=json_logs)
     if own.nice:
@@ -99,7 +99,6 @@ def _show_plan(shipping: Uploader, *, as_json: bool, wide: bool) -> None:
     rows: list[dict[str, JsonValue]] = []
     for partition, segments in shipping.plan():
         if segments:
-            end = segments[-1].next_offset
             rows.append(
                 {
                     "topic": partition.where.topic,
@@ -108,7 +107,7 @@ def _show_plan(shipping: Uploader, *, as_json: bool, wide: bool) -> None:
                     "segments": len(segments),
                     "size": sum(segment.size_in_bytes for segment in segments),
                     "first_offset": segments[0].place.base_offset,
-                    "last_offset": None if end is None else end - 1,
+                    "last_offset": segments[-1].next_offset - 1,
                 }
             )
     expired = shipping.tries.watched(lambda: list(shipping.expire(only_check=True)))
@@ -135,9 +134,9 @@ def _show_plan(shipping: Uploader, *, as_json: bool, wide: bool) -> None:
             for row in rows
         ]
         print_table(_PLAN, cells, wide=wide)
-    led = [partition for partition in shipping.folders.partitions if shipping.leads(partition)]
+    led = [partition for partition in shipping.disk.partitions if partition.role.value == "led"]
     print_lines(
-        [f"{len(led)} of the {len(shipping.folders.partitions)} partitions here are this broker's to ship"]
+        [f"{len(led)} of the {len(shipping.disk.partitions)} partitions here are this broker's to ship"]
         + ([] if rows else ["nothing closed waits to be shipped"])
         + [_expiring(entry) for entry in expired]
     )
@@ -155,7 +154,7 @@ def _size(size: JsonValue) -> str:
 
 def _offsets(row: dict[str, JsonValue]) -> str:
     """As ``ls`` shows them."""
-    return f"{row['first_offset']} … {'?' if row['last_offset'] is None else row['last_offset']}"
+    return f"{row['first_offset']} … {row['last_offset']}"
 
 
 def _ship_once(shipping: Uploader, *, as_json: bool) -> None:

@@ -70,6 +70,24 @@ def segment_leader_epochs(epochs: LeaderEpochs, start_offset: int, end_offset: i
     return tuple((epoch, start_offset) for epoch, _ in in_force) + later
 
 
+def have_same_leaders(one: LeaderEpochs, other: LeaderEpochs, start_offset: int, end_offset: int) -> bool:
+    """Return whether both histories name the same leaders from one offset to another, as far as both reach back.
+
+    Records of the same offset and epoch are the same record in every replica.
+    """
+    if not one or not other:
+        return True
+    start = max(start_offset, one[0][1], other[0][1])
+    return start > end_offset or (
+        segment_leader_epochs(one, start, end_offset) == segment_leader_epochs(other, start, end_offset)
+    )
+
+
+def epoch_at(epochs: LeaderEpochs, offset: int) -> int | None:
+    """Return the epoch in force at an offset; None if it lies before all that is known."""
+    return next((epoch for epoch, start in reversed(epochs) if start <= offset), None)
+
+
 def joined_epochs(kept: LeaderEpochs, checkpoint: LeaderEpochs) -> LeaderEpochs:
     """The epochs of ``checkpoint``, and before them those of ``kept`` that the broker has cut since.
 

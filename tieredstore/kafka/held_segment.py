@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -140,6 +140,19 @@ def describe_open(
         ),
         txn_idx_empty=transaction is None or os.fstat(transaction.descriptor).st_size == 0,
     )
+
+
+def with_files(described: LogSegment, segment: OpenSegment) -> LogSegment:
+    """Return the same description with the files of another opening."""
+    files = replace(
+        described.files,
+        log_segment=segment.log,
+        offset_index=segment.offset_index,
+        time_index=segment.time_index,
+        transaction_index=segment.transaction_index,
+        producer_snapshot_index=segment.producer_snapshot,
+    )
+    return replace(described, closed_files=files)
 
 
 def _history(place: FoundSegment, epochs: LeaderEpochs, extent: LogExtent, end_offset: int) -> LeaderEpochs:

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from confluent_kafka import IsolationLevel, KafkaException, admin
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, admin
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from tieredstore.errors import BrokerUnavailable, TieredStoreError
 from tieredstore.live.clients import LiveAdmin, check_configuration
 from tieredstore.live.faults import fault
 from tieredstore.live.properties import check_timeout, client_configuration
-from tieredstore.model import TopicPartition
+from tieredstore.model import TopicPartition, Uuid
 from tieredstore.process.closing import Closing
 from tieredstore.process.per_process import PerProcess
 
@@ -109,6 +109,24 @@ class BrokerState(Closing):
             for topic, answer in answers.items()
         }
 
+    def topic_ids(self, topics: Iterable[str]) -> dict[str, Uuid | None]:
+        """Return the id of each topic, None if the broker knows none of that name; zero where topics have no ids.
+
+        What was not answered is left out. One request.
+        """
+        client: Any = self._clients.get()
+        self._look_anew()
+        wanted = list(topics)
+        if not wanted:
+            return {}
+        futures = client.describe_topics(TopicCollection(wanted), request_timeout=self._timeout_s)
+        ids: dict[str, Uuid | None] = {}
+        known = {name: future for name, future in futures.items() if not _is_unknown(future, self._timeout_s)}
+        ids.update(dict.fromkeys(futures.keys() - known.keys()))
+        for name, described in self._answers(client, known).items():
+            ids[name] = _uuid_of(described.topic_id)
+        return ids
+
     def look_anew(self) -> None:
         """Who leads has changed: the next question begins with who does, and none goes to a leader that may be dead."""
         self._has_moved = True
@@ -157,3 +175,22 @@ class BrokerState(Closing):
 
 def _forget(client: LiveAdmin) -> None:
     """It ends with its last reference."""
+
+
+def _is_unknown(future: Future[Any], timeout_s: float) -> bool:
+    """Whether the answer is that there is no such topic; whatever else comes, ``_answers`` takes."""
+    try:
+        future.result(timeout_s)
+    except KafkaException as error:
+        return bool(error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART)
+    except TimeoutError:
+        return False
+    return False
+
+
+def _uuid_of(topic_id: Any) -> Uuid:
+    """The id as the library has it: two signed halves; zero where the broker tells none."""
+    if topic_id is None:
+        return Uuid(bytes(16))
+    halves = (topic_id.get_most_significant_bits(), topic_id.get_least_significant_bits())
+    return Uuid(b"".join((half % (1 << 64)).to_bytes(8, "big") for half in halves))

@@ -1,6 +1,6 @@
 """A process beside a broker that ships closed segments into the object store, in order, and loses none."""
 
-from tieredstore.uploader.environment import BrokerEnvironment
+from tieredstore.uploader.broker import BrokerEnvironment
 from tieredstore.uploader.leadership import Leadership
 from tieredstore.uploader.uploader import Uploader
 

@@ -1,4 +1,4 @@
-"""Followed partitions: what their leaders have not shipped yet is held here too, for this broker may lead next.
+"""Followed partitions: what their leaders have not shipped yet is pinned here too, for this broker may lead next.
 
 Retention takes the same segments from all replicas. What a leader that dies has not shipped would be gone from the next
 one's disk as well, before its uploader has begun.
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tieredstore.errors import CorruptData
-from tieredstore.uploader.partition import Partition
-from tieredstore.uploader.settling import high_watermarks
+from tieredstore.errors import ConfigError, CorruptData
+from tieredstore.uploader.partition import Partition, Role
+from tieredstore.uploader.settled import high_watermarks
 from tieredstore.uploader.target import Target
 
 _logger: Final = logging.getLogger(__name__)
@@ -36,52 +36,49 @@ class _Asked:
 
 
 class Following:
-    """Reads the watermarks of followed partitions at a slow rate, and has go what they have passed. For one thread."""
+    """Reads the watermarks of followed partitions at a slow rate, and lets go what they have passed. For one thread."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
         self._asked: dict[Partition, _Asked] = {}
 
     def release(self, target: Target, partitions: Iterable[Partition]) -> None:
-        """One request for each followed partition of which something is held, a minute apart, and later and later where
+        """One request for each followed partition of which something is here, a minute apart, and later and later where
         nothing moves. StoreError if the store fails: nothing goes then."""
-        followed = [partition for partition in partitions if partition.is_followed]
+        followed = [partition for partition in partitions if partition.role is Role.FOLLOWED]
         self._asked = {partition: self._asked.get(partition) or _Asked() for partition in followed}
-        _settle(followed)
+        _mark_replicated(followed)
         now_s = self._monotonic()
-        due = [partition for partition in followed if self._asked[partition].again_s <= now_s and _is_of_use(partition)]
+        # Only where there is a closed segment that is not known to be shipped.
+        due = [partition for partition in followed if self._asked[partition].again_s <= now_s and partition.first]
         # Those first of which nothing is known.
-        due.sort(key=lambda partition: (partition.followed_to is not None, self._asked[partition].again_s))
+        due.sort(key=lambda partition: (partition.shipped is not None, self._asked[partition].again_s))
         for partition in due[:_AT_ONCE]:
             self._ask(target, partition)
 
     def _ask(self, target: Target, partition: Partition) -> None:
-        asked, before = self._asked[partition], partition.followed_to
+        asked, before = self._asked[partition], partition.shipped
         try:
             watermark = target.watermarks.peek(partition.where)
-        except CorruptData as error:
-            # Whoever leads makes it again.
+        except (CorruptData, ConfigError) as error:
+            # Whoever leads makes it again, or says what is to be done.
             _logger.info("%s", error)
             watermark, passed = None, before or 0
         else:
             passed = 0 if watermark is None else watermark.next_offset
-        partition.passed(passed, [] if watermark is None else watermark.missing_extents)
+        partition.pass_to(passed, [] if watermark is None else watermark.missing_extents)
         asked.pause_s = _FIRST_PAUSE_S if passed != before else min(_LONGEST_PAUSE_S, 2 * asked.pause_s)
         asked.again_s = self._monotonic() + asked.pause_s * (0.5 + random.random() / 2)  # noqa: S311
 
 
-def _is_of_use(partition: Partition) -> bool:
-    """Whether there is a closed segment that is not known to be shipped."""
-    return partition.first is not None
-
-
-def _settle(followed: Iterable[Partition]) -> None:
+def _mark_replicated(followed: Iterable[Partition]) -> None:
     """Note what is replicated, as the brokers' own checkpoints of this say: no later leader takes that back."""
     highs: dict[Path, dict[tuple[str, int], int]] = {}
     for partition in followed:
-        if not partition.pending(lambda segment: segment.held is not None and not segment.is_settled):
+        folder = partition.folder
+        if folder is None or not any(one.is_pinned and not one.is_replicated for one in partition.pending()):
             continue
-        log_dir = partition.folder.parent
+        log_dir = folder.parent
         if log_dir not in highs:
             highs[log_dir] = high_watermarks(log_dir) or {}
-        partition.settled(highs[log_dir].get(partition.name, 0))
+        partition.mark_replicated(highs[log_dir].get(partition.name, 0))

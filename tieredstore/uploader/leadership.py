@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from tieredstore.config.named_class import named_class
-from tieredstore.model import TopicPartition
+from tieredstore.model import TopicPartition, Uuid
 from tieredstore.process.forks import ForkSafeLock
-from tieredstore.uploader.environment import AUTO, STATIC, ZOOKEEPER, BrokerEnvironment
+from tieredstore.uploader.broker import AUTO, STATIC, ZOOKEEPER, BrokerEnvironment
 
 if TYPE_CHECKING:
     from tieredstore.live.broker_state import BrokerState
@@ -34,6 +34,15 @@ class Leadership(ABC):
 
     def watch(self, partitions: Collection[TopicPartition]) -> None:  # noqa: B027  who asks for all has no use for it
         """These lie here now, told after each look at the folders; nobody asks about others."""
+
+    def topic_ids(self, topics: Collection[str]) -> Mapping[str, Uuid | None] | None:
+        """Return the ids of these topics in the cluster now; None for a topic that is not there, a zero id where the
+        cluster has none, and nothing of a topic that is not known. None for all if nobody can be asked.
+
+        Asked when the folder of a partition is gone. A TieredStoreError if it is not known now.
+        """
+        del topics
+        return None
 
     def close(self) -> None:  # noqa: B027  who holds nothing open has nothing to close
         """The uploader ends."""
@@ -59,6 +68,10 @@ class ClusterLeadership(Leadership):
         own = self.environment.broker_id
         return frozenset(where for where, leader in self._broker.leaders().items() if leader == own)
 
+    def topic_ids(self, topics: Collection[str]) -> Mapping[str, Uuid | None]:
+        """One request."""
+        return self._broker.topic_ids(topics)
+
 
 class LeadershipView:
     """The last answer, and whether it still holds. Thread-safe."""
@@ -73,6 +86,10 @@ class LeadershipView:
     def watch(self, partitions: Collection[TopicPartition]) -> None:
         """What lies here, for whom it is of use."""
         self._leadership.watch(partitions)
+
+    def topic_ids(self, topics: Collection[str]) -> Mapping[str, Uuid | None] | None:
+        """As the leadership says."""
+        return self._leadership.topic_ids(topics)
 
     def refresh(self) -> None:
         """Ask; raises what the leadership raises, and the last answer stays."""

@@ -1,21 +1,42 @@
-"""One partition as the uploader sees it: its closed segments that are not shipped yet, and what keeps them."""
+"""One partition as the uploader sees it: its closed segments that are not shipped yet, what pins them, and its role.
+
+The state of a segment is derived: the broker's folder names it, under ``.deleted`` or not, and it is pinned or not.
+
+========== ======= ======== ====== =============================================================================
+state      named   deleted  pinned next
+========== ======= ======== ====== =============================================================================
+seen       yes     no       no     pinned: held; renamed: doomed; truncated: forgotten
+held       yes     no       yes    renamed: doomed; other file, or a later epoch: forgotten
+doomed     yes     yes      any    file gone: only ours if pinned, else gone
+only ours  no      -        yes    disk nearly full: lost; shipped: forgotten
+gone       no      -        no     (two listings agree) a hole
+lost       any     any      any    a missing file arrives: seen; else quarantine and a hole
+========== ======= ======== ====== =============================================================================
+
+A pin is let go only if the segment is shipped, passed over as a hole, truncated (which a later leader epoch, or the
+broker's file under the same name, proves), or if a disk is nearly full.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import enum
+import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from tieredstore.catalog.watermark import Watermark
-from tieredstore.kafka.checkpoints import LeaderEpochs, joined_epochs
-from tieredstore.kafka.held_segment import OpenSegment, opened_again
-from tieredstore.kafka.logdir import FoundSegment
+from tieredstore.errors import TieredStoreError
+from tieredstore.kafka.checkpoints import LeaderEpochs, have_same_leaders
+from tieredstore.kafka.held_segment import OpenSegment, open_segment, opened_again
+from tieredstore.kafka.logdir import FoundSegment, LogSegment
 from tieredstore.model import TopicIdPartition, TopicPartition
-from tieredstore.uploader.closed_segment import ClosedSegment
-from tieredstore.uploader.hold_dir import Kept
-from tieredstore.uploader.watermark_store import StoredWatermark
+from tieredstore.uploader.links import Link
+from tieredstore.uploader.watermarks import StoredWatermark
 
 _MAYBE_CUT: Final = (
     "it was deleted while no uploader ran, and the log has had other leaders since: it may have been cut before, and "
@@ -23,40 +44,242 @@ _MAYBE_CUT: Final = (
 )
 
 
+class Role(enum.Enum):
+    """What the uploader does with a partition. Only an answer of the leadership makes one."""
+
+    IGNORED = "ignored"
+    """Pins nothing."""
+    FOLLOWED = "followed"
+    """Another broker leads, and this one may be next: pinned from ``shipped`` on; while that is unknown, only what is
+    about to be deleted."""
+    LED = "led"
+    """Pinned and shipped."""
+    LEAVING = "leaving"
+    """No folder of it is on this broker any more, while its topic lives: what is pinned stays, and fills holes, until
+    the store has it."""
+
+
+@dataclass(slots=True, eq=False)
+class Segment:
+    """A segment that the broker has closed. ``epochs`` are those of the partition when it was seen.
+
+    ``held`` are its open files, ``link`` the hard links to them: both are pins. ``described`` is what a read of its log
+    has told. ``incomplete_since_s``: a file is not there yet. ``absences`` counts the listings in a row without it.
+    ``unreadable`` counts how often the disk has failed to give its bytes; ``lost`` says why it cannot be shipped.
+    ``fills_nothing``: it was tried in vain for a hole of the watermark.
+    """
+
+    place: FoundSegment
+    noticed_s: float
+    epochs: LeaderEpochs
+    held: OpenSegment | None = None
+    link: Link | None = None
+    described: LogSegment | None = None
+    incomplete_since_s: float | None = None
+    absences: int = 0
+    unreadable: int = 0
+    lost: str | None = None
+    is_replicated: bool = False
+    fills_nothing: bool = False
+
+    @property
+    def base_offset(self) -> int:
+        """Its first offset."""
+        return self.place.base_offset
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind its last one."""
+        end = self.place.next_base_offset
+        assert end is not None, "only closed segments are kept"
+        return end
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether its bytes stay, whatever the broker does."""
+        return self.held is not None or self.link is not None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its files were deleted before anything pinned them.
+
+        One listing does not tell: it may miss a file that is renamed meanwhile.
+        """
+        return not self.is_pinned and self.absences > 1
+
+    def may_be_cut(self, now: LeaderEpochs) -> bool:
+        """Whether the log may have been cut before the segment's end: it begins anew, with a later leader."""
+        return not self.is_replicated and bool(self.epochs and now) and now[0][0] > self.epochs[-1][0]
+
+    def meets(self, extents: Iterable[tuple[int, int]]) -> bool:
+        """Whether it has offsets of one of these; their ends are inclusive."""
+        return any(self.base_offset <= last and first < self.next_offset for first, last in extents)
+
+    def may_fill(self, holes: Iterable[tuple[int, int]]) -> bool:
+        """Whether only what is pinned here may have offsets of these."""
+        is_ours = self.is_pinned and self.place.is_deleted and self.lost is None and not self.fills_nothing
+        return is_ours and self.meets(holes)
+
+    @property
+    def is_only_ours(self) -> bool:
+        """Whether the broker has deleted its log: the disk gets the bytes back as soon as they are unpinned."""
+        held, link = self.held, self.link
+        with contextlib.suppress(OSError):
+            if link is not None:
+                return link.log.stat().st_nlink == 1
+            return held is not None and os.fstat(held.log.descriptor).st_nlink == 0
+        return False
+
+    @property
+    def disk(self) -> Path:
+        """A folder on the file system that has the pinned bytes: after a move it is not the partition's."""
+        if self.link is not None:
+            return self.link.root
+        return (self.place if self.held is None else self.held.place).directory.parent
+
+    def is_log(self, path: Path) -> bool:
+        """Whether the log of that name is the file that is pinned."""
+        return any(_same(ours, _status(path)) for ours in self._pinned_status()[:1])
+
+    def was_replaced(self, place: FoundSegment) -> bool:
+        """Whether the broker has other files under these names than those that are pinned."""
+        names = (place.path("log"), place.snapshot_path(self.next_offset - 1))
+        pairs = zip(self._pinned_status(), map(_status, names), strict=False)
+        return any(ours is not None and theirs is not None and not _same(ours, theirs) for ours, theirs in pairs)
+
+    def _pinned_status(self) -> list[os.stat_result | None]:
+        """Of the log and of the snapshot."""
+        held, link = self.held, self.link
+        if held is not None:
+            return [os.fstat(held.log.descriptor), os.fstat(held.producer_snapshot.descriptor)]
+        return [] if link is None else [_status(link.log), _status(link.snapshot)]
+
+    @property
+    def size_in_bytes(self) -> int:
+        """Bytes of its log; 0 if it is gone."""
+        with contextlib.suppress(OSError):
+            held, link = self.held, self.link
+            if held is not None:
+                return held.size_in_bytes
+            return (self.place.path("log") if link is None else link.log).stat().st_size
+        return 0
+
+    def age_s(self, now_s: float) -> float:
+        """How long it is closed, since the broker writes its snapshot then; if that is out of sight, how long known."""
+        held, link = self.held, self.link
+        with contextlib.suppress(OSError):
+            if held is not None:
+                return max(0.0, time.time() - os.fstat(held.producer_snapshot.descriptor).st_mtime)
+            if link is not None:
+                return max(0.0, time.time() - link.snapshot.stat().st_mtime)
+        return now_s - self.noticed_s
+
+    def open(self) -> OpenSegment:
+        """Open its files under descriptors of the caller's own, who closes them. Hold the partition's lock."""
+        if self.held is not None:
+            return opened_again(self.held)
+        return open_segment(self.place if self.link is None else self.link.place(self.place))
+
+    def has_come(self) -> bool:
+        """Whether the file for which it was given up is there after all: it is no loss then."""
+        if self.incomplete_since_s is None:
+            return False
+        with contextlib.suppress(TieredStoreError, OSError):
+            self.open().close()
+            self.lost = self.incomplete_since_s = None
+            return True
+        return False
+
+    def take_link(self, link: Link | None) -> None:
+        """Keep a link, which says from now on what is known of the segment."""
+        self.link = link
+        if link is not None and self.is_replicated:
+            link.mark_replicated()
+
+    def mark_replicated(self) -> None:
+        """All of it is below the high watermark: no clean election takes it back. The link says so, too."""
+        self.is_replicated = True
+        if self.link is not None:
+            self.link.mark_replicated()
+
+    def close(self) -> None:
+        """Close its files; the links stay."""
+        held, self.held = self.held, None
+        if held is not None:
+            held.close()
+
+    def unpin(self) -> None:
+        """Close its files, and remove the links to them."""
+        self.close()
+        link, self.link = self.link, None
+        if link is not None:
+            link.remove()
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a partition is shipped (``value``), and the object of the store that says so, as it was seen last.
+
+    ==========  =============================  ==================================================================
+    state       told by                        next
+    ==========  =============================  ==================================================================
+    unknown     ``stored`` is None             load: saved, ahead or moved by others
+    saved       ``unsaved_since_s`` is None    ship: ahead
+    ahead       ``unsaved_since_s``            save: saved, or in doubt
+    in doubt    ``attempt``, and unknown       load: the attempt was made (saved), was not (ahead), or others moved it
+    ==========  =============================  ==================================================================
+
+    ``attempt`` is what was seen, with all that was shipped since, and what it was to become.
+    """
+
+    value: Watermark | None = None
+    stored: StoredWatermark | None = None
+    unsaved_since_s: float | None = None
+    attempt: tuple[StoredWatermark, Watermark] | None = None
+
+    def save(self, stored: StoredWatermark) -> None:
+        """The object says ``stored`` now."""
+        self.value, self.stored, self.unsaved_since_s, self.attempt = stored.value, stored, None, None
+
+    def doubt(self, wanted: Watermark) -> None:
+        """Whether the object was replaced by ``wanted`` is not known."""
+        if self.stored is not None:
+            self.attempt = StoredWatermark(self.value, self.stored.etag, self.stored.written), wanted
+        self.value, self.stored, self.unsaved_since_s = None, None, None
+
+    def distrust(self) -> None:
+        """Others may have moved the object, or the store is another one: look there for what was shipped."""
+        shipped = self.value if self.unsaved_since_s is not None else None
+        wanted = self.attempt[1] if self.attempt is not None else shipped
+        if wanted is not None:
+            self.attempt = StoredWatermark(wanted, None), wanted
+        self.value, self.stored, self.unsaved_since_s = None, None, None
+
+
 @dataclass(slots=True, eq=False)
 class Partition:
-    """Hold ``lock`` for ``segments``, ``epochs`` and ``watermark``; one worker at a time ships of it (``is_busy``).
+    """A topic id and a number; ``folder`` is where it lies now, None if no log directory has it.
 
-    ``segments`` are in the order of offsets; ``first_active`` is the base of the active one when the partition was
-    first seen. ``not_before_s`` is when it is looked at again, after a failure or while it waits for an answer;
-    ``waits_for`` says for which. ``must_reload``: others may have moved the watermark.
-    ``is_moving``: it is still in another log directory too, and what is held there is to come here.
-    ``is_unheld``: nothing is held, and no links are kept, for nobody is to ship it.
-    ``is_followed``: another broker leads, and this one may be next; ``followed_to`` is how far the watermark stood when
-    it was last asked for.
-    ``is_behind``: the object of the watermark stands before it, since ``behind_since_s``, which is only a moment;
-    ``is_unsure``: it may, since a move has failed: ``unmoved`` is what it was to be moved from (with all that was
-    shipped behind it) and to.
+    Hold ``lock`` for ``segments``, which are in the order of offsets, and for what pins them. One worker at a time
+    ships of it (``is_busy``), and reads by descriptors of its own: nothing that unpins asks for it. ``shipped`` is how
+    far the store has it, None if nobody has asked; ``first_active`` the base of the active segment when it was first
+    listed, None if it was not yet. All below ``replicated_to`` is replicated, as far as the present epochs reach.
+    ``not_before_s`` is when it is looked at again, after a failure or while it waits for an answer; ``waits_for`` says
+    for which. ``must_reload``: others may have moved the watermark.
     """
 
     where: TopicIdPartition
-    folder: Path
-    is_moving: bool = False
+    folder: Path | None
+    role: Role = Role.IGNORED
     lock: threading.RLock = field(default_factory=threading.RLock)
     epochs: LeaderEpochs = ()
-    segments: dict[int, ClosedSegment] = field(default_factory=dict[int, ClosedSegment])
-    watermark: StoredWatermark | None = None
+    segments: dict[int, Segment] = field(default_factory=dict[int, Segment])
+    progress: Progress = field(default_factory=Progress)
+    shipped: int | None = None
+    replicated_to: int = 0
     first_active: int | None = None
     is_busy: bool = False
-    is_dropped: bool = False
-    is_unheld: bool = False
-    is_followed: bool = False
-    followed_to: int | None = None
     must_reload: bool = False
-    is_behind: bool = False
-    behind_since_s: float = 0.0
-    is_unsure: bool = False
-    unmoved: tuple[StoredWatermark, Watermark] | None = None
     not_before_s: float = 0.0
     failures: int = 0
     waits_for: str | None = None
@@ -68,226 +291,215 @@ class Partition:
         return self.where.topic, self.where.partition
 
     @property
-    def first(self) -> ClosedSegment | None:
+    def first(self) -> Segment | None:
         """The segment that is next."""
         # Of thousands of partitions there mostly is none, and they are asked for it several times a second.
         if not self.segments:
             return None
         with self.lock:
-            for segment in self.segments.values():
-                return segment
-        return None
+            return next(iter(self.segments.values()), None)
 
-    def take(self, listed: Iterable[FoundSegment], epochs: LeaderEpochs, now_s: float) -> None:
-        """What a listing of the folder shows now, ``epochs`` the partition's own with what was cut from them.
-
-        Segments that the broker cut off from the end, or replaced, are let go: their records are no part of the log
-        any more. Those that retention took from its front stay, if their files are held.
-        """
+    @property
+    def has_pins(self) -> bool:
+        """Whether any of its segments is pinned."""
         with self.lock:
-            self.epochs = epochs
-            segments = list(listed)
-            closed = {
-                place.base_offset: place for place in segments if place.next_base_offset is not None or place.is_deleted
-            }
-            first_live = min((place.base_offset for place in segments if not place.is_deleted), default=None)
+            return any(segment.is_pinned for segment in self.segments.values())
+
+    def has(self, segment: Segment) -> bool:
+        """Whether the segment is part of the log as far as is known: it was not truncated since."""
+        return self.segments.get(segment.base_offset) is segment
+
+    # What the disk shows
+
+    def lie_in(self, folder: Path | None) -> None:
+        """Move to another folder, or to none: what was only named in the one before is gone with it."""
+        with self.lock:
+            self.folder = folder
+            for segment in self.pending():
+                if not segment.is_pinned and segment.lost is None:
+                    del self.segments[segment.base_offset]
+                elif folder is None:
+                    segment.place = replace(segment.place, is_deleted=True)
+
+    def take(self, listed: Sequence[FoundSegment], epochs: LeaderEpochs, now_s: float) -> None:
+        """Take what a listing of the folder shows; ``epochs`` are the log's own with what was cut from their front."""
+        live = [place.base_offset for place in listed if not place.is_deleted]
+        if not live:
+            # Each log has an active segment: this one is being made, or moved away.
+            return
+        with self.lock:
+            has_changed, self.epochs = epochs != self.epochs, epochs
+            if has_changed:
+                self.replicated_to = 0
+            named = {place.base_offset: place for place in listed}
             for base, segment in list(self.segments.items()):
-                self._renew(base, segment, closed.get(base), first_live)
-            shipped = 0 if self.watermark is None or self.watermark.value is None else self.watermark.value.next_offset
-            if self.is_followed:
-                shipped = self.followed_to or 0
-            for base, place in closed.items():
-                following = place.next_base_offset
-                if base not in self.segments and (following is None or following > shipped):
-                    self.segments[base] = ClosedSegment(place, now_s, epochs)
+                if not self._is_kept(segment, named.get(base), live[0], live[-1], has_changed=has_changed):
+                    segment.unpin()
+                    del self.segments[base]
+            for base, place in named.items():
+                end = place.next_base_offset
+                if base in self.segments or end is None or end <= (self.shipped or 0):
+                    continue
+                if not is_stub(place):
+                    self.segments[base] = Segment(place, now_s, epochs)
             self.segments = dict(sorted(self.segments.items()))
-            if self.first_active is None and segments and not segments[-1].is_deleted:
-                self.first_active = segments[-1].base_offset
+            if self.first_active is None:
+                self.first_active = live[-1]
 
-    def _renew(self, base: int, segment: ClosedSegment, place: FoundSegment | None, first_live: int | None) -> None:
-        is_same = place is not None and place.next_base_offset in (None, segment.next_offset)
-        # Only who follows has its log cut; and who leads again since has seen a later epoch begin.
-        may_be_new = self.is_followed or segment.epochs != self.epochs
-        if place is not None and is_same and not (may_be_new and replace(segment, place=place).was_replaced):
-            # The same one, perhaps under the names of what is deleted.
-            if place.is_deleted != segment.place.is_deleted or place.directory is not segment.place.directory:
-                segment.place = FoundSegment(
-                    place.directory, place.topic, place.partition, base, segment.next_offset, place.is_deleted
-                )
-            if segment.epochs != self.epochs:
-                # By whom it was written is told anew.
-                segment.described = None
-            segment.epochs, segment.absences = self.epochs, 0
-        elif place is None and first_live is not None and base < first_live:
-            # As retention leaves it behind: only what is held can be shipped.
+    def _is_kept(
+        self, segment: Segment, named: FoundSegment | None, first_live: int, active: int, *, has_changed: bool
+    ) -> bool:
+        """Bring a known segment up to date; False if it is truncated, or its offsets are listed in other files."""
+        base, end = segment.base_offset, segment.next_offset
+        if has_changed and not have_same_leaders(segment.epochs, self.epochs, base, end - 1):
+            return False
+        # Borders of what is deleted are not to be had from names: those in between may be gone.
+        if named is not None and (named.is_deleted or named.next_base_offset == end):
+            # Only a follower's log is cut, and a leader that has followed meanwhile has seen a later epoch begin.
+            may_be_other = not named.is_deleted and (self.role is Role.FOLLOWED or has_changed)
+            if may_be_other and segment.was_replaced(named):
+                return False
+            if named.is_deleted != segment.place.is_deleted or named.directory is not segment.place.directory:
+                segment.place = FoundSegment(named.directory, *self.name, base, end, named.is_deleted)
+            segment.absences = 0
+            return True
+        if base < first_live:
+            # As retention leaves it behind: only what is pinned can be shipped.
             segment.absences += 1
-            segment.place = FoundSegment(
-                segment.place.directory, *self.name, base, segment.next_offset, is_deleted=True
-            )
-            if self.is_followed and segment.may_be_cut(self.epochs):
+            segment.place = FoundSegment(segment.place.directory, *self.name, base, end, is_deleted=True)
+            if self.role is not Role.LED and segment.may_be_cut(self.epochs):
                 segment.lost = _MAYBE_CUT
-        elif self.is_busy and segment is self.first:
-            segment.is_cut = True
-        else:
-            segment.give_up()
-            del self.segments[base]
+            return True
+        if named is not None and segment.is_log(named.path("log")):
+            return False  # truncated in place
+        # A log that is filled anew from the front proves nothing about what lies behind its end.
+        return segment.is_pinned and end > active
 
-    def adopt(self, links: Iterable[Kept], now_s: float) -> None:
-        """The links that an earlier process has left: of what the broker has deleted since, and of what is still there.
-
-        What was cut off from the end of the log, or replaced, is removed.
-        """
+    def adopt(self, links: Iterable[Link], now_s: float) -> None:
+        """Pin by the links that an earlier process has left; the next listing shows which of them are of use."""
         with self.lock:
-            self.is_unheld = False
-            live = [base for base, segment in self.segments.items() if not segment.place.is_deleted]
-            first_live = min(live, default=self.first_active)
-            for kept in links:
-                segment = self.segments.get(kept.base_offset)
-                if segment is None and (first_live is None or kept.base_offset < first_live):
-                    self._adopt(kept, now_s)
-                elif (
-                    segment is not None
-                    and (segment.place.is_deleted or kept.is_log_of(segment.place.path("log")))
-                    and segment.next_offset in (None, kept.next_offset)
-                ):
-                    segment.kept = kept
-                else:
-                    kept.remove()
-            self.segments = dict(sorted(self.segments.items()))
+            for link in links:
+                extent, is_deleted = (link.base_offset, link.next_offset), self.folder is None
+                place = FoundSegment(self.folder or link.folder, *self.name, *extent, is_deleted=is_deleted)
+                segment = Segment(place, now_s, link.epochs, link=link, is_replicated=link.is_replicated)
+                self.segments[link.base_offset] = segment
+                if self.folder is None:
+                    self.epochs = link.epochs or self.epochs
 
-    def _adopt(self, kept: Kept, now_s: float) -> None:
-        place = FoundSegment(self.folder, *self.name, kept.base_offset, kept.next_offset, is_deleted=True)
-        epochs = joined_epochs(kept.epochs, self.epochs) if self.epochs else kept.epochs
-        lost = _MAYBE_CUT if kept.may_be_cut(self.epochs) else None
-        self.segments[kept.base_offset] = ClosedSegment(place, now_s, epochs, kept=kept, lost=lost)
+    # What the store has
 
-    def inherit(self, earlier: Partition) -> None:
-        """Take over what is held of the same partition's other folder, since the broker has moved it here."""
-        with earlier.lock, self.lock:
-            first_live = next(iter(self.segments), self.first_active)
-            for base, segment in list(earlier.segments.items()):
-                if (first_live is None or base < first_live) and (segment.held or segment.kept):
-                    segment.place = FoundSegment(self.folder, *self.name, base, segment.next_offset, is_deleted=True)
-                    self.segments[base] = earlier.segments.pop(base)
-            self.segments = dict(sorted(self.segments.items()))
-            self.is_moving = self.is_unheld = False
-
-    def shipped_to(self, next_offset: int) -> None:
+    def release(self, next_offset: int) -> None:
         """Let go what lies before ``next_offset``."""
         with self.lock:
             # They are in order: a step looks at those that go, and not at the thousands that wait.
-            while (segment := self.first) is not None and segment.place.base_offset < next_offset:
-                end = segment.next_offset
-                if end is not None and end > next_offset:
+            while (segment := self.first) is not None and segment.base_offset < next_offset:
+                if segment.next_offset > next_offset:
                     break
-                segment.give_up()
-                del self.segments[segment.place.base_offset]
+                self.forget(segment)
+
+    def forget(self, segment: Segment) -> None:
+        """Let one segment go."""
+        with self.lock:
+            segment.unpin()
+            if self.has(segment):
+                del self.segments[segment.base_offset]
+
+    def ship_to(self, next_offset: int) -> None:
+        """All before that offset is in the store, or a hole of its watermark."""
+        self.shipped = next_offset
+        self.release(next_offset)
+
+    def pass_to(self, next_offset: int, holes: Sequence[tuple[int, int]] = ()) -> None:
+        """The leader's uploader has shipped all before that offset, but for ``holes``; their ends are inclusive.
+
+        What may fill them, since only this broker has it, stays.
+        """
+        with self.lock:
+            if self.role is Role.FOLLOWED:
+                self.shipped = next_offset
+                filling = (base for base, segment in self.segments.items() if segment.may_fill(holes))
+                self.release(min(next_offset, next(filling, next_offset)))
 
     def ends_by(self, next_offset: int) -> bool:
         """Whether nothing that is closed lies behind that offset."""
         with self.lock:
             last = next(reversed(self.segments.values()), None)
-        return last is None or (last.next_offset is not None and last.next_offset <= next_offset)
+        return last is None or last.next_offset <= next_offset
 
-    def forget_watermark(self) -> None:
-        """Others may have moved it, or the store is another one: what it was moved to is looked for there."""
-        value = None
-        if self.unmoved is not None:
-            value = self.unmoved[1]
-        elif self.is_behind and self.watermark is not None:
-            value = self.watermark.value
-        if value is not None:
-            self.unmoved, self.is_unsure = (StoredWatermark(value, None), value), True
-        self.must_reload, self.watermark, self.is_behind = False, None, False
-
-    def forget_cut(self) -> None:
-        """Let go what was cut off while it was being shipped."""
+    def mark_replicated(self, high_watermark: int) -> None:
+        """All before that offset is replicated: remember it for what is linked later, and tell the links."""
         with self.lock:
-            for base, segment in list(self.segments.items()):
-                if segment.is_cut:
-                    segment.give_up()
-                    del self.segments[base]
+            self.replicated_to = max(self.replicated_to, high_watermark)
+            for segment in self.segments.values():
+                if segment.next_offset > high_watermark:
+                    break
+                # Once for each, unless the disk was too full for it.
+                if not segment.is_replicated or (segment.link is not None and not segment.link.is_replicated):
+                    segment.mark_replicated()
 
-    def drop(self) -> None:
-        """The partition is not here any more: let all go, or have the worker that ships of it do so."""
-        with self.lock:
-            self.is_dropped = True
-            if not self.is_busy:
-                self.give_up()
-
-    def follow(self) -> None:
-        """Another broker leads: what it has not shipped is held here, and what is held is looked at twice."""
-        with self.lock:
-            if not self.is_busy and not self.is_followed:
-                self.is_followed, self.followed_to = True, None
+    # Roles
 
     def lead(self) -> None:
-        """It is led."""
+        """Ship it from now on, from where the store says."""
         with self.lock:
-            self.is_followed, self.followed_to = False, None
+            self.role, self.must_reload = Role.LED, True
 
-    def passed(self, next_offset: int, holes: Sequence[tuple[int, int]] = ()) -> None:
-        """The leader's uploader has shipped all before that offset, but for ``holes``; their ends are inclusive.
-
-        What it could not ship, and the broker here has deleted as well, is held on: it may fill them.
-        """
+    def follow(self) -> None:
+        """Pin what its leader has not shipped."""
         with self.lock:
-            # A worker may have taken it just before it was followed, and reads of what it holds.
-            if self.is_followed and not self.is_busy:
-                self.followed_to = next_offset
-                filling = (base for base, segment in self.segments.items() if segment.may_fill(holes))
-                self.shipped_to(min(next_offset, next(filling, next_offset)))
+            if self.role is not Role.FOLLOWED:
+                self.role, self.shipped = Role.FOLLOWED, None
 
-    def held_again(self, holes: Sequence[tuple[int, int]]) -> list[OpenSegment]:
-        """What is held of a follower's that may fill these, opened once more: for the caller to close."""
+    def leave(self) -> None:
+        """Keep what is pinned, and pin nothing more."""
         with self.lock:
-            held = [segment.held for segment in self.segments.values() if self.is_followed and segment.may_fill(holes)]
-            return [opened_again(segment) for segment in held if segment is not None]
+            self.role = Role.LEAVING
 
-    def fills_nothing(self, base: int) -> None:
-        """What is held from that offset on is not what is missing, or cannot be read either."""
+    def ignore(self) -> None:
+        """Unpin all, and go on knowing of the segments: nobody is to ship the partition."""
         with self.lock:
-            if base in self.segments:
-                self.segments[base].fills_nothing = True
-
-    def unhold(self) -> None:
-        """Close all files, and go on knowing of the segments: nobody is to ship the partition."""
-        with self.lock:
-            self.is_followed = False
-            if self.is_busy or self.is_unheld:
-                return
+            self.role = Role.IGNORED
             for segment in self.segments.values():
                 segment.described = None
-                segment.give_up()
-            self.is_unheld = True
+                segment.unpin()
 
-    def settled(self, high_watermark: int) -> None:
-        """All before that offset is replicated, which the links to it say from now on."""
+    def close(self) -> None:
+        """Close all files; the links to them stay."""
         with self.lock:
             for segment in self.segments.values():
-                end = segment.next_offset
-                if segment.is_settled or end is None or end > high_watermark:
-                    continue
-                if segment.kept is not None:
-                    segment.kept.settle()
-                # Once for each, unless the disk was too full for it.
-                segment.is_settled = segment.kept is None or segment.kept.is_settled
-
-    def let_go(self) -> None:
-        """Close all files that are held; the links to them stay."""
-        with self.lock:
-            for segment in self.segments.values():
-                segment.let_go()
+                segment.close()
             self.segments.clear()
 
-    def give_up(self) -> None:
-        """Let all go, the links too."""
+    def abandon(self) -> list[Segment]:
+        """Let all go unshipped; return what was pinned."""
         with self.lock:
+            pinned = [segment for segment in self.segments.values() if segment.is_pinned]
             for segment in self.segments.values():
-                segment.give_up()
+                segment.unpin()
             self.segments.clear()
+            return pinned
 
-    def pending(self, is_of_interest: Callable[[ClosedSegment], bool]) -> list[ClosedSegment]:
-        """The segments for which that holds."""
+    def pending(self) -> list[Segment]:
+        """Return its segments, in order."""
         with self.lock:
-            return [segment for segment in self.segments.values() if is_of_interest(segment)]
+            return list(self.segments.values())
+
+
+def is_stub(place: FoundSegment) -> bool:
+    """Whether it is a deleted log without a byte: a copy to another disk begins with one, which is not of the log."""
+    if not place.is_deleted:
+        return False
+    log = place.path("log")
+    status = _status(log) or _status(log.with_suffix(""))
+    return status is not None and status.st_size == 0
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except OSError:
+        return None
+
+
+def _same(one: os.stat_result | None, other: os.stat_result | None) -> bool:
+    return one is not None and other is not None and os.path.samestat(one, other)

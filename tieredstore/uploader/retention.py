@@ -16,7 +16,7 @@ from tieredstore.model import TopicIdPartition, human_bytes
 from tieredstore.ops.deletion import delete_objects
 from tieredstore.ops.removal import Before, RemovalOutcome, RemovalStep, remove_segments
 from tieredstore.process.stopping import nothing_under_way
-from tieredstore.uploader.counts import Counts
+from tieredstore.uploader.metrics import Counts
 from tieredstore.uploader.target import Target
 
 _logger: Final = logging.getLogger(__name__)

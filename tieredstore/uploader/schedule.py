@@ -82,7 +82,7 @@ class Schedule:
     def take_again(self, partition: Partition) -> bool:
         """Whether the partition whose step was just made is ready for another one; it is busy then."""
         with self._something:
-            if partition.is_busy or partition.is_dropped or not self._may_ship(partition):
+            if partition.is_busy or not self._may_ship(partition):
                 return False
             partition.is_busy = True
             return True
@@ -93,7 +93,7 @@ class Schedule:
         Not where others are to be looked at first. To be asked for a moment only, so that all have their turn.
         """
         with self._something:
-            if self._is_rung or partition.is_dropped or not self._may_ship(partition):
+            if self._is_rung or not self._may_ship(partition):
                 return False
             if self._ready and self._ready[0][0][0] < _urgency(partition)[0]:
                 return False
@@ -121,8 +121,6 @@ class Schedule:
 
     def _give_back(self, partition: Partition) -> None:
         partition.is_busy = False
-        if partition.is_dropped:
-            partition.give_up()
         self._line_up(partition, self._monotonic())
         self._something.notify()
 
@@ -143,7 +141,7 @@ class Schedule:
         return None
 
     def _line_up(self, partition: Partition, now_s: float) -> None:
-        if partition.is_busy or partition.is_dropped or not self._may_ship(partition):
+        if partition.is_busy or not self._may_ship(partition):
             return
         if partition.not_before_s > now_s:
             heapq.heappush(self._later, (partition.not_before_s, next(self._numbers), partition))
@@ -151,7 +149,7 @@ class Schedule:
             heapq.heappush(self._ready, (_urgency(partition), next(self._numbers), partition))
 
     def _is_ready(self, partition: Partition, now_s: float) -> bool:
-        is_free = not partition.is_busy and not partition.is_dropped and partition.not_before_s <= now_s
+        is_free = not partition.is_busy and partition.not_before_s <= now_s
         return is_free and self._may_ship(partition)
 
     def _until_next(self, timeout_s: float) -> float:

@@ -22,9 +22,8 @@ from tieredstore.ops.listing import QUARANTINE
 from tieredstore.places.raw_keys import raw_topic_id
 from tieredstore.process.thread_pool import ThreadPool
 from tieredstore.remote import RemoteStorageManager
-from tieredstore.uploader.tries import Tries, TryLimit
-from tieredstore.uploader.watched_store import WatchedStore
-from tieredstore.uploader.watermark_store import WatermarkStore
+from tieredstore.uploader.tries import Tries, TryLimit, WatchedStore
+from tieredstore.uploader.watermarks import WatermarkStore
 
 _READERS: Final = 8
 _STALL_MS: Final = 60_000
@@ -65,14 +64,14 @@ class Target:
 
         watched = WatchedStore(manager.store, watch)
         committed = CommittedSegments(watched, prefix, rules=rules)
-        watermarks = WatermarkStore(watched, prefix, pool, committed, rules)
+        made_id = _made_topic_id(settings)
+        watermarks = WatermarkStore(watched, prefix, pool, committed, rules, made_id)
         return cls(settings, manager, watched, committed, watermarks, pool)
 
     @property
     def made_topic_id(self) -> Callable[[str], Uuid] | None:
         """What makes an id for a topic that has none; None where segments need real ones."""
-        endpoint = self.settings.endpoint
-        return partial(raw_topic_id, endpoint.cluster or "") if endpoint.is_raw else None
+        return _made_topic_id(self.settings)
 
     def reach(self, watermark: Watermark) -> None:
         """Have Pinterest's own watermark at ours, which is read or about to be moved; of the raw layout alone.
@@ -117,3 +116,8 @@ class Target:
         """End what is under way, and close the store unless it was given."""
         self.manager.close()
         self.pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _made_topic_id(settings: Settings) -> Callable[[str], Uuid] | None:
+    endpoint = settings.endpoint
+    return partial(raw_topic_id, endpoint.cluster or "") if endpoint.is_raw else None

@@ -1,4 +1,4 @@
-"""The uploader: notices closed segments, holds them, asks who leads and what is settled, and ships in order."""
+"""The uploader: notices closed segments, pins them, asks who leads and what is settled, and ships in order."""
 
 from __future__ import annotations
 
@@ -6,46 +6,58 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.config import Settings
 from tieredstore.config.uploader import UploaderSettings
 from tieredstore.errors import TieredStoreError
-from tieredstore.model import TopicIdPartition
+from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.process.closing import Closing
+from tieredstore.process.forks import ForkSafeLock
 from tieredstore.process.health import Health
-from tieredstore.uploader.closed_segment import ClosedSegment
-from tieredstore.uploader.counts import Counts
-from tieredstore.uploader.environment import BrokerEnvironment, broker_environment
-from tieredstore.uploader.filling import Filler
-from tieredstore.uploader.folders import Folders
+from tieredstore.process.parallel import in_parallel
+from tieredstore.process.thread_pool import ThreadPool
+from tieredstore.uploader.broker import BrokerEnvironment, broker_environment
+from tieredstore.uploader.disk import Disk
 from tieredstore.uploader.following import Following
-from tieredstore.uploader.hold_dir import HoldDir, locked
-from tieredstore.uploader.holding import Held, Holds
-from tieredstore.uploader.inquiries import Inquiries
+from tieredstore.uploader.holes import Filler
 from tieredstore.uploader.leadership import LeadershipView, leadership_of
-from tieredstore.uploader.levels import levels_of
-from tieredstore.uploader.once import Left, begin, ship_once
-from tieredstore.uploader.partition import Partition
+from tieredstore.uploader.links import Links, locked
+from tieredstore.uploader.metrics import Counts, levels_of
+from tieredstore.uploader.partition import Partition, Role, Segment
+from tieredstore.uploader.pins import INCOMPLETE_S, Held, Pins
 from tieredstore.uploader.retention import Expired, RemoteRetention
 from tieredstore.uploader.schedule import Schedule
-from tieredstore.uploader.settling import BrokerSettling, DiskSettling, Settling
-from tieredstore.uploader.shipper import Shipper, ShipperSettings
-from tieredstore.uploader.steps import MOVED_ON, Step
+from tieredstore.uploader.settled import BrokerSettling, DiskSettling, Inquiries, Settling
+from tieredstore.uploader.shipping import MOVED_ON, Shipper, Step, Uploads
 from tieredstore.uploader.target import Target
 from tieredstore.uploader.topics import TopicAdvice, TopicSelection
 from tieredstore.uploader.tries import Tries, TryLimit
-from tieredstore.uploader.uploads import Uploads
 
 if TYPE_CHECKING:
     from tieredstore.live.broker_state import BrokerState
 
 _logger: Final = logging.getLogger(__name__)
 
+_AGAIN_S: Final = 0.05
+_DELETED_S: Final = 60.0
+"""A topic that nobody knows for so long is deleted: a broker that has just started knows of none."""
+
+_NO_ID: Final = Uuid(bytes(16))
+
 _RUN_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A partition of which something was left, and why."""
+
+    where: TopicIdPartition
+    reason: str
+    has_failed: bool
 
 
 class Uploader(Closing):
@@ -76,7 +88,7 @@ class Uploader(Closing):
             for log_dir in self.environment.log_dirs:
                 otherwise = f"another uploader ships from {log_dir}: end it before this one begins"
                 opened.callback(os.close, locked(log_dir, otherwise))
-            self._links = HoldDir(uploader.hold_dir, self.environment.log_dirs)
+            self._links = Links(uploader.hold_dir, self.environment.log_dirs)
             opened.callback(self._links.close)
             self._broker = self._open_broker(opened)
             leadership = leadership_of(uploader.leadership, self.environment, self._broker)
@@ -89,49 +101,36 @@ class Uploader(Closing):
         self.topics = TopicAdvice(uploader, self._broker)
         self._selection = TopicSelection(uploader)
         made_id = self.target.made_topic_id
-        self.folders = Folders(self.environment.log_dirs, self._selection.holds, monotonic, self._links, made_id)
-        self._holds = Holds(uploader.hold_max_files, uploader.hold_min_free_percent, self._links)
+        self.disk = Disk(self.environment.log_dirs, self._selection.holds, self._links, monotonic, made_id)
+        self._pins = Pins(uploader.hold_max_files, uploader.hold_min_free_percent, self._links)
         self.held = Held(0, 0, 0, 0)
-        self._uploads = Uploads(self.tries, self.counts, broker_id=self.environment.broker_id, limit=self._limit)
+        uploads = Uploads(self.tries, self.counts, self.environment.broker_id, self._limit)
         self.retention = RemoteRetention.of(uploader)
         self._following = Following(monotonic)
-        self._filler = Filler(self._uploads, self.counts, uploader.check_crcs)
-        self._shipper = Shipper(
-            ShipperSettings(self.environment.broker_id, uploader.start, uploader.check_crcs),
-            self._uploads,
-            self.counts,
-            self.folders.relist,
-        )
-        self.schedule = Schedule(lambda: self.folders.partitions, self.may_ship, monotonic)
-        disk = DiskSettling(self.environment.log_dirs)
+        self._filler = Filler(uploads, self.counts, uploader.check_crcs)
+        self._shipper = Shipper(uploads, self.counts, self.disk.relist, uploader.start, uploader.check_crcs)
+        self.schedule = Schedule(lambda: self.disk.partitions, self.may_ship, monotonic)
+        by_disk = DiskSettling(self.environment.log_dirs)
         self.inquiries = Inquiries(
-            settling or (disk if self._broker is None else BrokerSettling(self._broker)),
+            settling or (by_disk if self._broker is None else BrokerSettling(self._broker)),
             self.leadership,
             self._shippable,
-            self._settled,
             self.health,
             monotonic,
         )
-        self._was_led: frozenset[Partition] = frozenset()
-        self._has_left = False
+        self._assigning = ForkSafeLock()
+        self._missed: dict[TopicIdPartition, float] = {}
 
     # Parts, each bounded in time
 
     def sweep(self, *, only_touched: bool = False) -> Held:
-        """Look at the folders, or at those that something was told of, and hold what is closed of what is led."""
-        if only_touched:
-            self.folders.sweep_touched()
-        else:
-            self.folders.sweep()
-        partitions = self.folders.partitions
-        self.leadership.watch({partition.name for partition in partitions})
-        held = [partition for partition in partitions if self.leads(partition) or self._follow(partition)]
-        self.held = self._holds.renew(held, self._monotonic())
-        if not self._has_left and self.folders.is_whole:
-            self._has_left = True
-            self._links.leave((partition.where for partition in self.folders.partitions), self._selection.holds)
-        if self.folders.failed:
-            named = ", ".join(map(str, sorted(self.folders.failed)))
+        """Look at the folders, or at those that something was told of, and pin what is closed of what has a role."""
+        self.disk.sweep(only_touched=only_touched)
+        self.leadership.watch({partition.name for partition in self.disk.partitions})
+        self._assign_roles()
+        self.held = self._pins.renew(self.disk.partitions, self._monotonic())
+        if self.disk.failed:
+            named = ", ".join(map(str, sorted(self.disk.failed)))
             self.health.fails("folders", f"cannot be listed: {named}")
         else:
             self.health.holds("folders")
@@ -155,7 +154,7 @@ class Uploader(Closing):
                 self.health.fails("leadership", f"nobody says who leads: {error}")
             return False
         self.health.holds("leadership")
-        has_new = self._relist_new()
+        has_new = self._assign_roles()
         if has_new or not was_known:
             self.schedule.ring()
         return has_new
@@ -173,13 +172,14 @@ class Uploader(Closing):
     def ask_topics(self) -> None:
         """Ask for the settings of topics that were not asked for yet."""
         try:
-            self.topics.ask(partition.where.topic for partition in self.folders.partitions)
+            self.topics.ask(partition.where.topic for partition in self.disk.partitions)
         except TieredStoreError as error:
             self.health.fails("topics", f"the settings of topics are not known: {error}")
             return
         self.health.holds("topics")
         if self.topics.has_news:
             self.topics.has_news = False
+            self._assign_roles()
             self.schedule.ring()
 
     def fill_holes(self) -> None:
@@ -194,11 +194,12 @@ class Uploader(Closing):
             self.counts.filled(where)
 
     def follow(self) -> None:
-        """Ask how far others have shipped what they lead, now and then; the rest is held here."""
+        """Ask how far others have shipped what they lead, now and then; the rest stays pinned here."""
         try:
-            self._following.release(self.target, self.folders.partitions)
+            self._following.release(self.target, self.disk.partitions)
         except TieredStoreError as error:
             _logger.debug("how far others have shipped is not known now: %s", error)
+        self._let_leave()
 
     def expire(self, *, only_check: bool = False) -> Iterator[Expired]:
         """Delete what is stored of partitions that are led past the bounds of uploader.retention, one by one.
@@ -206,7 +207,7 @@ class Uploader(Closing):
         Nothing of topics that the broker tiers, or may: those have a retention of their own.
         """
         others = self.own.force_topics
-        led = (where for where in self._known() if self.leadership.leads((where.topic, where.partition)))
+        led = (where for where, partition in self._known().items() if partition.role is Role.LED)
         mine = (where for where in led if self.leadership.is_known and where.topic not in others)
         retention = replace(self.retention, is_dry=True) if only_check else self.retention
         return retention.apply(self.target, mine, self.counts)
@@ -254,19 +255,65 @@ class Uploader(Closing):
     # Runs
 
     def run_once(self, *, tries: int = 5) -> list[Left]:
-        """Ship what is closed and settled by now; of which partitions something was left, and why.
+        """Ship what is closed and settled by now; return the partitions of which something was left, and why.
 
         What fails is tried so many times. Raises what keeps it from beginning, and StoreUnavailable when a thread does
         not come back from the store.
         """
-        return self.tries.watched(lambda: ship_once(self, tries))
+        return self.tries.watched(lambda: self._ship_once(tries))
 
-    def plan(self) -> list[tuple[Partition, list[ClosedSegment]]]:
-        """What would be shipped of each partition that is led, sooner or later. Nothing is written."""
+    def plan(self) -> list[tuple[Partition, list[Segment]]]:
+        """Return what would be shipped of each partition that is led, sooner or later. Nothing is written."""
         self._links.is_read_only = True
-        begin(self)
-        led = [partition for partition in self.folders.partitions if self.leads(partition)]
+        self._begin()
+        led = [partition for partition in self.disk.partitions if partition.role is Role.LED]
         return self.tries.watched(lambda: [(entry, self._shipper.plan(self.target, entry)) for entry in led])
+
+    def _begin(self) -> None:
+        """See what is there, who leads and which topics are to be shipped; raises what cannot be asked."""
+        # In this order: who leads may be asked of what lies here alone.
+        self.disk.sweep()
+        self.leadership.watch({partition.name for partition in self.disk.partitions})
+        self.leadership.refresh()
+        self.health.holds("leadership")
+        end_s = time.monotonic() + INCOMPLETE_S
+        while self.sweep().incomplete and time.monotonic() < end_s:
+            time.sleep(_AGAIN_S)
+        self.topics.ask(partition.where.topic for partition in self.disk.partitions)
+        self._assign_roles()
+
+    def _ship_once(self, tries: int) -> list[Left]:
+        self._begin()
+        at_once = self.own.concurrent_uploads
+        moved_on = True
+        with ThreadPool(at_once, "tieredstore-uploader-once") as pool:
+            while moved_on or self._is_failing(tries):
+                time.sleep(0 if moved_on else _AGAIN_S)
+                self.ask_settled()
+                ready = self.schedule.take_all(lambda partition: partition.failures < tries)
+                moved_on = any(list(in_parallel(pool, self._ship_out, ready, at_once=at_once)))
+                self.sweep()
+        self.fill_holes()
+        self._let_leave()
+        for _ in self.expire():
+            pass
+        left = [partition for partition in self.disk.partitions if partition.role is Role.LED and partition.first]
+        return [
+            Left(partition.where, partition.error or partition.waits_for or "it is not settled", partition.failures > 0)
+            for partition in left
+        ]
+
+    def _ship_out(self, partition: Partition) -> bool:
+        """Make steps of one partition until nothing more of it may be shipped; return whether one moved on."""
+        moved_on = False
+        while self.ship(partition) in MOVED_ON:
+            moved_on = True
+            if not self.schedule.take_again(partition):
+                break
+        return moved_on
+
+    def _is_failing(self, tries: int) -> bool:
+        return any(0 < one.failures < tries and self.may_ship(one) for one in self.disk.partitions)
 
     def replace_target(self, settings: Settings) -> None:
         """Go on with other settings of the store; ConfigError, and all stays as it was, if they cannot be used.
@@ -274,10 +321,10 @@ class Uploader(Closing):
         What is under way may end with the old ones.
         """
         old, self.target = self.target, Target.open(settings, self._given_store, self.tries, self._limit)
-        for partition in self.folders.partitions:
+        for partition in self.disk.partitions:
             partition.must_reload, partition.not_before_s = True, 0.0
         self.schedule.ring()
-        busy = [partition for partition in self.folders.partitions if partition.is_busy]
+        busy = [partition for partition in self.disk.partitions if partition.is_busy]
         old.close_later(lambda: any(partition.is_busy for partition in busy), self.own.upload_timeout_ms / 1000)
 
     def gauges(self) -> Mapping[str, float]:
@@ -286,24 +333,21 @@ class Uploader(Closing):
 
     def close(self) -> None:
         """Let all files, the store, the client and the locks go."""
-        for partition in self.folders.partitions:
-            partition.let_go()
+        for partition in self.disk.partitions:
+            partition.close()
         self.target.close()
         self._opened.close()
 
     # What is known
 
-    def leads(self, partition: Partition) -> bool:
-        """Whether the partition is this broker's to ship, as far as is known."""
-        return self.leadership.leads(partition.name) and partition.where.topic not in self.topics.refused
-
     def may_ship(self, partition: Partition) -> bool:
         """Whether there is something to ship of the partition, and it is this broker's to do so."""
         first = partition.first
         # First of all whether there is anything: of thousands of partitions there mostly is not.
-        if first is None and not partition.is_unsure and not self._shipper.must_begin(partition):
+        if first is None and partition.progress.attempt is None and not self._shipper.must_begin(partition):
             return False
-        if partition.is_moving or partition.is_followed or not self.leads(partition):
+        # What an earlier process has linked may be no part of the log any more: a listing tells.
+        if partition.role is not Role.LED or partition.first_active is None:
             return False
         if not self.topics.knows(partition.where.topic):
             return False
@@ -314,47 +358,102 @@ class Uploader(Closing):
     def _shippable(self) -> Iterator[Partition]:
         """Those of which :meth:`may_ship` holds, several times a second: thousands have nothing, and cost nothing."""
         begins = self.own.start == "latest"
-        partitions = self.folders.partitions
-        some = [one for one in partitions if one.segments or one.is_unsure or (begins and one.watermark is None)]
+        some = (
+            one
+            for one in self.disk.partitions
+            if one.segments or one.progress.attempt is not None or (begins and one.progress.stored is None)
+        )
         return filter(self.may_ship, some)
 
     def _known(self) -> dict[TopicIdPartition, Partition]:
         """The partitions here of topics that are known to be the uploader's."""
         return {
             partition.where: partition
-            for partition in self.folders.partitions
+            for partition in self.disk.partitions
             if self.topics.knows(partition.where.topic) and partition.where.topic not in self.topics.refused
         }
 
-    def _settled(self, partition: Partition, high_watermark: int) -> None:
-        """The links that outlive the process say so too."""
-        if self._links.is_working:
-            partition.settled(high_watermark)
+    # Roles
 
-    def _follow(self, partition: Partition) -> bool:
-        """Whether another broker leads the partition, and what it has not shipped is to be held."""
-        if not self.leadership.is_known:
-            return False
+    def _leads(self, partition: Partition) -> bool:
+        is_led = partition.folder is not None and self.leadership.leads(partition.name)
+        return is_led and partition.where.topic not in self.topics.refused
+
+    def _assign_roles(self) -> bool:
+        """Give each partition its role, by the last answer of the leadership; return whether one is led since now."""
+        with self._assigning:
+            partitions = self.disk.partitions
+            for partition in partitions:
+                if partition.folder is None and partition.role is not Role.LEAVING:
+                    partition.leave()
+            if not self.leadership.was_ever_known:
+                return False
+            entering = [one for one in partitions if one.role is not Role.LED and self._leads(one)]
+            if self._broker is not None and entering:
+                self._broker.look_anew()
+            for partition in entering:
+                # What was pinned as a follower's may be other files by now.
+                if partition.role is not Role.IGNORED:
+                    self.disk.relist(partition)
+                partition.lead()
+            for partition in partitions:
+                if partition.folder is not None and not self._leads(partition):
+                    self._let_others_lead(partition)
+        return bool(entering)
+
+    def _let_others_lead(self, partition: Partition) -> None:
         if partition.where.topic not in self.topics.refused:
             partition.follow()
-        else:
-            partition.unhold()
-        return partition.is_followed
+        elif partition.role is not Role.IGNORED or partition.has_pins:
+            partition.ignore()
 
-    def _relist_new(self) -> bool:
-        """List the folders of partitions that are led since now: who led them has moved their watermarks."""
-        led, before = frozenset(filter(self.leads, self.folders.partitions)), self._was_led
-        if self._broker is not None and not led <= before:
-            self._broker.look_anew()
-        for partition in led - before:
-            partition.must_reload = True
-            # Before it is led: what was held as a follower's may be other files by now.
-            self.folders.relist(partition)
-            partition.lead()
-        for partition in before - led:
-            partition.follow()
-        self._was_led = led
-        return not led <= before
+    def _let_leave(self) -> None:
+        """Forget partitions that have left this broker with all that was pinned, or whose topic is deleted.
+
+        Only a topic that the cluster does not know any more lets pins go unshipped.
+        """
+        leaving = [partition for partition in self.disk.partitions if partition.folder is None]
+        for partition in leaving:
+            if not partition.has_pins and not partition.is_busy:
+                self.disk.remove(partition)
+        leaving = [partition for partition in leaving if partition.has_pins]
+        self._missed = {one.where: self._missed[one.where] for one in leaving if one.where in self._missed}
+        ids = self._topic_ids({partition.where.topic for partition in leaving})
+        for partition in leaving:
+            if self._is_deleted(partition.where, ids):
+                pinned = partition.abandon()
+                self.counts.abandoned_segments += len(pinned)
+                _logger.warning(
+                    "%s: its topic is deleted: %d segments that were held, of offsets %d to %d, are let go unshipped",
+                    partition.where, len(pinned), pinned[0].base_offset, pinned[-1].next_offset - 1,
+                )  # fmt: skip
+                self.disk.remove(partition)
+
+    def _topic_ids(self, topics: Collection[str]) -> Mapping[str, Uuid | None]:
+        """The ids of topics in the cluster; where nobody can be asked, as the log directories have them."""
+        if not topics:
+            return {}
+        try:
+            ids = self.leadership.topic_ids(topics)
+            if ids is None and self._broker is not None:
+                ids = self._broker.topic_ids(topics)
+        except TieredStoreError as error:
+            _logger.debug("which topics there are is not known now: %s", error)
+            return {}
+        if ids is None:
+            here = {one.where.topic: one.where.topic_id for one in self.disk.partitions if one.folder is not None}
+            ids = {topic: here.get(topic) for topic in topics}
+        return ids
+
+    def _is_deleted(self, where: TopicIdPartition, ids: Mapping[str, Uuid | None]) -> bool:
+        """Whether the topic is gone, or another one of its name is there."""
+        topic_id, made_id = ids.get(where.topic), self.target.made_topic_id
+        if where.topic in ids and topic_id is None:
+            now_s = self._monotonic()
+            return now_s - self._missed.setdefault(where, now_s) >= _DELETED_S
+        self._missed.pop(where, None)
+        has_id = made_id is None or where.topic_id != made_id(where.topic)
+        return has_id and topic_id not in (None, _NO_ID, where.topic_id)
 
     def _open_broker(self, opened: contextlib.ExitStack) -> BrokerState | None:
         if not self.environment.client:

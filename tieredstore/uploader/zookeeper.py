@@ -8,14 +8,14 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from tieredstore.errors import BrokerDenied, BrokerUnavailable, ConfigError
 from tieredstore.installation import install_command
-from tieredstore.model import TopicPartition
+from tieredstore.model import TopicPartition, Uuid
 from tieredstore.process.forks import ForkSafeLock
-from tieredstore.uploader.environment import BrokerEnvironment
+from tieredstore.uploader.broker import BrokerEnvironment
 from tieredstore.uploader.leadership import Leadership
 
 _logger: Final = logging.getLogger(__name__)
@@ -76,6 +76,23 @@ class ZooKeeperLeadership(Leadership):
         own = self.environment.broker_id
         with self._lock:
             return frozenset(where for where, leader in self._leaders.items() if leader == own)
+
+    def topic_ids(self, topics: Collection[str]) -> Mapping[str, Uuid | None]:
+        """Read ``/brokers/topics/<topic>``; BrokerUnavailable without a connection."""
+        client, ids = self._connected(), dict[str, Uuid | None]()
+        for topic in topics:
+            path = f"/brokers/topics/{topic}"
+            try:
+                raw, _ = client.get_async(path).get(timeout=_ANSWER_S)
+            except self._errors.NoNodeError:
+                ids[topic] = None
+            except Exception as error:
+                raise BrokerUnavailable(
+                    f"ZooKeeper at {self.environment.zookeeper} does not tell of {path}: {error!r}"
+                ) from error
+            else:
+                ids[topic] = _topic_id_of(raw)
+        return ids
 
     def close(self) -> None:
         """End the session."""
@@ -168,3 +185,11 @@ def _leader_of(raw: bytes, where: TopicPartition) -> int:
         _logger.error("the state of %s-%d in ZooKeeper names no leader: %.200r", *where, raw)
         return _NOBODY
     return leader
+
+
+def _topic_id_of(raw: bytes) -> Uuid:
+    """The topic's id; zero before Kafka 2.8, or if it cannot be read: it is there all the same."""
+    try:
+        return Uuid.parse(json.loads(raw)["topic_id"])
+    except (ValueError, TypeError, KeyError, RecursionError, ConfigError):
+        return Uuid(bytes(16))

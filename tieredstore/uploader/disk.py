@@ -22,7 +22,7 @@ from tieredstore.kafka.logdir import (
 )
 from tieredstore.model import TopicIdPartition, Uuid
 from tieredstore.process.forks import ForkSafeLock
-from tieredstore.uploader.hold_dir import HoldDir
+from tieredstore.uploader.links import Links
 from tieredstore.uploader.partition import Partition
 
 _logger: Final = logging.getLogger(__name__)
@@ -30,41 +30,47 @@ _logger: Final = logging.getLogger(__name__)
 _RACY_NS: Final = 2_000_000_000
 """A folder that changed so shortly before it was listed may change again within the same tick of its clock."""
 
+_MOST_LISTINGS: Final = 3
+"""How often a folder is listed whose epochs change meanwhile."""
+
 
 @dataclass(slots=True)
 class _Folder:
-    """A partition's folder: when it had changed as it was listed last, and whether it is to be listed again anyway."""
+    """Whose folder it is, when it had changed as it was looked at last, and whether to look again anyway."""
 
-    partition: Partition | None = None
-    listed_mtime_ns: int = -1
+    where: TopicIdPartition | None = None
+    looked_mtime_ns: int = -1
     is_settled: bool = False
     warned: str | None = None
 
 
-class Folders:
-    """The partitions that lie on the disks. ``sweep`` is for one thread; the rest is thread-safe."""
+class Disk:
+    """The partitions that lie on the disks. ``sweep`` is for one thread; the rest is thread-safe.
+
+    A partition is its topic id and number, and a folder an attribute of it. While a broker moves one to another log
+    directory both have a folder: it stays in the first until that is gone.
+    """
 
     def __init__(
         self,
         log_dirs: Iterable[Path],
         is_wanted: Callable[[str], bool],
+        links: Links,
         monotonic: Callable[[], float] = time.monotonic,
-        links: HoldDir | None = None,
         made_id: Callable[[str], Uuid] | None = None,
     ) -> None:
         """``links``: what an earlier process has left is taken over from there. ``made_id`` gives ids to topics that
         have none."""
-        self._made_id = made_id
-        self._links = links
         self._log_dirs = tuple(log_dirs)
-        self._is_wanted = is_wanted
-        self._monotonic = monotonic
+        self._is_wanted, self._made_id, self._links, self._monotonic = is_wanted, made_id, links, monotonic
         self._lock = ForkSafeLock()
         self._folders: dict[Path, _Folder] = {}
+        self._partitions: dict[TopicIdPartition, Partition] = {}
         self._paths: dict[Path, dict[str, Path | None]] = {}
         self._touched: set[Path] = set()
         self._failed: set[Path] = set()
         self._identities: dict[Path, tuple[int, int]] = {}
+        self._has_adopted = False
 
     @property
     def failed(self) -> frozenset[Path]:
@@ -73,25 +79,25 @@ class Folders:
 
     @property
     def partitions(self) -> list[Partition]:
-        """All that are there now."""
+        """All that are here now, or have left something pinned."""
         with self._lock:
-            return [folder.partition for folder in self._folders.values() if folder.partition is not None]
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the last sweep has seen all that is there."""
-        with self._lock:
-            return not self._failed and all(folder.partition is not None for folder in self._folders.values())
+            return list(self._partitions.values())
 
     def touch(self, folder: Path) -> None:
         """Something has happened in the folder: the next sweep lists it, whatever its times say."""
         with self._lock:
             self._touched.add(folder)
 
-    def sweep(self) -> None:
-        """Look at all folders, and list those that have changed. Of a log directory that cannot be listed all stays."""
+    def sweep(self, *, only_touched: bool = False) -> None:
+        """Look at all folders, and list those that have changed; or look only at those that were touched.
+
+        Of a log directory that cannot be listed all stays.
+        """
         with self._lock:
             touched, self._touched = self._touched, set()
+        if only_touched:
+            self._look_at(touched)
+            return
         seen: set[Path] = set()
         for log_dir in self._log_dirs:
             folders = self._folders_of(log_dir)
@@ -100,20 +106,32 @@ class Folders:
                 continue
             for path, mtime_ns in folders:
                 seen.add(path)
-                folder = self._folders.get(path)
-                if folder is None:
-                    folder = _Folder()
-                    with self._lock:
-                        self._folders[path] = folder
-                if path in touched or not folder.is_settled or mtime_ns != folder.listed_mtime_ns:
-                    self._list(path, folder, mtime_ns)
+                folder = self._folders.setdefault(path, _Folder())
+                if path in touched or not folder.is_settled or mtime_ns != folder.looked_mtime_ns:
+                    self._look(path, folder, mtime_ns)
         for path in self._folders.keys() - seen:
-            self._drop(path)
+            del self._folders[path]
+        self._locate()
+        if not self._has_adopted and not self._failed and all(folder.where for folder in self._folders.values()):
+            self._has_adopted = True
+            for where in self._links.orphans(self._partitions, self._is_wanted):
+                self._add(where, None)
 
-    def sweep_touched(self) -> None:
-        """List what something was told of since; of all the others the next :meth:`sweep` will see."""
+    def relist(self, partition: Partition) -> None:
+        """List the folder of one partition now."""
+        if partition.folder is not None:
+            with contextlib.suppress(TieredStoreError, OSError):
+                self._list(partition, partition.folder)
+
+    def remove(self, partition: Partition) -> None:
+        """Forget a partition of which nothing is pinned any more, and that has no folder."""
         with self._lock:
-            touched, self._touched = self._touched, set()
+            if self._partitions.get(partition.where) is partition:
+                del self._partitions[partition.where]
+
+    # Parts of a sweep
+
+    def _look_at(self, touched: Iterable[Path]) -> None:
         for path in touched:
             folder = self._folders.get(path)
             if folder is None:
@@ -124,33 +142,24 @@ class Folders:
                 # Gone, or on its way elsewhere: with all others beside it, it is seen which.
                 self.touch(path)
             else:
-                self._list(path, folder, mtime_ns)
+                self._look(path, folder, mtime_ns)
 
-    def relist(self, partition: Partition) -> None:
-        """List the folder of one partition now."""
-        with self._lock:
-            folder = self._folders.get(partition.folder)
-        if folder is not None and folder.partition is partition:
-            with contextlib.suppress(TieredStoreError):
-                self._take(partition)
-
-    def _drop(self, path: Path) -> None:
-        """A folder is gone: with its topic, or to another log directory, where what is held of it is still needed."""
-        gone = self._folders[path].partition
-        if gone is not None:
-            heirs = [
-                partition for partition in self.partitions if partition.where == gone.where and partition is not gone
-            ]
-            if heirs and gone.is_busy:
-                return
-            for heir in heirs[:1]:
-                heir.inherit(gone)
-            gone.drop()
-        with self._lock:
-            del self._folders[path]
+    def _locate(self) -> None:
+        """Find where the partitions lie now whose folder is gone, or is another topic's of the same name."""
+        for partition in self.partitions:
+            folder = None if partition.folder is None else self._folders.get(partition.folder)
+            if folder is not None and folder.where == partition.where:
+                continue
+            elsewhere = next((path for path, other in self._folders.items() if other.where == partition.where), None)
+            if partition.folder is not None or elsewhere is not None:
+                partition.lie_in(elsewhere)
+            if elsewhere is not None:
+                self.relist(partition)
+            elif not partition.has_pins and not partition.is_busy:
+                self.remove(partition)
 
     def _folders_of(self, log_dir: Path) -> list[tuple[Path, int]] | None:
-        """Those of partitions, and when each has changed; None if the disk does not tell."""
+        """The folders of partitions, and when each has changed; None if the disk does not tell."""
         folders: list[tuple[Path, int]] = []
         before, paths = self._paths.get(log_dir, {}), dict[str, Path | None]()
         try:
@@ -173,8 +182,8 @@ class Folders:
         return folders
 
     def _require_same(self, log_dir: Path) -> None:
-        """OSError if another folder stands there: where a disk was unmounted there is an empty one, of which nothing
-        is to be learned about what the disk has."""
+        """Raise OSError if another folder stands there: where a disk was unmounted there is an empty one, which tells
+        nothing about what the disk has."""
         status = log_dir.stat()
         identity = status.st_dev, status.st_ino
         if self._identities.setdefault(log_dir, identity) != identity:
@@ -190,63 +199,63 @@ class Folders:
             return None
         return log_dir / name if self._is_wanted(topic) else None
 
-    def _list(self, path: Path, folder: _Folder, mtime_ns: int) -> None:
-        listed_ns = time.time_ns()
+    def _look(self, path: Path, folder: _Folder, mtime_ns: int) -> None:
+        """Learn whose folder it is, and list it if the partition lies there."""
+        looked_ns = time.time_ns()
         try:
-            partition = self._partition(path, folder)
-            self._take(partition)
+            folder.where = self._identify(path)
+            partition = self._partitions.get(folder.where)
+            if partition is None:
+                partition = self._add(folder.where, path)
+            elif partition.folder is None:
+                partition.lie_in(path)
+            if partition.folder == path:
+                self._list(partition, path)
         except (TieredStoreError, OSError) as error:
             # A folder comes into being file by file; and one that stays so is told once.
             folder.is_settled = False
             self._warn(folder, f"{path} cannot be shipped now: {error}")
             return
         folder.warned = None
-        folder.listed_mtime_ns = mtime_ns
-        folder.is_settled = listed_ns - mtime_ns > _RACY_NS
+        folder.looked_mtime_ns = mtime_ns
+        folder.is_settled = partition.folder == path and looked_ns - mtime_ns > _RACY_NS
 
-    def _partition(self, path: Path, folder: _Folder) -> Partition:
-        """The folder's partition: another one if the topic was made again since."""
-        topic, number = partition_of(path)
-        where = TopicIdPartition(self._topic_id(path, topic), topic, number)
-        known = folder.partition
-        if known is not None and known.where == where:
-            return known
-        if known is not None:
-            known.drop()
-        partition = Partition(where, path, is_moving=self._is_elsewhere(where, path))
-        links = [] if self._links is None else self._links.kept(where)
-        if links:
-            # What an earlier process has linked belongs to what the first listing shows.
-            self._take(partition)
-            partition.adopt(links, self._monotonic())
-        folder.partition = partition
+    def _add(self, where: TopicIdPartition, folder: Path | None) -> Partition:
+        """A partition that was not known, with the links to it that an earlier process has left."""
+        partition = Partition(where, folder)
+        partition.adopt(self._links.find(where), self._monotonic())
+        with self._lock:
+            self._partitions[where] = partition
         return partition
 
-    def _is_elsewhere(self, where: TopicIdPartition, path: Path) -> bool:
-        others = [self._folders.get(log_dir / path.name) for log_dir in self._log_dirs if log_dir != path.parent]
-        return any(
-            other is not None and other.partition is not None and other.partition.where == where for other in others
-        )
-
-    def _topic_id(self, path: Path, topic: str) -> Uuid:
+    def _identify(self, folder: Path) -> TopicIdPartition:
+        topic, number = partition_of(folder)
         try:
-            return parse_partition_metadata((path / PARTITION_METADATA).read_bytes())
+            topic_id = parse_partition_metadata((folder / PARTITION_METADATA).read_bytes())
         except FileNotFoundError:
             # Brokers before Kafka 2.8 have no ids, and the raw layout needs none.
             if self._made_id is None:
                 raise
-            return self._made_id(topic)
+            topic_id = self._made_id(topic)
+        return TopicIdPartition(topic_id, topic, number)
 
-    def _take(self, partition: Partition) -> None:
-        raw = (partition.folder / LEADER_EPOCH_CHECKPOINT).read_bytes()
-        # The checkpoint first: an epoch that begins behind the last segment that is listed does no harm.
-        checkpoint = parse_leader_epochs(raw)
+    def _list(self, partition: Partition, folder: Path) -> None:
+        checkpoint, listed = (folder / LEADER_EPOCH_CHECKPOINT).read_bytes(), discover_deleted(folder)
+        for _ in range(_MOST_LISTINGS):
+            # The checkpoint afterwards, too: it names the leaders of each segment that is closed.
+            before, checkpoint = checkpoint, (folder / LEADER_EPOCH_CHECKPOINT).read_bytes()
+            if checkpoint == before:
+                break
+            listed = discover_deleted(folder)
+        # Afterwards: a topic may be deleted, and another of its name made, at any moment.
+        if self._identify(folder) != partition.where:
+            return
+        epochs = parse_leader_epochs(checkpoint)
         # A first epoch that was never seen before may have begun long before the log does now, and so may others before
         # it: a broker that was away takes the log up where its leader's begins. Readers follow a history that is cut,
         # by what other brokers have shipped; one that is wrong would have them pass over just that.
-        is_whole = not checkpoint or any(epoch == checkpoint[0][0] for epoch, _ in partition.epochs)
-        epochs = joined_epochs(partition.epochs, checkpoint) if is_whole else checkpoint
-        partition.take(discover_deleted(partition.folder), epochs, self._monotonic())
+        is_whole = not epochs or any(epoch == epochs[0][0] for epoch, _ in partition.epochs)
+        partition.take(listed, joined_epochs(partition.epochs, epochs) if is_whole else epochs, self._monotonic())
 
     def _warn(self, folder: _Folder, sentence: str) -> None:
         # Said the second time: most such folders are whole a moment later.

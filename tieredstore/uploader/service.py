@@ -14,8 +14,9 @@ from typing import Final
 from tieredstore.errors import StoreUnavailable, TieredStoreError
 from tieredstore.process.service import Service
 from tieredstore.process.stopping import Stop, nothing_under_way
-from tieredstore.uploader.counts import CountsCollector
 from tieredstore.uploader.crew import Crew
+from tieredstore.uploader.metrics import CountsCollector
+from tieredstore.uploader.partition import Role
 from tieredstore.uploader.uploader import Uploader
 from tieredstore.uploader.watching import Watch
 
@@ -109,7 +110,11 @@ class _Threads:
                 if is_whole:
                     whole_at_s = time.monotonic() + scan_s
                 uploader.health.beat("notice", within_s=_BEAT_S)
-                led = [partition.folder for partition in uploader.folders.partitions if uploader.leads(partition)]
+                led = [
+                    partition.folder
+                    for partition in uploader.disk.partitions
+                    if partition.role is Role.LED and partition.folder
+                ]
                 if watch.watch(led):
                     whole_at_s = 0.0
                     continue
@@ -170,7 +175,7 @@ class _Threads:
                 self._uploader.ship_run(partition)
 
     def _touched(self, folder: Path) -> None:
-        self._uploader.folders.touch(folder)
+        self._uploader.disk.touch(folder)
         self._changed.set()
 
     def _pause(self, stop: Stop, seconds: float) -> None:

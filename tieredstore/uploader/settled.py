@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tieredstore.errors import CorruptData
+from tieredstore.errors import CorruptData, TieredStoreError
 from tieredstore.kafka.checkpoints import LeaderEpochs, parse_producer_snapshot
 from tieredstore.limits import MAX_INT64
 from tieredstore.model import TopicPartition
+from tieredstore.process.health import Health
+from tieredstore.uploader.leadership import LeadershipView
 from tieredstore.uploader.partition import Partition
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 REPLICATION_CHECKPOINT: Final = "replication-offset-checkpoint"
 
 _NEW_S: Final = 5.0
+_SOON_S: Final = 1.0
 
 _LINE: Final = re.compile(r"([a-zA-Z0-9._-]{1,249}) (\d{1,10}) (\d{1,19})", re.ASCII)
 _SNAPSHOT: Final = re.compile(r"(\d{20})\.snapshot", re.ASCII)
@@ -101,12 +104,15 @@ class DiskSettling:
         highs = {folder: high_watermarks(folder) for folder in self._log_dirs}
         answers: dict[TopicPartition, Settled] = {}
         for partition in partitions:
-            known = highs.get(partition.folder.parent)
+            folder = partition.folder
+            if folder is None:
+                continue
+            known = highs.get(folder.parent)
             if known is None:
                 answers[partition.name] = Settled(MAX_INT64, MAX_INT64, None)
             elif partition.name in known:
                 high = known[partition.name]
-                answers[partition.name] = Settled(high, min(high, stable_offset(partition.folder, high)), None)
+                answers[partition.name] = Settled(high, min(high, stable_offset(folder, high)), None)
         return answers
 
 
@@ -174,3 +180,61 @@ class Answers:
         """The answer, if it is new enough. An old one would be true as well, but for its epoch."""
         answer = self._answers.get(name)
         return answer[1] if answer is not None and self._monotonic() - answer[0] <= self._max_age_s else None
+
+
+class Inquiries:
+    """Two threads may ask, each of others; any number may look at what is known."""
+
+    def __init__(
+        self,
+        settling: Settling,
+        leadership: LeadershipView,
+        shippable: Callable[[], Iterable[Partition]],
+        health: Health,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``shippable`` are the partitions of which there is something to ship."""
+        self._settling, self._leadership, self._shippable = settling, leadership, shippable
+        self._health, self._monotonic = health, monotonic
+        self._answers = Answers(monotonic=monotonic)
+
+    def ask(self, *, is_silent: bool) -> bool:
+        """Ask of those alone of which nothing was heard the last time, or of the others; whether one has waited for it.
+
+        A broker that is dead keeps all answers back for as long as one is waited for.
+        """
+        soon_s = self._monotonic() + _SOON_S
+        waiting = [
+            partition
+            for partition in self._shippable()
+            if partition.not_before_s <= soon_s
+            and self._answers.is_silent(partition.name) is is_silent
+            and (partition.waits_for is not None or not self._answers.are_new(partition.name))
+        ]
+        if not waiting or not self._leadership.is_known:
+            return False
+        names = [partition.name for partition in waiting]
+        try:
+            answers = self._settling.ask(waiting)
+        except TieredStoreError as error:
+            self._answers.take({}, names)
+            if not self._answers.are_any:
+                self._health.fails("broker", f"nobody says how far partitions are settled: {error}")
+            return False
+        self._answers.take(answers, names)
+        self._health.holds("broker")
+        for partition in waiting:
+            settled = self._answers.of(partition.name)
+            last_epoch = partition.epochs[-1][0] if partition.epochs else -1
+            if settled is not None and settled.leader_epoch in (None, last_epoch):
+                partition.mark_replicated(settled.high_watermark)
+        return any(partition.waits_for is not None for partition in waiting)
+
+    def standing(self, partition: Partition) -> Standing:
+        """What is known of a partition when a step is made."""
+        if self._leadership.is_known:
+            return Standing(self._answers.of(partition.name))
+        # Nobody can be asked: what the broker deletes is shipped as far as its own checkpoint says.
+        folder = partition.folder
+        high = 0 if folder is None else (high_watermarks(folder.parent) or {}).get(partition.name, 0)
+        return Standing(Settled(high, high, None), only_deleted=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Final
@@ -25,9 +25,9 @@ from tieredstore.catalog.watermark import (
 )
 from tieredstore.errors import CorruptData, ObjectNotFound, PreconditionFailed
 from tieredstore.format.manifest_rules import DEFAULT_RULES, ManifestRules
-from tieredstore.kafka.checkpoints import LeaderEpochs, segment_leader_epochs
+from tieredstore.kafka.checkpoints import LeaderEpochs, have_same_leaders
 from tieredstore.limits import MAX_INT64
-from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition
+from tieredstore.model import RemoteLogSegmentId, RemoteLogSegmentMetadata, TopicIdPartition, Uuid
 from tieredstore.places.record import refuse_other_layout
 
 _logger: Final = logging.getLogger(__name__)
@@ -67,19 +67,24 @@ class WatermarkStore:
         pool: Executor,
         committed: CommittedSegments,
         rules: ManifestRules = DEFAULT_RULES,
+        made_id: Callable[[str], Uuid] | None = None,
     ) -> None:
+        """``made_id`` makes the ids of topics where a store has one place for a topic's name: the raw layout."""
         self._store, self._prefix, self._pool, self._rules = store, prefix, pool, rules
-        self._committed = committed
+        self._committed, self._made_id = committed, made_id
         self._is_layout_known = False
         # What manifests have told stays true: an id is that of one attempt. So a store that fails now and then is asked
         # for fewer of them each time, and not for all of them until not one of hundreds of requests fails.
         self._known: dict[RemoteLogSegmentId, RemoteLogSegmentMetadata] = {}
 
-    def load(self, where: TopicIdPartition, history: LeaderEpochs) -> StoredWatermark:
-        """The partition's watermark: its object, else what the stored segments of these epochs say, else None.
+    def load(
+        self, where: TopicIdPartition, history: LeaderEpochs, begins: Callable[[], int | None] = lambda: None
+    ) -> StoredWatermark:
+        """Return the partition's watermark: its object, else what the stored segments of these epochs say, else None.
 
-        A damaged object is told and passed over; the next move replaces it. ConfigError where segments were stored
-        under other keys than those of the store.
+        ``begins`` says where the log on the disk begins: what lies there before the first stored segment was never
+        shipped. A damaged object is logged and passed over; the next move replaces it. ConfigError where segments were
+        stored under other keys than those of the store, and where the topic was created again.
         """
         if not self._is_layout_known:
             refuse_other_layout(self._store, self._prefix)
@@ -89,19 +94,31 @@ class WatermarkStore:
         try:
             # In this order: of an object that is replaced in between the etag is too old, and the move is refused.
             etag = self._store.head(key).etag
-            return StoredWatermark(Watermark.parse(self._store.get_small(key, MAX_BYTES), where), etag)
+            raw = self._store.get_small(key, MAX_BYTES)
+            return StoredWatermark(Watermark.parse(raw, where, self._made_id_of(where)), etag)
         except ObjectNotFound:
             etag = None
         except CorruptData as error:
             _logger.error("%s; it is made again of the segments that are stored", error)  # noqa: TRY400
         # Whoever asks which segments are stored next is answered by the same listing.
         segments = self._told(self._committed.list_anew(where))
-        value = chain_of(where, segments, history, None)
+        value = chain_of(where, segments, history, None, begins)
         return StoredWatermark(value, etag, is_remade=value is not None)
 
     def peek(self, where: TopicIdPartition) -> Watermark | None:
         """What the partition's object says, None if there is none: one request. CorruptData if it is damaged."""
-        return read_watermark(self._store, self._prefix, where)
+        return read_watermark(self._store, self._prefix, where, self._made_id_of(where))
+
+    def first(self, where: TopicIdPartition) -> RemoteLogSegmentMetadata | None:
+        """Return the first whole segment that is stored of a partition: one listing, and a manifest."""
+        listed = list_segments(
+            self._store, self._prefix, topic=where.topic, topic_id=where.topic_id, partition=where.partition
+        )
+        whole = (objects for objects in listed if not objects.missing)
+        return next(self._told(itertools.islice(whole, 1)), None)
+
+    def _made_id_of(self, where: TopicIdPartition) -> Uuid | None:
+        return None if self._made_id is None else self._made_id(where.topic)
 
     def advanced(self, watermark: Watermark, history: LeaderEpochs, until: int = MAX_INT64) -> Watermark:
         """The watermark behind what stands in the store already and joins on to it, as far as ``until`` is asked for.
@@ -188,16 +205,20 @@ def chain_of(
     segments: Iterable[RemoteLogSegmentMetadata],
     history: LeaderEpochs,
     watermark: Watermark | None,
+    begins: Callable[[], int | None] = lambda: None,
 ) -> Watermark | None:
-    """``watermark``, or one at the first segment, behind the segments that join on to it and to each other.
+    """Return ``watermark`` behind the segments that join on to it and to each other.
 
+    Without one it begins with the first segment, or where ``begins`` says if that lies before.
     Segments of other leader epochs than ``history`` has for their offsets hold what is no part of the log any more.
     """
     for segment in sorted(segments, key=lambda segment: (segment.start_offset, segment.end_offset)):
         if not agrees(segment, history):
             continue
         if watermark is None:
-            watermark = Watermark(where, segment.start_offset, -1)
+            begin = begins()
+            start = segment.start_offset if begin is None else min(begin, segment.start_offset)
+            watermark = Watermark(where, start, -1)
         if segment.start_offset > watermark.next_offset:
             break
         if segment.end_offset >= watermark.next_offset:
@@ -213,9 +234,7 @@ def chain_of(
 
 
 def agrees(segment: RemoteLogSegmentMetadata, history: LeaderEpochs) -> bool:
-    """Whether the segment was written by the leaders whose epochs are ``history``, as far as that reaches back."""
-    if not history or segment.end_offset < history[0][1]:
-        return True
-    start = max(segment.start_offset, history[0][1])
-    stored = segment_leader_epochs(segment.segment_leader_epochs, start, segment.end_offset)
-    return stored == segment_leader_epochs(history, start, segment.end_offset)
+    """Return whether the segment was written by the leaders of this history, as far as that reaches back."""
+    return not history or have_same_leaders(
+        segment.segment_leader_epochs, history, segment.start_offset, segment.end_offset
+    )

@@ -26,30 +26,35 @@ from tieredstore.errors import ConfigError, TieredStoreError
 from tieredstore.kafka.checkpoints import LeaderEpochs, format_leader_epochs, parse_leader_epochs
 from tieredstore.kafka.held_segment import OpenSegment
 from tieredstore.kafka.logdir import DELETED, LEADER_EPOCH_CHECKPOINT, FoundSegment
-from tieredstore.model import TopicIdPartition, TopicPartition
+from tieredstore.model import TopicIdPartition, Uuid
 
 _logger: Final = logging.getLogger(__name__)
 
-_SETTLED: Final = "settled"
+_REPLICATED: Final = "settled"
 _PART: Final = ".part"
 _GONE: Final = ".gone"
 _SEGMENT: Final = re.compile(r"(\d{20})-(\d{20})", re.ASCII)
-_ID_CHARACTERS: Final = 22
+_TOPIC: Final = re.compile(r"(.+)-([A-Za-z0-9_-]{22})", re.ASCII)
 _DESCRIPTORS: Final = Path("/proc/self/fd")
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """The links of one segment; ``next_offset`` is behind it."""
+class Link:
+    """The links to the files of one segment; ``next_offset`` is behind it."""
 
     folder: Path
     base_offset: int
     next_offset: int
     is_read_only: bool = False
 
-    def place(self, name: TopicPartition) -> FoundSegment:
-        """The segment as it lies here."""
-        return FoundSegment(self.folder, *name, self.base_offset, self.next_offset)
+    def place(self, segment: FoundSegment) -> FoundSegment:
+        """Return where the segment lies here."""
+        return FoundSegment(self.folder, segment.topic, segment.partition, self.base_offset, self.next_offset)
+
+    @property
+    def root(self) -> Path:
+        """The folder of ``uploader.hold.dir``."""
+        return self.folder.parents[2]
 
     @property
     def log(self) -> Path:
@@ -70,50 +75,40 @@ class Kept:
             return ()
 
     @property
-    def is_settled(self) -> bool:
+    def is_replicated(self) -> bool:
         """Whether all of it was replicated, so that no clean election has taken it back."""
-        return (self.folder / _SETTLED).exists()
+        return (self.folder / _REPLICATED).exists()
 
-    def settle(self) -> None:
-        """It is replicated."""
+    def mark_replicated(self) -> None:
+        """Write down that it is replicated, unless the disk is too full for that."""
         with contextlib.suppress(OSError):
-            (self.folder / _SETTLED).touch()
-
-    def may_be_cut(self, now: LeaderEpochs) -> bool:
-        """Whether the log may have been cut before the segment's end since it was linked.
-
-        A log is cut only where a later leader's epoch begins, and only what was not replicated. Where the checkpoint
-        begins with a later epoch than was known then, retention has taken where that began.
-        """
-        then = self.epochs
-        return not self.is_settled and bool(then) and bool(now) and now[0][0] > then[-1][0]
-
-    def is_log_of(self, log: Path) -> bool:
-        """Whether the file of that name is the one that is linked here."""
-        try:
-            return log.samefile(self.log)
-        except OSError:
-            return False
+            (self.folder / _REPLICATED).touch()
 
     def remove(self) -> None:
         """Let the files go. What is not whole any more is never taken for a segment."""
         if self.is_read_only:
             return
         gone = self.folder.with_name(self.folder.name + _GONE)
-        with contextlib.suppress(OSError):
+        try:
             self.folder.rename(gone)
-            shutil.rmtree(gone, ignore_errors=True)
+        except OSError:
+            # A full disk may have no room for a name. Without its log a folder is no segment either.
+            gone = self.folder
+            with contextlib.suppress(OSError):
+                self.log.unlink()
+        shutil.rmtree(gone, ignore_errors=True)
+        with contextlib.suppress(OSError):
             self.folder.parent.rmdir()
             self.folder.parent.parent.rmdir()
 
 
-class HoldDir:
+class Links:
     """The folders in which links are made, one for each file system that log directories lie on. Thread-safe."""
 
     def __init__(self, folders: Iterable[str], log_dirs: Sequence[Path]) -> None:
-        """Locks them; ConfigError for one that is not there, lies in a log directory, or belongs to another uploader.
+        """Lock them. ConfigError for one that is not there, lies in a log directory, or belongs to another uploader.
 
-        No folder at all is one that keeps nothing.
+        Without a folder nothing is linked.
         """
         self._devices = {log_dir: log_dir.stat().st_dev for log_dir in log_dirs}
         self._locks: list[int] = []
@@ -136,60 +131,63 @@ class HoldDir:
                 raise
 
     @property
+    def is_on(self) -> bool:
+        """Whether there is a folder to link in."""
+        return bool(self._by_device) and not self.is_read_only
+
+    @property
     def is_working(self) -> bool:
         """Whether there is a folder, and the last link was made."""
-        return bool(self._by_device) and not self._has_failed and not self.is_read_only
+        return self.is_on and not self._has_failed
 
-    def keep(self, where: TopicIdPartition, segment: OpenSegment, epochs: LeaderEpochs) -> Kept | None:
-        """Link the files that are open; None where they cannot be linked, which is told once."""
-        if self.is_read_only or not self._by_device:
+    def make(self, where: TopicIdPartition, segment: OpenSegment, epochs: LeaderEpochs) -> Link | None:
+        """Link the files that are open; None where they cannot be linked, which is said once."""
+        # Where they were opened: the partition may have moved to another disk since.
+        device = self._devices.get(segment.place.directory.parent)
+        if not self.is_on or device is None:
             return None
         next_offset = int(segment.producer_snapshot.path.name[:20])
-        folder = self._folder(where, segment.place.directory)
-        if folder is None:
-            return None
-        kept = Kept(
-            folder / f"{segment.place.base_offset:020d}-{next_offset:020d}", segment.place.base_offset, next_offset
-        )
+        base_offset = segment.place.base_offset
+        folder = _partition_folder(self._by_device[device], where) / f"{base_offset:020d}-{next_offset:020d}"
+        link = Link(folder, base_offset, next_offset)
         try:
-            if kept.folder.exists():
-                if kept.is_log_of(Path(f"{_DESCRIPTORS}/{segment.log.descriptor}")):
-                    return kept
-                kept.remove()
-            self._link(kept, segment, epochs)
+            if folder.exists():
+                if _is_same(link.log, segment.log.descriptor):
+                    return link
+                link.remove()
+            _link(link, segment, epochs)
         except OSError as error:
-            self._say_once(folder, error)
+            self._say_once(folder.parent, error)
             return None
         self._has_failed = False
-        return kept
+        return link
 
-    def kept(self, where: TopicIdPartition) -> list[Kept]:
-        """The segments of a partition that are linked, in the order of offsets."""
-        parents = [self._partition_folder(folder, where) for folder in self._by_device.values()]
+    def find(self, where: TopicIdPartition) -> list[Link]:
+        """Return the links to segments of a partition, in the order of offsets."""
+        parents = [_partition_folder(folder, where) for folder in self._by_device.values()]
         listed = [entry for parent in parents for entry in _segments(parent, is_read_only=self.is_read_only)]
         return sorted(listed, key=lambda entry: entry.base_offset)
 
-    def leave(self, known: Iterable[TopicIdPartition], is_wanted: Callable[[str], bool]) -> None:
-        """Remove what belongs to no partition that is here any more; what settings exclude stays, and is told.
-
-        ``known`` are all that there are of the topics that are wanted.
-        """
-        partitions = {(f"{where.topic}-{where.topic_id}", str(where.partition)) for where in known}
+    def orphans(self, known: Iterable[TopicIdPartition], is_wanted: Callable[[str], bool]) -> list[TopicIdPartition]:
+        """Return the partitions that only links are left of here; those of topics that settings exclude are named."""
+        here = {(f"{where.topic}-{where.topic_id}", str(where.partition)) for where in known}
         excluded: set[str] = set()
+        orphans: dict[TopicIdPartition, None] = {}
         for parent in [path for root in self._by_device.values() for path in root.glob("*/*/")]:
-            topic = parent.parent.name[: -_ID_CHARACTERS - 1]
-            if (parent.parent.name, parent.name) in partitions or self.is_read_only:
+            match = _TOPIC.fullmatch(parent.parent.name)
+            if match is None or not parent.name.isdecimal() or (parent.parent.name, parent.name) in here:
                 continue
-            if is_wanted(topic):
-                for entry in _segments(parent):
-                    entry.remove()
+            if is_wanted(match[1]):
+                with contextlib.suppress(ConfigError):
+                    orphans[TopicIdPartition(Uuid.parse(match[2]), match[1], int(parent.name))] = None
             else:
-                excluded.add(topic)
-        if excluded:
+                excluded.add(match[1])
+        if excluded and not self.is_read_only:
             _logger.warning(
                 "uploader.hold.dir has segments of topics that are not shipped any more; they take room until they are "
                 "removed by hand: %s", ", ".join(sorted(excluded)),
             )  # fmt: skip
+        return list(orphans)
 
     def close(self) -> None:
         """Let the locks go; the links stay."""
@@ -197,18 +195,24 @@ class HoldDir:
             os.close(descriptor)
         self._locks.clear()
 
-    def _folder(self, where: TopicIdPartition, directory: Path) -> Path | None:
-        device = self._devices.get(directory.parent)
-        return None if device is None else self._partition_folder(self._by_device[device], where)
+    def _say_once(self, folder: Path, error: OSError) -> None:
+        if self._has_failed:
+            return
+        self._has_failed = True
+        reason = error.strerror
+        if error.errno == errno.EPERM:
+            reason = "the system lets only their owner link the broker's files: run the uploader as the broker's user"
+        _logger.error("no links are made in %s, and files are held only as long as this runs: %s", folder, reason)
 
-    @staticmethod
-    def _partition_folder(root: Path, where: TopicIdPartition) -> Path:
-        return root / f"{where.topic}-{where.topic_id}" / str(where.partition)
 
-    @staticmethod
-    def _link(kept: Kept, segment: OpenSegment, epochs: LeaderEpochs) -> None:
-        part = kept.folder.with_name(kept.folder.name + _PART)
-        shutil.rmtree(part, ignore_errors=True)
+def _partition_folder(root: Path, where: TopicIdPartition) -> Path:
+    return root / f"{where.topic}-{where.topic_id}" / str(where.partition)
+
+
+def _link(link: Link, segment: OpenSegment, epochs: LeaderEpochs) -> None:
+    part = link.folder.with_name(link.folder.name + _PART)
+    shutil.rmtree(part, ignore_errors=True)
+    try:
         part.mkdir(mode=0o700, parents=True)
         descriptor = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -224,28 +228,31 @@ class HoldDir:
         finally:
             os.close(descriptor)
         (part / LEADER_EPOCH_CHECKPOINT).write_bytes(format_leader_epochs(epochs))
-        part.rename(kept.folder)
-
-    def _say_once(self, folder: Path, error: OSError) -> None:
-        if self._has_failed:
-            return
-        self._has_failed = True
-        reason = error.strerror
-        if error.errno == errno.EPERM:
-            reason = "the system lets only their owner link the broker's files: run the uploader as the broker's user"
-        _logger.error("no links are made in %s, and files are held only as long as this runs: %s", folder, reason)
+        part.rename(link.folder)
+    except OSError:
+        # On a full disk links are made and the small file is not: half a link would keep the log's bytes for ever.
+        shutil.rmtree(part, ignore_errors=True)
+        raise
 
 
-def _segments(parent: Path, *, is_read_only: bool = False) -> Iterator[Kept]:
+def _is_same(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except OSError:
+        return False
+
+
+def _segments(parent: Path, *, is_read_only: bool) -> Iterator[Link]:
     try:
         names = [entry.name for entry in parent.iterdir()]
     except OSError:
         return
     for name in names:
         match = _SEGMENT.fullmatch(name)
-        if match is not None:
-            yield Kept(parent / name, int(match[1]), int(match[2]), is_read_only)
-        elif not is_read_only and name.endswith((_PART, _GONE)):
+        link = None if match is None else Link(parent / name, int(match[1]), int(match[2]), is_read_only)
+        if link is not None and link.log.exists():
+            yield link
+        elif not is_read_only and (link is not None or name.endswith((_PART, _GONE))):
             shutil.rmtree(parent / name, ignore_errors=True)
 
 
@@ -263,7 +270,7 @@ def _usable(folder: Path, log_dirs: Sequence[Path]) -> Path:
 
 
 def locked(folder: Path, otherwise: str) -> int:
-    """The folder, open and locked until it is closed; ConfigError that says ``otherwise`` if somebody else has it."""
+    """Open and lock a folder until it is closed; ConfigError that says ``otherwise`` if another process has it."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -13,7 +13,6 @@ from tieredstore.config.properties import read_properties
 from tieredstore.config.uploader import UploaderSettings
 from tieredstore.errors import ConfigError
 from tieredstore.kafka.checkpoints import parse_broker_id
-from tieredstore.uploader.zookeeper_tls import ZooKeeperTls, tls_of
 
 AUTO: Final = "auto"
 STATIC: Final = "static"
@@ -22,6 +21,38 @@ ZOOKEEPER: Final = "zookeeper"
 _LISTENER: Final = re.compile(r"\s*([A-Za-z0-9_.-]+)://(\[[^\]]*\]|[^:]*):(\d+)\s*")
 _EVERY_ADDRESS: Final = frozenset({"", "0.0.0.0", "[::]", "::"})  # noqa: S104  what a listener says, not what we do
 _SERVERS: Final = "bootstrap.servers"
+ENABLED: Final = "zookeeper.ssl.client.enable"
+_TLS: Final = "zookeeper.ssl."
+_PEM: Final = "PEM"
+_NOT_TAKEN_OVER: Final = ("cipher.suites", "crl.enable", "enabled.protocols", "ocsp.enable", "protocol")
+_OTHERWISE: Final = (
+    "set uploader.zookeeper.connect to an address without TLS, or uploader.leadership=auto, which asks the brokers"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeperTls:
+    """PEM files: ``identity`` has the client's key and certificate, ``authorities`` those that sign the servers'.
+
+    Either may be None: then nobody asks for the client's, or the system's authorities are trusted.
+    """
+
+    identity: Path | None = None
+    authorities: Path | None = None
+    checks_host: bool = True
+    password: str | None = field(default=None, repr=False)
+
+    def options(self) -> dict[str, object]:
+        """Those of a kazoo client."""
+        identity = None if self.identity is None else str(self.identity)
+        return {
+            "use_ssl": True,
+            "certfile": identity,
+            "keyfile": identity,
+            "keyfile_password": self.password,
+            "ca": None if self.authorities is None else str(self.authorities),
+            "check_hostname": self.checks_host,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,3 +152,40 @@ def _own_listener(broker: Mapping[str, str], protocol: str) -> str | None:
                 host = "localhost" if match[2] in _EVERY_ADDRESS else match[2]
                 return f"{host}:{match[3]}"
     return None
+
+
+def tls_of(broker: Mapping[str, str]) -> ZooKeeperTls | None:
+    """What the broker's file says; None if it goes without TLS. ConfigError for what cannot be done as it does."""
+    if broker.get(ENABLED, "false").strip().lower() != "true":
+        return None
+    for name in _NOT_TAKEN_OVER:
+        if broker.get(_TLS + name, "").strip().lower() not in ("", "false"):
+            raise ConfigError(
+                f"the broker's {_TLS}{name} is not honoured by uploader.leadership=zookeeper: take it out of the "
+                f"file that the uploader reads, or {_OTHERWISE}"
+            )
+    # An empty one turns the check off, as in Kafka.
+    algorithm = broker.get(f"{_TLS}endpoint.identification.algorithm", "HTTPS").strip()
+    return ZooKeeperTls(
+        _pem(broker, "keystore"),
+        _pem(broker, "truststore"),
+        algorithm.upper() == "HTTPS",
+        broker.get(f"{_TLS}keystore.password"),
+    )
+
+
+def _pem(broker: Mapping[str, str], kind: str) -> Path | None:
+    location = broker.get(f"{_TLS}{kind}.location", "").strip()
+    if not location:
+        return None
+    path = Path(location)
+    # As ZooKeeper does: a type that is not given is that of the file's name.
+    known = broker.get(f"{_TLS}{kind}.type", "").strip() or path.suffix.removeprefix(".")
+    if known.upper() != _PEM:
+        raise ConfigError(
+            f"the broker's {_TLS}{kind}.location {path} is no PEM file: write one out of it (keytool and openssl "
+            f"do), name it in the file that the uploader reads, with {_TLS}{kind}.type=PEM, or {_OTHERWISE}"
+        )
+    if not path.is_file():
+        raise ConfigError(f"the broker's {_TLS}{kind}.location {path} is not there, or cannot be read")
+    return path

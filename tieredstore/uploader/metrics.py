@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -12,6 +12,10 @@ from prometheus_client.registry import Collector
 
 from tieredstore.metrics import REGISTRY
 from tieredstore.model import TopicIdPartition
+from tieredstore.uploader.partition import Role
+
+if TYPE_CHECKING:
+    from tieredstore.uploader.uploader import Uploader
 
 _COUNTERS: Final[Mapping[str, str]] = {
     "segments": "Segments shipped.",
@@ -24,6 +28,7 @@ _COUNTERS: Final[Mapping[str, str]] = {
     "filled_offsets": "Offsets that were holes, of whichever broker's uploader, and were shipped from here.",
     "expired_segments": "Segments deleted from the store by uploader.retention.",
     "expired_bytes": "Bytes that these took in the store.",
+    "abandoned_segments": "Segments let go unshipped: their topic was deleted, or the log has other records there.",
     "moved_back": "Watermarks moved back since a later leader epoch began before them.",
 }
 
@@ -35,6 +40,7 @@ _GAUGES: Final[Mapping[str, str]] = {
     "failing_partitions": "Led partitions whose last try failed.",
     "partitions": "Partitions in the log directories that are to be shipped.",
     "led_partitions": "Those of them that this broker leads.",
+    "leaving_segments": "Segments held of partitions that left this broker, until the store has them.",
     "leadership_known": "1 if it is known which these are, else 0.",
     "recorded_holes": "Ranges of offsets in the watermarks of led partitions that nobody has shipped.",
     "held_files": "Files held open.",
@@ -57,6 +63,7 @@ class Counts:
     filled_offsets: int = 0
     expired_segments: int = 0
     expired_bytes: int = 0
+    abandoned_segments: int = 0
     moved_back: int = 0
     recorded: dict[TopicIdPartition, int] = field(default_factory=dict[TopicIdPartition, int])
     unfilled: dict[TopicIdPartition, str] = field(default_factory=dict[TopicIdPartition, str])
@@ -115,3 +122,26 @@ class CountsCollector(Collector):
 
 def _name(name: str) -> str:
     return f"tieredstore_uploader_{name}"
+
+
+def levels_of(uploader: Uploader, now_s: float) -> Mapping[str, float]:
+    """Return the gauges by their names, as of this moment of the uploader's clock."""
+    partitions = uploader.disk.partitions
+    led = [partition for partition in partitions if partition.role is Role.LED]
+    leaving = [partition for partition in partitions if partition.role is Role.LEAVING]
+    lag = [segment for partition in led for segment in partition.pending()]
+    return {
+        "lag_segments": len(lag),
+        "lag_bytes": sum(segment.size_in_bytes for segment in lag),
+        "oldest_segment_age_seconds": max((segment.age_s(now_s) for segment in lag), default=0.0),
+        "waiting_partitions": sum(partition.waits_for is not None for partition in led),
+        "failing_partitions": sum(partition.failures > 0 for partition in led),
+        "partitions": len(partitions) - len(leaving),
+        "led_partitions": len(led),
+        "leaving_segments": sum(len(partition.segments) for partition in leaving),
+        "leadership_known": float(uploader.leadership.is_known),
+        "recorded_holes": sum(uploader.counts.recorded.get(partition.where, 0) for partition in led),
+        "held_files": uploader.held.files,
+        "held_deleted_bytes": uploader.held.unlinked_bytes,
+        "refused_topics": len(uploader.topics.refused),
+    }

@@ -1,0 +1,392 @@
+"""Partitions that move to another log directory of the same broker, or to other brokers: what is held stays."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support.uploader_disk import (
+    BrokerDisk,
+    SaidSettling,
+    extents,
+    logs_of,
+    run_once,
+    uploader_of,
+    watermark_of,
+)
+from tieredstore.backends.memory import MemoryObjectStore
+from tieredstore.errors import BrokerUnavailable
+from tieredstore.model import TopicIdPartition, TopicPartition, Uuid
+from tieredstore.testing.segments import PARTITION
+from tieredstore.uploader import Leadership, Uploader, schedule
+from tieredstore.uploader.partition import Partition, Role
+
+WHOLE = [(0, 9), (10, 19), (20, 29)]
+NAME = (PARTITION.topic, PARTITION.partition)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "WAIT_S", 0.0)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> BrokerDisk:
+    """Three closed segments, of 0 to 29, and an active one."""
+    disk = BrokerDisk(tmp_path / "one")
+    disk.grow(4)
+    return disk
+
+
+@pytest.fixture
+def store() -> MemoryObjectStore:
+    return MemoryObjectStore()
+
+
+@pytest.fixture(params=["held", "linked"])
+def hold_dir(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    folder = tmp_path / "links"
+    folder.mkdir()
+    return str(folder) if request.param == "linked" else ""
+
+
+@pytest.fixture
+def settling() -> SaidSettling:
+    """Nothing is settled yet: the store is away, as it were."""
+    settling = SaidSettling()
+    settling.high = 0
+    return settling
+
+
+@pytest.fixture
+def uploader(
+    disk: BrokerDisk, store: MemoryObjectStore, settling: SaidSettling, hold_dir: str, tmp_path: Path
+) -> Iterator[Uploader]:
+    """Of a broker with two log directories; all that is closed is pinned."""
+    (tmp_path / "two").mkdir()
+    log_dirs = f"{disk.log_dir},{tmp_path / 'two'}"
+    with uploader_of(disk.log_dir, store, settling, log_dirs=log_dirs, hold_dir=hold_dir) as uploader:
+        uploader.ask_leadership()
+        uploader.sweep()
+        yield uploader
+
+
+def only(uploader: Uploader) -> Partition:
+    (partition,) = uploader.disk.partitions
+    return partition
+
+
+def pinned(uploader: Uploader) -> list[int]:
+    return [segment.base_offset for segment in only(uploader).pending() if segment.is_pinned]
+
+
+def links(hold_dir: str) -> int:
+    return len(list(Path(hold_dir).glob("*/*/*")))
+
+
+def look(uploader: Uploader, *disks: BrokerDisk) -> None:
+    for disk in disks:
+        uploader.disk.touch(disk.folder)
+    uploader.sweep()
+
+
+ORDERS = ("both are there", "none is there", "at once")
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("is_gone", [True, False], ids=["deleted", "marked"])
+def test_a_move_between_log_directories_keeps_what_retention_has_taken(
+    uploader: Uploader,
+    disk: BrokerDisk,
+    store: MemoryObjectStore,
+    settling: SaidSettling,
+    tmp_path: Path,
+    order: str,
+    is_gone: bool,
+) -> None:
+    written = [(disk.folder / f"{base:020d}.log").read_bytes() for base in (0, 10, 20)]
+    disk.mark_deleted(2)
+    if is_gone:
+        disk.delete()
+    look(uploader, disk)
+    assert pinned(uploader) == [0, 10, 20]
+    future = disk.copy_to(tmp_path / "future")
+    there = BrokerDisk(tmp_path / "two", disk.partition, disk.epochs, disk.end, disk.bases)
+    if order == "both are there":
+        future.folder.rename(there.folder)
+        look(uploader, disk, there)
+        disk.leave()
+    elif order == "none is there":
+        disk.leave()
+        look(uploader)
+        assert only(uploader).role is Role.LEAVING
+        future.folder.rename(there.folder)
+    else:
+        disk.leave()
+        future.folder.rename(there.folder)
+    look(uploader, there)
+    assert only(uploader).folder == there.folder
+    assert pinned(uploader) == [0, 10, 20]
+    shutil.rmtree(disk.log_dir)
+    disk.log_dir.mkdir()
+    there.mark_deleted()
+    there.delete()
+    look(uploader, there)
+    settling.high = 100
+    assert uploader.run_once() == []
+    assert (extents(store), watermark_of(store).holes) == (WHOLE, ())
+    assert logs_of(store) == written
+
+
+def test_a_move_leaves_the_links_of_what_is_live(
+    uploader: Uploader, disk: BrokerDisk, hold_dir: str, store: MemoryObjectStore, tmp_path: Path
+) -> None:
+    """One sweep sees the old folder and the new one."""
+    there = disk.copy_to(tmp_path / "two")
+    look(uploader, disk, there)
+    disk.leave()
+    look(uploader, there)
+    assert pinned(uploader) == [0, 10, 20]
+    if not hold_dir:
+        return
+    assert links(hold_dir) == 3
+    uploader.close()
+    there.mark_deleted(3)
+    there.delete()
+    shutil.rmtree(disk.log_dir)
+    assert run_once(there.log_dir, store, hold_dir=hold_dir) == []
+    assert (extents(store), links(hold_dir)) == (WHOLE, 0)
+
+
+def test_a_copy_with_other_borders_is_shipped_as_well(
+    uploader: Uploader, disk: BrokerDisk, store: MemoryObjectStore, settling: SaidSettling, tmp_path: Path
+) -> None:
+    """What only the old folder had is shipped by its borders, and what is live by the new ones."""
+    disk.mark_deleted()
+    disk.delete()
+    look(uploader, disk)
+    there = BrokerDisk(tmp_path / "two", disk.partition, disk.epochs, 5)
+    there.grow(4)
+    disk.leave()
+    look(uploader, there)
+    settling.high = 100
+    assert uploader.run_once() == []
+    assert extents(store) == [(0, 9), (5, 14), (15, 24), (25, 34)]
+    assert watermark_of(store).holes == ()
+
+
+def test_a_log_that_is_made_anew_from_the_front_takes_nothing_away(
+    uploader: Uploader, disk: BrokerDisk, store: MemoryObjectStore, settling: SaidSettling
+) -> None:
+    """A replica whose disk was replaced: its log begins at 0, empty, before it begins where the leader's does."""
+    disk.leave()
+    look(uploader)
+    anew = BrokerDisk(disk.log_dir, disk.partition, ())
+    anew.epochs = disk.epochs
+    anew.grow()
+    for path in anew.files(0):
+        path.unlink()
+    (anew.folder / f"{0:020d}.log").write_bytes(b"")
+    look(uploader, anew)
+    assert pinned(uploader) == [0, 10, 20]
+    (anew.folder / f"{0:020d}.log").rename(anew.folder / f"{0:020d}.log.deleted")
+    anew.bases, anew.end, anew.epochs = [], 30, ((0, 30),)
+    anew.grow(2)
+    look(uploader, anew)
+    settling.high = 100
+    assert uploader.run_once() == []
+    assert (extents(store), watermark_of(store).holes) == ([*WHOLE, (30, 39)], ())
+
+
+class Assigned(Leadership):
+    """A cluster whose leaders and topics the test says."""
+
+    leads = True
+    ids: Mapping[str, Uuid | None] | None = None
+
+    def led(self) -> Collection[TopicPartition]:
+        return {NAME} if self.leads else set()
+
+    def topic_ids(self, topics: Collection[str]) -> Mapping[str, Uuid | None]:
+        if self.ids is None:
+            raise BrokerUnavailable("nobody is there")
+        return {topic: self.ids[topic] for topic in topics if topic in self.ids}
+
+
+class Reassigned:
+    """A partition whose leader held 20 to 29 when the cluster gave it to another broker; 0 to 19 were shipped."""
+
+    def __init__(self, tmp_path: Path, store: MemoryObjectStore, hold_dir: str, *, first: bool = False) -> None:
+        self.store, self.hold_dir, self.now_s = store, hold_dir, 0.0
+        self.old, self.new = BrokerDisk(tmp_path / "old"), BrokerDisk(tmp_path / "new")
+        self.settling = SaidSettling()
+        self.settling.high = 0 if first else 20
+        self.old.grow(4)
+        Assigned.leads, Assigned.ids = True, {PARTITION.topic: PARTITION.topic_id}
+        self.uploader = self.start()
+        self.uploader.run_once()
+        self.old.mark_deleted(3)
+        self.old.delete()
+        look(self.uploader, self.old)
+        # The other broker's log begins where this one's did then, and a leader of it with the next epoch.
+        self.new.epochs, self.new.end = ((0, 30), (1, 40)), 30
+        self.new.grow(3)
+        Assigned.leads = False
+        self.old.leave()
+        look(self.uploader)
+
+    def start(self) -> Uploader:
+        own = {"leadership": f"{__name__}.Assigned", "hold_dir": self.hold_dir}
+        uploader = uploader_of(self.old.log_dir, self.store, self.settling, **own)
+        uploader._monotonic = lambda: self.now_s  # pyright: ignore[reportPrivateUsage]
+        return uploader
+
+    def step(self) -> None:
+        """The uploader of the broker that has lost the partition, a minute later."""
+        self.now_s += 61.0
+        self.uploader.ask_leadership()
+        self.uploader.sweep()
+        self.uploader.fill_holes()
+        self.uploader.follow()
+
+
+@pytest.mark.parametrize("is_restarted", [False, True], ids=["runs on", "restarted"])
+@pytest.mark.parametrize("first", [False, True], ids=["begun", "nothing stored"])
+def test_a_reassigned_partition_keeps_what_it_holds_until_the_store_has_it(
+    tmp_path: Path, store: MemoryObjectStore, hold_dir: str, first: bool, is_restarted: bool
+) -> None:
+    run = Reassigned(tmp_path, store, hold_dir, first=first)
+    assert only(run.uploader).role is Role.LEAVING
+    if is_restarted and hold_dir:
+        run.uploader.close()
+        run.uploader = run.start()
+        run.step()
+    run.step()
+    assert only(run.uploader).has_pins
+    assert run_once(run.new.log_dir, store, broker_id="2") == []
+    run.step()
+    run.step()
+    assert extents(store) == [*WHOLE, (30, 39), (40, 49)]
+    assert watermark_of(store).holes == ()
+    assert run.uploader.disk.partitions == []
+    assert run.uploader.counts.abandoned_segments == 0
+    assert not hold_dir or links(hold_dir) == 0
+    run.uploader.close()
+
+
+def test_what_is_shipped_by_the_new_leader_is_let_go(tmp_path: Path, store: MemoryObjectStore, hold_dir: str) -> None:
+    run = Reassigned(tmp_path, store, hold_dir)
+    other = BrokerDisk(tmp_path / "other")
+    other.grow(3)
+    other.lead(1)
+    other.grow(2)
+    run_once(other.log_dir, store, broker_id="2")
+    run.step()
+    run.step()
+    assert run.uploader.disk.partitions == []
+    assert run.uploader.counts.abandoned_segments == 0
+    assert extents(store) == [*WHOLE, (30, 39)]
+    run.uploader.close()
+
+
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_other_records_of_a_later_leader_are_not_filled_with_what_is_held(
+    tmp_path: Path, store: MemoryObjectStore, hold_dir: str, epoch: int
+) -> None:
+    """Where the new log begins with the epoch of what is held, that is of it; with a later one nobody knows."""
+    run = Reassigned(tmp_path, store, hold_dir)
+    shutil.rmtree(run.new.folder)
+    run.new.bases, run.new.end, run.new.epochs = [], 30, ((epoch, 30), (2, 40))
+    run.new.grow(3)
+    run_once(run.new.log_dir, store, broker_id="2")
+    run.step()
+    run.step()
+    assert ((20, 29) in extents(store)) == (epoch == 0)
+    assert run.uploader.counts.abandoned_segments == epoch
+    assert run.uploader.disk.partitions == []
+    run.uploader.close()
+
+
+@pytest.mark.parametrize(
+    ("ids", "is_kept"),
+    [
+        (None, True),
+        ({}, True),
+        ({PARTITION.topic: PARTITION.topic_id}, True),
+        ({PARTITION.topic: Uuid(bytes(16))}, True),
+        ({PARTITION.topic: None}, False),
+        ({PARTITION.topic: Uuid(bytes([9] * 16))}, False),
+    ],
+    ids=["no answer", "not told", "there", "no ids", "unknown", "made again"],
+)
+def test_only_a_topic_that_the_cluster_does_not_know_is_let_go_unshipped(
+    tmp_path: Path,
+    store: MemoryObjectStore,
+    hold_dir: str,
+    caplog: pytest.LogCaptureFixture,
+    ids: Mapping[str, Uuid | None] | None,
+    is_kept: bool,
+) -> None:
+    run = Reassigned(tmp_path, store, hold_dir)
+    Assigned.ids = ids
+    run.uploader.follow()
+    # A broker that has just started knows no topic: one answer is not enough, unless it names another id.
+    assert bool(run.uploader.disk.partitions) == (is_kept or ids == {PARTITION.topic: None})
+    run.step()
+    assert bool(run.uploader.disk.partitions) == is_kept
+    assert run.uploader.counts.abandoned_segments == (0 if is_kept else 1)
+    assert ("its topic is deleted: 1 segments that were held, of offsets 20 to 29" in caplog.text) != is_kept
+    assert not hold_dir or links(hold_dir) == int(is_kept)
+    run.uploader.close()
+
+
+def test_a_partition_that_comes_back_is_led_with_what_was_held(
+    tmp_path: Path, store: MemoryObjectStore, hold_dir: str
+) -> None:
+    run = Reassigned(tmp_path, store, hold_dir)
+    back = run.new.copy_to(run.old.log_dir)
+    back.lead(2)
+    back.grow()
+    Assigned.leads = True
+    run.uploader.ask_leadership()
+    look(run.uploader, back)
+    assert only(run.uploader).role is Role.LED
+    run.settling.high = 1000
+    run.uploader.inquiries._answers._answers.clear()  # pyright: ignore[reportPrivateUsage]
+    assert run.uploader.run_once() == []
+    assert extents(store) == [*WHOLE, (30, 39), (40, 49), (50, 59)]
+    assert watermark_of(store).holes == ()
+    run.uploader.close()
+
+
+def test_a_listing_of_a_folder_on_its_way_elsewhere_takes_nothing_away(
+    uploader: Uploader, disk: BrokerDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is renamed between the look at its checkpoint and that at its names."""
+    disk.mark_deleted(2)
+    real = os.listdir
+
+    def listdir(path: str | Path) -> list[str]:
+        return [] if Path(path) == disk.folder else real(path)
+
+    monkeypatch.setattr(os, "listdir", listdir)
+    look(uploader, disk)
+    assert pinned(uploader) == [0, 10, 20]
+
+
+def test_a_topic_made_again_while_its_folder_is_listed_is_another_one(
+    uploader: Uploader, disk: BrokerDisk, store: MemoryObjectStore, settling: SaidSettling
+) -> None:
+    """Whoever lists the folder of a partition that is known looks whose it is."""
+    shutil.rmtree(disk.folder)
+    again = BrokerDisk(disk.log_dir, TopicIdPartition(Uuid.random(), *NAME), ((0, 0),), 0)
+    again.grow(6)
+    uploader.disk.relist(only(uploader))
+    assert [segment.base_offset for segment in only(uploader).pending()] == [0, 10, 20]
+    settling.high = 1000
+    uploader.run_once()
+    assert len(extents(store, again.partition)) == 5

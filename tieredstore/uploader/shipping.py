@@ -1,0 +1,511 @@
+"""One step of one partition: its next segment into the store, and its watermark behind it.
+
+A step loads how far the partition is shipped, closes a gap before the next segment, passes over what is gone or lost,
+waits for what is not settled, and else ships, and advances. The object of the watermark never stands behind an offset
+whose manifest, or hole, is not stored; it may stand before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import errno
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from tieredstore.catalog.committed import SegmentIdentity
+from tieredstore.catalog.watermark import Hole, ShippedSegment, Watermark, epochs_within, reason_of
+from tieredstore.errors import CorruptData, InvalidSegment, SegmentTooLarge, StoreUnavailable, TieredStoreError
+from tieredstore.kafka.checkpoints import format_leader_epochs
+from tieredstore.kafka.held_segment import OpenSegment, SegmentIncomplete, describe_open, with_files
+from tieredstore.kafka.log_scan import scan_log
+from tieredstore.kafka.logdir import LogSegment
+from tieredstore.limits import MAX_INT64
+from tieredstore.model import LogSegmentData, Uuid
+from tieredstore.process.stopping import nothing_under_way
+from tieredstore.uploader.metrics import Counts
+from tieredstore.uploader.page_cache import cache_as_it_was
+from tieredstore.uploader.partition import Partition, Segment
+from tieredstore.uploader.settled import Standing
+from tieredstore.uploader.target import Target
+from tieredstore.uploader.tries import Tries, TryLimit
+
+_logger: Final = logging.getLogger(__name__)
+
+LOST: Final = (InvalidSegment, SegmentTooLarge, CorruptData)
+"""What no further try can mend: it is of the segment, and not of the store."""
+
+PASSING: Final = frozenset(
+    (errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ETIMEDOUT)
+)
+"""What is of the system and of the moment, and not of the disk."""
+
+_MOVES_S: Final = 1.0
+_DISK_TRIES: Final = 5
+_DELETED: Final = "its files were deleted before they could be read"
+_TAKEN_BACK: Final = "a later leader has taken it back meanwhile: what is written in its place is shipped"
+_Monotonic: TypeAlias = Callable[[], float]
+
+
+class Step(enum.Enum):
+    """What came of a step."""
+
+    SHIPPED = "shipped"
+    STORED = "stored"
+    """It was in the store already."""
+    HOLE = "hole"
+    WAITS = "waits"
+    IDLE = "idle"
+
+
+MOVED_ON: Final = frozenset({Step.SHIPPED, Step.STORED, Step.HOLE})
+"""The steps that have moved a watermark."""
+
+
+class Deposed(StoreUnavailable):
+    """A leader of a later epoch has moved the watermark: this one ships no more until it leads again."""
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(slots=True)
+class Uploads:
+    """Sends segments, each once: the store is looked at first. Any number side by side."""
+
+    tries: Tries
+    counts: Counts
+    broker_id: int
+    limit: TryLimit
+    now_ms: Callable[[], int] = _now_ms
+
+    def store(self, target: Target, described: LogSegment) -> tuple[Uuid, bool]:
+        """Return the id of the segment in the store, and whether it was sent now, since it was not there."""
+        identity = SegmentIdentity.of(described)
+        copy = target.committed.find(identity)
+        if copy is not None:
+            return copy.segment_id.id, False
+        segment_id = Uuid.random()
+        try:
+            self._send(target, described, segment_id)
+        finally:
+            # Also after a failure: the answer to a manifest's write may be what was lost.
+            target.committed.changed(identity)
+        return segment_id, True
+
+    def _send(self, target: Target, described: LogSegment, segment_id: Uuid) -> None:
+        metadata = described.to_metadata(segment_id, self.broker_id, self.now_ms())
+        self.counts.tries += 1
+        try:
+            allowed_s = self.limit.allowed_s(target.settings, described.size_in_bytes)
+            with self.tries.under_way(str(metadata), allowed_s) as on_progress:
+                copied = target.manager.copy_segment(metadata, described.files, on_progress=on_progress)
+        except BaseException:
+            self.counts.failed_tries += 1
+            raise
+        self.counts.segments += 1
+        self.counts.bytes += described.size_in_bytes
+        self.counts.stored_bytes += copied.sizes.total
+
+
+@dataclass(slots=True)
+class Shipper:
+    """Makes steps; one at a time for each partition, any number of partitions side by side."""
+
+    uploads: Uploads
+    counts: Counts
+    relist: Callable[[Partition], None]
+    start: str
+    check_crcs: bool
+    monotonic: _Monotonic = time.monotonic
+
+    def step(self, target: Target, partition: Partition, standing: Standing) -> Step:
+        """Ship the next segment, if there is one that may be. The caller has marked the partition busy.
+
+        Raises what keeps the store from taking it; what keeps the segment from being taken becomes a hole.
+        """
+        return _Work(self, target, partition, standing).step()
+
+    def must_begin(self, partition: Partition) -> bool:
+        """Whether a watermark is to be written before anything is shipped: that this is where it begins."""
+        return self.start == "latest" and partition.progress.stored is None and partition.first_active is not None
+
+    def plan(self, target: Target, partition: Partition) -> list[Segment]:
+        """Return what steps would ship, sooner or later; reads, and writes nothing."""
+        return _Work(self, target, partition, Standing(None)).plan()
+
+
+@dataclass(slots=True)
+class _Work:
+    """A step of one partition."""
+
+    shipper: Shipper
+    target: Target
+    partition: Partition
+    standing: Standing
+    opened: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    def step(self) -> Step:
+        partition = self.partition
+        if partition.must_reload:
+            partition.must_reload = False
+            partition.progress.distrust()
+        if partition.first is None and not self.shipper.must_begin(partition) and partition.progress.attempt is None:
+            self._catch_up()
+            return Step.IDLE
+        watermark = self._know_progress()
+        partition.ship_to(watermark.next_offset)
+        segment = partition.first
+        if segment is None:
+            self._catch_up()
+            return Step.IDLE
+        if segment.base_offset > watermark.next_offset:
+            return self._close_gap(watermark)
+        if segment.is_gone:
+            return self._pass_over(segment, segment.lost or _DELETED)
+        if (obstacle := self._obstacle(segment)) is not None:
+            partition.waits_for = obstacle
+            self._catch_up()
+            return Step.WAITS
+        partition.waits_for = None
+        # Of what was shipped before a segment that fails again and again the object tells all the same.
+        self._keep_up()
+        with self.opened:
+            if segment.lost is not None and not segment.has_come():
+                return self._lose(segment, segment.lost)
+            return self._ship(segment)
+
+    def plan(self) -> list[Segment]:
+        partition = self.partition
+        value = partition.progress.value
+        if value is None:
+            value = self.target.watermarks.load(partition.where, partition.epochs, self._begin).value
+            if value is not None:
+                value = self.target.watermarks.advanced(value, partition.epochs)
+        next_offset = self._where_it_begins() if value is None else value.next_offset
+        return [segment for segment in partition.pending() if segment.next_offset > next_offset]
+
+    # Progress
+
+    def _know_progress(self) -> Watermark:
+        """How far the partition is shipped, read from the store if that is not known, and true of its log."""
+        progress = self.partition.progress
+        if progress.stored is None:
+            self._load()
+        value = progress.value
+        if value is None:
+            value = self._first_watermark()
+            progress.value = value
+            if self.shipper.start == "latest":
+                self._save(value)
+        self._refuse_deposed(value)
+        value = self._move_back(value)
+        if progress.attempt is not None:
+            value = self._make_sure(value)
+        return value
+
+    def _load(self) -> None:
+        partition, progress = self.partition, self.partition.progress
+        with nothing_under_way():
+            loaded = self.target.watermarks.load(partition.where, partition.epochs, self._begin)
+        is_remade = loaded.is_remade
+        if progress.attempt is not None:
+            known, wanted = progress.attempt
+            if known.is_in(loaded):
+                # Nobody has moved it since: all that this process has shipped counts.
+                loaded, is_remade = known, True
+            elif loaded.value == wanted:
+                # It was moved, and the answer was lost.
+                progress.attempt = None
+        value = loaded.value
+        if value is not None:
+            self.target.reach(value)
+            self.shipper.counts.known_holes(partition.where, len(value.holes))
+            if value.holes:
+                self.target.watermarks.mark_holes(partition.where)
+            if value.next_offset < (partition.shipped or 0):
+                # Others have moved it back: segments that were taken for shipped are not.
+                partition.shipped = value.next_offset
+                self.shipper.relist(partition)
+        else:
+            # It begins with what is here: one listing alone may miss a file that is renamed meanwhile.
+            partition.shipped = None
+            self.shipper.relist(partition)
+        progress.value, progress.stored = value, loaded
+        if is_remade:
+            # Whoever shipped that was killed before its first move, or the object was lost, or damaged.
+            self._fall_behind()
+
+    def _begin(self) -> int | None:
+        """Where the log begins on this disk; None where only what is closed from now on counts."""
+        if self.shipper.start == "latest":
+            return None
+        self.shipper.relist(self.partition)
+        first = self.partition.first
+        return None if first is None else first.base_offset
+
+    def _where_it_begins(self) -> int:
+        first = self.partition.first
+        latest = self.shipper.start == "latest" or first is None
+        return (self.partition.first_active or 0) if latest or first is None else first.base_offset
+
+    def _first_watermark(self) -> Watermark:
+        """Where a partition begins of which nothing is stored."""
+        uploads = self.shipper.uploads
+        return Watermark(self.partition.where, self._where_it_begins(), -1, uploads.broker_id, uploads.now_ms())
+
+    def _refuse_deposed(self, value: Watermark) -> None:
+        partition = self.partition
+        if partition.epochs and partition.epochs[-1][0] < value.leader_epoch:
+            partition.progress.value = partition.progress.stored = partition.progress.unsaved_since_s = None
+            raise Deposed(
+                f"{partition.where}: the watermark was moved by a leader of epoch {value.leader_epoch}, and the log "
+                f"here knows of epoch {partition.epochs[-1][0]}"
+            )
+
+    def _move_back(self, value: Watermark) -> Watermark:
+        """Where a later leader took over before the watermark, what was shipped behind that is no part of the log."""
+        partition, uploads = self.partition, self.shipper.uploads
+        began = _later_epoch_began(partition, value)
+        if began is None or began >= value.next_offset:
+            return value
+        epoch = partition.epochs[-1][0]
+        back = value.back(began, epoch, uploads.broker_id, uploads.now_ms())
+        _logger.error(
+            "%s: leader epoch %d began at offset %d, before the watermark %d (an unclean election): what was "
+            "shipped behind it is no part of the log any more, and the new epoch's records are shipped",
+            partition.where, epoch, began, value.next_offset,
+        )  # fmt: skip
+        self._save(back)
+        self.shipper.counts.moved_back += 1
+        partition.shipped = began
+        self.shipper.relist(partition)
+        return back
+
+    def _make_sure(self, value: Watermark) -> Watermark:
+        """Bring it behind what is stored, after a save that failed: what it was saved for may not be here any more."""
+        progress, before = self.partition.progress, value
+        if progress.unsaved_since_s is None:
+            # Others have moved it, or nothing of it is left: the segments tell.
+            until = MAX_INT64 if progress.attempt is None else progress.attempt[1].next_offset
+            value = self.target.watermarks.advanced(value, self.partition.epochs, until)
+        if progress.unsaved_since_s is not None or value.next_offset > before.next_offset:
+            self._save(value)
+        progress.attempt = None
+        return value
+
+    def _save(self, value: Watermark) -> None:
+        """Move the object to there, on from where it was seen last."""
+        progress = self.partition.progress
+        assert progress.stored is not None
+        try:
+            self.target.reach(value)
+            progress.save(self.target.watermarks.move(progress.stored, value))
+        except TieredStoreError:
+            # Whoever moved it, or whether the move was made: the object says.
+            progress.doubt(value)
+            raise
+
+    def _catch_up(self) -> None:
+        """Move the object to where the watermark is."""
+        progress = self.partition.progress
+        if progress.unsaved_since_s is not None and progress.value is not None:
+            self._save(progress.value)
+
+    def _keep_up(self) -> None:
+        """Move the object if it has stood before the watermark for long enough."""
+        since_s = self.partition.progress.unsaved_since_s
+        if since_s is not None and self.shipper.monotonic() - since_s > _MOVES_S:
+            self._catch_up()
+
+    def _fall_behind(self) -> None:
+        progress = self.partition.progress
+        if progress.unsaved_since_s is None:
+            progress.unsaved_since_s = self.shipper.monotonic()
+
+    # What is shipped
+
+    def _obstacle(self, segment: Segment) -> str | None:
+        settled, is_doomed = self.standing.settled, segment.place.is_deleted
+        if self.standing.only_deleted and not is_doomed:
+            return "nobody knows who leads"
+        if settled is None:
+            return "nobody has said yet how far it is settled"
+        return settled.obstacle(segment.next_offset - 1, self.partition.epochs, is_deleted=is_doomed)
+
+    def _ship(self, segment: Segment) -> Step:
+        partition, held = self.partition, None
+        # Of a later epoch than was known before it is read it is seen then whether it began before.
+        epoch = partition.epochs[-1][0] if partition.epochs else None
+        try:
+            held = self._open(segment)
+            described = segment.described
+            if described is None:
+                described = describe_open(
+                    held, partition.where.topic_id, segment.epochs, check_crcs=self.shipper.check_crcs
+                )
+                # Of files that stay open only: the others are other ones the next time.
+                segment.described = None if segment.held is None else described
+            described = with_files(described, held)
+            segment_id, is_new = self.shipper.uploads.store(self.target, described)
+        except SegmentIncomplete as error:
+            partition.waits_for = str(error)
+            return Step.WAITS
+        except LOST as error:
+            return self._lose(segment, reason_of(error), held)
+        except OSError as error:
+            # A store translates what its system says: this is the broker's disk.
+            return self._try_disk_again(segment, held, error)
+        if not partition.has(segment):
+            partition.waits_for = _TAKEN_BACK
+            return Step.WAITS
+        self._advance(described, segment_id, epoch)
+        return Step.SHIPPED if is_new else Step.STORED
+
+    def _open(self, segment: Segment) -> OpenSegment:
+        """Its files, under descriptors of this step's own; the system's cache of them stays as it was."""
+        with self.partition.lock:
+            held = segment.open()
+        self.opened.callback(held.close)
+        self.opened.enter_context(cache_as_it_was(held.log.descriptor))
+        return held
+
+    def _advance(self, described: LogSegment, segment_id: Uuid, epoch: int | None) -> None:
+        """The watermark stands behind one segment more; its object follows at once, or soon."""
+        partition, uploads = self.partition, self.shipper.uploads
+        value = partition.progress.value
+        assert value is not None
+        shipped = ShippedSegment(str(segment_id), described.base_offset, described.end_offset)
+        if epoch is None:
+            epoch = described.segment_leader_epochs[-1][0]
+        value = value.behind(shipped, described.end_offset + 1, epoch, uploads.broker_id, uploads.now_ms())
+        partition.progress.value = value
+        self._fall_behind()
+        # Of segments that are shipped one after the other one a second moves the object: it may stand before what is
+        # shipped, since the store is looked at before anything is sent, but never behind it.
+        if partition.ends_by(value.next_offset):
+            # Before its files are let go: a process that is killed in between finds them, and moves it then.
+            self._catch_up()
+        partition.ship_to(value.next_offset)
+        self._keep_up()
+
+    # What cannot be shipped
+
+    def _close_gap(self, watermark: Watermark) -> Step:
+        """The watermark stands before the first segment that is here: others have shipped that, or it is lost."""
+        # A listing may miss a file that is renamed meanwhile.
+        partition, uploads = self.partition, self.shipper.uploads
+        self.shipper.relist(partition)
+        segment = partition.first
+        if segment is None or segment.base_offset <= watermark.next_offset:
+            return Step.STORED
+        first, last = watermark.next_offset, segment.base_offset - 1
+        value = self.target.watermarks.advanced(watermark, partition.epochs, segment.base_offset)
+        if value.next_offset > first:
+            self._save(value)
+            return Step.STORED
+        reason = "the log directory does not have it any more, and it was not shipped before"
+        epochs = epochs_within(partition.epochs, first, last)
+        return self._over(Hole(first, last, reason, uploads.now_ms(), uploads.broker_id, leader_epochs=epochs))
+
+    def _try_disk_again(self, segment: Segment, held: OpenSegment | None, error: OSError) -> Step:
+        """The disk does not give what is in the files: an error that is raised again, until it has failed often."""
+        if held is None or error.errno in PASSING:
+            raise error
+        segment.unreadable += 1
+        if segment.unreadable <= _DISK_TRIES:
+            raise error
+        return self._lose(segment, f"{held.log.path} cannot be read: {error.strerror}", held)
+
+    def _lose(self, segment: Segment, reason: str, held: OpenSegment | None = None) -> Step:
+        """Keep what there is of a segment that cannot be shipped, and go on behind it."""
+        partition = self.partition
+        # What the broker has cut off meanwhile contradicts itself, and is no loss.
+        self.shipper.relist(partition)
+        if not partition.has(segment):
+            partition.waits_for = _TAKEN_BACK
+            return Step.WAITS
+        prefix: str | None = None
+        with contextlib.suppress(*LOST, OSError):
+            prefix = self._keep_aside(segment, held)
+        return self._pass_over(segment, reason, prefix)
+
+    def _keep_aside(self, segment: Segment, held: OpenSegment | None) -> str:
+        """Store the files of a segment in quarantine, or its log alone where others are missing."""
+        epochs = format_leader_epochs(segment.epochs)
+        if held is None:
+            with contextlib.suppress(SegmentIncomplete):
+                held = self._open(segment)
+        if held is not None:
+            files = LogSegmentData(
+                held.log, held.offset_index, held.time_index, held.transaction_index, held.producer_snapshot, epochs
+            )
+            size = held.size_in_bytes
+        else:
+            log, nothing = segment.place.path("log") if segment.link is None else segment.link.log, Path(os.devnull)
+            files, size = LogSegmentData(log, nothing, nothing, None, nothing, epochs), log.stat().st_size
+        partition, uploads = self.partition, self.shipper.uploads
+        log_segment = LogSegment(
+            partition.where.topic_id, *partition.name, segment.base_offset, segment.next_offset - 1, size, -1, (),
+            files, True,
+        )  # fmt: skip
+        metadata = log_segment.to_metadata(Uuid.random(), uploads.broker_id, uploads.now_ms())
+        return self.target.quarantine(metadata, log_segment)
+
+    def _pass_over(self, segment: Segment, reason: str, prefix: str | None = None) -> Step:
+        """What is left of the segment's offsets is a hole, with its reason and what was kept of it."""
+        uploads, value = self.shipper.uploads, self.partition.progress.value
+        assert value is not None
+        first, last = max(segment.base_offset, value.next_offset), segment.next_offset - 1
+        epochs = epochs_within(segment.epochs, first, last)
+        return self._over(Hole(first, last, reason, uploads.now_ms(), uploads.broker_id, prefix, epochs))
+
+    def _over(self, hole: Hole) -> Step:
+        partition, value = self.partition, self.partition.progress.value
+        assert value is not None
+        epoch = partition.epochs[-1][0] if partition.epochs else -1
+        # First the mark, by which others look for it: a hole that nobody is told of is filled by nobody.
+        self.target.watermarks.mark_holes(partition.where)
+        self._save(value.over(hole, epoch))
+        partition.ship_to(hole.last_offset + 1)
+        self.shipper.counts.hole(partition.where, hole.first_offset, hole.last_offset, hole.reason)
+        _logger.error(
+            "%s: offsets %d to %d are not shipped: %s%s",
+            partition.where, hole.first_offset, hole.last_offset, hole.reason,
+            f"; what there is of them lies under {hole.quarantine}" if hole.quarantine else "",
+        )  # fmt: skip
+        return Step.HOLE
+
+
+def _later_epoch_began(partition: Partition, watermark: Watermark) -> int | None:
+    """Where the first leader epoch began that is later than the watermark's; None if there is none.
+
+    Where retention has cut the checkpoint, that epoch seems to begin where the log begins now. Then the batches of what
+    is still here before that, marked deleted, say it.
+    """
+    later = [start for epoch, start in partition.epochs if epoch > watermark.leader_epoch >= 0]
+    if not later or partition.epochs[0][0] <= watermark.leader_epoch:
+        return later[0] if later else None
+    for segment in partition.pending():
+        if segment.base_offset < later[0]:
+            began = _first_later(partition, segment, watermark.leader_epoch)
+            if began is not None:
+                return min(began, later[0])
+    return later[0]
+
+
+def _first_later(partition: Partition, segment: Segment, epoch: int) -> int | None:
+    """The first offset of the segment that a later leader has written; None if none has, or if it cannot be read."""
+    with contextlib.suppress(TieredStoreError, OSError):
+        with partition.lock:
+            held = segment.open()
+        with contextlib.closing(held):
+            extent = scan_log(held.log.descriptor, held.size_in_bytes, segment.base_offset, str(segment.place))
+            return next((start for own, start in extent.leader_epochs if own > epoch), None)
+    return None
