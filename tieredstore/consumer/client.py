@@ -90,7 +90,7 @@ class MemberClient:
 
     def subscribe(self, topics: Sequence[str], **callbacks: Callable[..., None]) -> None:
         """Be a member of the group."""
-        _base.subscribe(self._own(), list(topics), **callbacks)
+        _base.subscribe(self._own(), topics, **callbacks)
 
     def unsubscribe(self) -> None:
         """Leave the group; what it has assigned is revoked in a later call."""

@@ -37,6 +37,8 @@ class Commits:
         self._auto_store = settings.auto_store
         self._clock = clock
         self._due_at = clock() + (self._auto_s or 0.0)
+        self._confirmed: dict[TopicPartition, int] = {}
+        """What the coordinator has confirmed of the commits that were waited for, in whichever assignment."""
         self.in_call: Sequence[Any] = ()
         """Messages that the call under way has taken: they are not given before it returns."""
 
@@ -64,20 +66,18 @@ class Commits:
 
     def commit_and_wait(self) -> list[KafkaPartition]:
         """Commit what is not known to be committed; return all that is assigned, with or without an offset."""
-        known = self._core.partitions
-        new = {where: offset for where, offset in self.offsets().items() if known[where].confirmed != offset}
+        new = {where: offset for where, offset in self.offsets().items() if self._confirmed.get(where) != offset}
         if not new:
             raise refusal(KafkaError._NO_OFFSET, "Commit failed: Local: No offset stored")
         places = self._client.commit(new, asynchronous=False)
         self.note_committed(places)
-        return [*places, *(KafkaPartition(*where) for where in known if where not in new)]
+        return [*places, *(KafkaPartition(*where) for where in self._core.partitions if where not in new)]
 
     def note_committed(self, places: Iterable[KafkaPartition]) -> None:
         """The coordinator has confirmed these."""
         for place in places:
-            partition = self._core.partitions.get((place.topic, place.partition))
-            if partition is not None and place.error is None:
-                partition.confirmed = place.offset
+            if place.error is None:
+                self._confirmed[place.topic, place.partition] = place.offset
 
     def commit_when_due(self) -> None:
         """At the beginning of a call: each ``auto.commit.interval.ms``."""

@@ -132,18 +132,23 @@ class Consumer(confluent_kafka.Consumer):
             parts.commits.in_call = ()
 
     def _serve(self, parts: Parts, collected: list[Any], count: int, wait: float) -> None:
-        revision = self._group.revision
-        messages = parts.handing_out.judge(self._client.consume(count, wait), count)
-        if self._group.revision != revision:
-            # Of what was revoked meanwhile nothing is given any more.
-            known = parts.core.partitions
-            collected[:] = [message for message in collected if (message.topic(), message.partition()) in known]
+        messages, ended = self._consume(parts, count, wait)
+        if ended:
+            collected[:] = _without(collected, ended)
         collected += messages
+
+    def _consume(self, parts: Parts, count: int, wait: float) -> tuple[list[Any], set[tuple[str, int]]]:
+        """What the client gives of assignments that go on, and the partitions whose assignment it has ended."""
+        self._group.take_ended()
+        messages = self._client.consume(count, wait)
+        ended = self._group.take_ended()
+        # Of what was revoked meanwhile nothing is given any more, nor if it was assigned again at once.
+        return parts.handing_out.judge(_without(messages, ended) if ended else messages, count), ended
 
     def _take_live(self, parts: Parts, wait: float, count: int) -> None:
         most = parts.handing_out.room(count) if not wait else 1
         events: list[Any] = []
-        for message in parts.handing_out.judge(self._client.consume(most, wait), most):
+        for message in self._consume(parts, most, wait)[0]:
             if message.error() is None:
                 parts.handing_out.hold([message])
             elif message.error().code() != confluent_kafka.KafkaError._PARTITION_EOF:
@@ -289,8 +294,7 @@ class Consumer(confluent_kafka.Consumer):
         self._expect_broker("commit")
         if message is not None or offsets is not None:
             if offsets is None and _is_stored(message):
-                place = KafkaPartition(message.topic(), message.partition(), message.offset() + 1)
-                given = {"offsets": [place], "asynchronous": asynchronous}
+                given = {"offsets": [_place_behind(message)], "asynchronous": asynchronous}
             places = _base.commit(self, **given)
             parts.commits.note_committed(places or ())
             return places
@@ -308,7 +312,7 @@ class Consumer(confluent_kafka.Consumer):
         if message is not None:
             if not _is_message(message):
                 raise TypeError("expected confluent_kafka.cimpl.Message")
-            offsets = [KafkaPartition(message.topic(), message.partition(), message.offset() + 1)]
+            offsets = [_place_behind(message)]
         elif offsets is None:
             raise ValueError("expected either message or offsets")
         parts.commits.store({(one.topic, one.partition): one.offset for one in checked_places(offsets)})
@@ -389,6 +393,14 @@ _MANY: Final = 10_000
 
 def _end(timeout: float | None) -> float | None:
     return None if timeout is None or timeout < 0 else time.monotonic() + timeout
+
+
+def _without(messages: list[Any], ended: set[tuple[str, int]]) -> list[Any]:
+    return [message for message in messages if (message.topic(), message.partition()) not in ended]
+
+
+def _place_behind(message: Any) -> KafkaPartition:
+    return KafkaPartition(message.topic(), message.partition(), message.offset() + 1)
 
 
 def _is_message(message: Any) -> bool:

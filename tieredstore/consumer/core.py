@@ -76,7 +76,8 @@ class Core:
             self.partitions[partition.where] = partition
             if isinstance(partition.start, int):
                 partition.position = partition.start
-        self._look(partition for partition in new if not partition.paused)
+        # Those that are paused too: what is committed now is where they go on, whatever is committed until then.
+        self._look(new)
 
     def drop(self, wheres: Iterable[TopicPartition]) -> None:
         """Partitions that are assigned no longer: nothing of them is given from now on. Others tell the client."""
@@ -102,7 +103,7 @@ class Core:
         partition.paused = self.paused[partition.where] = True
         if partition.is_live:
             self.live.set_paused(partition)
-        else:
+        elif partition.phase is not Phase.LOOKING or partition.position is not None:
             self._leave(partition)
 
     def resume(self, partition: Partition) -> None:
@@ -121,7 +122,7 @@ class Core:
             partition = self.partitions.get(answer.where)
             if partition is not None and partition.generation == answer.generation:
                 with self._tried_again(partition):
-                    self._take(partition, answer)
+                    (self._review if answer.is_review else self._take)(partition, answer)
         now = self._clock()
         if now >= self._due_at:
             self._look_again(now)
@@ -194,10 +195,10 @@ class Core:
             raise
 
     def _take(self, partition: Partition, answer: Answer) -> None:
-        if answer.is_review:
-            self._review(partition, answer)
+        if partition.phase is not Phase.LOOKING:
             return
-        if partition.phase is not Phase.LOOKING or partition.paused:
+        if partition.paused:
+            self._keep_start(partition, answer)
             return
         if answer.error is not None:
             self._fail(partition, answer.error)
@@ -227,6 +228,11 @@ class Core:
             return
         partition.position = partition.start = answer.position
         self._settle(partition, answer)
+
+    def _keep_start(self, partition: Partition, answer: Answer) -> None:
+        """Of a partition that is paused only where it starts is kept; the rest is looked at when it is resumed."""
+        if partition.position is None and answer.position is not None and not answer.recreated:
+            partition.position = partition.start = answer.position
 
     def _settle(self, partition: Partition, answer: Answer) -> None:
         placement, position = answer.placement, answer.position

@@ -35,8 +35,8 @@ class Group:
     """Keeps the core's partitions those that are assigned; none of them is in the client but by the core's doing."""
 
     def __init__(self, consumer: Any, client: MemberClient, parts: Parts) -> None:
-        self.revision = 0
-        """Goes up whenever something is revoked."""
+        self._ended: set[TopicPartition] = set()
+        """What is not assigned as it was when that was last asked."""
         self._own_consumer = weakref.ref(consumer)
         self._client = client
         self._parts = parts
@@ -49,16 +49,16 @@ class Group:
         self, topics: Sequence[str], on_assign: _Callback | None, on_revoke: _Callback | None, on_lost: _Callback | None
     ) -> None:
         """Join; the user's callbacks are called from ours."""
+        self._client.subscribe(topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
         self._on_assign, self._on_revoke, self._on_lost = on_assign, on_revoke, on_lost
         self._parts.live.is_eager = self._parts.settings.is_eager
-        self._client.subscribe(topics, on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._lost)
 
     def assign(self, places: Sequence[KafkaPartition]) -> None:
         """These in place of all."""
-        self._was_assigned = True
         starts = _starts_of(places)
         self._end_all(lambda: self._client.assign([]))
         self._parts.core.add(starts)
+        self._was_assigned = True
 
     def unassign(self) -> None:
         """None."""
@@ -66,16 +66,16 @@ class Group:
 
     def incremental_assign(self, places: Sequence[KafkaPartition]) -> None:
         """These too."""
-        self._was_assigned = True
         starts = _starts_of(places)
         core = self._parts.core
+        # Nothing of them is the client's yet; a rebalance waits for its answer all the same.
+        self._client.incremental_assign([])
         again = [where for where, _ in starts if where in core.partitions]
         if again:
             reason = f"{again[0][0]} [{again[0][1]}] is already part of the current assignment"
             raise refusal(KafkaError._CONFLICT, reason)
-        # Nothing of them is the client's yet; a rebalance waits for its answer all the same.
-        self._client.incremental_assign([])
         core.add(starts)
+        self._was_assigned = True
 
     def incremental_unassign(self, places: Sequence[KafkaPartition]) -> None:
         """These no longer."""
@@ -98,6 +98,11 @@ class Group:
         unassign()
         self._forget(list(self._parts.core.partitions))
         self._parts.live.forget()
+
+    def take_ended(self) -> set[TopicPartition]:
+        """Return the partitions whose assignment has ended since the last call; others of them may have begun."""
+        ended, self._ended = self._ended, set()
+        return ended
 
     def leave(self) -> None:
         """Commit at the end what was assigned by hand; a member's is when it is revoked."""
@@ -205,7 +210,7 @@ class Group:
         self._client.incremental_unassign([KafkaPartition(*where) for where in live])
 
     def _forget(self, wheres: Sequence[TopicPartition]) -> None:
-        self.revision += 1
+        self._ended.update(wheres)
         self._parts.handing_out.forget(wheres)
         self._parts.core.drop(wheres)
 

@@ -49,8 +49,6 @@ class Partition:
     """What ``store_offsets`` said."""
     committed: int | None = None
     """What was committed last by itself."""
-    confirmed: int | None = None
-    """What the coordinator has confirmed of the commits that were waited for."""
     last_epoch: int = -1
     topic_id: Uuid | None = None
     live: LiveExtent | None = None

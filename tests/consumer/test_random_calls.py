@@ -1,0 +1,558 @@
+"""Random sequences of all calls, to confluent-kafka's consumer and to ours: the same records, results and errors.
+
+Two topics of the same records, read by one consumer each: one is whole on the broker, of the other a part is in the
+bucket alone. What the two consumers do otherwise on purpose is in the table of docs/consumer.md, and left out here.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import confluent_kafka
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, OFFSET_INVALID, OFFSET_STORED, KafkaError, KafkaException
+from confluent_kafka import TopicPartition as Place
+
+from tests.support.kafka_topics import Produced, delete_records, make_topic, producer_of, send
+from tests.support.live_topics import TieredTopic
+from tests.support.servers.kafka import KafkaServer
+from tieredstore.consumer import Consumer
+from tieredstore.limits import MAX_OFFSET
+
+pytestmark = [pytest.mark.slow, pytest.mark.broker]
+
+PROTOCOLS: Final[dict[str, dict[str, str]]] = {
+    "by hand": {},
+    "eager": {"partition.assignment.strategy": "range"},
+    "cooperative": {"partition.assignment.strategy": "cooperative-sticky"},
+    "kip848": {"group.protocol": "consumer"},
+}
+DEADLINE_S: Final = 60.0
+STANDSTILL_S: Final = 8.0
+TAIL_BASE: Final = -2000
+"""librdkafka's RD_KAFKA_OFFSET_TAIL_BASE."""
+_library: Any = confluent_kafka
+
+Spot = tuple[str, int]
+"""A partition, of the topic that both consumers know by another name."""
+SPOTS: Final[tuple[Spot, ...]] = (("tiered", 0), ("tiered", 1), ("live", 0))
+
+
+class StandstillError(Exception):
+    """The plain client gives nothing more, for ever.
+
+    librdkafka 2.16 does so now and then where an assignment changes while it asks for what is committed. Nothing can be
+    compared with it from there on; ours has been asked for the same before, and has given it.
+    """
+
+
+class Twins:
+    """The records, twice: ``names`` are the topics of each consumer."""
+
+    def __init__(self, server: KafkaServer, folder: Path) -> None:
+        self.server = server
+        self.tiered = TieredTopic(server, folder, partitions=2)
+        self.names = {
+            "plain": {"tiered": make_topic(server, partitions=2), "live": make_topic(server)},
+            "ours": {"tiered": self.tiered.topic, "live": make_topic(server)},
+        }
+        self.ends = dict.fromkeys(SPOTS, 0)
+        for spot in SPOTS:
+            self.produce(spot, 40)
+        self.tiered.tier()
+        # One partition has left the broker in part, within a segment; the other one is on both sides.
+        delete_records(server, self.tiered.topic, 13)
+
+    def produce(self, spot: Spot, count: int) -> None:
+        producer = producer_of(self.server)
+        records = [Produced(b"k" * 1000, b"%d" % at) for at in range(self.ends[spot], self.ends[spot] + count)]
+        for names in self.names.values():
+            for at in range(0, count, 10):
+                send(producer, names[spot[0]], records[at : at + 10], partition=spot[1])
+        self.ends[spot] += count
+
+
+class Side:
+    """One of the two consumers, and where it is in each partition that is assigned."""
+
+    def __init__(self, name: str, consumer: Any, twins: Twins, committed: Mapping[Spot, int]) -> None:
+        self.name = name
+        self.consumer = consumer
+        self._twins = twins
+        self._topics = twins.names[name]
+        self._spots = {topic: spot for spot, topic in self._topics.items()}
+        self._committed = committed
+        self.nexts: dict[Spot, int] = {}
+        """The offset that is to be given next."""
+        self.given: set[Spot] = set()
+        """Those of which something was given since they were assigned or sought."""
+        self.heard: list[tuple[str, Spot]] = []
+        """What the group's callbacks were called with."""
+        self.starts_at: int | None = None
+        """An offset that the callback assigns partitions with; None if it leaves that to the library."""
+        self.commits_revoked = False
+        self.outcomes: list[object] = []
+
+    def wait_for_the_coordinator(self) -> None:
+        """The plain client gives a moment's refusal to its caller."""
+        end = time.monotonic() + DEADLINE_S
+        while not isinstance(self.outcome(lambda: self.consumer.committed([self.place(SPOTS[0])], 5)), list):
+            assert time.monotonic() < end
+
+    def place(self, spot: Spot, offset: int = OFFSET_INVALID) -> Place:
+        return Place(self._topics[spot[0]], spot[1], offset)
+
+    def topics(self, names: Iterable[str]) -> list[str]:
+        return [self._topics[name] for name in names]
+
+    def outcome(self, call: Callable[[], object]) -> object:
+        """What a call gives or raises, so that it can be compared with the other side's."""
+        try:
+            result = call()
+        except KafkaException as error:
+            return KafkaError(error.args[0].code()).name()
+        except Exception as error:  # noqa: BLE001  the kind is what is compared
+            return type(error).__name__
+        return self._plain(result)
+
+    def _plain(self, result: object) -> object:
+        if isinstance(result, list):
+            places: list[Place] = result
+            return sorted((self._spots[place.topic], place.partition, place.offset) for place in places)
+        return result
+
+    def assigned(self) -> set[Spot]:
+        return {(self._spots[place.topic], place.partition) for place in self.consumer.assignment()}
+
+    def begin(self, spot: Spot, offset: int) -> None:
+        """The model of a start: where it leads."""
+        end = self._twins.ends[spot]
+        if offset <= TAIL_BASE:
+            offset = max(0, end - (TAIL_BASE - offset))
+        elif offset in (OFFSET_STORED, OFFSET_INVALID):
+            offset = self._committed.get(spot, 0)
+        elif offset < 0:
+            offset = {OFFSET_BEGINNING: 0, OFFSET_END: end}[offset]
+        self.nexts[spot] = offset
+        self.given.discard(spot)
+
+    def end(self, spot: Spot) -> None:
+        self.nexts.pop(spot, None)
+        self.given.discard(spot)
+
+    def subscribe(self, names: Sequence[str]) -> object:
+        callbacks = {"on_assign": self._on_assign, "on_revoke": self._on_revoke, "on_lost": self._on_revoke}
+        return self.outcome(lambda: self.consumer.subscribe(self.topics(names), **callbacks))
+
+    def _on_assign(self, consumer: Any, places: list[Place]) -> None:
+        spots = [(self._spots[place.topic], place.partition) for place in places]
+        self.heard += [("assigned", spot) for spot in spots]
+        offset = OFFSET_INVALID if self.starts_at is None else self.starts_at
+        for spot in spots:
+            self.begin(spot, offset)
+        if self.starts_at is not None:
+            chosen = [self.place(spot, offset) for spot in spots]
+            (consumer.assign if self.is_eager else consumer.incremental_assign)(chosen)
+
+    def _on_revoke(self, consumer: Any, places: list[Place]) -> None:
+        spots = [(self._spots[place.topic], place.partition) for place in places]
+        self.heard += [("revoked", spot) for spot in spots]
+        if self.commits_revoked:
+            self.outcomes.append(self.outcome(lambda: consumer.commit(asynchronous=False)))
+        for spot in spots:
+            self.end(spot)
+
+    is_eager = False
+
+    def read(self, count: int, wait: float, source: random.Random) -> None:
+        """One call that gives records, each of which has to be the next one of its partition."""
+        if self.name == "ours" and source.random() < 0.3:
+            batch = self.consumer.poll_arrow(wait, count, ["offset", "value"])
+            if batch is not None:
+                rows = batch.records.to_pydict()
+                for offset, value in zip(rows["offset"], rows["value"], strict=True):
+                    self._take((self._spots[batch.topic], batch.partition), offset, value)
+            return
+        if count == 1 or self.name == "plain":
+            message = self.consumer.poll(wait)
+            messages = [] if message is None else [message]
+        else:
+            messages = self.consumer.consume(count, wait)
+        for message in messages:
+            assert message.error() is None, (self.name, message.error())
+            spot = self._spots[message.topic()], message.partition()
+            self._take(spot, message.offset(), message.value())
+
+    def _take(self, spot: Spot, offset: int, value: bytes) -> None:
+        assert self.nexts.get(spot) == offset, (self.name, spot, self.nexts, offset)
+        assert value == b"%d" % offset
+        self.nexts[spot] = offset + 1
+        self.given.add(spot)
+
+
+class Calls:
+    """A random sequence of calls for both consumers, and the model that says what is comparable."""
+
+    def __init__(self, protocol: str, twins: Twins, source: random.Random, mode: str) -> None:
+        self.protocol, self.twins, self.source = protocol, twins, source
+        self.committed: dict[Spot, int] = {}
+        self.paused: dict[Spot, bool] = {}
+        """Of each that was ever assigned."""
+        self.mode = mode
+        self.done: list[object] = []
+        """The last steps, told of with an error."""
+        group = f"random-{source.getrandbits(60)}"
+        common = {
+            "bootstrap.servers": twins.server.bootstrap_servers, "auto.offset.reset": "earliest", "log_level": 0,
+            "enable.auto.commit": False, "fetch.wait.max.ms": 10, **PROTOCOLS[protocol],
+        }  # fmt: skip
+        own = {
+            "tiered.storage.settings": twins.tiered.store | {"chunk.size": "8192"}, "tiered.storage.mode": mode,
+            "tiered.storage.refresh.ms": 200,
+        }  # fmt: skip
+        consumers = {
+            "plain": _library.Consumer({**common, "group.id": f"{group}-plain"}),
+            "ours": Consumer({**common, **own, "group.id": f"{group}-ours"}),
+        }
+        self.sides = [Side(name, consumer, twins, self.committed) for name, consumer in consumers.items()]
+        for side in self.sides:
+            side.is_eager = protocol == "eager"
+            side.wait_for_the_coordinator()
+        self.subscribed: tuple[str, ...] = ()
+
+    def close(self) -> None:
+        for side in self.sides:
+            side.consumer.close()
+
+    # ---- what is compared
+
+    def same(self, call: Callable[[Side], object], *what: object) -> object:
+        """Call both; the outcome, which has to be one."""
+        self.done.append(what)
+        outcomes = [side.outcome(partial(call, side)) for side in self.sides]
+        assert outcomes[0] == outcomes[1], outcomes
+        return outcomes[0]
+
+    def serve(self, is_done: Callable[[Side], bool]) -> None:
+        """Read on both sides until each is where it should be, ours first: whatever the other does, it gets there."""
+        for side in reversed(self.sides):
+            moved_at, nexts = time.monotonic(), dict(side.nexts)
+            while not is_done(side):
+                side.read(self.source.choice([1, 3, 50]), 0.02, self.source)
+                if side.nexts != nexts:
+                    moved_at, nexts = time.monotonic(), dict(side.nexts)
+                elif side.name == "plain" and time.monotonic() - moved_at > STANDSTILL_S:
+                    raise StandstillError
+                assert time.monotonic() - moved_at < DEADLINE_S, (side.name, side.nexts, self.paused)
+
+    def drain(self) -> None:
+        """Both give all there is, and nothing more."""
+        self.done.append("drain")
+        self.serve(lambda side: all(side.nexts[spot] == self.twins.ends[spot] for spot in self._running(side)))
+        for side in self.sides:
+            side.read(50, 0, self.source)
+
+    def _running(self, side: Side) -> list[Spot]:
+        return [spot for spot in side.nexts if not self.paused.get(spot)]
+
+    @property
+    def assigned(self) -> list[Spot]:
+        return sorted(self.sides[0].nexts)
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether both have given what is to be committed: after a seek they differ until something was given."""
+        ours, plain = self.sides
+        return ours.nexts == plain.nexts and ours.given == plain.given == set(ours.nexts)
+
+    # ---- steps
+
+    def step(self) -> None:
+        steps: list[Callable[[], None]] = [
+            self.drain, self.drain, self.some, self.produce, self.pause, self.resume, self.resume, self.seek,
+            self.seek_refused, self.commit, self.commit_offsets, self.questions, self.refused,
+        ]  # fmt: skip
+        by_hand = [self.assign, self.unassign, self.add, self.remove]
+        in_group = [self.subscribe, self.unsubscribe, self.refused_by_the_group]
+        self.source.choice(steps + 2 * (by_hand if self.protocol == "by hand" else in_group))()
+
+    def some(self) -> None:
+        for side in self.sides:
+            side.read(self.source.choice([1, 2, 7]), 0.02, self.source)
+
+    def produce(self) -> None:
+        self.twins.produce(self.source.choice(SPOTS), self.source.randrange(1, 6))
+
+    def pause(self) -> None:
+        chosen = self.source.sample(SPOTS, self.source.randrange(1, 3))
+        self.same(lambda side: side.consumer.pause([side.place(spot) for spot in chosen]), "pause", chosen)
+        self.paused.update({spot: True for spot in chosen if spot in self.paused})
+
+    def resume(self) -> None:
+        chosen = self.source.sample(SPOTS, self.source.randrange(1, 4))
+        self.same(lambda side: side.consumer.resume([side.place(spot) for spot in chosen]), "resume", chosen)
+        self.paused.update({spot: False for spot in chosen if spot in self.paused})
+
+    def _offset(self, spot: Spot) -> int:
+        """One to start at."""
+        end = self.twins.ends[spot]
+        logical = [OFFSET_BEGINNING, OFFSET_END, TAIL_BASE - self.source.choice([0, 1, 9, 1000])]
+        return self.source.choice([self.source.randrange(end + 1), *logical])
+
+    def seek(self) -> None:
+        if not self.assigned:
+            return
+        spot = self.source.choice(self.assigned)
+        offset = self.source.choice([self._offset(spot), self._offset(spot), OFFSET_INVALID])
+
+        def call(side: Side) -> None:
+            end = time.monotonic() + DEADLINE_S
+            while True:
+                try:
+                    side.consumer.seek(side.place(spot, offset))
+                except KafkaException as error:
+                    # The plain client does not take it before it fetches.
+                    if error.args[0].code() != KafkaError._STATE or time.monotonic() > end or side.name == "ours":
+                        raise
+                    time.sleep(0.005)
+                else:
+                    return
+
+        assert self.same(call, "seek", spot, offset) is None
+        for side in self.sides:
+            side.begin(spot, OFFSET_BEGINNING if offset == OFFSET_INVALID else offset)
+
+    def seek_refused(self) -> None:
+        others = [spot for spot in SPOTS if spot not in self.assigned and spot in self.paused]
+        if others:
+            spot = self.source.choice(others)
+            assert self.same(lambda side: side.consumer.seek(side.place(spot, 3)), "seek", spot) == "_STATE"
+        # The plain client forgets what it has fetched when it refuses a seek: so where it has given all.
+        drained = sorted(spot for spot in self.sides[0].given if self.sides[0].nexts[spot] == self.twins.ends[spot])
+        if drained:
+            spot = self.source.choice(drained)
+            call = "seek", spot, OFFSET_STORED
+            self.same(lambda side: side.consumer.seek(side.place(spot, OFFSET_STORED)), *call)
+
+    def commit(self) -> None:
+        if self.is_comparable:
+            # Nothing less than is committed: that is in the table.
+            if any(self.committed.get(spot, 0) > self.sides[0].nexts[spot] for spot in self.assigned):
+                return
+            outcome = self.same(lambda side: side.consumer.commit(asynchronous=False), "commit")
+            if outcome != "_NO_OFFSET":
+                self.committed |= self.sides[0].nexts
+
+    def commit_offsets(self) -> None:
+        # Of others it may be that the group is still asked for what it has committed.
+        known = sorted(self.sides[0].given & self.sides[1].given)
+        if known:
+            spot = self.source.choice(known)
+            offset = self.source.randrange(self.twins.ends[spot] + 1)
+
+            def call(side: Side) -> Any:
+                return side.consumer.commit(offsets=[side.place(spot, offset)], asynchronous=False)
+
+            if isinstance(self.same(call, "commit", spot, offset), list):
+                self.committed[spot] = offset
+
+    def questions(self) -> None:
+        self.same(lambda side: side.consumer.assignment() and side.assigned(), "assignment")
+        asked = self.source.sample(SPOTS, 2)
+        self.same(lambda side: side.consumer.committed([side.place(spot) for spot in asked], DEADLINE_S), "committed")
+        known = sorted(self.sides[0].given & self.sides[1].given)
+        for side in self.sides:
+            places = side.consumer.position([side.place(spot) for spot in known])
+            assert [place.offset for place in places] == [side.nexts[spot] for spot in known]
+        self.same(lambda side: side.consumer.get_watermark_offsets(side.place(("tiered", 1)), DEADLINE_S), "extent")
+        # Of all records the time is one.
+        for moment in (0, MAX_OFFSET):
+            self.same(partial(self._times, asked, moment), "times", moment)
+
+    def _times(self, spots: Sequence[Spot], moment: int, side: Side) -> Any:
+        return side.consumer.offsets_for_times([side.place(spot, moment) for spot in spots], DEADLINE_S)
+
+    def refused(self) -> None:
+        calls: list[Callable[[Side], Any]] = [
+            lambda side: side.consumer.assign(3),
+            lambda side: side.consumer.pause((side.place(SPOTS[0]),)),
+            lambda side: side.consumer.seek(None),
+            lambda side: side.consumer.store_offsets(),
+            lambda side: side.consumer.store_offsets(offsets=[side.place(SPOTS[0], 3)]),
+            lambda side: side.consumer.commit(message=3),
+            lambda side: side.consumer.commit(offsets=[side.place(SPOTS[0])], asynchronous=False),
+            lambda side: side.consumer.subscribe("tiered"),
+            lambda side: side.consumer.subscribe([]),
+            lambda side: side.consumer.subscribe(side.topics(["live"]), on_assign=3),
+            lambda side: side.consumer.consume(-1),
+            lambda side: side.consumer.consume(10_000_000),
+            lambda side: side.consumer.position(None),
+            lambda side: side.consumer.offsets_for_times((), 1),
+        ]
+        number = self.source.randrange(len(calls))
+        outcome = self.same(calls[number], "refused", number)
+        assert isinstance(outcome, str), (number, outcome)
+
+    # ---- assigned by hand
+
+    def _places(self, spots: Sequence[Spot]) -> list[tuple[Spot, int]]:
+        return [(spot, self.source.choice([self._offset(spot), OFFSET_STORED, OFFSET_INVALID])) for spot in spots]
+
+    def _begin(self, places: Sequence[tuple[Spot, int]]) -> None:
+        for side in self.sides:
+            for spot, offset in places:
+                side.begin(spot, offset)
+        for spot, _ in places:
+            self.paused.setdefault(spot, False)
+
+    def assign(self) -> None:
+        chosen = self._places(self.source.sample(SPOTS, self.source.randrange(1, 4)))
+        if self.source.random() < 0.2:
+            twice = [*chosen, self.source.choice([chosen[0], (chosen[0][0], -3)])]
+            outcome = self.same(lambda side: side.consumer.assign([side.place(*one) for one in twice]), "assign", twice)
+            assert outcome == "_INVALID_ARG"
+            return
+        self.same(lambda side: side.consumer.assign([side.place(*one) for one in chosen]), "assign", chosen)
+        for side in self.sides:
+            side.nexts.clear()
+        self._begin(chosen)
+
+    def unassign(self) -> None:
+        self.same(lambda side: side.consumer.unassign(), "unassign")
+        for side in self.sides:
+            side.nexts.clear()
+            side.given.clear()
+
+    def add(self) -> None:
+        chosen = self._places(self.source.sample(SPOTS, self.source.randrange(1, 3)))
+        call = "incremental_assign", chosen
+        outcome = self.same(lambda side: side.consumer.incremental_assign([side.place(*one) for one in chosen]), *call)
+        if outcome is None:
+            self._begin(chosen)
+
+    def remove(self) -> None:
+        chosen = self.source.sample(SPOTS, self.source.randrange(1, 3))
+        call = "incremental_unassign", chosen
+        outcome = self.same(lambda side: side.consumer.incremental_unassign([side.place(s) for s in chosen]), *call)
+        if outcome is None:
+            for side in self.sides:
+                for spot in chosen:
+                    side.end(spot)
+
+    # ---- by a group
+
+    def subscribe(self) -> None:
+        """And wait for what it assigns; at times a moment after it was left."""
+        names = self.source.choice([("tiered",), ("live",), ("tiered", "live")])
+        starts_at = self.source.choice([None, None, OFFSET_BEGINNING, 7, TAIL_BASE - 4])
+        commits, before = self._prepare_revocation(), set(self.assigned)
+        if self.subscribed and self.source.random() < 0.3:
+            self.same(lambda side: side.consumer.unsubscribe(), "unsubscribe")
+            self.subscribed, before = (), set[Spot]()
+        for side in self.sides:
+            side.starts_at, side.commits_revoked = starts_at, commits
+        self.same(lambda side: side.subscribe(names), "subscribe", names, starts_at)
+        self.subscribed = names
+        wanted = {spot for spot in SPOTS if spot[0] in names}
+        # Groups that assign all at once do so whatever is subscribed to; others only what is new.
+        known = set() if self.protocol == "eager" else wanted & before
+        self.serve(
+            lambda side: (
+                set(side.nexts) == wanted == side.assigned()
+                and known | {spot for kind, spot in side.heard if kind == "assigned"} == wanted
+            )
+        )
+        self._compare_callbacks()
+        self.paused.update({spot: self.paused.get(spot, False) for spot in wanted})
+
+    def unsubscribe(self) -> None:
+        commits = self._prepare_revocation()
+        for side in self.sides:
+            side.commits_revoked = commits
+        self.same(lambda side: side.consumer.unsubscribe(), "unsubscribe")
+        self.same(lambda side: side.assigned(), "assignment")
+        self.subscribed = ()
+        self.serve(lambda side: not side.nexts and not side.assigned())
+        self._compare_callbacks()
+
+    def _prepare_revocation(self) -> bool:
+        """Whether the callback is to commit: if that leads to the same on both sides."""
+        if not self.assigned or self.source.random() < 0.5:
+            return False
+        self.drain()
+        is_behind = any(self.committed.get(spot, 0) > self.sides[0].nexts[spot] for spot in self.assigned)
+        return self.is_comparable and not is_behind
+
+    def _compare_callbacks(self) -> None:
+        plain, ours = self.sides
+        assert sorted(plain.heard) == sorted(ours.heard)
+        assert plain.outcomes == ours.outcomes
+        for outcome in plain.outcomes:
+            if isinstance(outcome, list):
+                committed: list[tuple[str, int, int]] = outcome
+                self.committed |= {(topic, number): offset for topic, number, offset in committed if offset >= 0}
+        for side in self.sides:
+            side.heard.clear()
+            side.outcomes.clear()
+
+    def refused_by_the_group(self) -> None:
+        """Assignments of another kind than the group's are refused, and nothing changes."""
+        if not self.assigned:
+            return
+        spot = self.source.choice(SPOTS)
+        if self.protocol == "eager":
+            add, remove = (
+                self.same(lambda side: side.consumer.incremental_assign([side.place(spot)]), "add"),
+                self.same(lambda side: side.consumer.incremental_unassign([side.place(spot)]), "remove"),
+            )
+            assert add == remove == "_STATE"
+            return
+        assert self.same(lambda side: side.consumer.assign([side.place(spot)]), "assign") == "_STATE"
+        assert self.same(lambda side: side.consumer.unassign(), "unassign") == "_STATE"
+        assigned = self.assigned[0]
+        outcome = self.same(lambda side: side.consumer.incremental_assign([side.place(assigned)]), "add again")
+        assert outcome == "_CONFLICT"
+
+
+@pytest.fixture
+def twins(kafka: KafkaServer, tmp_path: Path) -> Iterator[Twins]:
+    pair = Twins(kafka, tmp_path)
+    yield pair
+    pair.tiered.close()
+
+
+def compare(protocol: str, twins: Twins, seed: str, steps: int) -> None:
+    """So many calls, in sequences of 150 at most; a standstill of the plain client ends one of them before."""
+    source, compared = random.Random(f"{protocol} {seed}"), 0
+    while compared < steps:
+        calls = Calls(protocol, twins, source, source.choice(["kafka_preferred", "remote_preferred"]))
+        try:
+            for _ in range(min(150, steps - compared)):
+                calls.step()
+                compared += 1
+            calls.drain()
+        except StandstillError:
+            continue
+        except BaseException as error:
+            error.add_note(f"{protocol}, seed {seed!r}, {calls.mode}, call {compared}: {calls.done[-25:]}")
+            raise
+        finally:
+            calls.close()
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_random_calls_are_taken_as_by_the_library(twins: Twins, protocol: str) -> None:
+    compare(protocol, twins, "1", 50)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_thousands_of_random_calls_are_taken_as_by_the_library(twins: Twins, protocol: str) -> None:
+    compare(protocol, twins, f"soak {os.environ.get('SEED', '')}", 1500)
