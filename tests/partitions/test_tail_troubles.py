@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,12 +15,13 @@ import pytest
 from tests.support.spark_stream_topics import FIRST_ID, SECOND_ID, Bucket
 from tieredstore import live
 from tieredstore.errors import DataLoss, StoreUnavailable
-from tieredstore.live import LiveEnd, LiveEvent, LiveTopic
+from tieredstore.live import EpochEnd, LiveEnd, LiveEvent, LiveTopic
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.partitions import (
     LogQuery,
     LogSnapshot,
     LogTail,
+    Position,
     Subscribe,
     TailRecords,
     log_tail,
@@ -48,6 +50,9 @@ class Broker:
     extents: dict[TopicPartition, tuple[int, int]]
     events: list[LiveEvent]
     """What the consumer has fetched."""
+    leader_epoch: int | None
+    epoch_end: EpochEnd | None
+    """The answer to each inquiry after an epoch."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         self.positions: dict[TopicPartition, int] = {}
@@ -63,7 +68,10 @@ class Broker:
         return {where: self.extents[where][0] for where in partitions}
 
     def ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, LiveEnd]:
-        return {where: LiveEnd(self.extents[where][1]) for where in partitions}
+        return {where: LiveEnd(self.extents[where][1], self.leader_epoch) for where in partitions}
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+        return {} if self.epoch_end is None else dict.fromkeys(epochs, self.epoch_end)
 
     def add(self, positions: Mapping[TopicPartition, int]) -> None:
         self.positions.update(positions)
@@ -89,6 +97,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> type[Broker]:
     monkeypatch.setattr(live, "LiveCluster", Broker)
     monkeypatch.setattr(live, "LiveFollower", Broker)
     Broker.topics_by_name, Broker.extents, Broker.events = {}, {}, []
+    Broker.leader_epoch, Broker.epoch_end = None, None
     return Broker
 
 
@@ -114,6 +123,12 @@ def lost_of(records: TailRecords) -> list[tuple[int, int]]:
 
 def all_of(tail: LogTail, polls: int = 20) -> list[TailRecords]:
     return [records for _ in range(polls) if (records := tail.poll(0)) is not None]
+
+
+def poll_for(tail: LogTail, clock: Clock, seconds: int = 20) -> None:
+    for _ in range(seconds):
+        tail.poll(0)
+        clock.now += 1
 
 
 def test_a_loss_comes_with_the_records_behind_it(bucket: Bucket) -> None:
@@ -259,3 +274,74 @@ def test_a_problem_that_comes_and_goes_is_told_once(
         logs.current()
     # What was told so long ago that nobody knows any more is told again.
     assert [record.message for record in caplog.records] == ["a", "b", "c", "a"]
+
+
+LIVE = LogQuery(Subscribe(("orders",)), client={"bootstrap.servers": "localhost:1"})
+WRITTEN = ((0, 0), (5, 20))
+
+
+def test_an_election_that_cut_the_log_below_a_tail_is_told(bucket: Bucket, broker: type[Broker]) -> None:
+    """The new leader's log is longer than what was given, so that offsets alone would tell nothing."""
+    bucket.write(60, epochs=WRITTEN)
+    broker.topics_by_name, broker.extents = {"orders": FIRST_ID}, {ORDERS: (0, 60)}
+    broker.leader_epoch, broker.epoch_end = 5, EpochEnd(5, 60)
+    clock = Clock()
+    with LogTail(bucket.manager, LIVE, {ORDERS: 0}, settings=SETTINGS, clock=clock) as tail:
+        assert sum(records.records.num_rows for records in all_of(tail)) == 60
+        assert tail.places == {ORDERS: Position(60, 5)}
+        broker.leader_epoch, broker.epoch_end, broker.extents = 6, EpochEnd(5, 25), {ORDERS: (0, 900)}
+        broker.events.append(LiveEvent(ORDERS, None, 60))
+        with pytest.raises(DataLoss, match="read up to offset 60, and from offset 25 on a later leader epoch") as error:
+            poll_for(tail, clock)
+        assert "offsets 25 to 59 were of one that was left behind" in str(error.value)
+        assert tail.places == {ORDERS: Position(60, 5)}
+
+
+def test_a_tail_that_puts_up_with_losses_goes_on_at_the_cut(
+    bucket: Bucket, broker: type[Broker], caplog: pytest.LogCaptureFixture
+) -> None:
+    """In another process: the position and its epoch were kept."""
+    bucket.write(60, epochs=WRITTEN)
+    broker.topics_by_name, broker.extents = {"orders": FIRST_ID}, {ORDERS: (0, 900)}
+    broker.leader_epoch, broker.epoch_end = 6, EpochEnd(5, 25)
+    lenient = replace(LIVE, on_data_loss="report")
+    with (
+        caplog.at_level(logging.WARNING),
+        LogTail(bucket.manager, lenient, {ORDERS: Position(60, 5)}, settings=SETTINGS) as tail,
+    ):
+        assert all_of(tail) == []
+        # The bucket's segment is cut within, so the broker has it from there on.
+        assert tail.places == {ORDERS: Position(25, 6)}
+    assert caplog.text.count("from offset 25 on a later leader epoch has written another log") == 1
+
+
+@pytest.mark.parametrize(("position", "is_cut"), [(Position(60), True), (60, True), (Position(60, 6), False)])
+def test_a_place_of_the_log_as_it_is_now_is_cut_off_by_nothing_before(
+    bucket: Bucket, broker: type[Broker], position: Position | int, is_cut: bool
+) -> None:
+    """Of a bare offset beyond a cut nobody knows whose it was."""
+    bucket.write(60, epochs=WRITTEN)
+    broker.topics_by_name, broker.extents = {"orders": FIRST_ID}, {ORDERS: (0, 900)}
+    broker.leader_epoch, broker.epoch_end = 6, EpochEnd(5, 25)
+    with LogTail(bucket.manager, LIVE, {ORDERS: position}, settings=SETTINGS) as tail:
+        if is_cut:
+            with pytest.raises(DataLoss, match="from offset 25 on a later leader epoch"):
+                all_of(tail)
+        else:
+            assert all_of(tail) == []
+            assert tail.places == {ORDERS: Position(60, 6)}
+
+
+def test_a_bucket_that_has_the_later_epoch_by_now_tells_it_without_a_broker(bucket: Bucket) -> None:
+    bucket.write(60, epochs=WRITTEN)
+    bucket.ends["orders", 0, FIRST_ID] = 25
+    bucket.write(75, epochs=(*WRITTEN, (6, 25)))
+    strict = replace(ALONE, on_data_loss="fail")
+    with (
+        LogTail(bucket.manager, strict, {ORDERS: Position(60, 5)}, settings=SETTINGS) as tail,
+        pytest.raises(DataLoss, match="from offset 25 on a later leader epoch"),
+    ):
+        all_of(tail)
+    with LogTail(bucket.manager, ALONE, {ORDERS: Position(60, 5)}, settings=SETTINGS) as tail:
+        given = [offset for records in all_of(tail) for offset in offsets_of(records)]
+    assert given == list(range(25, 100))

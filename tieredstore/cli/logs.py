@@ -121,7 +121,8 @@ class LogReading:
 
     def records_as_they_come(self) -> Generator[PartitionRecords, None, None]:
         """First those that there are and then those that come, without an end."""
-        starts = {where: start for where, (start, _) in self._windows(stops_at_start=True).items()}
+        windows = self._windows(stops_at_start=True)
+        starts = {log.where: log.position(windows[log.where][0]) for log in self._logs}
         with self._partitions.LogTail(self._source, self._query, starts, settings=self._settings) as tail:
             try:
                 while True:

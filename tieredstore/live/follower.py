@@ -17,7 +17,7 @@ from tieredstore.kafka.records import COLUMNS
 from tieredstore.live.clients import LiveConsumer
 from tieredstore.live.consumers import reading_configuration
 from tieredstore.live.faults import OF_GROUPS, OF_HOLES, OUT_OF_RANGE, fault, translated
-from tieredstore.live.messages import MessageColumns, last_offset, pieces, size_of
+from tieredstore.live.messages import MessageColumns, epoch_of, last_offset, pieces, size_of
 from tieredstore.live.properties import check_timeout, client_configuration
 from tieredstore.live.topic_watch import TopicWatch
 from tieredstore.model import Isolation, TopicPartition
@@ -44,6 +44,8 @@ class LiveEvent:
     where: TopicPartition
     records: pa.RecordBatch | None
     next_offset: int
+    leader_epoch: int | None = None
+    """That of the last record."""
 
 
 class LiveFollower(Closing):
@@ -184,7 +186,7 @@ class LiveFollower(Closing):
             except BatchCorrupt as error:
                 self._failed.setdefault(where, error)
                 break
-            self._ready.append(LiveEvent(where, records, last_offset(piece) + 1))
+            self._ready.append(LiveEvent(where, records, last_offset(piece) + 1, epoch_of(piece[-1])))
         self._heard_of(where)
 
     def _judge(self, error: KafkaError, where: TopicPartition, runs: dict[TopicPartition, list[Message]]) -> None:

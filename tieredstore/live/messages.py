@@ -64,6 +64,12 @@ def last_offset(messages: Sequence[Message]) -> int:
     return _offset(messages[-1])
 
 
+def epoch_of(message: Message) -> int | None:
+    """The leader epoch of a record; None from a broker that tells none."""
+    epoch = message.leader_epoch()
+    return None if epoch is None or epoch < 0 else epoch
+
+
 def _offset(message: Message) -> int:
     offset: Any = message.offset()
     return int(offset)

@@ -15,6 +15,7 @@ from tieredstore.partitions.offset_specs import (
     SpecificOffsets,
 )
 from tieredstore.partitions.partition_log import OffsetWindow, PartitionLog
+from tieredstore.partitions.position import Position
 from tieredstore.partitions.positions import ending_offsets, offset_windows, starting_offsets
 from tieredstore.partitions.selections import Assign, Selection, Subscribe, SubscribePattern
 from tieredstore.partitions.snapshots import LogSnapshots
@@ -37,6 +38,7 @@ __all__ = [
     "OffsetWindow",
     "PartitionLog",
     "PartitionTimestamps",
+    "Position",
     "QueryWords",
     "Selection",
     "SpecificOffsets",

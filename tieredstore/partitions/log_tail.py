@@ -15,6 +15,7 @@ from tieredstore.errors import AlreadyClosed
 from tieredstore.model import TopicPartition, Uuid
 from tieredstore.partitions.life import contradict
 from tieredstore.partitions.losses import LossRule, losses_between, name_of, report_losses
+from tieredstore.partitions.position import Position, stand
 from tieredstore.partitions.selections import Assign
 from tieredstore.partitions.snapshots import LogSnapshots
 from tieredstore.partitions.stored_window import StoredWindow
@@ -23,7 +24,7 @@ from tieredstore.records.report import LostOffsets
 from tieredstore.records.settings import ReadSettings
 
 if TYPE_CHECKING:
-    from tieredstore.live import LiveCluster, LiveFollower
+    from tieredstore.live import EpochEnd, LiveCluster, LiveFollower
     from tieredstore.partitions.log_query import LogQuery
     from tieredstore.partitions.partition_log import PartitionLog
     from tieredstore.remote.source import SegmentSource
@@ -73,10 +74,16 @@ class _Followed:
     """How far one partition was read. ``topic_id`` is None until it was first seen."""
 
     position: int
+    epoch: int | None = None
+    """That of the record before it, if it is known: a later one that begins below has cut the log."""
     topic_id: Uuid | None = None
     identified_at: float = -math.inf
     lost: list[LostOffsets] = field(default_factory=list[LostOffsets])
     """Those to be told with the records behind them; they ascend."""
+
+    def move(self, log: PartitionLog, offset: int) -> None:
+        """Go to a place in the log as it is."""
+        self.position, self.epoch = offset, log.position(offset).epoch
 
 
 class LogTail(Closing):
@@ -95,7 +102,7 @@ class LogTail(Closing):
         self,
         source: SegmentSource,
         query: LogQuery,
-        positions: Mapping[TopicPartition, int],
+        positions: Mapping[TopicPartition, int | Position],
         *,
         settings: ReadSettings | None = None,
         look_s: float = 5.0,
@@ -103,6 +110,8 @@ class LogTail(Closing):
     ) -> None:
         """Follow ``positions``, which may be none; the query's selection is not looked at.
 
+        A position with its leader epoch, as ``places`` and ``PartitionLog.position`` give it, tells later, in another
+        process too, whether an election has cut the log below it.
         ``settings`` say which columns are read and how. ConfigError for what cannot be; nothing is asked yet.
         """
         self._source = source
@@ -139,11 +148,18 @@ class LogTail(Closing):
         """Where each partition goes on, behind what :meth:`poll` has given."""
         return {where: followed.position for where, followed in self._followed.items()}
 
-    def follow(self, positions: Mapping[TopicPartition, int]) -> None:
+    @property
+    def places(self) -> dict[TopicPartition, Position]:
+        """The same with the leader epochs of what was given."""
+        return {where: Position(followed.position, followed.epoch) for where, followed in self._followed.items()}
+
+    def follow(self, positions: Mapping[TopicPartition, int | Position]) -> None:
         """Follow these partitions too, from these offsets on; one that is followed already moves there."""
         # What is under way for a partition that moves would give records of its old place.
         self.forget(positions)
-        self._followed.update((where, _Followed(position)) for where, position in positions.items())
+        for where, place in positions.items():
+            at = Position(place) if isinstance(place, int) else place
+            self._followed[where] = _Followed(at.offset, at.epoch)
         self._to_look_at.update(positions)
         self._looked_at = -math.inf
 
@@ -218,6 +234,7 @@ class LogTail(Closing):
         # Of no others: each topic is a listing, and those that are followed no longer are nobody's loss.
         self._snapshots.query = replace(self._query, selection=Assign(tuple(sorted(self._to_look_at))))
         snapshot = self._snapshots.current()
+        ends = self._snapshots.epoch_ends({where: self.places[where] for where in self._to_look_at})
         for where in sorted(self._to_look_at):
             log = snapshot.logs.get(where)
             if log is None:
@@ -225,6 +242,7 @@ class LogTail(Closing):
                 self._tell_of_gone(where)
             else:
                 self._identify(log)
+                self._go_back_to_cut(log, ends.get(where))
                 self._place(log)
 
     def _tell_of_gone(self, where: TopicPartition) -> None:
@@ -242,8 +260,16 @@ class LogTail(Closing):
                 f"topic {log.topic} was created again as {log.topic_id}, and {name_of(log.where)} of "
                 f"{followed.topic_id} was read up to offset {followed.position}"
             )
-            followed.position = log.earliest
+            followed.move(log, log.earliest)
         followed.topic_id, followed.identified_at = log.topic_id, self._looked_at
+
+    def _go_back_to_cut(self, log: PartitionLog, answer: EpochEnd | None) -> None:
+        """Begin again where a later leader epoch has written another log below what was given."""
+        followed = self._followed[log.where]
+        standing = stand(Position(followed.position, followed.epoch), log, answer)
+        if standing.kind == "cut":
+            self._loss_rule(standing.sentence(name_of(log.where), followed.position, log))
+            followed.move(log, standing.at)
 
     def _place(self, log: PartitionLog) -> None:
         """Read the partition from the bucket, or follow it on the broker, or look again later."""
@@ -260,13 +286,13 @@ class LogTail(Closing):
         followed = self._followed[log.where]
         if followed.position < live_start:
             self._lose([LostOffsets(log.topic_id_partition, followed.position, live_start)], followed)
-            followed.position = live_start
+            followed.move(log, live_start)
         elif followed.position > log.end:
             self._loss_rule(
                 f"{name_of(log.where)} ({log.topic_id}) ends at offset {log.end}, and it was read up to "
                 f"{followed.position}"
             )
-            followed.position = log.end
+            followed.move(log, log.end)
         assert self._follower is not None
         self._follower.add({log.where: followed.position})
         self._to_look_at.discard(log.where)
@@ -292,7 +318,7 @@ class LogTail(Closing):
                 self._look_at_soon(stored.log.where)
                 self._end_stored()
                 raise
-            followed.position = stored.window.position
+            followed.move(stored.log, stored.window.position)
             followed.lost = sorted([*followed.lost, *stored.window.take_lost()], key=lambda extent: extent.start)
             if records is not None:
                 return self._given(stored.log.where, records)
@@ -332,7 +358,8 @@ class LogTail(Closing):
         if event is None:
             return None
         if event.records is not None:
-            self._followed[event.where].position = event.next_offset
+            followed = self._followed[event.where]
+            followed.position, followed.epoch = event.next_offset, event.leader_epoch
             return self._given(event.where, event.records)
         # The broker deletes what is in the bucket, so that is where the records may be now.
         self._look_at_soon(event.where)

@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 from tieredstore.catalog.lineage import Lineage
 from tieredstore.model import TopicId, TopicIdPartition, TopicPartition, Uuid
 from tieredstore.partitions.history import Cut, History
+from tieredstore.partitions.position import Position
 
 _ASSUMED_RECORD_BYTES: Final = 1024
 """For a partition that the bucket holds nothing of, so that nothing tells the size of its records."""
@@ -68,6 +69,16 @@ class PartitionLog:
     def cut(self) -> Cut | None:
         """Where the log left what the bucket holds, if it did."""
         return None if self.history is None else self.history.cut
+
+    def epoch_before(self, offset: int) -> int | None:
+        """The leader epoch of the record before ``offset``; in the broker's part its leader's, which may be later."""
+        if self.lineage is not None and offset <= self.seam:
+            return self.lineage.epoch_at(offset - 1)
+        return self.live_epoch
+
+    def position(self, offset: int) -> Position:
+        """A place in the log as it is now: only what happens after this can cut it off."""
+        return Position(offset, self.live_epoch if (epoch := self.epoch_before(offset)) is None else epoch)
 
     @property
     def on_broker(self) -> bool:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.catalog.catalog_file import CatalogFile
+from tieredstore.model import TopicPartition
 from tieredstore.partitions.log_snapshot import LogSnapshot
+from tieredstore.partitions.position import Position, needs_answer
 
 if TYPE_CHECKING:
-    from tieredstore.live import LiveCluster
+    from tieredstore.live import EpochEnd, LiveCluster
     from tieredstore.partitions.log_query import LogQuery
     from tieredstore.remote.source import SegmentSource
 
@@ -20,6 +22,9 @@ _logger: Final = logging.getLogger(__name__)
 
 _LOGGED: Final = 10_000
 """How many problems are known as told, at most."""
+
+
+_NO_END: Final = ((None, None), None)
 
 
 class LogSnapshots:
@@ -54,6 +59,8 @@ class LogSnapshots:
         self._file = CatalogFile(MemoryObjectStore(), "catalog.arrows")
         self._cluster = cluster
         self._own_cluster: LiveCluster | None = None
+        self._ends: dict[TopicPartition, tuple[tuple[int | None, int | None], EpochEnd | None]] = {}
+        """What was answered of a position's epoch, and the leader's epoch at that time."""
 
     def current(self) -> LogSnapshot:
         """The last one if it is fresh, or a new one."""
@@ -68,6 +75,24 @@ class LogSnapshots:
             self._taken_at = self._clock()
             self._tell_of_problems(self.last)
         return self.last
+
+    def epoch_ends(self, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, EpochEnd]:
+        """Where the epochs of positions in the last snapshot's logs end on the broker, of those that it has left.
+
+        Each is asked for once as long as the broker's leader is the same: where an earlier epoch ends does not change.
+        """
+        logs = {} if self.last is None else self.last.logs
+        wanted = {
+            where: (position.epoch, logs[where].live_epoch)
+            for where, position in positions.items()
+            if where in logs and needs_answer(position, logs[where])
+        }
+        asked = {where: epochs[0] for where, epochs in wanted.items() if self._ends.get(where, _NO_END)[0] != epochs}
+        cluster = self._cluster or self._live()
+        if cluster is not None and asked:
+            answers = cluster.epoch_ends({where: epoch for where, epoch in asked.items() if epoch is not None})
+            self._ends |= {where: (wanted[where], answers.get(where)) for where in asked}
+        return {where: end for where in wanted if (end := self._ends[where][1]) is not None}
 
     def close(self) -> None:
         """Close the connection to the broker, and forget what was seen; the next snapshot opens it again."""

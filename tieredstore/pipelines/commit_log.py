@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from tieredstore.backends.base import ObjectStore
 from tieredstore.errors import CommitLogCorrupt, Fenced, ObjectNotFound, PreconditionFailed, StoreError
+from tieredstore.partitions.position import Position
 from tieredstore.pipelines.entries import Entry, EntryKind, WrittenWindow, loaded_object
 from tieredstore.pipelines.naming import own_folder
 from tieredstore.process.parallel import READERS, in_parallel
@@ -23,7 +24,7 @@ SNAPSHOT_EVERY: Final = 1000
 _MOST_BYTES: Final = 256 << 20
 _FEW: Final = 8
 """Entries that are read one by one before threads are begun for the others."""
-_SNAPSHOT_FORMAT: Final = 5
+_SNAPSHOT_FORMAT: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,13 @@ class Progress:
     recent_bytes: int = 0
     recent_offsets: int = 0
     """What the latest windows read, and over how many offsets: each counts half as much as the one behind it."""
+    leader_epoch: int = -1
+    """That of what lies before the next offset, or a later one; -1 if it is not known."""
+
+    @property
+    def position(self) -> Position:
+        """The next offset with its epoch."""
+        return Position(self.next_offset, None if self.leader_epoch < 0 else self.leader_epoch)
 
     def recent_with(self, window: WrittenWindow) -> tuple[int, int]:
         """These two with one more window."""
@@ -170,6 +178,7 @@ class LogState:
             before.files + len(window.data_files),
             before.records + window.records,
             *before.recent_with(window),
+            window.leader_epoch if window.start < window.stop else max(window.leader_epoch, before.leader_epoch),
         )
         self._count_files(window)
 
@@ -320,7 +329,7 @@ class CommitLog:
             return LogState()
         try:
             rows: list[Any] = content["positions"]
-            positions = {(str(row[0]), int(row[1])): Progress(str(row[2]), *map(int, row[3:9])) for row in rows}
+            positions = {(str(row[0]), int(row[1])): Progress(str(row[2]), *map(int, row[3:10])) for row in rows}
             published = content.get("published") is True
             ends = str(content.get("closed", "")), int(content.get("other", -1))
             held: list[Any] = content["directories"]

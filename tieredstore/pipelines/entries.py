@@ -62,6 +62,8 @@ class WrittenWindow:
     files: tuple[OutputFile, ...]
     read_bytes: int = -1
     """Of the keys and values that were read; -1 where that is not known."""
+    leader_epoch: int = -1
+    """That of what lies before ``stop``, or a later one; -1 where that is not known."""
 
     @property
     def where(self) -> tuple[str, int]:
@@ -115,6 +117,9 @@ class Entry:
     def to_bytes(self) -> bytes:
         """As it is stored; the same entry is always the same bytes."""
         content = {"format": FORMAT, **asdict(self)}
+        for window in content["windows"]:
+            if window["leader_epoch"] < 0:
+                del window["leader_epoch"]
         # Most entries have none of these, and earlier versions do not know them.
         for name in ("removed", "directories"):
             if not content[name]:
@@ -139,8 +144,8 @@ class Entry:
 def _window(value: object, key: str) -> WrittenWindow:
     content = _object(value, key)
     files = tuple(_file(one, key) for one in _list(content.pop("files", None), key))
-    # Entries of earlier versions do not tell how much was read.
-    window = _built(WrittenWindow, {"read_bytes": -1, **content, "files": files}, key)
+    # Entries of earlier versions do not tell how much was read, and under which leader.
+    window = _built(WrittenWindow, {"read_bytes": -1, "leader_epoch": -1, **content, "files": files}, key)
     if not 0 <= window.start <= window.stop <= MAX_INT64:
         raise CommitLogCorrupt(f"{key} has a window from {window.start} to {window.stop}")
     return window

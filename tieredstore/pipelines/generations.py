@@ -42,7 +42,9 @@ def take_over(
     driver.refuse_strangers(topics)
     positions = _sealed(own, driver, store, generation, topics, rewrite).positions
     windows = [
-        WrittenWindow(topic, one.topic_id, partition, one.next_offset, one.next_offset, 0, 0, 0, ())
+        WrittenWindow(
+            topic, one.topic_id, partition, one.next_offset, one.next_offset, 0, 0, 0, (), leader_epoch=one.leader_epoch
+        )
         for (topic, partition), one in sorted(positions.items())
     ]
     driver.log.append("take-over", driver.fingerprint, windows, other=generation)

@@ -84,6 +84,7 @@ class Planner:
         windows = due_windows(
             snapshot, positions, self._policy, self._waiting, self._clock(),
             starting=self.starting, is_last=is_last, wall_s=self._wall_clock(),
+            answers=self._logs.epoch_ends({where: one.position for where, one in positions.items()}),
         )  # fmt: skip
         reach: dict[TopicPartition, tuple[int, int]] = {}
         for window in windows:

@@ -113,7 +113,7 @@ def chosen(own: PipelineSettings) -> bool:
 
 def mark(log: PartitionLog, offset: int) -> Window:
     """A window of no offsets: committed, it says where a partition begins."""
-    return Window(log.topic, str(log.topic_id), log.partition, offset, offset)
+    return Window(log.topic, str(log.topic_id), log.partition, offset, offset, log.position(offset).epoch_number)
 
 
 def _in_zookeeper(own: PipelineSettings, wheres: Sequence[TopicPartition]) -> dict[TopicPartition, int]:

@@ -47,6 +47,8 @@ class Window:
     partition: int
     start: int
     stop: int
+    leader_epoch: int = -1
+    """That of what lies before ``stop``, or a later one; -1 if it is not known."""
 
     @property
     def is_mark(self) -> bool:
@@ -130,7 +132,13 @@ def write_window(
 def marked(windows: Sequence[Window]) -> list[Written]:
     """Windows of no offsets as they are committed: there is nothing to write."""
     return [
-        (WrittenWindow(one.topic, one.topic_id, one.partition, one.start, one.stop, 0, 0, 0, ()), {}) for one in windows
+        (
+            WrittenWindow(
+                one.topic, one.topic_id, one.partition, one.start, one.stop, 0, 0, 0, (), leader_epoch=one.leader_epoch
+            ),
+            {},
+        )
+        for one in windows
     ]
 
 
@@ -283,6 +291,7 @@ class _WindowWriting:
         return WrittenWindow(
             window.topic, window.topic_id, window.partition, window.start, window.stop,
             self.records, self.filtered, len(self.reasons), tuple(one.file() for one in self._ended), self._read_bytes,
+            window.leader_epoch,
         )  # fmt: skip
 
     def _write(self, directory: str, rows: Any) -> None:

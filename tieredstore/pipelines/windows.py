@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Final
 from tieredstore.errors import ConfigError, DataLoss
 from tieredstore.model import Uuid
 from tieredstore.partitions.losses import losses_between
+from tieredstore.partitions.position import stand
 from tieredstore.pipelines.commit_log import Progress
 from tieredstore.pipelines.window_writing import Window
 
 if TYPE_CHECKING:
+    from tieredstore.live import EpochEnd
     from tieredstore.model import TopicPartition
     from tieredstore.partitions.log_snapshot import LogSnapshot
     from tieredstore.partitions.partition_log import PartitionLog
 
 _BATCH_WINDOWS: Final = 64
+_NO_ANSWERS: Final[Mapping[TopicPartition, EpochEnd]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +63,11 @@ class Waiting:
         self._since_s.pop(where, None)
 
 
-def position_of(log: PartitionLog, progress: Progress | None, starting: str) -> int:
-    """Where a partition is gone on with. DataLoss for an offset beyond the log's end, ConfigError for another life.
+def position_of(log: PartitionLog, progress: Progress | None, starting: str, answer: EpochEnd | None = None) -> int:
+    """Where a partition is gone on with; ``answer`` is what the broker says of the end of the progress's epoch.
+
+    DataLoss for an offset beyond the log's end, or beyond where an election has cut the log; ConfigError for another
+    life.
 
     With nothing committed, the first record if ``starting`` is ``earliest``; else the end, so that nothing is due.
     """
@@ -69,11 +75,17 @@ def position_of(log: PartitionLog, progress: Progress | None, starting: str) -> 
         return log.earliest if starting == "earliest" else log.end
     if not is_of(log, progress.topic_id):
         raise _other_life(log.topic)
-    if progress.next_offset > log.end:
+    standing = stand(progress.position, log, answer)
+    if standing.kind in {"cut", "beyond"}:
+        what = (
+            f"its log ends before offset {log.end}"
+            if standing.kind == "beyond"
+            else f"from offset {standing.at} on a later leader epoch has written another log"
+        )
         raise DataLoss(
-            f"{log.topic}-{log.partition} is written up to offset {progress.next_offset - 1}, and its log ends before "
-            f"offset {log.end}: records that are written were lost in Kafka; leave the topic out by "
-            "secor.kafka.topic_blacklist, or begin another secor.generation, to go on"
+            f"{log.topic}-{log.partition} is written up to offset {progress.next_offset - 1}, and {what}: records that "
+            "are written were lost in Kafka; leave the topic out by secor.kafka.topic_blacklist, or begin another "
+            "secor.generation, to go on"
         )
     return progress.next_offset
 
@@ -94,10 +106,11 @@ def due_windows(
     starting: str,
     is_last: bool,
     wall_s: float = 0.0,
+    answers: Mapping[TopicPartition, EpochEnd] = _NO_ANSWERS,
 ) -> list[Window]:
     """The windows to be written now, a batch at the most; all that there is if ``is_last``.
 
-    ``wall_s`` is the time of day, for the minute mark alone.
+    ``wall_s`` is the time of day, for the minute mark alone; ``answers`` are as for :func:`position_of`.
     Those of one partition follow each other without a gap; partitions take turns. An offset range without any record
     has a window too: it is committed, and not looked at again. A window ends where offsets are missing, so that what
     lies before them is written; one that begins there is DataLoss to whoever reads it. Partitions that do not begin at
@@ -105,7 +118,7 @@ def due_windows(
     """
     waits: list[tuple[float, TopicPartition, Iterator[Window]]] = []
     for where, log in snapshot.logs.items():
-        start = position_of(log, positions.get(where), starting)
+        start = position_of(log, positions.get(where), starting, answers.get(where))
         end = log.end_from(start)
         if end <= start:
             waiting.clear(where)
@@ -206,7 +219,7 @@ def _cut(sized: _Sized, start: int, end: int, policy: Policy, *, with_rest: bool
             stop = _stop_by_bytes(sized, start, stop, policy.window_bytes)
         elif stop == end and not with_rest and not (policy.records and stop - start >= policy.records):
             return
-        yield Window(log.topic, sized.topic_id, log.partition, start, stop)
+        yield Window(log.topic, sized.topic_id, log.partition, start, stop, log.position(stop).epoch_number)
         start = stop
 
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tieredstore.catalog.lineage import Lineage
 from tieredstore.errors import ConfigError, DataLoss
+from tieredstore.live import EpochEnd
 from tieredstore.model import TopicPartition, Uuid
-from tieredstore.spark.source.stream_offsets import LogBounds, StreamOffsets, Windows
+from tieredstore.partitions.history import Cut
+from tieredstore.partitions.position import LogBounds
+from tieredstore.spark.source.stream_offsets import StreamOffsets, Windows
 
 OLD, NEW = Uuid(bytes(range(16))), Uuid(bytes(range(16, 32)))
 A, B = ("orders", 0), ("orders", 1)
@@ -27,6 +31,12 @@ class Log:
     end: int
     topic_id: Uuid = OLD
     derived_id: Uuid | None = None
+    lineage: Lineage | None = None
+    cut: Cut | None = None
+    live_epoch: int | None = None
+
+    def epoch_before(self, offset: int) -> int | None:
+        return self.live_epoch
 
 
 Logs = dict[TopicPartition, LogBounds]
@@ -38,7 +48,8 @@ def stands(draw: st.DrawFn) -> StreamOffsets:
     offsets = draw(st.dictionaries(places, st.integers(0, 2**63 - 1)))
     initial = draw(st.none() | st.sets(st.sampled_from(sorted(offsets)) if offsets else st.nothing()))
     ids = {topic: Uuid(draw(st.binary(min_size=16, max_size=16))) for topic, _ in offsets}
-    return StreamOffsets(offsets, ids, None if initial is None else dict.fromkeys(initial, 3))
+    known = draw(st.sets(st.sampled_from(sorted(offsets)) if offsets else st.nothing()))
+    return StreamOffsets(offsets, ids, None if initial is None else dict.fromkeys(initial, 3), dict.fromkeys(known, 4))
 
 
 def at(offsets: dict[TopicPartition, int], topic_id: Uuid = OLD) -> StreamOffsets:
@@ -71,16 +82,25 @@ def test_the_json_says_all(stand: StreamOffsets) -> None:
 def test_equal_offsets_are_the_same_text(stand: StreamOffsets) -> None:
     offsets = {where: stand.offsets[where] for where in reversed(list(stand.offsets))}
     ids = {topic: stand.topic_ids[topic] for topic in reversed(list(stand.topic_ids))}
-    backwards = StreamOffsets(offsets, ids, stand.initial)
+    epochs = {where: stand.epochs[where] for where in reversed(list(stand.epochs))}
+    backwards = StreamOffsets(offsets, ids, stand.initial, epochs)
     assert json.dumps(backwards.to_json()) == json.dumps(stand.to_json())
 
 
 def test_the_json_is_what_the_documentation_shows() -> None:
-    stand = StreamOffsets({("orders", 10): 4, ("orders", 2): 17}, {"orders": OLD})
-    text = '{"version": 1, "offsets": {"orders": {"2": 17, "10": 4}}, "topicIds": {"orders": "AAECAwQFBgcICQoLDA0ODw"}}'
+    stand = StreamOffsets({("orders", 10): 4, ("orders", 2): 17}, {"orders": OLD}, epochs={("orders", 2): 5})
+    text = '{"version": 2, "offsets": {"orders": {"2": 17, "10": 4}}, "topicIds": {"orders": "AAECAwQFBgcICQoLDA0ODw"}'
+    text += ', "epochs": {"orders": {"2": 5}}}'
     assert json.dumps(stand.to_json()) == text
     first = json.dumps(stand.as_initial().to_json())
     assert first == text[:-1] + ', "initialOffsets": {"orders": {"2": 17, "10": 4}}}'
+
+
+def test_what_was_kept_before_there_were_epochs_is_read_and_knows_none() -> None:
+    stand = StreamOffsets({A: 4}, {"orders": OLD}, epochs={A: 5})
+    kept = {name: value for name, value in stand.to_json().items() if name != "epochs"} | {"version": 1}
+    assert StreamOffsets.from_json(kept) == replace(stand, epochs={})
+    assert replace(stand, epochs={}).is_at(stand)
 
 
 ID = str(OLD)
@@ -97,6 +117,10 @@ GOOD: dict[str, Any] = {"version": 1, "offsets": {"t": {"0": 1}}, "topicIds": {"
         {"orders": {"0": 17}},
         {"offset": 4},
         GOOD | {"version": 2},
+        GOOD | {"version": 3},
+        GOOD | {"version": 2, "epochs": {"t": {"1": 5}}},
+        GOOD | {"version": 2, "epochs": {"t": {"0": "5"}}},
+        GOOD | {"epochs": {"t": {"0": 5}}},
         GOOD | {"version": None},
         GOOD | {"version": True},
         GOOD | {"version": "1" * 5000},
@@ -275,3 +299,23 @@ def test_batch_after_batch_reads_each_offset_once_whatever_retention_does(steps:
         stand = moved
     assert seen == sorted(set(seen))
     assert stand.offsets[A] <= end
+
+
+def test_an_election_that_cut_what_was_read_is_data_loss_and_reads_on_from_there() -> None:
+    """Also when the batch is read again, and when only the bucket tells of the later epoch by then."""
+    stand = replace(at({A: 600}), epochs={A: 5})
+    logs: Logs = {A: Log(0, 900, live_epoch=6)}
+    answers = {A: EpochEnd(5, 250)}
+    begins, losses = told_of(lambda on_loss: stand.begins(logs, on_loss, answers))
+    assert begins == {A: 250}
+    assert "from offset 250 on a later leader epoch has written another log" in losses[0]
+    moved = stand.with_ends({A: 400}, logs)
+    assert (moved.offsets, moved.epochs) == ({A: 400}, {A: 6})
+    assert told_of(lambda on_loss: stand.windows_to(moved, logs, on_loss, answers)) == ({A: (250, 400)}, losses)
+    assert moved.begins(logs, refuse, {}) == {A: 400}
+
+
+def test_what_is_known_of_a_position_stays_while_nothing_is_read() -> None:
+    stand = replace(at({A: 600, B: 7}), epochs={A: 5})
+    logs: Logs = {A: Log(0, 900, live_epoch=6), B: Log(0, 900, live_epoch=6)}
+    assert stand.with_ends({A: 600, B: 7}, logs).to_json() == stand.to_json()

@@ -48,9 +48,10 @@ def test_the_checkpoint_says_topics_partitions_offsets_and_ids(bucket: Bucket) -
     query = Query(bucket.reader())
     query.run()
     assert query.start == {
-        "version": 1,
+        "version": 2,
         "offsets": {"orders": {"0": 30, "1": 4}},
         "topicIds": {"orders": str(FIRST_ID)},
+        "epochs": {"orders": {"0": 0, "1": 0}},
         "initialOffsets": {"orders": {"0": 0, "1": 0}},
     }
 
@@ -226,9 +227,10 @@ def test_available_now_ends_where_it_began(bucket: Bucket) -> None:
     assert query.rows == values(range(30))
     assert query.start["offsets"] == {"orders": {"0": 30}}
     assert reader.reportLatestOffset() == {
-        "version": 1,
+        "version": 2,
         "offsets": {"orders": {"0": 60, "1": 5}},
         "topicIds": {"orders": str(FIRST_ID)},
+        "epochs": {"orders": {"0": 0, "1": 0}},
     }
 
 

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from tieredstore.errors import TieredStoreError
@@ -97,7 +97,9 @@ class Planning:
             for task in self._last[1]:
                 window = task.window
                 before = self._positions.get((window.topic, window.partition), Progress(window.topic_id, 0, -1, 0, 0))
-                self._positions[window.topic, window.partition] = replace(before, next_offset=window.stop)
+                self._positions[window.topic, window.partition] = replace(
+                    before, next_offset=window.stop, leader_epoch=window.leader_epoch
+                )
             self._learn_sizes(self._positions, self._last[1])
             self._last = None
         return self._positions
@@ -161,4 +163,5 @@ def given(tasks: Sequence[WindowTask]) -> GivenPlan:
 
 
 def _offset(windows: Sequence[Window]) -> Json:
-    return {"version": 1, "windows": [list(astuple(window)) for window in windows]}
+    rows = [[one.topic, one.topic_id, one.partition, one.start, one.stop] for one in windows]
+    return {"version": 1, "windows": rows}

@@ -1,9 +1,12 @@
 """How far a stream has read: what its checkpoint keeps, and what that means for the logs as they are now.
 
-In the checkpoint it is JSON, with the topics' ids, so that a topic that was created again is noticed::
+In the checkpoint it is JSON, with the topics' ids, so that a topic that was created again is noticed, and with the
+leader epochs of what was read, so that an election is noticed that cut a log below::
 
-    {"version": 1, "offsets": {"orders": {"0": 17, "1": 4}}, "topicIds": {"orders": "VGVzdFRvcGljSWRlbnRpZg"}}
+    {"version": 2, "offsets": {"orders": {"0": 17, "1": 4}}, "topicIds": {"orders": "VGVzdFRvcGljSWRlbnRpZg"},
+     "epochs": {"orders": {"0": 5}}}
 
+Version 1 has no epochs: none is known then.
 The first batch has ``initialOffsets`` as well, of the same shape. Spark keeps where a batch ends, and asks again where
 the first one begins if that has to be read once more; by then ``latest`` or a time could mean another offset.
 """
@@ -11,14 +14,18 @@ the first one begins if that has to be read once more; by then ``latest`` or a t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol, cast
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from tieredstore.errors import ConfigError
 from tieredstore.limits import MAX_INT32, MAX_OFFSET
 from tieredstore.model import TopicId, TopicPartition, Uuid
 from tieredstore.partitions.losses import name_of
 from tieredstore.partitions.partition_log import OffsetWindow
+from tieredstore.partitions.position import LogBounds, Position, stand
+
+if TYPE_CHECKING:
+    from tieredstore.live import EpochEnd
 
 Windows = dict[TopicPartition, OffsetWindow]
 """What to read of each partition."""
@@ -26,50 +33,35 @@ Windows = dict[TopicPartition, OffsetWindow]
 OnLoss = Callable[[str], None]
 """Told of data loss in a sentence; it raises if the stream has to end with it."""
 
-_VERSION: Final = 1
+Answers = Mapping[TopicPartition, "EpochEnd"]
+"""What the broker says of the ends of the epochs of positions."""
+
+_VERSIONS: Final = (1, 2)
 _FIELDS: Final = {"version", "offsets", "topicIds"}
+_EPOCHS: Final = "epochs"
 _INITIAL: Final = "initialOffsets"
-
-
-class LogBounds(Protocol):
-    """What is asked of a partition's log."""
-
-    @property
-    def topic_id(self) -> Uuid:
-        """The life of the topic that the log is of."""
-        ...
-
-    @property
-    def derived_id(self) -> Uuid | None:
-        """What stands for the topic in a bucket that stores no topic ids."""
-        ...
-
-    @property
-    def earliest(self) -> int:
-        """The first offset."""
-        ...
-
-    @property
-    def end(self) -> int:
-        """One more than the last offset."""
-        ...
+_NO_ANSWERS: Final[Answers] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOffsets:
     """The next offset to read of each partition, and the ids of their topics: of each that is in ``offsets``.
 
-    ``initial`` is where the stream began, as long as one batch at the most has been read; None later.
+    ``initial`` is where the stream began, as long as one batch at the most has been read; None later. ``epochs`` are
+    the leader epochs of what was read before the offsets, as far as they are known.
     """
 
     offsets: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, Uuid]
     initial: Mapping[TopicPartition, int] | None = None
+    epochs: Mapping[TopicPartition, int] = field(default_factory=dict[TopicPartition, int])
 
     @classmethod
     def at(cls, offsets: Mapping[TopicPartition, int], logs: Mapping[TopicPartition, LogBounds]) -> StreamOffsets:
         """These offsets in these logs."""
-        return cls(dict(offsets), {where[0]: logs[where].topic_id for where in offsets})
+        known = {where: logs[where].epoch_before(offset) for where, offset in offsets.items()}
+        epochs = {where: epoch for where, epoch in known.items() if epoch is not None}
+        return cls(dict(offsets), {where[0]: logs[where].topic_id for where in offsets}, epochs=epochs)
 
     @classmethod
     def from_json(cls, value: object) -> StreamOffsets:
@@ -77,10 +69,11 @@ class StreamOffsets:
         fields = _object(value, "what they are")
         version = fields.get("version")
         # Not by isinstance: true is an int in Python, and equal to 1.
-        if type(version) is not int or version != _VERSION:
-            raise _foreign(f"their version is {str(version)[:20]}, and {_VERSION} is known here")
-        if set(fields) - {_INITIAL} != _FIELDS:
-            raise _foreign(f"they have other fields than {', '.join(sorted(_FIELDS))}")
+        if type(version) is not int or version not in _VERSIONS:
+            raise _foreign(f"their version is {str(version)[:20]}, and {_VERSIONS[-1]} is known here")
+        expected = _FIELDS if version == 1 else {*_FIELDS, _EPOCHS}
+        if set(fields) - {_INITIAL} != expected:
+            raise _foreign(f"they have other fields than {', '.join(sorted(expected))}")
         offsets, initial = _parsed_offsets(fields, "offsets"), None
         ids = {topic: _parsed_id(text) for topic, text in _object(fields["topicIds"], "topicIds").items()}
         if set(ids) != {topic for topic, _ in offsets}:
@@ -89,12 +82,16 @@ class StreamOffsets:
             initial = _parsed_offsets(fields, _INITIAL)
             if not set(initial) <= set(offsets):
                 raise _foreign(f"their {_INITIAL} are of other partitions")
-        return cls(offsets, ids, initial)
+        epochs = {} if version == 1 else _parsed_offsets(fields, _EPOCHS)
+        if not set(epochs) <= set(offsets):
+            raise _foreign(f"their {_EPOCHS} are of other partitions")
+        return cls(offsets, ids, initial, epochs)
 
     def to_json(self) -> dict[str, Any]:
         """The same text for the same offsets, however they were found: Spark compares texts to see what is new."""
         ids = {topic: str(topic_id) for topic, topic_id in sorted(self.topic_ids.items())}
-        fields = {"version": _VERSION, "offsets": _by_topic(self.offsets), "topicIds": ids}
+        fields = {"version": _VERSIONS[-1], "offsets": _by_topic(self.offsets), "topicIds": ids}
+        fields |= {_EPOCHS: _by_topic(self.epochs)}
         return fields if self.initial is None else fields | {_INITIAL: _by_topic(self.initial)}
 
     def as_initial(self) -> StreamOffsets:
@@ -118,19 +115,37 @@ class StreamOffsets:
         # A real id tells later whether the topic was created again, so a derived one never takes its place.
         ids = {**kept, **{topic: own for topic, own in now.items() if topic not in kept or own != derived.get(topic)}}
         # The first batch ends here, and keeps where it began; from the second on nobody asks for that again.
-        return StreamOffsets({**stay, **moved.offsets}, ids, stay if self.initial == self.offsets else None)
+        # Where nothing was read what is known stays, so that equal offsets are the same text.
+        is_same = {where for where, at in stay.items() if moved.offsets.get(where, at) == at}
+        epochs = {**moved.epochs, **{where: epoch for where, epoch in self.epochs.items() if where in is_same}}
+        epochs = {where: epoch for where, epoch in epochs.items() if where not in is_same or where in self.epochs}
+        initial = stay if self.initial == self.offsets else None
+        return StreamOffsets({**stay, **moved.offsets}, ids, initial, epochs)
 
-    def begins(self, logs: Mapping[TopicPartition, LogBounds], on_loss: OnLoss) -> dict[TopicPartition, int]:
+    @property
+    def positions(self) -> dict[TopicPartition, Position]:
+        """The offsets with their epochs."""
+        return {where: Position(offset, self.epochs.get(where)) for where, offset in self.offsets.items()}
+
+    def begins(
+        self, logs: Mapping[TopicPartition, LogBounds], on_loss: OnLoss, answers: Answers = _NO_ANSWERS
+    ) -> dict[TopicPartition, int]:
         """Where reading each of ``logs`` goes on, between its earliest offset and its end.
 
         Partitions that are new here begin at their earliest offset, and so do those of a topic that was created again.
-        Of what cannot be read any more ``on_loss`` is told.
+        Of what cannot be read any more ``on_loss`` is told, and of what an election took back after it was read.
         """
         self._tell_of_gone(logs, on_loss)
         self._tell_of_other_ids(logs, on_loss)
-        return {where: self._begin(where, log, on_loss) for where, log in sorted(logs.items())}
+        return {where: self._begin(where, log, on_loss, answers.get(where)) for where, log in sorted(logs.items())}
 
-    def windows_to(self, end: StreamOffsets, logs: Mapping[TopicPartition, LogBounds], on_loss: OnLoss) -> Windows:
+    def windows_to(
+        self,
+        end: StreamOffsets,
+        logs: Mapping[TopicPartition, LogBounds],
+        on_loss: OnLoss,
+        answers: Answers = _NO_ANSWERS,
+    ) -> Windows:
         """What to read of ``logs`` from here to ``end``; of what they do not have any more ``on_loss`` is told.
 
         The logs may be later ones than those that ``end`` was found in: a batch that is read again after a restart.
@@ -138,19 +153,21 @@ class StreamOffsets:
         if self.is_at(end):
             return {}
         if end.initial is not None:
-            return StreamOffsets(end.initial, end.topic_ids).windows_to(replace(end, initial=None), logs, on_loss)
+            # The epochs where it ended are no earlier than those where it began.
+            begun = StreamOffsets(end.initial, end.topic_ids, epochs=end.epochs)
+            return begun.windows_to(replace(end, initial=None), logs, on_loss)
         windows: Windows = {}
         derived = _derived_ids(logs)
         for where, stop in sorted(end.offsets.items()):
             topic_id = end.topic_ids[where[0]]
             known, log = self._known(where, topic_id, derived.get(where[0])), logs.get(where)
-            if known is not None and known >= stop:
+            if known is not None and known >= stop and not self._is_cut(where, known, log, answers):
                 continue
             if log is None or not _agree(log.topic_id, topic_id, log.derived_id):
                 now = "is gone" if log is None else f"is {log.topic_id} now"
                 on_loss(f"{name_of(where)} ({topic_id}) {now}, and offsets {known or 0} to {stop - 1} are to be read")
                 continue
-            start = self._begin(where, log, on_loss)
+            start = self._begin(where, log, on_loss, answers.get(where))
             if stop > log.end:
                 on_loss(
                     f"{name_of(where)} ({topic_id}) ends at offset {log.end}, "
@@ -169,7 +186,11 @@ class StreamOffsets:
         own = self.topic_ids.get(where[0])
         return self.offsets.get(where) if own is not None and _agree(own, topic_id, derived) else None
 
-    def _begin(self, where: TopicPartition, log: LogBounds, on_loss: OnLoss) -> int:
+    def _is_cut(self, where: TopicPartition, known: int, log: LogBounds | None, answers: Answers) -> bool:
+        position = Position(known, self.epochs.get(where))
+        return log is not None and stand(position, log, answers.get(where)).kind == "cut"
+
+    def _begin(self, where: TopicPartition, log: LogBounds, on_loss: OnLoss, answer: EpochEnd | None) -> int:
         known = self._known(where, log.topic_id, log.derived_id)
         if known is None:
             # A partition that was added to a topic begins at 0; if not, retention was faster than the stream.
@@ -177,11 +198,10 @@ class StreamOffsets:
             if log.earliest and _agree(self.topic_ids.get(where[0], log.topic_id), log.topic_id, log.derived_id):
                 on_loss(f"{name_of(where)} is new, and it begins at offset {log.earliest} instead of 0")
             return log.earliest
-        if known > log.end:
-            on_loss(f"{name_of(where)} ({log.topic_id}) ends at offset {log.end}, and it was read up to {known}")
-        elif known < log.earliest:
-            on_loss(f"{name_of(where)} ({log.topic_id}) begins at offset {log.earliest}, and it was read up to {known}")
-        return min(max(known, log.earliest), log.end)
+        standing = stand(Position(known, self.epochs.get(where)), log, answer)
+        if standing.kind != "stands":
+            on_loss(standing.sentence(name_of(where), known, log))
+        return standing.at
 
     def _tell_of_gone(self, logs: Mapping[TopicPartition, LogBounds], on_loss: OnLoss) -> None:
         ids, derived = {topic: log.topic_id for (topic, _), log in logs.items()}, _derived_ids(logs)

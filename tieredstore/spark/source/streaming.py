@@ -103,7 +103,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # That by which the batch's end was chosen: a newer one costs a listing and tells nothing more of it.
             snapshot = self._logs.last or self._logs.current()
             first, last = StreamOffsets.from_json(start), StreamOffsets.from_json(end)
-            windows = first.windows_to(last, snapshot.logs, self._on_loss)
+            windows = first.windows_to(last, snapshot.logs, self._on_loss, self._logs.epoch_ends(first.positions))
             return plan_tasks(manager_of(self._options.store), snapshot, windows, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -121,7 +121,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         read = StreamOffsets.from_json(start)
         snapshot = self._logs.current()
         self._look_for_absent(snapshot, read, ends=self._target is not None or is_once(limit))
-        windows = self._within_reach(snapshot, read.begins(snapshot.logs, self._on_loss))
+        begins = read.begins(snapshot.logs, self._on_loss, self._logs.epoch_ends(read.positions))
+        windows = self._within_reach(snapshot, begins)
         limits = self._limits.under(limit)
         waiting = sum(stop - first for first, stop in windows.values())
         # A run up to a target reads what there is, and nobody brings more.

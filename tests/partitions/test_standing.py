@@ -1,0 +1,85 @@
+"""Where a reader goes on whose log was changed beneath it, by offsets and leader epochs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from tests.support.small_segments import new_metadata
+from tieredstore.catalog.lineage import Lineage, Span
+from tieredstore.kafka.checkpoints import LeaderEpochs
+from tieredstore.live import EpochEnd
+from tieredstore.model import Uuid
+from tieredstore.partitions.history import Cut
+from tieredstore.partitions.position import Position, Standing, needs_answer, stand
+from tieredstore.testing.segments import PARTITION
+
+
+@dataclass(frozen=True)
+class Log:
+    """Offsets 100 to 999."""
+
+    lineage: Lineage | None = None
+    cut: Cut | None = None
+    live_epoch: int | None = 6
+    topic_id: Uuid = PARTITION.topic_id
+    derived_id: Uuid | None = None
+    earliest: int = 100
+    end: int = 1000
+
+    def epoch_before(self, offset: int) -> int | None:
+        return None if offset < self.earliest else self.live_epoch
+
+
+def stored(*epochs: tuple[int, int]) -> Log:
+    named: LeaderEpochs = epochs
+    return Log(Lineage(PARTITION, named, (Span(new_metadata(100), 100, 700),)))
+
+
+CUT = Log(cut=Cut(250, 5, "broker"))
+
+
+@pytest.mark.parametrize(
+    ("position", "log", "answer", "standing"),
+    [
+        # Without epochs only offsets tell.
+        (Position(600), Log(), None, Standing("stands", 600)),
+        (Position(99), Log(), None, Standing("before", 100)),
+        (Position(1000), Log(), None, Standing("stands", 1000)),
+        (Position(1001), Log(), None, Standing("beyond", 1000)),
+        # The bucket has later epochs: they are the log, whoever the leader is.
+        (Position(600, 5), stored((5, 0), (6, 250)), None, Standing("cut", 250)),
+        (Position(600, 5), stored((5, 0), (6, 600)), None, Standing("stands", 600)),
+        (Position(600, 5), stored((5, 0), (6, 50)), None, Standing("cut", 100)),
+        (Position(600, 6), stored((5, 0), (6, 250)), None, Standing("stands", 600)),
+        (Position(600), stored((5, 0), (6, 250)), None, Standing("stands", 600)),
+        (Position(2000, 5), stored((5, 0), (6, 250)), None, Standing("cut", 250)),
+        (Position(600, 3), stored((2, 0), (4, 300), (6, 400)), None, Standing("cut", 300)),
+        # The broker's answer.
+        (Position(600, 5), Log(), EpochEnd(5, 250), Standing("cut", 250)),
+        (Position(600, 5), Log(), EpochEnd(5, 600), Standing("stands", 600)),
+        (Position(600, 5), Log(), EpochEnd(3, 700), Standing("stands", 600)),
+        (Position(600, 5), Log(), EpochEnd(3, 120), Standing("cut", 120)),
+        # All of the epoch is deleted, and the answer is where the log begins.
+        (Position(90, 5), Log(), EpochEnd(5, 100), Standing("before", 100)),
+        # The log left the bucket's: whoever has no epoch has read what was left, for all that is known.
+        (Position(600), CUT, None, Standing("cut", 250)),
+        (Position(250), CUT, None, Standing("stands", 250)),
+        (Position(600, 5), CUT, None, Standing("cut", 250)),
+        (Position(600, 6), CUT, None, Standing("stands", 600)),
+        (Position(600, 4), CUT, EpochEnd(4, 700), Standing("stands", 600)),
+        (Position(600, 5), CUT, EpochEnd(4, 700), Standing("cut", 250)),
+    ],
+)
+def test_a_position_goes_on_where_the_log_still_has_what_was_read(
+    position: Position, log: Log, answer: EpochEnd | None, standing: Standing
+) -> None:
+    assert stand(position, log, answer) == standing
+
+
+def test_the_broker_is_asked_where_its_leader_is_a_later_one() -> None:
+    assert needs_answer(Position(600, 5), Log())
+    assert not needs_answer(Position(600, 6), Log())
+    assert not needs_answer(Position(600), Log())
+    assert not needs_answer(Position(600, 5), Log(live_epoch=None))

@@ -1,0 +1,125 @@
+"""Where a reader stands in a log that may have changed beneath it: cut by an election, or by retention. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from tieredstore.model import Uuid
+
+if TYPE_CHECKING:
+    from tieredstore.catalog.lineage import Lineage
+    from tieredstore.live import EpochEnd
+    from tieredstore.partitions.history import Cut
+
+
+class LogBounds(Protocol):
+    """What is asked of a partition's log."""
+
+    @property
+    def topic_id(self) -> Uuid:
+        """The life of the topic that the log is of."""
+        ...
+
+    @property
+    def derived_id(self) -> Uuid | None:
+        """What stands for the topic in a bucket that stores no topic ids."""
+        ...
+
+    @property
+    def earliest(self) -> int:
+        """The first offset."""
+        ...
+
+    @property
+    def end(self) -> int:
+        """One more than the last offset."""
+        ...
+
+    @property
+    def lineage(self) -> Lineage | None:
+        """What the bucket has of it."""
+        ...
+
+    @property
+    def cut(self) -> Cut | None:
+        """Where the log left what the bucket holds, if it did."""
+        ...
+
+    @property
+    def live_epoch(self) -> int | None:
+        """The epoch of the broker's leader."""
+        ...
+
+    def epoch_before(self, offset: int) -> int | None:
+        """The leader epoch of the record before ``offset``, or a later one; None if nothing tells it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The next offset to read, and the leader epoch of what was read before it; None concludes nothing."""
+
+    offset: int
+    epoch: int | None = None
+
+    @property
+    def epoch_number(self) -> int:
+        """The epoch as Kafka numbers it: -1 for none."""
+        return -1 if self.epoch is None else self.epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What has become of a position: reading goes on at ``at``, and all but ``stands`` is a loss."""
+
+    kind: Literal["stands", "cut", "before", "beyond"]
+    at: int
+
+    def sentence(self, named: str, position: int, log: LogBounds) -> str:
+        """What to say of it."""
+        match self.kind:
+            case "cut":
+                return (
+                    f"{named} ({log.topic_id}) was read up to offset {position}, and from offset {self.at} on a later "
+                    f"leader epoch has written another log: offsets {self.at} to {position - 1} were of one that was "
+                    "left behind"
+                )
+            case "before":
+                return f"{named} ({log.topic_id}) begins at offset {log.earliest}, and it was read up to {position}"
+            case "beyond":
+                return f"{named} ({log.topic_id}) ends at offset {log.end}, and it was read up to {position}"
+            case "stands":
+                return f"{named} ({log.topic_id}) is read on from offset {position}"
+
+
+def stand(position: Position, log: LogBounds, answer: EpochEnd | None = None) -> Standing:
+    """Find out where a reader goes on. ``answer`` is what the broker says of the end of the position's epoch."""
+    begins = _begins_below(position, log, answer)
+    if begins is not None:
+        return Standing("cut", max(begins, log.earliest))
+    if position.offset < log.earliest:
+        return Standing("before", log.earliest)
+    if position.offset > log.end:
+        return Standing("beyond", log.end)
+    return Standing("stands", position.offset)
+
+
+def needs_answer(position: Position, log: LogBounds) -> bool:
+    """Return whether the broker has to be asked where the position's epoch ends: its leader is of a later one."""
+    return position.epoch is not None and log.live_epoch is not None and log.live_epoch > position.epoch
+
+
+def _begins_below(position: Position, log: LogBounds, answer: EpochEnd | None) -> int | None:
+    """Where the first epoch later than the position's begins, if that is below the position."""
+    offset, epoch, cut = position.offset, position.epoch, log.cut
+    begins: list[int] = []
+    # The broker's own answer goes first, unless it knows nothing of the epoch itself.
+    is_answered = answer is not None and answer.epoch == epoch
+    if cut is not None and not is_answered and (epoch is None or epoch <= cut.left):
+        begins.append(cut.at)
+    if epoch is not None:
+        begins += [] if log.lineage is None else [start for later, start in log.lineage.epochs if later > epoch]
+        begins += [] if answer is None else [answer.end]
+    first = min(begins, default=offset)
+    return first if first < offset else None
