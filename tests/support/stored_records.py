@@ -36,6 +36,7 @@ class StoredTopic:
         aborted: Sequence[AbortedTransaction] = (),
         partition: TopicIdPartition = PARTITION,
         leader_epochs: LeaderEpochs = ((0, 0),),
+        broker_id: int = 1,
     ) -> RemoteLogSegmentMetadata:
         segment = write_segment(
             self.folder / str(len(self.copied)),
@@ -47,7 +48,7 @@ class StoredTopic:
             aborted=aborted,
             leader_epochs=leader_epochs,
         )
-        metadata = segment.to_metadata(Uuid.random(), event_timestamp_ms=1000 + len(self.copied))
+        metadata = segment.to_metadata(Uuid.random(), broker_id, event_timestamp_ms=1000 + len(self.copied))
         self.manager.copy_log_segment_data(metadata, segment.files)
         self.copied.append(metadata)
         return metadata

@@ -83,13 +83,31 @@ class Partition:
         return sorted(seen), limit
 
 
-def store(topic: StoredTopic, plan: Sequence[Sequence[Step]]) -> tuple[Partition, list[int]]:
-    """Copy a segment for each list of steps; the partition, and where each segment ends."""
+def store(
+    topic: StoredTopic, plan: Sequence[Sequence[Step]], begins: Sequence[int] | None = None
+) -> tuple[Partition, list[int]]:
+    """Copy a segment for each list of steps; the partition, and where each segment ends.
+
+    ``begins`` has for each segment the one with which the log begins of the broker that copies it: of what was before
+    that it knows nothing.
+    """
     partition, ends = Partition(), list[int]()
-    for steps in plan:
-        segment = Segment(partition.offset)
+    for number, steps in enumerate(plan):
         for step in steps:
-            partition.play(step, segment)
-        topic.copy(segment.base, segment.batches, producers=partition.snapshot(), aborted=segment.aborted)
+            partition.play(step, Segment(0))
+        begin = 0 if begins is None else begins[number]
+        known, segment = Partition([0, *ends][begin]), Segment(0)
+        for known_steps in plan[begin : number + 1]:
+            segment = Segment(known.offset)
+            for step in known_steps:
+                known.play(step, segment)
+        topic.copy(
+            segment.base,
+            segment.batches,
+            producers=known.snapshot(),
+            aborted=segment.aborted,
+            leader_epochs=((0, [0, *ends][begin]),),
+            broker_id=1 + begin,
+        )
         ends.append(partition.offset)
     return partition, ends

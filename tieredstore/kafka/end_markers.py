@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,9 +25,8 @@ class TransactionStep:
 
 def transaction_steps(
     headers: Iterable[BatchHeader], marker_at: Callable[[BatchHeader], bytes]
-) -> tuple[TransactionStep, ...]:
+) -> Iterator[TransactionStep]:
     """What happens to transactions in a log; ``marker_at`` gives the first bytes of a control batch's records."""
-    steps: list[TransactionStep] = []
     opened: set[int] = set()
     for header in headers:
         producer = header.producer_id
@@ -35,12 +34,11 @@ def transaction_steps(
             continue
         if header.is_control:
             kind = marker_kind(marker_at(header))
-            steps.append(TransactionStep(producer, header.last_offset, kind == ABORT))
+            yield TransactionStep(producer, header.last_offset, kind == ABORT)
             opened.discard(producer)
         elif producer not in opened:
             opened.add(producer)
-            steps.append(TransactionStep(producer, header.base_offset))
-    return tuple(steps)
+            yield TransactionStep(producer, header.base_offset)
 
 
 def played(

@@ -150,7 +150,7 @@ def _check(lineage: Lineage, start: int, stop: int, max_bytes: int, max_records:
 def _first_undecided(source: SegmentSource, lineage: Lineage, start: int, stop: int) -> Undecided | None:
     """The first transaction without outcome that begins before ``stop`` and hides something of the window."""
     for spans in stretches(lineage, start, stop) if start < stop else ():
-        undecided = Transactions(source, spans).first_undecided(stop)
+        undecided = Transactions(source, spans, start).first_undecided(stop)
         if undecided is not None:
             return undecided
     return None
@@ -198,7 +198,8 @@ def _with_aborted(
     decided: list[SplitPart] = []
     for spans in stretches(lineage, start, stop):
         # Asked for together beforehand: one by one, each index would wait for the one before it.
-        transactions = Transactions(source, spans, _looked_up(source, spans, parts, pool))
+        transactions = Transactions(source, spans, start)
+        transactions.know(_looked_up(source, spans, parts, pool))
         for number, span in enumerate(spans):
             while len(decided) < len(parts) and parts[len(decided)].start_offset < span.stop:
                 part = parts[len(decided)]

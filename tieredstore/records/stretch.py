@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from tieredstore.catalog.lineage import Span
 from tieredstore.errors import DataLoss
+from tieredstore.kafka.indexes import AbortedTransaction
 from tieredstore.kafka.records import RecordDecoder
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.records.numbers import int64_values, leading
@@ -50,7 +51,7 @@ class Stretch:
         self._settings = settings
         self._report = report
         self._committed = settings.isolation == "read_committed"
-        self._transactions = Transactions(source, spans)
+        self._transactions = Transactions(source, spans, start)
         # Topics without transactions should not pay for them: their outcome is asked for when the first one is met.
         self._watching = self._committed
         self._reached: int | None = None
@@ -78,10 +79,16 @@ class Stretch:
 
     def _read_span(self, number: int, span: Span) -> Iterator[pa.RecordBatch]:
         section = section_of_span(self._source, span)
-        aborted = self._transactions.aborted(number, span.start, span.stop) if self._committed else ()
-        self._report.aborted.update(aborted)
-        watch = TransactionWatch(span.stop) if self._watching else None
-        decoder = self._settings.decoder(*([] if watch is None else ["offset"]))
+        is_watching = self._watching
+        aborted = self._aborted(number, span) if self._committed and not is_watching else ()
+        decoder = self._settings.decoder(*(["offset"] if is_watching else []))
+
+        def meet_transaction() -> None:
+            self._transactions.skip_to(number)
+            # First of all: they may tell that all is decided that is read.
+            decoder.leave_out(self._aborted(number, span))
+            self._settle()
+
         decoded = read_section(
             self._source,
             section,
@@ -89,11 +96,11 @@ class Stretch:
             piece_bytes=self._settings.piece_bytes,
             aborted=aborted,
             next_segment=lambda: self._following(number),
-            look=iter if watch is None else watch.watch,
+            look=TransactionWatch(span.stop, meet_transaction).watch if is_watching else iter,
             decode_ahead=self._settings.decode_ahead,
         )
         for records in decoded:
-            kept = records if watch is None else self._before_undecided(records, watch)
+            kept = self._before_undecided(records) if is_watching else records
             if kept.num_rows:
                 yield kept
             if kept.num_rows < records.num_rows:
@@ -102,6 +109,11 @@ class Stretch:
             if number == len(self._spans) - 1:
                 self._check_reached(section, decoder)
         self._note_skipped(decoder, span.segment)
+
+    def _aborted(self, number: int, span: Span) -> Sequence[AbortedTransaction]:
+        aborted = self._transactions.aborted(number, span.start, span.stop)
+        self._report.aborted.update(aborted)
+        return aborted
 
     def _check_reached(self, section: LogSection, decoder: RecordDecoder) -> None:
         """Nothing follows on the segment, so that only its own log tells where it ends."""
@@ -122,11 +134,11 @@ class Stretch:
             return None
         return span.segment
 
-    def _before_undecided(self, records: pa.RecordBatch, watch: TransactionWatch) -> pa.RecordBatch:
-        """The records without those from the first undecided transaction on; the read is shortened to that."""
-        if self._watching and watch.has_seen_one:
-            self._settle()
-        # Settling has moved the stop; what was decoded before that is cut to it.
+    def _before_undecided(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        """The records without those from the first undecided transaction on.
+
+        The read may have been shortened to that since they were asked for.
+        """
         count = bisect_left(int64_values(records, "offset"), self._stop)
         return leading(records, self._settings.schema, count)
 

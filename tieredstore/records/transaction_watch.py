@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from tieredstore.kafka.batches import first_batch_size
@@ -16,13 +16,14 @@ _TRANSACTIONAL: Final = 16
 class TransactionWatch:
     """Looks through the pieces of a log, from a batch border on, on their way to the decoder.
 
-    ``has_seen_one`` is True once a batch of a transaction was seen that begins before offset ``stop``, and where the
-    bytes are no batches: who relies on it must not miss one.
+    ``act`` is called once, when a batch of a transaction is seen that begins before offset ``stop``, or bytes that are
+    no batches: before the piece is given, so that the decoder does not meet it first.
     """
 
-    def __init__(self, stop: int) -> None:
-        self.has_seen_one = False
+    def __init__(self, stop: int, act: Callable[[], None]) -> None:
+        self._has_seen_one = False
         self._stop = stop
+        self._act = act
         self._head = bytearray()
         self._to_skip = 0
 
@@ -34,7 +35,7 @@ class TransactionWatch:
 
     def _look(self, piece: memoryview) -> None:
         at = 0
-        while not self.has_seen_one:
+        while not self._has_seen_one:
             passed = min(self._to_skip, len(piece) - at)
             self._to_skip -= passed
             at += passed
@@ -50,7 +51,8 @@ class TransactionWatch:
         size = first_batch_size(self._head)
         transactional = self._head[16] == 2 and bool(self._head[22] & _TRANSACTIONAL)
         if size is None or (transactional and int.from_bytes(self._head[:8], "big", signed=True) < self._stop):
-            self.has_seen_one = True
+            self._has_seen_one = True
+            self._act()
             return
         self._to_skip = size - _ATTRIBUTES_END
         self._head.clear()

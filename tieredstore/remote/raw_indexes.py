@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 from tieredstore.errors import BatchCorrupt, IndexNotRecorded, SegmentCorrupt, SegmentNotFound
 from tieredstore.format.keys import Suffix, listing_prefix, parse_key
-from tieredstore.kafka.batches import HEADER_SIZE, BatchHeader, walk_batch_headers
+from tieredstore.kafka.batches import walk_batch_headers
 from tieredstore.kafka.checkpoints import LeaderEpochs, ProducerState, format_leader_epochs, format_producer_snapshot
-from tieredstore.kafka.end_markers import MARKER_BYTES, TransactionStep, played, transaction_steps
+from tieredstore.kafka.end_markers import TransactionStep, played, transaction_steps
 from tieredstore.kafka.indexes import format_txn_index
 from tieredstore.model import IndexType, RemoteLogSegmentMetadata, TopicIdPartition
 from tieredstore.remote.bounded_map import BoundedMap
+from tieredstore.remote.stream_view import StreamView
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from tieredstore.remote.manifests import Manifests
     from tieredstore.remote.stream import SegmentStream
 
-_PIECE: Final = 1 << 20
 _MOST: Final = 4096
 _MADE: Final = frozenset({IndexType.TRANSACTION, IndexType.PRODUCER_SNAPSHOT, IndexType.LEADER_EPOCH})
 
@@ -85,10 +85,10 @@ class RawIndexes:
         steps = self._steps.get(name)
         if steps is None:
             with self._open_log(metadata) as stream:
-                view = _LogView(stream, metadata.segment_size_in_bytes)
+                view = StreamView(stream, metadata.segment_size_in_bytes)
                 try:
                     headers = walk_batch_headers(view.at, metadata.segment_size_in_bytes)
-                    steps = transaction_steps(headers, view.marker)
+                    steps = tuple(transaction_steps(headers, view.marker))
                 except BatchCorrupt as error:
                     raise SegmentCorrupt(f"{metadata}: {error}") from error
             self._steps.put(name, steps)
@@ -122,23 +122,3 @@ class RawIndexes:
                 continue
             if recorded is not None:
                 yield recorded
-
-
-class _LogView:
-    """A stream seen batch by batch."""
-
-    def __init__(self, stream: SegmentStream, size: int) -> None:
-        self._stream, self._size = stream, size
-        self._piece, self._begin = b"", 0
-
-    def at(self, position: int) -> memoryview:
-        """The bytes from ``position`` on: a header's and a marker's at least, unless the log ends before."""
-        needed = min(HEADER_SIZE + MARKER_BYTES, self._size - position)
-        if not self._begin <= position <= self._begin + len(self._piece) - needed:
-            self._stream.seek(position)
-            self._begin, self._piece = position, self._stream.read(_PIECE)
-        return memoryview(self._piece)[position - self._begin :]
-
-    def marker(self, header: BatchHeader) -> bytes:
-        """What the records of a control batch begin with."""
-        return bytes(self.at(header.position)[HEADER_SIZE : min(header.size_in_bytes, HEADER_SIZE + MARKER_BYTES)])

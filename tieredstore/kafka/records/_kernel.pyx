@@ -68,12 +68,7 @@ cdef class Scanner:
         self.keep_headers, self.max_batch_bytes, self.target_bytes = keep_headers, max_batch_bytes, target_bytes
         self.block.keep_headers = self.columns.wanted & HEADERS
         self.expanded.most = <size_t>min(max_batch_bytes, MOST_EXPANDED)
-        self.aborted = <AbortedRange*>malloc(max(len(aborted), 1) * sizeof(AbortedRange))
-        if self.aborted == NULL:
-            raise MemoryError
-        for producer_id, first_offset, last_offset in aborted:
-            self.aborted[self.aborted_count] = AbortedRange(producer_id, first_offset, last_offset)
-            self.aborted_count += 1
+        self.leave_out(aborted)
 
     def __dealloc__(self):
         PyBuffer_Release(&self.opened)
@@ -86,6 +81,19 @@ cdef class Scanner:
         free(self.block.headers)
 
     # --- what the decoder says ---
+
+    def leave_out(self, list aborted):
+        """From the next batch on leave out these transactions, in place of those before."""
+        cdef AbortedRange* ranges = <AbortedRange*>malloc(max(len(aborted), 1) * sizeof(AbortedRange))
+        cdef Py_ssize_t count = 0
+        if ranges == NULL:
+            raise MemoryError
+        free(self.aborted)
+        self.aborted, self.aborted_count = ranges, 0
+        for producer_id, first_offset, last_offset in aborted:
+            ranges[count] = AbortedRange(producer_id, first_offset, last_offset)
+            count += 1
+        self.aborted_count = count
 
     def set_piece(self, const uint8_t[::1] piece, int64_t position):
         """Bytes of the log from ``position`` on, where a batch begins."""

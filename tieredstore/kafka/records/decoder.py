@@ -54,6 +54,7 @@ class RecordDecoder:
         self._pool = shared_pool()
         self._keep_headers = keep_headers
         self._offsets = (0, MAX_OFFSET)
+        self._scanner: Scanner | None = None
         self._reading: LogReading | None = None
 
     @property
@@ -130,6 +131,7 @@ class RecordDecoder:
             self._pool, self._columns.wanted, start_offset, stop, end_offset, merge_aborted(aborted),
             self._check_crc, self._keep_headers, self._max_batch_bytes, self._target_bytes,
         )  # fmt: skip
+        self._scanner = scanner
         # Of its own: a body lies in its memory while record batches of it are given.
         decompressor = Decompressor(self._pool, self._max_batch_bytes)
         self._offsets = (start_offset, stop)
@@ -138,6 +140,14 @@ class RecordDecoder:
             position=position, worth_giving=self._target_bytes // 4,
         )  # fmt: skip
         return self._reading.read(pieces if start_offset < stop else ())
+
+    def leave_out(self, aborted: Iterable[AbortedTransaction]) -> None:
+        """Leave out the records of these transactions, and of no others, from the piece that is given next on.
+
+        For one who is told of them while the pieces of the log that is being decoded are asked for.
+        """
+        if self._scanner is not None:
+            self._scanner.leave_out(merge_aborted(aborted))
 
 
 def merge_aborted(aborted: Iterable[AbortedTransaction]) -> list[tuple[int, int, int]]:

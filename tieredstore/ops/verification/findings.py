@@ -190,7 +190,9 @@ _FACTS: Final[Mapping[FindingKind, KindFacts]] = {
         _DAMAGE, "readers of committed records fail, or are given aborted ones", _COPY_AGAIN
     ),
     _KIND.PRODUCER_SNAPSHOT: KindFacts(
-        _DAMAGE, "readers do not use it; a broker that rebuilds its state from it fails", _COPY_AGAIN
+        _DAMAGE,
+        "readers of committed records fail, or do not know what is open; so does a broker that builds on it",
+        _COPY_AGAIN,
     ),
     _KIND.LEADER_EPOCH_INDEX: KindFacts(
         _DAMAGE,

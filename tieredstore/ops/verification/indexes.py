@@ -43,6 +43,17 @@ _KINDS: Final = {
 _Parsed = TypeVar("_Parsed")
 
 
+@dataclass(frozen=True, slots=True)
+class KnownTransactions:
+    """What a segment's indexes say of transactions.
+
+    ``aborted`` are those that end in it; ``opened`` are the producers of those open at its end, and where each began.
+    """
+
+    aborted: tuple[AbortedTransaction, ...]
+    opened: Mapping[int, int]
+
+
 @dataclass(slots=True)
 class CheckedIndexes:
     """What the indexes hold, each None where it cannot be used, and what is wrong with them."""
@@ -54,6 +65,11 @@ class CheckedIndexes:
     """Producers whose transactions are open at the end, and where each began."""
     epochs: LeaderEpochs | None = None
     findings: list[Finding] = field(default_factory=list[Finding])
+
+    @property
+    def transactions(self) -> KnownTransactions | None:
+        """None where one of the two indexes cannot be used."""
+        return None if self.opened is None else KnownTransactions(self.aborted or (), self.opened)
 
 
 def key_finding(subject: Subject, error: UnknownKey | WrongKey) -> Finding:

@@ -12,9 +12,9 @@ from tieredstore.catalog.stored import StoredSegment
 from tieredstore.errors import CorruptData, InvalidKey, ObjectNotFound, SegmentNotFound, UnknownKey, WrongKey
 from tieredstore.format.keys import Suffix, object_key
 from tieredstore.ops.verification.findings import Finding, FindingKind, Severity
-from tieredstore.ops.verification.indexes import check_indexes, key_finding
+from tieredstore.ops.verification.indexes import KnownTransactions, check_indexes, key_finding
 from tieredstore.ops.verification.listed import check_index_sizes, check_manifest, check_presence, size_findings
-from tieredstore.ops.verification.log_data import LogResult, check_data, check_pointers
+from tieredstore.ops.verification.log_data import check_data, check_pointers
 from tieredstore.ops.verification.subject import Extent, Level, Subject
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ class SegmentResult:
     stored: StoredSegment | None = None
     last_offset: int | None = None
     is_gone: bool = False
+    transactions: KnownTransactions | None = None
+    """At level data, if its indexes can be used."""
 
     @property
     def extent(self) -> Extent | None:
@@ -99,7 +101,7 @@ class SegmentCheck:
         if stored is None or subject.level is Level.LISTING:
             return SegmentResult(subject, tuple(findings), stored)
         deeper = self._deeper(subject, stored, {finding.kind for finding in findings})
-        return SegmentResult(subject, (*findings, *deeper.findings), stored, deeper.last_offset)
+        return dataclasses.replace(deeper, findings=(*findings, *deeper.findings))
 
     def _check_sizes(self, subject: Subject, stored: StoredSegment) -> tuple[Subject, list[Finding]]:
         sizes = stored.manifest.chunk_index.stored_size, stored.manifest.segment_indexes.total_size
@@ -124,18 +126,18 @@ class SegmentCheck:
         fresh = SegmentObjects(objects.segment_id, objects.start_offset, tuple(infos), path)
         return dataclasses.replace(subject, objects=fresh)
 
-    def _deeper(self, subject: Subject, stored: StoredSegment, known: set[FindingKind]) -> LogResult:
+    def _deeper(self, subject: Subject, stored: StoredSegment, known: set[FindingKind]) -> SegmentResult:
         """Levels index and data; what is missing or of a wrong size was told of and is not read."""
         manager = self._manager
         assert manager is not None
         # A manager looks for the key that it would write.
         if known & {FindingKind.FOREIGN_DIGITS, FindingKind.INDEXES_MISSING, FindingKind.INDEXES_SIZE}:
-            return LogResult([], None)
+            return SegmentResult(subject, (), stored)
         indexes = check_indexes(manager, subject, stored)
         findings = indexes.findings
         is_closed = any(finding.kind in _CLOSED for finding in findings)
         if is_closed or known & {FindingKind.LOG_MISSING, FindingKind.LOG_SIZE}:
-            return LogResult(findings, None)
+            return SegmentResult(subject, tuple(findings), stored)
         last_offset = None
         try:
             if subject.level is Level.DATA:
@@ -148,7 +150,8 @@ class SegmentCheck:
             findings.append(key_finding(subject, error))
         except CorruptData as error:
             findings.append(subject.finding(FindingKind.CHUNK_DAMAGED, str(error), Suffix.LOG))
-        return LogResult(findings, last_offset)
+        transactions = indexes.transactions if subject.level is Level.DATA else None
+        return SegmentResult(subject, tuple(findings), stored, last_offset, transactions=transactions)
 
 
 _CLOSED = (FindingKind.UNKNOWN_KEY, FindingKind.WRONG_KEY)

@@ -14,6 +14,7 @@ from tieredstore.catalog.stored import MAX_MANIFESTS_IN_FLIGHT, manifest_size
 from tieredstore.format.keys import Suffix
 from tieredstore.ops.verification.findings import Finding
 from tieredstore.ops.verification.neighbours import Neighbours
+from tieredstore.ops.verification.open_transactions import OpenTransactions
 from tieredstore.ops.verification.segment_check import SegmentCheck, SegmentResult
 from tieredstore.ops.verification.selection import Selection
 from tieredstore.ops.verification.subject import Extent, Level, SoundSegment, Subject
@@ -77,7 +78,10 @@ def verify(
             max_weight=MAX_MANIFESTS_IN_FLIGHT,
         )
         neighbours = Neighbours()
-        for result, is_last in _with_last(results):
+        transactions = None if manager is None else OpenTransactions(manager)
+        for checked_alone, is_last in _with_last(results):
+            across = () if transactions is None else transactions.take(checked_alone)
+            result = dataclasses.replace(checked_alone, findings=(*checked_alone.findings, *across))
             checked = _with_neighbours(neighbours, result)
             yield (
                 dataclasses.replace(checked, findings=(*checked.findings, *neighbours.finish())) if is_last else checked

@@ -1,0 +1,95 @@
+"""Transactions over borders of segments: an index that does not know their first part is named, and no other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.examples import examples
+from tests.support.stored_records import StoredTopic
+from tests.support.transaction_scripts import STEPS, Partition, Segment, Step, store
+from tieredstore.kafka.indexes import AbortedTransaction
+from tieredstore.ops.bucket import Bucket
+from tieredstore.ops.verification import FindingKind, Level, Selection, VerifyState, verify
+
+OPEN: list[Step] = [("plain", 0, 2), ("send", 1, 3)]
+PLAIN: list[Step] = [("plain", 0, 4)]
+K = FindingKind
+
+
+@pytest.fixture
+def topic(tmp_path: Path) -> Iterator[StoredTopic]:
+    with closing(StoredTopic(tmp_path)) as topic:
+        yield topic
+
+
+def kinds_of(topic: StoredTopic, state: VerifyState | None = None) -> list[tuple[int | None, FindingKind]]:
+    selection = Selection(Level.DATA, state=state)
+    checked = verify(Bucket(topic.manager.settings, topic.store), selection=selection)
+    return [(finding.start_offset, finding.kind) for segment in checked for finding in segment.findings]
+
+
+@pytest.mark.parametrize(
+    "last",
+    [
+        pytest.param([("plain", 0, 1), ("abort", 1, 1)], id="no entry"),
+        pytest.param([("send", 1, 2), ("abort", 1, 1)], id="an entry that begins too late"),
+    ],
+)
+def test_an_index_that_does_not_know_the_first_part_is_named(topic: StoredTopic, last: list[Step]) -> None:
+    store(topic, [OPEN, last, PLAIN], [0, 1, 1])
+    assert kinds_of(topic) == [(5, K.TRANSACTION_INDEX)]
+
+
+def test_so_is_a_snapshot_that_does_not_know_what_is_open(topic: StoredTopic) -> None:
+    last: list[Step] = [("plain", 0, 1), ("abort", 1, 1)]
+    store(topic, [OPEN, PLAIN, last], [0, 1, 1])
+    assert kinds_of(topic) == [(5, K.PRODUCER_SNAPSHOT), (9, K.TRANSACTION_INDEX)]
+
+
+def test_the_segment_before_may_have_been_checked_earlier(topic: StoredTopic, tmp_path: Path) -> None:
+    with VerifyState(tmp_path / "state", topic.store.identity, "") as state:
+        store(topic, [OPEN])
+        assert kinds_of(topic, state) == []
+        partition, segment = Partition(5), Segment(5)
+        for step in (("plain", 0, 1), ("abort", 1, 1)):
+            partition.play(step, segment)
+        topic.copy(5, segment.batches, producers=partition.snapshot(), leader_epochs=((0, 5),), broker_id=2)
+        assert kinds_of(topic, state) == [(5, K.TRANSACTION_INDEX)]
+        assert kinds_of(topic, state) == [(5, K.TRANSACTION_INDEX)]
+
+
+def test_in_an_overlap_what_lies_behind_it_is_checked(topic: StoredTopic) -> None:
+    partition, first, rest = Partition(), Segment(0), Segment(8)
+    for step in (*OPEN, ("plain", 0, 2), ("send", 1, 1)):
+        partition.play(step, first)
+    topic.copy(0, first.batches, producers=partition.snapshot())
+    partition.play(("abort", 1, 1), rest)
+    batches = [*first.batches[2:], *rest.batches]
+    topic.copy(5, batches, aborted=[AbortedTransaction(1, 7, 8, 9)], leader_epochs=((0, 5),), broker_id=2)
+    assert kinds_of(topic) == [(5, K.OVERLAP), (5, K.TRANSACTION_INDEX)]
+
+
+def test_a_transaction_that_no_segment_before_leaves_open_is_no_earlier_one(topic: StoredTopic) -> None:
+    committed: list[Step] = [("send", 1, 3), ("commit", 1, 1)]
+    store(topic, [committed])
+    partition, segment = Partition(4), Segment(4)
+    for step in (("send", 1, 1), ("abort", 1, 1)):
+        partition.play(step, segment)
+    topic.copy(4, segment.batches, aborted=[AbortedTransaction(1, 0, 5, 6)])
+    assert kinds_of(topic) == [(4, K.TRANSACTION_INDEX)]
+
+
+@settings(max_examples=examples(40), deadline=None)
+@given(plan=st.lists(st.lists(STEPS, min_size=1, max_size=10), min_size=1, max_size=5))
+def test_what_one_broker_copies_has_no_findings(
+    plan: Sequence[Sequence[Step]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with closing(StoredTopic(tmp_path_factory.mktemp("log"), chunk_size=200)) as topic:
+        store(topic, plan)
+        assert kinds_of(topic) == []

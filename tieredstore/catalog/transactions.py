@@ -1,0 +1,72 @@
+"""The transactions of one segment: by its indexes, and by its log."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from tieredstore.catalog.log_extents import offset_index_of
+from tieredstore.errors import BatchCorrupt, IndexesCorrupt, IndexNotRecorded, SegmentCorrupt
+from tieredstore.kafka.batches import walk_batch_headers
+from tieredstore.kafka.checkpoints import open_transactions, parse_producer_snapshot
+from tieredstore.kafka.end_markers import TransactionStep, transaction_steps
+from tieredstore.kafka.indexes import AbortedTransaction, read_txn_index
+from tieredstore.model import IndexType, RemoteLogSegmentMetadata
+from tieredstore.remote.stream_view import StreamView
+
+if TYPE_CHECKING:
+    from tieredstore.remote.source import SegmentSource
+
+
+def opened_at_end(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> dict[int, int]:
+    """The producers whose transactions are open where the segment ends, by its snapshot, and where each began.
+
+    Two requests, none where another index was read before. IndexesCorrupt for a damaged one.
+    """
+    try:
+        with source.fetch_index(segment, IndexType.PRODUCER_SNAPSHOT) as stream:
+            return open_transactions(parse_producer_snapshot(stream.read()))
+    except BatchCorrupt as error:
+        raise IndexesCorrupt(f"{segment}: {error}") from error
+
+
+def read_aborted(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> Sequence[AbortedTransaction]:
+    """The entries of the segment's transaction index.
+
+    Two requests; none for a segment that is known to have none. IndexesCorrupt for a damaged one.
+    """
+    # None means that nobody said so; then the index is asked for.
+    if segment.txn_idx_empty:
+        return ()
+    try:
+        with source.fetch_index(segment, IndexType.TRANSACTION) as stream:
+            return read_txn_index(stream.read(), segment.start_offset)
+    except IndexNotRecorded:
+        return ()
+    except BatchCorrupt as error:
+        raise IndexesCorrupt(f"{segment}: {error}") from error
+
+
+def end_markers(
+    source: SegmentSource, segment: RemoteLogSegmentMetadata, start: int, producers: Collection[int]
+) -> Generator[TransactionStep]:
+    """The markers of ``producers`` from offset ``start`` on, in their order; ``producers`` may shrink meanwhile."""
+    position = 0 if start <= segment.start_offset else offset_index_of(source, segment).position_for_offset(start)
+    with closing(steps_of(source, segment, position)) as steps:
+        for step in steps:
+            if step.aborts is not None and step.offset >= start and step.producer_id in producers:
+                yield step
+
+
+def steps_of(source: SegmentSource, segment: RemoteLogSegmentMetadata, position: int = 0) -> Generator[TransactionStep]:
+    """What happens to transactions in a segment's log from a batch border on; SegmentCorrupt for no batch."""
+    size = segment.segment_size_in_bytes
+    if position >= size:
+        return
+    with source.fetch_log_segment(segment, position) as stream:
+        view = StreamView(stream, size, position)
+        try:
+            yield from transaction_steps(walk_batch_headers(view.at, size, position), view.marker)
+        except BatchCorrupt as error:
+            raise SegmentCorrupt(f"{segment}: {error}") from error
