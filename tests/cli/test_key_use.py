@@ -120,8 +120,20 @@ def test_the_active_pair_is_needed_though_nothing_is_encrypted_by_it_yet(root: P
     assert active.code == 5
     assert "key pair 'key2' is the active one of these settings" in active.stderr
     summary = json.loads(active.text)["summary"]
-    assert (summary["active"], summary["needed"]) == (True, True)
-    assert tieredstore("keys", "check", "--retire", "key1", "-c", both).code == 0
+    assert (summary["active"], summary["needed"], summary["segments"]) == (True, True, 0)
+
+
+def test_where_nothing_is_listed_no_pair_can_be_retired(root: Path, both: Path) -> None:
+    misspelt = _settings(root, "misspelt.properties", settings_text(CASE) | {"key.prefix": "kafak/"})
+    for path in root.rglob("*.*"):
+        path.unlink()
+    for settings in (misspelt, both):
+        checked = tieredstore("keys", "check", "--retire", "key1", "-c", settings)
+        assert (checked.code, checked.text) == (3, "")
+        assert "no segments were found, which says nothing of key pair 'key1'" in checked.stderr
+        assert "nothing needs" not in checked.stderr
+        as_json = tieredstore("keys", "check", "--retire", "key1", "-c", settings, "--json")
+        assert (as_json.code, json.loads(as_json.text)["summary"]["needed"]) == (3, None)
 
 
 def test_a_pair_that_is_not_listed_may_be_misspelt(both: Path) -> None:

@@ -117,6 +117,11 @@ def _extent(source: SegmentSource, segment: RemoteLogSegmentMetadata, start: int
     return LogExtent(segment, ByteRange(min(index.position_for_offset(start - 1), size), end), start)
 
 
+def position_before(source: SegmentSource, segment: RemoteLogSegmentMetadata, offset: int) -> int:
+    """A byte of the log where a batch begins, before all records from ``offset`` on."""
+    return 0 if offset <= segment.start_offset else offset_index_of(source, segment).position_for_offset(offset)
+
+
 def offset_index_of(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> OffsetIndex:
     """A segment's offset index, by two requests at most; IndexesCorrupt if it does not fit the log."""
     try:

@@ -6,7 +6,6 @@ from collections.abc import Collection, Generator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from tieredstore.catalog.log_extents import offset_index_of
 from tieredstore.errors import BatchCorrupt, IndexesCorrupt, IndexNotRecorded, SegmentCorrupt
 from tieredstore.kafka.batches import walk_batch_headers
 from tieredstore.kafka.checkpoints import open_transactions, parse_producer_snapshot
@@ -49,10 +48,16 @@ def read_aborted(source: SegmentSource, segment: RemoteLogSegmentMetadata) -> Se
 
 
 def end_markers(
-    source: SegmentSource, segment: RemoteLogSegmentMetadata, start: int, producers: Collection[int]
+    source: SegmentSource,
+    segment: RemoteLogSegmentMetadata,
+    start: int,
+    producers: Collection[int],
+    position: int = 0,
 ) -> Generator[TransactionStep]:
-    """The markers of ``producers`` from offset ``start`` on, in their order; ``producers`` may shrink meanwhile."""
-    position = 0 if start <= segment.start_offset else offset_index_of(source, segment).position_for_offset(start)
+    """The markers of ``producers`` from offset ``start`` on, in their order; ``producers`` may shrink meanwhile.
+
+    The log is read from a batch border on that lies at ``position``.
+    """
     with closing(steps_of(source, segment, position)) as steps:
         for step in steps:
             if step.aborts is not None and step.offset >= start and step.producer_id in producers:

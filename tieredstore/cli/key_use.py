@@ -29,6 +29,7 @@ from tieredstore.cli.opened import opened
 from tieredstore.cli.output import (
     JsonValue,
     complain,
+    counted,
     human_count,
     human_time,
     iso_utc,
@@ -39,7 +40,7 @@ from tieredstore.cli.output import (
 )
 from tieredstore.cli.progress import counting
 from tieredstore.cli.tables import moment, number, text, word
-from tieredstore.errors import ConfigError, PreconditionFailed, StoreUnavailable, UnknownKey
+from tieredstore.errors import ConfigError, PreconditionFailed, ResourceNotFound, StoreUnavailable, UnknownKey
 from tieredstore.model import human_bytes
 from tieredstore.ops.key_use import NeedReason, key_totals, needs_of
 from tieredstore.ops.listing import ListedSegment, SegmentTotals, list_encrypted, load_stream
@@ -176,7 +177,8 @@ def check(
 ) -> None:
     """Say whether a key pair can be retired: nothing is printed and the exit code is 0 if nothing needs it any more.
 
-    Else it lists what needs the pair, or may need it yet, and ends with 5. Objects without a manifest and unfinished
+    Else it lists what needs the pair, or may need it yet, and ends with 5. Where there is no segment at all, as under a
+    wrong prefix, it ends with 3: that says nothing of the pair. Objects without a manifest and unfinished
     uploads count: they may be committed under the pair. First every writer must have another pair active; so must the
     settings that are given here.
 
@@ -186,7 +188,14 @@ def check(
     with opened(settings, store) as bucket, counting("reading", "manifests") as advance:
         bucket.refuse_raw("keys check", _NOTHING)
         encryption = bucket.settings.encryption
-        loaded = _loaded(bucket, Scope(), parallel, advance)
+        listed = 0
+
+        def count() -> None:
+            nonlocal listed
+            listed += 1
+            advance()
+
+        loaded = _loaded(bucket, Scope(), parallel, count)
         for need in needs_of(bucket.store, bucket.prefix, loaded, retire):
             reasons[need.reason] += 1
             if as_json:
@@ -196,8 +205,9 @@ def check(
     is_active = encryption is not None and encryption.key_pair_id == retire
     if as_json:
         counts = {reason.value: reasons[reason] for reason in NeedReason}
-        needed = is_active or bool(reasons)
-        print_json_line({"summary": {**counts, "key_id": retire, "active": is_active, "needed": needed}})
+        needed = is_active or bool(reasons) or (None if not listed else False)
+        sums: dict[str, JsonValue] = {"segments": listed, "key_id": retire, "active": is_active, "needed": needed}
+        print_json_line({"summary": {**counts, **sums}})
     if retire not in _ring_ids(encryption):
         complain(f"the settings list no key pair {retire!r}: is it spelled as it should be?")
     if reasons:
@@ -206,7 +216,11 @@ def check(
         complain(f"key pair {retire!r} is the active one of these settings: what is copied next is encrypted by it")
     if reasons or is_active:
         raise typer.Exit(PreconditionFailed.exit_code)
-    complain(f"nothing needs key pair {retire!r} any more")
+    if not listed:
+        raise ResourceNotFound(
+            f"no segments were found, which says nothing of key pair {retire!r}: check the bucket and key.prefix"
+        )
+    complain(f"nothing needs key pair {retire!r} any more: {counted(listed, 'segment')} checked")
 
 
 def _required_ring(settings: Settings) -> KeyRing:

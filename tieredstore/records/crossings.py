@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tieredstore.catalog.lineage import Span
+from tieredstore.catalog.log_extents import position_before
 from tieredstore.catalog.transactions import end_markers, opened_at_end, read_aborted, steps_of
 from tieredstore.errors import BatchCorrupt, IndexNotRecorded
 from tieredstore.kafka.checkpoints import parse_leader_epochs
@@ -87,7 +88,8 @@ class Crossings:
 
     def _markers_in(self, span: Span) -> Iterator[AbortedTransaction]:
         """Take the pending transactions that end in the span, and give those that are aborted."""
-        for marker in end_markers(self._source, span.segment, span.start, self.pending):
+        position = position_before(self._source, span.segment, span.start)
+        for marker in end_markers(self._source, span.segment, span.start, self.pending, position):
             if marker.offset >= span.stop:
                 return
             first = self.pending.pop(marker.producer_id)

@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from tieredstore.catalog.log_extents import position_before
 from tieredstore.catalog.transactions import end_markers, opened_at_end
 from tieredstore.errors import CorruptData, SegmentNotFound
 from tieredstore.format.keys import Suffix
 from tieredstore.model import RemoteLogSegmentMetadata
 from tieredstore.ops.verification.findings import Finding, FindingKind
 from tieredstore.ops.verification.indexes import KnownTransactions
-from tieredstore.ops.verification.segment_check import SegmentResult
 from tieredstore.ops.verification.subject import Extent, Subject
 
 if TYPE_CHECKING:
+    from tieredstore.ops.verification.segment_check import SegmentResult
     from tieredstore.remote import RemoteStorageManager
 
 
@@ -85,7 +86,8 @@ class OpenTransactions:
                 for producer, first in opened.items()
                 if producer not in claimed and known.opened.get(producer) != first
             }
-            for marker in end_markers(self._manager, metadata, reach + 1, pending) if pending else ():
+            position = position_before(self._manager, metadata, reach + 1) if pending else 0
+            for marker in end_markers(self._manager, metadata, reach + 1, pending, position) if pending else ():
                 first = pending.pop(marker.producer_id)
                 if marker.aborts:
                     yield _finding(
