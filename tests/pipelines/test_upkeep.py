@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any, Literal
 
 import pyarrow.parquet as pq
 import pytest
 
+from tests.pipelines.test_backfill import backfill
 from tests.support.dying_store import DyingStore, Killed
 from tests.support.pipeline_runs import NUMBER, TOPIC, listed, listed_offsets, offsets_of, pipeline_of, run_once
 from tests.support.stored_records import StoredTopic
@@ -16,12 +18,15 @@ from tieredstore.backends.base import ObjectStore
 from tieredstore.backends.memory import MemoryObjectStore
 from tieredstore.errors import CommitLogCorrupt, ConfigError, Fenced, PreparedGone, TieredStoreError
 from tieredstore.pipelines import Entry, Parts, Pipeline, Runner
+from tieredstore.pipelines.against import Against
+from tieredstore.pipelines.backfill_sources import Selected
 from tieredstore.pipelines.changes import changes_since
 from tieredstore.pipelines.commit_log import CommitLog
 from tieredstore.pipelines.dropping import drop_generation
 from tieredstore.pipelines.entries import Entry as LogEntry
 from tieredstore.pipelines.garbage import GarbageOutcome, collect_garbage
 from tieredstore.pipelines.inspection import commit_log_of, verify_output
+from tieredstore.pipelines.kept_files import KeptFiles
 from tieredstore.pipelines.redrive import Redriven
 from tieredstore.testing.delegating import Operation
 from tieredstore.testing.faults import FaultyStore, Moment
@@ -142,6 +147,86 @@ def test_redriven_files_that_the_store_dropped_are_written_again(topic: StoredTo
     assert listed_offsets(store) == list(range(300))
     assert aside(store) == []
     assert list(verify_output(LENIENT, store)) == []
+
+
+BY_TIME = pipeline_of(secor__message__parser__class="kafka-timestamp", secor__generation="2")
+"""The times of these records are 0 to 299 ms: the first has none that a day can have."""
+
+
+def test_bad_messages_of_generations_that_were_taken_over_are_filed_by_the_next(
+    topic: StoredTopic, store: ObjectStore
+) -> None:
+    run_once(topic, store, STRICT)
+    (before,) = aside(store)
+    take_over(topic, store, BY_TIME)
+    with pytest.raises(ConfigError, match="generation 2 took it over: run that one"):
+        redriven(topic, store, STRICT)
+    with Runner(BY_TIME, Parts(store, topic.manager), threads=1) as runner:
+        assert [(one.generation, one.file.key) for one in runner.bad_messages()] == [(1, before)]
+    (one,) = redriven(topic, store, BY_TIME)
+    assert one.entry is not None
+    assert (one.entry.removed, one.entry.other) == ((before,), 1)
+    assert (one.window.records, one.window.quarantined) == (299, 1)
+    assert aside(store) == []
+    third = pipeline_of(secor__generation="3")
+    take_over(topic, store, third, generation=2)
+    assert [one.window.records for one in redriven(topic, store, third)] == [1]
+    assert redriven(topic, store, third) == []
+    assert listed_offsets(store) == list(range(300))
+    for pipeline in (STRICT, BY_TIME, third):
+        assert list(verify_output(pipeline, store)) == []
+        its = pipeline_of(secor__generation=str(pipeline.own.generation))
+        assert list(Against(its, store, topic.manager).problems()) == []
+    # The log says still what was taken over.
+    topic.copy_plain(300, 50, size=100)
+    take_over(topic, store, third, generation=2)
+    assert listed_offsets(store) == list(range(350))
+    with pytest.raises(ConfigError, match=r"offsets 0 to 299 .* were filed by a generation that took it over"):
+        backfill(topic, store, pipeline=LENIENT, generation=7, replaces=1)
+    with closing(KeptFiles(pipeline_of(), store, TOPIC, 1 << 20)) as kept:
+        batches: list[Any] = list(kept.records(*kept.extents(Selected(TOPIC))))
+    assert sorted(offset for batch in batches for offset in batch.column("offset").to_pylist()) == list(range(300))
+
+
+@pytest.mark.parametrize("moment", ["before", pytest.param("during", marks=pytest.mark.soak), "after"])
+def test_redriving_what_was_taken_over_may_fail_at_each_operation(topic: StoredTopic, moment: Moment) -> None:
+    def prepared() -> ObjectStore:
+        inner = MemoryObjectStore()
+        run_once(topic, inner, STRICT)
+        take_over(topic, inner)
+        return inner
+
+    def work(inner: ObjectStore) -> None:
+        redrive(topic, inner, NEXT)
+        assert listed_offsets(inner) == list(range(300))
+        assert aside(inner) == []
+        assert list(verify_output(NEXT, inner)) == []
+
+    check_each_failure(prepared, work, moment)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_who_redrives_what_was_taken_over_may_die_at_each_operation(
+    topic: StoredTopic, moment: Literal["before", "after"]
+) -> None:
+    def prepared() -> ObjectStore:
+        inner = MemoryObjectStore()
+        run_once(topic, inner, STRICT)
+        take_over(topic, inner)
+        return inner
+
+    quiet = DyingStore(prepared())
+    redrive(topic, quiet, NEXT)
+    for number in range(quiet.count):
+        inner = prepared()
+        with pytest.raises(Killed):
+            redrive(topic, DyingStore(inner, number, moment), NEXT)
+        assert len(listed_offsets(inner)) == len(set(listed_offsets(inner)))
+        redrive(topic, inner, NEXT)
+        assert listed_offsets(inner) == list(range(300))
+        assert aside(inner) == []
+        for pipeline in (SMALL, NEXT):
+            assert list(verify_output(pipeline, inner)) == []
 
 
 def test_a_generation_goes_on_where_another_is_sealed(topic: StoredTopic, store: ObjectStore) -> None:

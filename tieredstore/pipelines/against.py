@@ -12,6 +12,7 @@ from tieredstore.errors import ConfigError, CorruptData, ObjectNotFound
 from tieredstore.partitions.log_snapshot import LogSnapshot
 from tieredstore.partitions.selections import Subscribe
 from tieredstore.pipelines.entries import WrittenWindow
+from tieredstore.pipelines.family import Family
 from tieredstore.pipelines.holdings import Holdings
 from tieredstore.pipelines.inspection import OutputProblem, commit_log_of
 from tieredstore.pipelines.log_reading import LogReading
@@ -22,6 +23,7 @@ from tieredstore.pipelines.selection import query_of
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
     from tieredstore.partitions.partition_log import PartitionLog
+    from tieredstore.pipelines.commit_log import CommitLog
     from tieredstore.pipelines.settings import Pipeline
     from tieredstore.remote.source import SegmentSource
 
@@ -80,8 +82,11 @@ class Against:
             return self._named()
         return [
             (window, [file.key for file in window.files if file.kind != "sidecar"])
-            for window in Holdings.of(log).held()
+            for window in Holdings.of(log, self._family_of(log).redriven()).held()
         ]
+
+    def _family_of(self, log: CommitLog) -> Family:
+        return Family(self._store, log, self._pipeline.output.key_prefix, self._pipeline.own.name)
 
     def _named(self) -> list[tuple[WrittenWindow, list[str]]]:
         self._has_keys = False

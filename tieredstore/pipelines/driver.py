@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
     from tieredstore.model import TopicPartition
     from tieredstore.pipelines.iceberg import IcebergTable
+    from tieredstore.pipelines.redrive import Aside
     from tieredstore.pipelines.settings import PipelineSettings
 
 _logger: Final = logging.getLogger(__name__)
@@ -167,12 +168,18 @@ class Driver:
             finished += [one for one in due if entry.kind == "finalize" and one.path in entry.directories]
         return finished
 
-    def redrive(self, window: WrittenWindow, aside: str) -> Entry:
-        """Commit and publish what has become of the bad messages in the file ``aside``, which is deleted then."""
+    def redrive(self, window: WrittenWindow, aside: Aside) -> Entry:
+        """Commit and publish what has become of bad messages, whose file is deleted then.
+
+        The entry names the generation that put them aside, where this one has taken that over.
+        """
         try:
             self.is_complete = False
             late = self.finalizer.late([window])
-            entry = self.log.append("redrive", self.fingerprint, [window], removed=[aside], directories=late)
+            other = -1 if aside.generation == self._own.generation else aside.generation
+            entry = self.log.append(
+                "redrive", self.fingerprint, [window], removed=[aside.file.key], other=other, directories=late
+            )
         except Fenced:
             discard_files(self.store, window.files)
             raise

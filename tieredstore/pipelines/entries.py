@@ -99,7 +99,8 @@ class Entry:
     """Keys of files that are deleted once those of the windows are published."""
     other: int = -1
     """The generation that goes on (``seal``), went before (``take-over``), gives way (``backfill``), or to which this
-    one gives way (``replacing``, ``replaced``); otherwise -1."""
+    one gives way (``replacing``, ``replaced``), or that put the messages aside (``redrive``, of one that was taken
+    over); otherwise -1."""
     directories: tuple[str, ...] = ()
     """Paths whose ``_SUCCESS`` is written, oldest first; of ``replacing`` those that have none until ``replaced`` names
     them again; of any other kind those whose ``_SUCCESS`` is replaced."""

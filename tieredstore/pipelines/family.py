@@ -11,6 +11,7 @@ from tieredstore.pipelines.holdings import Holdings
 
 if TYPE_CHECKING:
     from tieredstore.backends.base import ObjectStore
+    from tieredstore.pipelines.entries import Entry
     from tieredstore.pipelines.window_writing import Window
 
 
@@ -50,6 +51,31 @@ class Family:
     def withheld(self) -> set[str]:
         """Directories that are to have no ``_SUCCESS`` now, since files in them give way to others."""
         return set[str]().union(*(state.withheld for state in self.states()))
+
+    def taken_over(self) -> dict[int, CommitLog]:
+        """The logs behind whose ends the own one goes on, the oldest first; not those that were dropped."""
+        chain: dict[int, CommitLog] = {}
+        number, known = self._own, self._known()
+        while before := [
+            other for other, log in known.items() if (log.state.closed, log.state.other) == ("seal", number)
+        ]:
+            number = before[0]
+            chain = {number: known[number], **chain}
+        return chain
+
+    def redriven(self) -> list[Entry]:
+        """The entries by which generations behind the own one have filed bad messages, in their order.
+
+        They tell by their offsets whether these were the own one's; files of those that were dropped are gone.
+        """
+        entries: list[Entry] = []
+        seen, log = {self._own}, self._log
+        while log.state.closed and (number := log.state.other) not in seen and number in self._known():
+            seen.add(number)
+            log = self._known()[number]
+            filed = (entry for entry in log.entries() if entry.kind == "redrive")
+            entries += [replace(one, windows=()) if log.state.closed == "drop" else one for one in filed]
+        return entries
 
     def holder(self, window: Window, *, but: Collection[int] = ()) -> tuple[int, Window] | None:
         """Which of these generations holds the first offsets of a window that any of them does, and these.

@@ -38,7 +38,7 @@ class Holdings:
 
     @classmethod
     def of(cls, log: CommitLog, redriven: Iterable[Entry] = ()) -> Self:
-        """Fold all entries of the log; ``redriven`` are those by which later generations filed its bad messages."""
+        """Fold all entries of the log; ``redriven`` are those by which later generations filed bad messages."""
         fold = _Fold()
         for entry in log.entries():
             if entry.kind == "drop":

@@ -187,6 +187,11 @@ def verify_output(pipeline: Pipeline, store: ObjectStore, *, contents: bool = Tr
         yield from _faults_without_log(pipeline, store)
         return
     committed = Committed.of(log, prepared=False)
+    for entry in Family(store, log, pipeline.output.key_prefix, pipeline.own.name).redriven():
+        # Bad messages that a later generation has filed.
+        committed.going |= set(entry.removed)
+        for key in entry.removed:
+            committed.files.pop(key, None)
     successes: set[str] = set()
     listed = listed_files(pipeline, store, committed, successes)
     for key in sorted(listed.keys() - committed.files.keys() - committed.going):

@@ -73,12 +73,14 @@ class KeptFiles(RecordSource):
                     raise self._given(window, piece)
         return windows
 
+    def _family(self) -> Family:
+        return Family(self._store, self._log, self._pipeline.output.key_prefix, self._pipeline.own.name)
+
     def _given(self, window: Window, piece: _Piece) -> ConfigError:
         """The error of offsets that the files read here do not hold any more: it names the generation that does."""
         own = self._pipeline.own
         given = replace(window, start=max(window.start, piece.start), stop=min(window.stop, piece.stop))
-        family = Family(self._store, self._log, self._pipeline.output.key_prefix, own.name)
-        held = family.holder(given, but={own.generation})
+        held = self._family().holder(given, but={own.generation})
         if held is None:
             return ConfigError(
                 f"offsets {given.start} to {given.stop - 1} of {given.topic}-{given.partition} gave way to generation "
@@ -167,7 +169,8 @@ class KeptFiles(RecordSource):
     def _committed(self, topic: str) -> dict[int, list[_Piece]]:
         """By the commit log: bad messages too, which lie aside whole."""
         pieces: dict[int, list[_Piece]] = {}
-        for (its_topic, number), holdings in Holdings.of(self._log).windows.items():
+        redriven = self._family().redriven()
+        for (its_topic, number), holdings in Holdings.of(self._log, redriven).windows.items():
             for one in holdings if its_topic == topic else ():
                 self._topic_ids[number] = one.window.topic_id
                 files = [file for file in one.window.files if file.kind != "sidecar"]

@@ -28,10 +28,11 @@ _NEEDED: Final = ("key", "value", "headers", "offset", "timestamp", "timestampTy
 
 @dataclass(frozen=True, slots=True)
 class Aside:
-    """A file of bad messages, and the offsets it reaches over."""
+    """A file of bad messages, the offsets it reaches over, and the generation that put it aside."""
 
     file: OutputFile
     window: Window
+    generation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +56,21 @@ def redriven_into(written: Written, aside: Aside, entry: Entry | None) -> Redriv
     return Redriven(window, reasons, aside.file.key if entry is None else renewed, entry)
 
 
-def asides(log: CommitLog) -> list[Aside]:
-    """Those that are committed and were not redriven since, in the order of their entries."""
+def asides(logs: Mapping[int, CommitLog]) -> list[Aside]:
+    """Those that are committed and were not redriven since, in the order of their entries.
+
+    ``logs`` by their generations: each goes on behind the one before it, whose bad messages are its own.
+    """
     files: dict[str, Aside] = {}
-    for entry in log.entries():
-        for window in entry.windows:
-            for file in window.files:
-                if file.kind == "quarantine":
-                    reach = Window(*window.where_in_life, file.first_offset, file.last_offset + 1)
-                    files[file.key] = Aside(file, reach)
-        for key in entry.removed:
-            files.pop(key, None)
+    for generation, log in logs.items():
+        for entry in log.entries():
+            for window in entry.windows:
+                for file in window.files:
+                    if file.kind == "quarantine":
+                        reach = Window(*window.where_in_life, file.first_offset, file.last_offset + 1)
+                        files[file.key] = Aside(file, reach, generation)
+            for key in entry.removed:
+                files.pop(key, None)
     return list(files.values())
 
 

@@ -93,7 +93,20 @@ class Replacement:
 
     def _refuse_held(self, window: Window) -> None:
         """ConfigError for offsets that neither the generation nor the new one holds, but another one."""
-        held = self._old.finalizer.family.holder(window, but={self._generation, self._number})
+        family = self._old.finalizer.family
+        for entry in family.redriven():
+            for its in entry.windows:
+                if (
+                    its.where == (window.topic, window.partition)
+                    and its.start < window.stop
+                    and window.start < its.stop
+                ):
+                    raise ConfigError(
+                        f"bad messages of generation {self._generation} at offsets {its.start} to {its.stop - 1} of "
+                        f"{its.topic}-{its.partition} were filed by a generation that took it over: choose others by "
+                        "--from and --to"
+                    )
+        held = family.holder(window, but={self._generation, self._number})
         if held is not None:
             other, its = held
             raise ConfigError(

@@ -189,14 +189,27 @@ class Runner:
         """Return the files that ``redrive`` would parse again; nothing is written."""
         self._refuse_frame()
         refuse_closed(self.driver.log.read(), self._own.generation)
-        return asides(self.driver.log)
+        return self._asides()
+
+    def _asides(self) -> list[Aside]:
+        """Those of this generation, and of all that it took over; ConfigError where they give way at this moment."""
+        family = self.driver.finalizer.family
+        family.refresh()
+        logs = {**family.taken_over(), self._own.generation: self.driver.log}
+        for generation, log in logs.items():
+            if log.state.replacing >= 0:
+                raise ConfigError(
+                    f"files of generation {generation} are giving way to generation {log.state.replacing}, and its bad "
+                    "messages with them: complete that backfill first"
+                )
+        return asides(logs)
 
     def redrive(self) -> Iterator[Redriven]:
         """Parse the bad messages once more that were put aside, file by file; one of which any is good has an entry."""
         self._refuse_frame()
         self.begin()
         committed = Committed.of(self.driver.log).files.keys()
-        for aside in asides(self.driver.log):
+        for aside in self._asides():
             try:
                 written = redriven(self._parts.store, self._recipe, aside.window, aside.file.key)
             except ObjectNotFound:
@@ -212,7 +225,7 @@ class Runner:
                 )
             entry: Entry | None = None
             if window.records or window.filtered:
-                entry = self.driver.redrive(window, aside.file.key)
+                entry = self.driver.redrive(window, aside)
             else:
                 discard_files(self._parts.store, window.files)
             yield redriven_into(written, aside, entry)
